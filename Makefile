@@ -1,11 +1,11 @@
 # Everything runs in .venv, which is made on first use with the versions of constraints.txt.
 #   make demo [ONCE=1] [PORT=8000]    the bundled sample: build, rank an example, serve (ONCE: evaluate instead)
-#   make test [WORKERS=2]             the whole suite, in so many processes of one thread each; ends where one crashes
+#   make test [WORKERS=3]             the whole suite, in so many processes of one thread each; ends where one crashes
 #   make test-clients                 other systems' own clients against a server, in environments of their own
 #   make test-benchmarks              the benchmark scripts, over tiny models and without a GPU
 #   make test-kernels                 the GPU's kernels, in Triton's interpreter and compiled; no GPU is needed, but Linux
 #   make test-browser                 the page in Debian's chromium; without one it is skipped, with CI set an error
-#   make test-scale                   builds by many encoders, on a Ray cluster of this machine whose parts are killed
+#   make test-scale                   encoders and shards, on a Ray cluster of this machine whose processes are killed
 #   make lint                         what of its tools is not installed is named; with CI set it is an error
 #   make format
 #   make docs                         write docs/openapi.json and the generated pages of docs/reference/
@@ -19,7 +19,7 @@ USABLE := import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <=
 PYTHON ?= $(shell for each in python3 python3.12 python3.11; do \
 	$$each -c '$(USABLE)' 2>/dev/null && echo $$each && break; done)
 PORT ?= 8000
-WORKERS ?= 2
+WORKERS ?= 3
 TARGET ?= runtime-cpu
 IMAGE ?= polyrank:$(TARGET)
 BUILD = $(strip DOCKER_BUILDKIT=1 docker build --file docker/Dockerfile --target $(TARGET) --tag $(IMAGE) \

@@ -3,7 +3,7 @@
 RankingError (polyrank.model.errors)
   PoolError        PoolInvalid, PoolEmpty, TooManyRejected
   GenerationError  GenerationNotFound, GenerationCorrupt, FingerprintMismatch, MatrixMissing
-  StoreError       StoreUnavailable, StoreBusy
+  StoreError       StoreUnavailable, StoreBusy, StoreInParts, StoreWhole
   BuildError       BuildBusy, NothingToCompact, CompactionOvertaken, LeaseLost, DiskFull
   ClusterUnavailable
   JobNotFound
@@ -91,6 +91,23 @@ class StoreBusy(StoreError):
 
     def __init__(self, lock: Path, holder: str) -> None:
         super().__init__(f"{lock} is held by {holder}; try again, or end that process if it hangs")
+
+
+class StoreInParts(StoreError):
+    """The store is cut into parts, and what was asked for needs one that is not."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(
+            f"{root} is cut into parts; see polyrank shards status, serve it with polyrank serve --cluster, and build "
+            "into it with polyrank build --shards"
+        )
+
+
+class StoreWhole(StoreError):
+    """The store is not cut into parts, and what was asked for needs one that is."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(f"{root} is not cut into parts; polyrank build --shards makes a store that is")
 
 
 class BuildError(RankingError):

@@ -11,7 +11,8 @@ RankingError
     of a request      NoSuchPath, MethodNotAllowed, BodyMalformed, BodyTooLarge, BodyTimeout, MediaTypeUnsupported,
                       HeaderInvalid, ClientGone
     of a caller       Unauthenticated, Forbidden, RateLimited, HostNotAllowed, OriginNotAllowed
-    of the server     NotReady, Draining, Overloaded, BodiesHeld, InferenceFailed, StoreReadOnly
+    of the server     NotReady, Draining, Overloaded, BodiesHeld, InferenceFailed, StoreReadOnly,
+                      ShardsMissing
     of time           DeadlineExceeded: TextsLeft; TimeTooShort: TooMuchToExplain
     of expectations   GenerationMismatch: ListOutdated; CandidateNotFound, RevisionNotReached, NoTrial
     never answered    SettingsError, WorkerFailed, ServiceUnreachable
@@ -168,6 +169,19 @@ class NotReady(ServiceError):
     """Nothing can be answered yet, or any more; the message says why."""
 
     retry_after_seconds = 5
+
+
+class ShardsMissing(ServiceError):
+    """Too much of the pool is on shards that do not answer."""
+
+    retry_after_seconds = 5
+
+    def __init__(self, parts: Sequence[str], searched: float) -> None:
+        super().__init__(
+            f"the shards of {len(parts)} parts do not answer ({', '.join(parts[:SHOWN_IDS])}), so only {searched:.0%} "
+            "of the pool could be searched; try again"
+        )
+        self.searched = searched
 
 
 class NoTrial(ServiceError):

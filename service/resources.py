@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -18,15 +18,19 @@ from starlette.requests import Request
 
 from polyrank.index_builder.build.job_records import SUCCEEDED, JobRecord, JobRequest, JobStore
 from polyrank.index_builder.errors import disk_full_named
+from polyrank.index_builder.scale.cluster import connected
+from polyrank.index_builder.scale.sets import SetStore
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.model.errors import RankingError, Shortage, shortage_in
+from polyrank.model.errors import InvalidInput, RankingError, Shortage, shortage_in
 from polyrank.model.inference.names import AUTO, TORCH, Runner
 from polyrank.model.rankers.classifier import Classifier
+from polyrank.model.text.vocabulary import Vocabulary
 from polyrank.service import processors
 from polyrank.service.auth.access import Access
 from polyrank.service.caching.caches import Caches
 from polyrank.service.caching.lru import Lru
 from polyrank.service.changes.compacting import Compacting
+from polyrank.service.changes.in_parts import NoJobs, NoTrials, NotUpdating
 from polyrank.service.changes.jobs import Jobs
 from polyrank.service.changes.updating import Updating
 from polyrank.service.errors import SettingsError, StoreReadOnly
@@ -45,6 +49,11 @@ from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import Tracing
 from polyrank.service.ranking.engine import Engine, EngineSettings
 from polyrank.service.ranking.result_cache import ResultCache
+from polyrank.service.scale.asking import Asking
+from polyrank.service.scale.calls import Shards
+from polyrank.service.scale.pool import Pool
+from polyrank.service.scale.ray_shards import RayShards
+from polyrank.service.scale.switching import SetLive
 from polyrank.service.settings import Settings
 
 LOOK_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0
@@ -64,20 +73,22 @@ class Resources:
         trials: the generation that is on trial beside the live one.
         loader: the one thread that opens generations and switches to them.
         results: answers of /rank; None: they are not kept.
+        vocabulary: of the token ids that OpenAI's clients may send; None: they may not.
     """
 
     settings: Settings
     has_pool: bool
     metrics: Metrics
-    store: GenerationStore
-    live: Live
-    trials: Trials
+    store: GenerationStore | SetStore
+    live: Live | SetLive
+    trials: Trials | NoTrials
     engine: Engine
-    jobs: Jobs
-    updating: Updating
+    jobs: Jobs | NoJobs
+    updating: Updating | NotUpdating
     loader: ThreadPoolExecutor
     access: Access
     results: ResultCache | None
+    vocabulary: Vocabulary | None
 
 
 def resources(request: Request) -> Resources:
@@ -104,11 +115,17 @@ async def opened(settings: Settings, metrics: Metrics, tracing: Tracing, loaders
     A generation that cannot be loaded is no error: the server starts, and `/readyz` says why it is not ready.
 
     Raises:
-        SettingsError: the keys file is missing or broken.
+        SettingsError: the keys file or the vocabulary is missing or broken.
         ModelError, InvalidInput: the cross-encoder or the classifier cannot be loaded, or is none.
+        ClusterUnavailable: shards are to hold the pool, and their cluster cannot be used.
     """
     torch.set_num_threads(_threads(settings))
-    if settings.store is None:
+    if settings.cluster is not None:
+        with connected(settings.cluster) as ray:
+            shards = RayShards(ray, str(settings.root.resolve()), settings.threads)
+            async with _opened_in_parts(settings, metrics, tracing, loaders, shards) as held:
+                yield held
+    elif settings.store is None:
         with TemporaryDirectory(prefix="polyrank-") as empty:  # nothing is written to it
             own = settings.model_copy(update={"store": Path(empty)})
             async with _opened(own, False, metrics, tracing, loaders) as held:
@@ -116,6 +133,15 @@ async def opened(settings: Settings, metrics: Metrics, tracing: Tracing, loaders
     else:
         async with _opened(settings, True, metrics, tracing, loaders) as held:
             yield held
+
+
+def _vocabulary(settings: Settings) -> Vocabulary | None:
+    if settings.openai_vocabulary is None:
+        return None
+    try:
+        return Vocabulary.read(settings.openai_vocabulary)
+    except InvalidInput as error:
+        raise SettingsError(f"openai_vocabulary: {error}") from None
 
 
 @asynccontextmanager
@@ -127,6 +153,7 @@ async def _opened(
     loaders: Loaders,
 ) -> AsyncIterator[Resources]:
     access = Access(settings.keys_file, settings.rate_limit_per_s, metrics)
+    vocabulary = _vocabulary(settings)
     store = GenerationStore(settings.root, needs_matrix=settings.vectors == "local")
     caches = Caches(settings, metrics)
     results = _results(settings, metrics, caches)
@@ -138,8 +165,8 @@ async def _opened(
         classifier = await in_loader(_load_classifier, settings, loaders.classifier, metrics)
         live = Live(store, opener, metrics, scorer is not None and scorer.evidence is not None, has_pool)
         await in_loader(live.start)
-        trials = Trials(store, live)
-        await in_loader(trials.follow)
+        trials = Trials(store, live, metrics)
+        await in_loader(trials.follow_if_possible)
         engine = Engine(_engine_settings(settings), metrics, scorer, tracing, classifier)
         jobs = Jobs(
             settings,
@@ -157,20 +184,91 @@ async def _opened(
             _repeat("the model", partial(_probe, engine, live)),
             _repeat("the keys file", partial(asyncio.to_thread, access.look)),
         )
-        looking = [asyncio.create_task(each) for each in looks]
         try:
-            yield Resources(
-                settings, has_pool, metrics, store, live, trials, engine, jobs, updating, loader, access, results
-            )
+            async with _looking(*looks):
+                yield Resources(
+                    settings=settings,
+                    has_pool=has_pool,
+                    metrics=metrics,
+                    store=store,
+                    live=live,
+                    trials=trials,
+                    engine=engine,
+                    jobs=jobs,
+                    updating=updating,
+                    loader=loader,
+                    access=access,
+                    results=results,
+                    vocabulary=vocabulary,
+                )
         finally:
-            for task in looking:  # first, so that nothing new begins
-                task.cancel()
-            await asyncio.gather(*looking, return_exceptions=True)
             await jobs.close()
             await asyncio.to_thread(updating.close)
             await asyncio.to_thread(engine.close)
-            live.current = trials.current = None
+            live.current = live.beside = None
             caches.close()
+
+
+@asynccontextmanager
+async def _opened_in_parts(
+    settings: Settings, metrics: Metrics, tracing: Tracing, loaders: Loaders, shards: Shards
+) -> AsyncIterator[Resources]:
+    """Do what `opened` does for a store that is cut into parts, which shards hold until the end of the block."""
+    access = Access(settings.keys_file, settings.rate_limit_per_s, metrics)
+    vocabulary = _vocabulary(settings)
+    store = SetStore(settings.root)
+    caches = Caches(settings, metrics)
+    opener = Opener(metrics.count_cache, caches, loaders.ranker, device_of(settings))
+    asking = Asking(metrics, settings.hedge_ms / 1000)
+    pool = Pool(asking, settings.min_searched, metrics)
+    longest = settings.max_timeout_ms / 1000
+    live = SetLive(store, opener, shards, asking, pool, metrics, settings.shard_replicas, longest)
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader") as loader:
+        in_loader = partial(asyncio.get_running_loop().run_in_executor, loader)
+        scorer = await in_loader(_load_scorer, settings, loaders.scorer, metrics)
+        classifier = await in_loader(_load_classifier, settings, loaders.classifier, metrics)
+        await in_loader(live.start)
+        engine = Engine(_engine_settings(settings), metrics, scorer, tracing, classifier)
+        looks = (
+            _repeat("the active set", partial(in_loader, live.follow), LONGEST_PAUSE_SECONDS),
+            _repeat("the shards", partial(asyncio.to_thread, live.look)),
+            _repeat("the model", partial(_probe, engine, live)),
+            _repeat("the keys file", partial(asyncio.to_thread, access.look)),
+        )
+        try:
+            async with _looking(*looks):
+                yield Resources(
+                    settings=settings,
+                    has_pool=True,
+                    metrics=metrics,
+                    store=store,
+                    live=live,
+                    trials=NoTrials(),
+                    engine=engine,
+                    jobs=NoJobs(),
+                    updating=NotUpdating(live),
+                    loader=loader,
+                    access=access,
+                    results=_results(settings, metrics, caches),
+                    vocabulary=vocabulary,
+                )
+        finally:
+            await asking.close()
+            await asyncio.to_thread(live.close)
+            await asyncio.to_thread(engine.close)
+            caches.close()
+
+
+@asynccontextmanager
+async def _looking(*looks: Coroutine[None, None, None]) -> AsyncIterator[None]:
+    """Look beside the block; at its end the looks end first, so that nothing new begins."""
+    looking = [asyncio.create_task(each) for each in looks]
+    try:
+        yield
+    finally:
+        for task in looking:
+            task.cancel()
+        await asyncio.gather(*looking, return_exceptions=True)
 
 
 async def _repeat(what: str, look: Callable[[], Awaitable[None]], longest_pause: float = 4 * LOOK_SECONDS) -> None:
@@ -189,7 +287,7 @@ async def _repeat(what: str, look: Callable[[], Awaitable[None]], longest_pause:
             log.error(message, exc_info=None if shortage else error, extra={"fields": fields})
 
 
-async def _probe(engine: Engine, live: Live) -> None:
+async def _probe(engine: Engine, live: Live | SetLive) -> None:
     await engine.probe(live.current)
 
 

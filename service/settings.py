@@ -19,6 +19,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, Pydanti
 
 from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.redis_client import SERVING_TIMEOUT_SECONDS, connect
+from polyrank.index_builder.scale.cluster import why_unusable
 from polyrank.model.inference.disk_cache import DEFAULT_MIB, DiskCache, cache_of
 from polyrank.model.inference.names import BackendName, PrecisionName, Runner, why_refused
 from polyrank.model.inputs import read_input
@@ -60,6 +61,25 @@ class Settings(BaseSettings):
     vectors: Literal["local", "redis"] = Field(
         default="local",
         description="where candidates' vectors are read; with Redis the matrix need not be on this disk",
+    )
+
+    cluster: str | None = Field(
+        default=None,
+        min_length=1,
+        description="the Ray cluster that holds the parts of a store that `build --shards` made: HOST:PORT, or auto",
+    )
+    shard_replicas: int = Field(default=1, ge=1, le=16, description="shards that hold each part")
+    hedge_ms: float = Field(
+        default=0.0,
+        ge=0,
+        le=10_000,
+        description="after so long another shard of a part is asked, too; 0: after the time in which 19 of 20 answer",
+    )
+    min_searched: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="503 if the shards that answer hold a smaller share of the pool",
     )
 
     log_level: Literal["debug", "info", "warning", "error"] = Field(
@@ -160,6 +180,10 @@ class Settings(BaseSettings):
         min_length=1,
         description="the name that `/info` and compatible routes give the models; not set: their own",
     )
+    openai_vocabulary: Path | None = Field(
+        default=None,
+        description="a file of OpenAI's tiktoken, for clients of `/v1/embeddings` that send token ids, not texts",
+    )
     strict_model: bool = Field(
         default=False, description="404 where a compatible route is asked for a model that is not served"
     )
@@ -191,7 +215,8 @@ class Settings(BaseSettings):
 
     # As compose files and charts write what is not given.
     @field_validator(
-        *("reranker", "classifier", "keys_file", "pool_root", "model_root", "compiled_cache_dir", "served_model_name"),
+        *("cluster", "reranker", "classifier", "keys_file", "pool_root", "model_root"),
+        *("compiled_cache_dir", "served_model_name", "openai_vocabulary"),
         mode="before",
     )
     @classmethod
@@ -240,6 +265,7 @@ class Settings(BaseSettings):
             raise ValueError(f"store: name the store directory (--store DIR or POLYRANK_STORE), {alone}")
         if self.vectors == "redis" and self.redis_url is None:
             raise ValueError("vectors = redis needs redis_url (--redis URL)")
+        self._check_cluster()
         if self.metrics_access == "admin" and self.keys_file is None:
             raise ValueError("metrics_access = admin needs keys_file")
         if self.backend.startswith("openvino") and self.device.startswith("cuda"):
@@ -247,6 +273,20 @@ class Settings(BaseSettings):
         if why := why_refused(Runner(self.backend, self.precision)):
             raise ValueError(f"precision: {why}")
         return self
+
+    def _check_cluster(self) -> None:
+        if self.cluster is None:
+            if alone := sorted({"shard_replicas", "hedge_ms", "min_searched"} & self.model_fields_set):
+                raise ValueError(f"{alone[0]} needs cluster (--cluster auto)")
+            return
+        if why := why_unusable(self.cluster):
+            raise ValueError(why)
+        if self.store is None:
+            raise ValueError("cluster: name the store (--store DIR)")
+        if self.vectors == "redis":
+            raise ValueError("cluster: shards read vectors from the store's disk; leave vectors = redis out")
+        if self.workers > 1:
+            raise ValueError("cluster: each serving process would start shards of its own; leave workers at 1")
 
     @classmethod
     def load(cls, flags: Mapping[str, Any]) -> "Settings":

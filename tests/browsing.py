@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Response, expect
 
 from polyrank.service.settings import Settings
 
@@ -48,11 +48,15 @@ def say(page: Page, *turns: str) -> None:
 
 
 def ask(page: Page, *turns: str) -> dict[str, Any]:
-    """Write the last turn of a conversation and return the answer that the page shows."""
-    say(page, *turns[:-1])
-    page.wait_for_load_state("networkidle")
-    with page.expect_response("**/rank") as answered:
-        say(page, turns[-1])
+    """Write turns and return the answer to the last one, which the page shows."""
+
+    count = page.locator(".turn").count() + len(turns)
+
+    def is_last(answer: Response) -> bool:
+        return answer.url.endswith("/rank") and len(answer.request.post_data_json["context"]) == count
+
+    with page.expect_response(is_last) as answered:
+        say(page, *turns)
     return dict(answered.value.json())
 
 

@@ -48,7 +48,7 @@ def compact(root: Path, *, redis_url: str | None = None, progress: OnProgress = 
             raise NothingToCompact(f"generation {current} " + ("was not updated" if snapshot.count else "is empty"))
         opened.embeddings.require_matrix()  # and, with a second stage, its rows
         options = BuildOptions(
-            chosen=_chosen(opened.manifest, snapshot.count),
+            chosen=chosen_again(opened.manifest, snapshot.count),
             dtype=opened.manifest.dtype,
             redis_url=redis_url,
             revision=revision,
@@ -56,7 +56,7 @@ def compact(root: Path, *, redis_url: str | None = None, progress: OnProgress = 
         )
         vectors = partial(_stored_vectors, snapshot)
         return build(
-            _ModelFiles(opened),
+            ModelFiles(opened),
             _candidates(snapshot),
             root,
             options,
@@ -68,7 +68,7 @@ def compact(root: Path, *, redis_url: str | None = None, progress: OnProgress = 
         opened.close()
 
 
-class _ModelFiles:
+class ModelFiles:
     """The model of a generation, known by its manifest and its files alone: it is copied, not loaded."""
 
     def __init__(self, generation: Generation) -> None:
@@ -97,7 +97,7 @@ def _candidates(snapshot: Snapshot) -> Iterator[Candidate]:
         yield from snapshot.candidates(snapshot.all_rows[start : start + BATCH_ROWS])
 
 
-def _chosen(manifest: Manifest, count: int) -> IndexSpec:
+def chosen_again(manifest: Manifest, count: int) -> IndexSpec:
     """The index that was asked for, chosen by today's count. If its kind stays, so do its search parameters.
 
     Nothing is measured, because there are no contexts without the model. The last build's times are predicted for the

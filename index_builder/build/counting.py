@@ -29,7 +29,7 @@ def count_pool(directory: Path, statistics: Statistics | None, clock: StageClock
         return
     table = CandidateTable(directory / CANDIDATES_FILE)
     clock("words", 0, 2 * len(table))
-    counted = reduce(Statistics.plus, map(Statistics.of, _parts(table, clock)), Statistics.of([]))
+    counted = statistics_of(table, clock)
     statistics = statistics or counted
     tells = statistics.rarity(counted.keys) > 0
     files = TableInParts(counted.keys[tells], counted.frequencies[tells], len(table), new_files(directory))
@@ -37,6 +37,11 @@ def count_pool(directory: Path, statistics: Statistics | None, clock: StageClock
         files.add(WordTable.of(texts, statistics))
     files.finished(statistics)
     write_statistics(directory, statistics)
+
+
+def statistics_of(table: CandidateTable, clock: StageClock) -> Statistics:
+    """Count how common each word is in a table's texts."""
+    return reduce(Statistics.plus, map(Statistics.of, _parts(table, clock)), Statistics.of([]))
 
 
 def _parts(table: CandidateTable, clock: StageClock) -> Iterator[list[str]]:

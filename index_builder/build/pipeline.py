@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from polyrank.index_builder.build.counting import count_pool
 from polyrank.index_builder.build.encoding import Encoded, VectorSource, encode, encoded_by
@@ -32,6 +33,7 @@ from polyrank.index_builder.store.copies import Copies
 from polyrank.index_builder.store.generation import (
     CANDIDATES_FILE,
     MODEL_DIRECTORY,
+    ORDER_FILE,
     Generation,
     describe_files,
 )
@@ -118,6 +120,7 @@ def build(
     *,
     vectors: VectorSource | None = None,
     statistics: Statistics | None = None,
+    order: NDArray[np.int64] | None = None,
     progress: OnProgress = no_progress,
 ) -> BuildResult:
     """Encode a pool and publish it as a new generation.
@@ -129,6 +132,7 @@ def build(
         options: the index, its tuning, what to copy and what to activate.
         vectors: makes the vectors instead of the model, which need not be a `CandidateEncoder` then.
         statistics: by which words count, if they do for the model; None: those of the pool.
+        order: the place of each good row in the whole pool, (N,), ascending, if this is a part of it.
         progress: called with (stage, done, total) before each step. The stages are "read" (total unknown); "words" if
             they count for the model, two steps a row; "resume" if a killed build has left shards; "encode" and "append"
             in turns, from the first row that is left to encode; "choose" if the index is chosen by measured times;
@@ -144,7 +148,7 @@ def build(
         BuildError: the vectors are not finite or not of the model's dimension, or the recall is not reached; likewise.
         CompactionOvertaken: the generation to replace is not active any more; likewise.
     """
-    _check(model, options)
+    check_options(model, options)
     options = replace(options, index=index_for(model, options.index))
     clock, store, copies = StageClock(progress), GenerationStore(root), Copies(root, options.redis_url)
     with disk_full_named(root), store.building(options.redis_url) as lease:
@@ -158,6 +162,8 @@ def build(
                 rows = ingest(pool, directory / CANDIDATES_FILE, log, options.max_rejected, clock)
                 if options.chosen is None:
                     choose_index(options.index, rows.count, model.dim)  # refuses too few rows before they are encoded
+                if order is not None:
+                    order.astype("<i8").tofile(directory / ORDER_FILE)
                 model.save(directory / MODEL_DIRECTORY)
                 count_pool(directory, statistics, clock)
                 encoded = encode(directory, model, options.dtype, vectors or encoded_by(model), leftover, clock)
@@ -202,7 +208,8 @@ def index_for(model: Model, index: str) -> str:
     return "exact"
 
 
-def _check(model: Model, options: BuildOptions) -> None:
+def check_options(model: Model, options: BuildOptions) -> None:
+    """Raise InvalidInput where the probes or the dtype do not fit the model or the store."""
     if any(codes.shape[1:] != (model.dim,) or not np.isfinite(codes).all() for _, codes in options.probes):
         raise InvalidInput(f"probes must be finite vectors of {model.dim} components")
     if options.dtype not in DTYPES:

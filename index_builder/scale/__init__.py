@@ -1,4 +1,9 @@
-"""Work on several machines through Ray, an extra that nothing else needs.
+"""Builds and pools beyond one machine.
 
-cluster.py connects a process to a cluster and is the only module that imports Ray; encoders.py makes a build's vectors.
+cluster    connects a process to a Ray cluster; the only module that imports Ray, an extra that nothing else needs
+encoders   makes a build's vectors on a cluster
+slots      which part of a pool a candidate belongs to, by its id
+sets       a set: the generations of all parts that are served together; SetStore: the directory
+cutting    build a pool into parts
+moving     cut a pool that is built already into another number of parts
 """

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound
 from polyrank.index_builder.index.faiss_index import CandidateIndex
 from polyrank.index_builder.store.candidates import CandidateTable
@@ -17,6 +20,7 @@ from polyrank.model.errors import CheckpointInvalid, shortage_in
 
 CANDIDATES_FILE = "candidates.arrow"
 INDEX_FILE = "index.faiss"
+ORDER_FILE = "order.bin"
 MODEL_DIRECTORY = "model"
 
 # What a replica need not hold, because Redis does.
@@ -32,6 +36,8 @@ class Generation:
         embeddings: vectors by row, and rows by id.
         index: None if the matrix is scanned instead.
         words: None if words do not count for the model.
+        order: the place of each row in the pool, (N,), ascending, if the generation holds only a part of it; None: it
+            holds the whole pool, and a row's number is its place.
     """
 
     path: Path
@@ -40,6 +46,7 @@ class Generation:
     embeddings: LocalEmbeddings
     index: CandidateIndex | None
     words: Words | None
+    order: NDArray[np.int64] | None = None
 
     @property
     def id(self) -> str:
@@ -88,11 +95,19 @@ class Generation:
                 raise ValueError(f"{name} is of {count} candidates, the manifest says {manifest.count}")
         evidence = evidence_of(path / MODEL_DIRECTORY)
         words = open_words(path, evidence, manifest.count) if evidence else None
-        return cls(path, manifest, candidates, embeddings, index, words)
+        order = _order(path / ORDER_FILE, manifest.count) if ORDER_FILE in manifest.files else None
+        return cls(path, manifest, candidates, embeddings, index, words, order)
 
     def close(self) -> None:
         """Drop the maps of the files; arrays that were taken from them stay valid."""
         self.embeddings.close()
+
+
+def _order(path: Path, count: int) -> NDArray[np.int64]:
+    order = np.fromfile(path, np.dtype("<i8"))
+    if len(order) != count or not (order[:-1] < order[1:]).all() or order[0] < 0:
+        raise ValueError(f"{ORDER_FILE} does not hold {count} places in ascending order")
+    return order
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -14,7 +14,7 @@ STORE/ID, FENCE, *.lock          who may build and switch: locks.py
 
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -26,10 +26,18 @@ from polyrank.index_builder.errors import (
     GenerationError,
     GenerationNotFound,
     StoreBusy,
+    StoreInParts,
 )
 from polyrank.index_builder.store.copies import Copies
 from polyrank.index_builder.store.generation import Generation, read_manifest
-from polyrank.index_builder.store.layout import TEMPORARY_PREFIX, Stray, entries, why_not_plain
+from polyrank.index_builder.store.layout import (
+    GENERATIONS,
+    TEMPORARY_PREFIX,
+    Stray,
+    entries,
+    is_in_parts,
+    why_not_plain,
+)
 from polyrank.index_builder.store.leftovers import (
     Forget,
     Leftover,
@@ -39,7 +47,7 @@ from polyrank.index_builder.store.leftovers import (
     journal_of,
     resumable,
 )
-from polyrank.index_builder.store.locks import Lease, fenced, holder_of, leased, locked, try_locked
+from polyrank.index_builder.store.locks import Lease, build_lock, fenced, leased, locked
 from polyrank.index_builder.store.manifest import Manifest
 from polyrank.index_builder.store.pointer import Pointer
 from polyrank.index_builder.store.snapshot import Snapshot
@@ -47,7 +55,7 @@ from polyrank.index_builder.store.updates import MissedUpdates, UpdateLogs
 from polyrank.index_builder.time_ids import is_time_id, new_time_id, stamp
 from polyrank.index_builder.vectors.encoder import Encode
 from polyrank.model.durable import make_directory, rename_durably, sync_tree
-from polyrank.model.errors import shortage_in
+from polyrank.model.errors import InvalidInput, shortage_in
 
 _STRAYS_NAMED = 10
 
@@ -63,11 +71,16 @@ class GenerationStore:
     Args:
         root: the directory.
         needs_matrix: refuse generations whose matrix is missing.
+
+    Raises:
+        StoreInParts: the directory is a store that is cut into parts.
     """
 
     def __init__(self, root: Path, *, needs_matrix: bool = True) -> None:
+        if is_in_parts(root):
+            raise StoreInParts(root)
         self.root, self._needs_matrix = root, needs_matrix
-        self._generations = root / "generations"
+        self._generations = root / GENERATIONS
         self._pointer = Pointer(root)
         self.updates = UpdateLogs(root)
 
@@ -98,7 +111,7 @@ class GenerationStore:
         return self._pointer.history(self.ids())
 
     def trial(self) -> str | None:
-        """The generation that servers load beside the active one; None: there is no such trial."""
+        """The generation that servers load beside the active one; None: there is none. Errors as `Pointer.trial`."""
         named = self._pointer.trial()
         if named is None or named == self.current_or_none() or named not in self.ids():
             return None
@@ -304,8 +317,8 @@ class GenerationStore:
         If the process dies
         * before the block, the generation is not active. What its log has received is completed the next time;
         * in the block, CURRENT names the old generation or the new one: pointer.py;
-        * after the block, the new generation's log does not say yet that it was active. The next switch adds that
-          before it leaves the generation.
+        * after the block, the new generation's log does not say yet that it was active, and TRIAL may still name it.
+          The next switch mends both before it leaves the generation.
         """
         self._check_active(instead_of)
         self._check_updates(manifest)
@@ -319,9 +332,11 @@ class GenerationStore:
             if (current := self.current_or_none()) != manifest.id:
                 missed.write()
                 self._mark_active(current)
+            # The old generation's, too: a process that died after its block has not ended it.
+            ends_trial = self._pointer.trial() in (manifest.id, current)
             yield
             self._mark_active(manifest.id)
-            if self._pointer.trial() == manifest.id:
+            if ends_trial:
                 self._pointer.set_trial(None)
 
     def _check_active(self, generation: str | None) -> None:
@@ -352,10 +367,13 @@ class GenerationStore:
         The trial ends when the generation becomes the active one. Until then no collection removes it.
 
         Raises:
+            InvalidInput: it is the active one, perhaps since a moment ago.
             GenerationNotFound: it was removed meanwhile.
             StoreBusy: another process holds pointer.lock for too long.
         """
         with self._changing():
+            if generation == self.current_or_none():
+                raise InvalidInput(f"generation: {generation} is active; put another one on trial")
             if generation not in self.ids():
                 raise GenerationNotFound(f"no generation {generation} in {self.root}")
             self._pointer.set_trial(generation)
@@ -379,13 +397,8 @@ class GenerationStore:
             LeaseLost, StoreUnavailable: see `locks.leased`.
         """
         make_directory(self._generations)
-        lock = self.root / "build.lock"
-        with try_locked(lock) as held:
-            if not held:
-                who = holder_of(lock)
-                raise BuildBusy(f"another build into {self.root} is running: {who}; wait for it or cancel it")
-            with leased(self.root, redis_url) as lease:
-                yield lease
+        with build_lock(self.root), leased(self.root, redis_url) as lease:
+            yield lease
 
     def new_id(self, fingerprint: str) -> str:
         """Make an id that sorts after every other of the store, even if the clock was set back; see `new_time_id`."""
@@ -412,6 +425,18 @@ class GenerationStore:
         with self._changing(), fenced(lease):
             rename_durably(temporary, self.path(temporary.name.removeprefix(TEMPORARY_PREFIX)))
         journal_of(temporary).unlink(missing_ok=True)
+
+    def remove(self, generations: Collection[str]) -> None:
+        """Remove generations with their logs, for whoever decides in place of `gc`; the caller is the builder.
+
+        Raises:
+            StoreBusy: another process holds a lock for too long; the next call continues.
+        """
+        with self._changing(), self.updates.writing():
+            for generation in generations:
+                shutil.rmtree(self._unlist(generation))
+            kept = [*self.ids(), *(stray.path.name for stray in self.strays())]
+            self.updates.keep_only(kept)
 
     def discard_leftovers(self, forget: Forget = forget_nothing) -> Leftover | None:
         """Remove what killed builds have left but the newest that can be resumed; the caller is the builder."""
@@ -451,7 +476,7 @@ class GenerationStore:
         copies = Copies(self.root, redis_url)
         self._name_strays()
         with self._changing():
-            removed = self._expired(keep)
+            removed = self._pointer.expired(self.ids(), keep)
             for generation in removed:
                 copies.forget(generation)
                 shutil.rmtree(self._unlist(generation))
@@ -466,13 +491,6 @@ class GenerationStore:
     def _name_strays(self) -> None:
         for stray in self.strays()[:_STRAYS_NAMED]:
             log.warning("left aside, because it is not of the store: %s", stray)
-
-    def _expired(self, keep: int) -> list[str]:
-        ids, current = self.ids(), self.current()
-        older = [generation for generation in ids if current is None or generation < current]
-        by_worth = dict.fromkeys([*reversed(self.history()), *reversed(older)])
-        spared = [generation for generation in by_worth if generation in older][: keep - (current is not None)]
-        return [generation for generation in older if generation not in (*spared, self._pointer.trial())]
 
     def _unlist(self, generation: str) -> Path:
         """Rename a generation to a temporary directory: if the process dies while it is removed, no half is listed."""

@@ -1,4 +1,4 @@
-"""What lies in STORE/generations, sorted by kind.
+"""Which kind of store a directory is, and what lies in STORE/generations, sorted by kind.
 
     <id>/             a published generation
     .tmp-<id>/        one that is being built, or being removed
@@ -16,6 +16,9 @@ from polyrank.index_builder.time_ids import is_time_id
 
 TEMPORARY_PREFIX = ".tmp-"
 JOURNAL_PREFIX = ".journal-"
+
+GENERATIONS = "generations"
+SETS = "sets"  # of a store that is cut into parts: polyrank.index_builder.scale.sets
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,11 @@ class Entries:
     temporary: list[Path] = field(default_factory=list)
     journals: list[Path] = field(default_factory=list)
     strays: list[Stray] = field(default_factory=list)
+
+
+def is_in_parts(root: Path) -> bool:
+    """Whether a store is cut into parts, each a store of generations of its own."""
+    return (root / SETS).is_dir()
 
 
 def entries(generations: Path) -> Entries:

@@ -75,6 +75,16 @@ def try_locked(path: Path, *, within_seconds: float = 0.0) -> Iterator[bool]:
         os.close(descriptor)
 
 
+@contextmanager
+def build_lock(root: Path) -> Iterator[None]:
+    """Be the only builder of a store on this host for the block; raises BuildBusy if another one is at work."""
+    lock = root / "build.lock"
+    with try_locked(lock) as held:
+        if not held:
+            raise BuildBusy(f"another build into {root} is running: {holder_of(lock)}; wait for it or cancel it")
+        yield
+
+
 def holder_of(path: Path) -> str:
     """Return who holds a lock, in words."""
     try:

@@ -4,17 +4,14 @@ A manifest carries a sha256 of its own content and one of every other file, so t
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from hashlib import sha256
-from types import NoneType, UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
-
-import orjson
+from types import NoneType
+from typing import Any
 
 from polyrank.index_builder.errors import GenerationCorrupt
 from polyrank.index_builder.index.choice import IndexSpec, SearchTimes
 from polyrank.index_builder.index.recall import VECTORS
+from polyrank.index_builder.store.records import exactly, record, sealed, unsealed
 from polyrank.index_builder.vectors.codec import DTYPES, MAX_DIM
 from polyrank.model.inference.names import BFLOAT16, FLOAT16, FLOAT32, INT8, OPENVINO, OPENVINO_INT8
 from polyrank.model.representations import LateRows
@@ -40,8 +37,6 @@ _RECALL: dict[str, type] = {
     "p99_ms": float,
     "min_recall": float,
 }
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +114,7 @@ class Manifest:
         body = {"format_version": self.format_version, **dataclasses.asdict(self)}
         if self.late is None:
             del body["late"]
-        return _dumped({**body, "sha256": _digest(body)})
+        return sealed(body)
 
     @classmethod
     def from_json(cls, content: bytes, generation: str) -> "Manifest":
@@ -131,37 +126,18 @@ class Manifest:
         """
         try:
             body = {"late": None, **_with_precision(_checked(content))}
-            manifest = _record(cls, body, "manifest", {"index": _index, "recall": _recall, "late": _late})
+            manifest = record(cls, body, "manifest", {"index": _index, "recall": _recall, "late": _late})
             _check_bounds(manifest, generation)
         except (ValueError, KeyError) as error:
             raise GenerationCorrupt(generation, f"{MANIFEST_FILE}: {error}") from error
         return manifest
 
 
-def _dumped(body: dict[str, Any]) -> bytes:
-    return orjson.dumps(body, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE)
-
-
-def _digest(body: dict[str, Any]) -> str:
-    return sha256(_dumped(body)).hexdigest()
-
-
 def _checked(content: bytes) -> dict[str, Any]:
     """The fields of a manifest whose format and checksum are right."""
-    body = orjson.loads(content)
-    if not isinstance(body, dict):
-        raise ValueError("is no JSON object")
-    version = body.get("format_version")
-    # First of all: a newer format may differ in everything else.
-    if type(version) is int and version > FORMAT_VERSION:
-        raise ValueError(f"format {version} is newer than this polyrank reads ({FORMAT_VERSION}); upgrade polyrank")
-    if type(version) is not int or version < 1:
-        raise ValueError(f"format_version must be within 1..{FORMAT_VERSION}")
-    if (version > 1) != ("late" in body):
+    body = unsealed(content, FORMAT_VERSION)
+    if (body["format_version"] > 1) != ("late" in body):
         raise ValueError("late belongs to format 2, and to no other")
-    body.pop("sha256", None)
-    if content != _dumped({**body, "sha256": _digest(body)}):
-        raise ValueError("its checksum does not fit its content")
     del body["format_version"]
     return body
 
@@ -195,7 +171,7 @@ def _index(value: object) -> IndexSpec:
     if isinstance(value, dict):
         value = {"times": None, **value}  # a generation built before "auto" measured has none
     try:
-        spec = _record(IndexSpec, value, "index", {"times": _times})
+        spec = record(IndexSpec, value, "index", {"times": _times})
     except ValueError:
         spec = None
     if spec is None or (spec.kind == "exact") != (spec.factory is None):
@@ -207,55 +183,16 @@ def _index(value: object) -> IndexSpec:
 
 
 def _late(value: object) -> LateRows | None:
-    return None if value is None else _record(LateRows, value, "late")
+    return None if value is None else record(LateRows, value, "late")
 
 
 def _times(value: object) -> SearchTimes | None:
-    return None if value is None else _record(SearchTimes, value, "times")
+    return None if value is None else record(SearchTimes, value, "times")
 
 
 def _recall(value: object) -> dict[str, Any]:
-    found = {"of": VECTORS, **_exactly(dict, value, "recall")}  # an older manifest does not say; it was of nothing else
+    found = {"of": VECTORS, **exactly(dict, value, "recall")}  # an older manifest does not say; it was of nothing else
     if set(found) != set(_RECALL):
         raise ValueError(f"recall must be {', '.join(_RECALL)}")
     untimed = dict.fromkeys(_TIMES, NoneType) if found["count"] == 0 else {}
-    return {name: _exactly(kind, found[name], name) for name, kind in {**_RECALL, **untimed}.items()}
-
-
-def _record(
-    cls: type[T], value: object, where: str, readers: Mapping[str, Callable[[object], object]] | None = None
-) -> T:
-    """Read a dataclass from a JSON object with exactly its fields; `readers` read those whose type does not say enough.
-
-    `where` names the object in messages.
-    """
-    if not isinstance(value, dict):
-        raise ValueError(f"{where} must be an object")
-    kinds = get_type_hints(cls)
-    if missing := sorted(set(kinds) - set(value)):
-        raise ValueError(f"{missing[0]} is missing")
-    if unknown := sorted(set(value) - set(kinds)):
-        raise ValueError(f"{unknown[0]} is unknown")
-    readers = readers or {}
-    return cls(
-        **{
-            name: readers[name](value[name]) if name in readers else _typed(kind, value[name], name)
-            for name, kind in kinds.items()
-        }
-    )
-
-
-def _typed(kind: Any, value: object, name: str) -> Any:
-    """Read a value of a dataclass's, a dictionary's or a plain type."""
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        return _record(kind, value, name)
-    if get_origin(kind) is dict:
-        return {key: _typed(get_args(kind)[1], each, key) for key, each in _exactly(dict, value, name).items()}
-    return _exactly(kind, value, name)
-
-
-def _exactly(kind: Any, value: object, name: str) -> Any:
-    """The value, if it is of exactly this type: True is no int, 1 is no float."""
-    if type(value) not in (get_args(kind) if isinstance(kind, UnionType) else (kind,)):
-        raise ValueError(f"{name} must be of type {getattr(kind, '__name__', kind)}")
-    return value
+    return {name: exactly(kind, found[name], name) for name, kind in {**_RECALL, **untimed}.items()}

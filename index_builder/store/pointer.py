@@ -8,7 +8,7 @@ TRIAL names a generation that servers load beside the active one, so that both c
 the other two.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -61,10 +61,16 @@ class Pointer:
         return status.st_ino, status.st_mtime_ns
 
     def trial(self) -> str | None:
-        """The id of the generation on trial; None: there is none, or it cannot be told."""
+        """The id of the generation on trial; None: there is none, or TRIAL is damaged.
+
+        Raises:
+            Shortage: it cannot be read at the moment.
+        """
         try:
             text = self._trial.read_bytes().decode("ascii", "replace").removesuffix("\n")
-        except OSError:
+        except OSError as error:
+            if shortage := shortage_in(error):
+                raise shortage from error
             return None
         return text if is_time_id(text) else None
 
@@ -85,6 +91,18 @@ class Pointer:
         while entries and entries[-1] == current:
             entries.pop()
         return entries
+
+    def expired(self, published: Sequence[str], keep: int) -> list[str]:
+        """The published generations, given oldest first, that a collection removes.
+
+        The active one stays, and so do one on trial and newer ones. Of the older ones, as many stay as make `keep`, at
+        least 1, with the active one: first those that rollbacks would reach, then the newest. Errors as `current`.
+        """
+        current = self.current()
+        older = [generation for generation in published if current is None or generation < current]
+        by_worth = dict.fromkeys([*reversed(self.history(published)), *reversed(older)])
+        spared = [generation for generation in by_worth if generation in older][: keep - (current is not None)]
+        return [generation for generation in older if generation not in (*spared, self.trial())]
 
     def advance(self, generation: str) -> None:
         """Make the generation current, and the one that was current the first to go back to.

@@ -67,6 +67,12 @@ class IdIndex:
                     raise ValueError("two candidates have the same id")
                 start = end
 
+    def rows_between(self, first: int, last: int) -> NDArray[np.int64]:
+        """The rows of the ids whose hashes are within `first`..`last`; ascending."""
+        start = int(np.searchsorted(self._hashes, np.uint64(first)))
+        end = int(np.searchsorted(self._hashes, np.uint64(last), side="right"))
+        return np.sort(self._rows[start:end])
+
     def rows(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """Look up the rows of ids, (N,); -1 for an id that is not there."""
         wanted = np.fromiter((hash_id(candidate_id) for candidate_id in ids), np.uint64, len(ids))

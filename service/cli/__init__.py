@@ -21,6 +21,7 @@ from polyrank.service.cli.commands import (
     pretrain,
     rank,
     serve,
+    shards,
     store,
     train,
 )
@@ -30,7 +31,7 @@ from polyrank.service.cli.parsing import CommandParser
 from polyrank.service.errors import SettingsError
 from polyrank.service.observe import logs
 
-_COMMANDS = (demo, pretrain, train, mine, evaluate, export, build, store, keys, serve, rank, candidates, bench)
+_COMMANDS = (demo, pretrain, train, mine, evaluate, export, build, store, shards, keys, serve, rank, candidates, bench)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

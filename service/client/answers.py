@@ -41,6 +41,7 @@ class Ranking(ClientAnswer):
     model: AnsweringModel
     exact: bool
     degraded: list[str]
+    searched: float = 1.0  # the share of the pool; less with "shards_missing" only
     truncated: dict[str, int]
     timings_ms: dict[str, float]
     request_id: str

@@ -3,9 +3,11 @@
 import gc
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt
 from polyrank.index_builder.store.generation import Generation
+from polyrank.index_builder.store.manifest import Manifest
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.store.update_log import UpdateLog
 from polyrank.index_builder.vectors.encoder import encode_texts
@@ -43,30 +46,18 @@ class SearchStatus(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
-    """What a request is answered from, from its beginning to its end: a generation at a revision, and its model.
-
-    It never changes. An update makes a new one that shares everything but the snapshot and its checksum.
+class Searchable:
+    """What is searched: a generation at a revision, without the model, which encodes the context elsewhere.
 
     Attributes:
         snapshot: the generation at the revision.
-        ranker: the model that made the vectors.
         vectors: of the generation's own candidates.
         scan: over those vectors. Beside an index few requests scan, so it keeps no copy of them in the CPU's memory.
-        log: the generation's updates; for one thread at a time.
-        texts: vectors of texts that came with earlier requests; None: every text is encoded.
-        loaded_at: seconds since the epoch.
-        checksum: of the updates in the snapshot; 0: there are none.
     """
 
     snapshot: Snapshot
-    ranker: LateScorer
     vectors: CandidateVectors
     scan: Scan
-    log: UpdateLog
-    texts: TextCache | None
-    loaded_at: float
-    checksum: int = 0
 
     @property
     def generation(self) -> Generation:
@@ -92,21 +83,6 @@ class Serving:
         """The length of the longest vector, of those added by updates as well."""
         return max(self.scan.longest, self.snapshot.longest_added)
 
-    def caught_up(self) -> "Serving":
-        """Return it with the updates written since; for one thread at a time.
-
-        Raises:
-            GenerationCorrupt: the update log is damaged.
-        """
-        updates = list(self.log.read())
-        try:
-            if not updates:
-                return self
-            return replace(self, snapshot=self.snapshot.updated(updates), checksum=self.log.checksum)
-        except BaseException:
-            self.log.unread()
-            raise
-
     def gather(self, rows: NDArray[np.int64], budget: Budget | None = None) -> Gathered:
         """Fetch the vectors of rows (N,) of the snapshot, in the order asked; without a budget with a fresh one."""
         found = self.vectors.gather(self.snapshot.split(rows)[1], budget or Budget())
@@ -125,6 +101,42 @@ class Serving:
         late = self.vectors.late(own, budget)
         made = Representations(vectors, late.rows, late.counts)
         return self.snapshot.merged_all(rows, made), available and late.cache_available
+
+
+@dataclass(frozen=True, slots=True)
+class Serving(Searchable):
+    """What a request is answered from, from its beginning to its end: a generation at a revision, and its model.
+
+    It never changes. An update makes a new one that shares everything but the snapshot and its checksum.
+
+    Attributes:
+        ranker: the model that made the vectors.
+        log: the generation's updates; for one thread at a time.
+        texts: vectors of texts that came with earlier requests; None: every text is encoded.
+        loaded_at: seconds since the epoch.
+        checksum: of the updates in the snapshot; 0: there are none.
+    """
+
+    ranker: LateScorer
+    log: UpdateLog
+    texts: TextCache | None
+    loaded_at: float
+    checksum: int = 0
+
+    def caught_up(self) -> "Serving":
+        """Return it with the updates written since; for one thread at a time.
+
+        Raises:
+            GenerationCorrupt: the update log is damaged.
+        """
+        updates = list(self.log.read())
+        try:
+            if not updates:
+                return self
+            return replace(self, snapshot=self.snapshot.updated(updates), checksum=self.log.checksum)
+        except BaseException:
+            self.log.unread()
+            raise
 
 
 class Opener:
@@ -149,7 +161,7 @@ class Opener:
         """Load everything that answering needs, so that no request waits for it.
 
         The generation is closed when nobody holds the result any more. None of its updates has been read from the log.
-        The model of what is served now is shared, if its fingerprint is the same.
+        The model of what is served already, `previous`, is shared, if its fingerprint is the same.
 
         Raises:
             FingerprintMismatch: the model in the generation did not make its vectors.
@@ -157,47 +169,72 @@ class Opener:
             GenerationCorrupt: the update log is damaged.
             Shortage: memory or something else is lacking at the moment.
         """
-        ranker = self._ranker(generation, previous)
+        before = None if previous is None else previous.ranker
+        ranker = self.ranker(generation.manifest, generation.model_directory, before)
         vectors, texts = self._vectors(generation, ranker)
         device = self._device if ARCHITECTURES[ranker.architecture].embeds else "cpu"  # words are read there
-        try:
+        with runs_here(generation.manifest):
             scan = prepare(vectors.matrix(), device, with_bytes=generation.index is None)
-            if previous is None or ranker is not previous.ranker:
-                self._warm_up(ranker)
-                if previous is not None:  # at the start the server collects
-                    # Loading leaves frames of errors and traced graphs behind, which would keep an old model alive.
-                    gc.collect()
-        except Exception as error:  # of torch or OpenVINO: the generation is refused, the server goes on
-            if shortage := shortage_in(error):
-                raise shortage from error
-            why = str(error).strip().splitlines()[-1:] or [type(error).__name__]
-            raise ModelError(f"{generation.manifest.model.name} does not run here: {why[0]}") from error
-        serving = Serving(Snapshot.of(generation), ranker, vectors, scan, log, texts, time.time()).caught_up()
+            self.warm_up(ranker, before)
+        serving = Serving(Snapshot.of(generation), vectors, scan, ranker, log, texts, time.time()).caught_up()
         # Every revision holds the vectors, so the last request that holds one of them closes the generation's maps.
         weakref.finalize(vectors, generation.close).atexit = False
         return serving
 
-    def _ranker(self, generation: Generation, previous: Serving | None) -> LateScorer:
-        wanted = generation.manifest.model.fingerprint
-        if previous is not None and previous.ranker.fingerprint == wanted:
-            return previous.ranker
+    def warm_up(self, ranker: LateScorer, previous: LateScorer | None) -> None:
+        """Do what no request shall wait for, unless the model is the one of before."""
+        if ranker is not previous:
+            self._warm_up(ranker)
+            if previous is not None:  # at the start the server collects
+                # Loading leaves frames of errors and traced graphs behind, which would keep an old model alive.
+                gc.collect()
+
+    def ranker(self, manifest: Manifest, directory: Path, previous: LateScorer | None) -> LateScorer:
+        """Load the model in the directory of the generation of this manifest, unless it is the one of before.
+
+        Raises:
+            FingerprintMismatch, ModelError, GenerationCorrupt: see `serve`.
+        """
+        wanted = manifest.model.fingerprint
+        if previous is not None and previous.fingerprint == wanted:
+            return previous
         try:
-            ranker: LateScorer = self._load(str(generation.model_directory))
+            ranker: LateScorer = self._load(str(directory))
         except InvalidInput as error:  # a back-end says so of a model that it cannot run
-            raise ModelError(f"{generation.manifest.model.name} does not run here: {error}") from error
+            raise ModelError(f"{manifest.model.name} does not run here: {error}") from error
         if not ARCHITECTURES[ranker.architecture].retrieves:
             raise CheckpointInvalid(f"a {ranker.architecture}-encoder cannot search a pool")
         if ranker.fingerprint != wanted:
             raise FingerprintMismatch(wanted, ranker.fingerprint)
-        if ranker.late_rows != generation.manifest.late:
-            raise GenerationCorrupt(generation.id, "it does not hold what its model keeps for a second stage")
+        if ranker.late_rows != manifest.late:
+            raise GenerationCorrupt(manifest.id, "it does not hold what its model keeps for a second stage")
         return ranker
 
     def _vectors(self, generation: Generation, ranker: LateScorer) -> tuple[CandidateVectors, TextCache | None]:
         if self._caches is None:
             return MatrixVectors(generation, self._count), None
         vectors = self._caches.vectors(generation, partial(encode_texts, ranker))
-        if not ARCHITECTURES[ranker.architecture].embeds:  # a text's vector says nothing, and is made faster than found
-            return vectors, None
-        runs = ranker.backend, ranker.precision, ranker.max_input_tokens
-        return vectors, self._caches.texts(generation.manifest, *runs)
+        return vectors, self.texts(generation.manifest, ranker)
+
+    def texts(self, manifest: Manifest, ranker: LateScorer) -> TextCache | None:
+        """Return the cache of the vectors of texts; None: every text is encoded."""
+        if self._caches is None or not ARCHITECTURES[ranker.architecture].embeds:
+            return None  # a vector that says nothing is made faster than found
+        return self._caches.texts(manifest, ranker.backend, ranker.precision, ranker.max_input_tokens)
+
+
+@contextmanager
+def runs_here(manifest: Manifest) -> Iterator[None]:
+    """Refuse a generation on which torch or OpenVINO fail in the block: the server goes on.
+
+    Raises:
+        ModelError: the block failed.
+        Shortage: memory or something else is lacking at the moment.
+    """
+    try:
+        yield
+    except Exception as error:
+        if shortage := shortage_in(error):
+            raise shortage from error
+        why = str(error).strip().splitlines()[-1:] or [type(error).__name__]
+        raise ModelError(f"{manifest.model.name} does not run here: {why[0]}") from error

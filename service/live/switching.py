@@ -29,6 +29,7 @@ class Live:
 
     Attributes:
         current: what is served; None: no generation could be loaded yet.
+        beside: what is loaded beside it (trial.py); None: nothing.
         refused: why generations are not served, by id; "CURRENT" stands for the pointer itself.
     """
 
@@ -47,6 +48,7 @@ class Live:
         """
         self._has_pool = has_pool
         self.current: Serving | None = None
+        self.beside: Serving | None = None
         self._reranks_by_words = reranks_by_words
         self.refused: dict[str, str] = {}
         self._store, self._opener, self._metrics = store, opener, metrics
@@ -75,6 +77,11 @@ class Live:
         if self._store.ids():
             return "no generation is active; run polyrank store activate, or POST /index/activate"
         return "the store holds no generation; run polyrank build, or POST /index"
+
+    def with_model(self, fingerprint: str) -> Serving | None:
+        """Return what is loaded and has the model; None: nothing has."""
+        loaded = (each for each in (self.current, self.beside) if each is not None)
+        return next((each for each in loaded if each.ranker.fingerprint == fingerprint), None)
 
     def start(self) -> None:
         """Serve the active generation; if it is refused, one that may stand in for it; else log why none is served."""
@@ -215,7 +222,8 @@ class Live:
         try:
             opened = self._store.open(generation)
             try:
-                return self._opener.serve(opened, self._store.updates.of(opened.manifest), self.current)
+                previous = self.with_model(opened.manifest.model.fingerprint) or self.current
+                return self._opener.serve(opened, self._store.updates.of(opened.manifest), previous)
             except BaseException:
                 opened.close()
                 raise
@@ -256,11 +264,11 @@ class Live:
     def _refuse(self, generation: str, error: RankingError) -> None:
         with self._refusing:
             self.refused = {**self.refused, generation: str(error)}
-        self._metrics.count_refused(_kind(error))
+        self._metrics.count_refused(kind_of_refusal(error))
         log.error("generation refused", extra={"fields": {"generation": generation, "why": str(error)}})
 
 
-def _kind(error: RankingError) -> str:
+def kind_of_refusal(error: RankingError) -> str:
     """Return the label under which a refused generation is counted."""
     kinds: tuple[tuple[type[RankingError], str], ...] = (
         (GenerationCorrupt, "corrupt"),

@@ -6,6 +6,7 @@ those of the live generation. When the trial becomes the live generation, it end
 """
 
 import logging
+from contextlib import suppress
 
 from polyrank.index_builder.errors import GenerationNotFound
 from polyrank.index_builder.store.generation import INDEX_FILE, MODEL_DIRECTORY
@@ -18,6 +19,7 @@ from polyrank.service import memory
 from polyrank.service.errors import NoTrial
 from polyrank.service.live.serving import Serving
 from polyrank.service.live.switching import Live
+from polyrank.service.observe.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -28,16 +30,20 @@ class Trials:
     """Holds the generation on trial. Its methods that load are for the thread that loads the live one, too.
 
     Attributes:
-        current: what is on trial; None: nothing.
         bytes: about how much memory that takes.
         refused: why the generation that the store names is not loaded, by its id.
     """
 
-    def __init__(self, store: GenerationStore, live: Live) -> None:
-        self.current: Serving | None = None
+    def __init__(self, store: GenerationStore, live: Live, metrics: Metrics) -> None:
         self.bytes = 0
         self.refused: dict[str, str] = {}
-        self._store, self._live = store, live
+        self._store, self._live, self._metrics = store, live, metrics
+        self._given_up: str | None = None  # refused for more than a shortage: not tried again
+
+    @property
+    def current(self) -> Serving | None:
+        """What is on trial; None: nothing."""
+        return self._live.beside
 
     def require(self) -> Serving:
         """Return what is on trial; raises NoTrial."""
@@ -71,20 +77,33 @@ class Trials:
         self._hold(None, 0)
 
     def follow(self) -> None:
-        """Load what the store names, or drop what it names no more."""
+        """Load what the store names, or drop what it names no more.
+
+        Raises:
+            Shortage, OSError: it could not be tried now; the next call tries again.
+        """
         named = self._store.trial()
         if named is None:
             self._hold(None, 0)
             return
-        if named in self.refused or (self.current is not None and named == self.current.generation.id):
+        if named == self._given_up or (self.current is not None and named == self.current.generation.id):
             return
         try:
             self._hold(*self._loaded(named))
+        except GenerationNotFound:
+            self._hold(None, 0)
         except RankingError as error:
             self._hold(None, 0)
-            if not isinstance(error, GenerationNotFound):
-                self.refused = {named: str(error)}
-                log.error("trial refused", extra={"fields": {"generation": named, "why": str(error)}})
+            self.refused = {named: str(error)}
+            if isinstance(error, Shortage):
+                raise
+            self._given_up = named
+            log.error("trial refused", extra={"fields": {"generation": named, "why": str(error)}})
+
+    def follow_if_possible(self) -> None:
+        """Do what `follow` does; where it cannot be tried now, that is left to the next call."""
+        with suppress(Shortage, OSError):
+            self.follow()
 
     def _loaded(self, generation: str) -> tuple[Serving, int]:
         manifest = self._store.manifest(generation)
@@ -98,12 +117,11 @@ class Trials:
         """Estimate the bytes of memory that a generation takes beside the live one.
 
         These are its FAISS index, or the copy of its vectors in bytes that a scan reads, and its model's weights unless
-        the live generation has the same model. Matrix, texts and words are mapped files, which the system may drop.
+        that model is loaded. Matrix, texts and words are mapped files, which the system may drop.
         """
         index = manifest.files.get(INDEX_FILE)
         price = manifest.count * manifest.dim if index is None else index.bytes
-        live = self._live.current
-        if live is None or live.ranker.fingerprint != manifest.model.fingerprint:
+        if self._live.with_model(manifest.model.fingerprint) is None:
             price += self._weight_bytes(manifest)
         return price
 
@@ -118,8 +136,11 @@ class Trials:
 
     def _hold(self, loaded: Serving | None, price: int) -> None:
         held = self.current
-        self.current, self.bytes, self.refused = loaded, price, {}
+        self._live.beside, self.bytes, self.refused, self._given_up = loaded, price, {}, None
         if loaded is not None:
-            log.info("on trial", extra={"fields": {"generation": loaded.generation.id, "bytes": price}})
+            manifest = loaded.generation.manifest
+            self._metrics.show_trial((manifest.id, manifest.model.fingerprint, manifest.format_version))
+            log.info("on trial", extra={"fields": {"generation": manifest.id, "bytes": price}})
         elif held is not None:
+            self._metrics.show_trial(None)
             log.info("the trial has ended", extra={"fields": {"generation": held.generation.id}})

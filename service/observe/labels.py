@@ -12,9 +12,10 @@ QUIET = frozenset(
 Plan = Literal["scan", "matches", "index", "selector"]
 PLANS: tuple[Plan, ...] = get_args(Plan)
 
-# What an answer can lack when time is short or a cache is down.
+# What an answer can lack when time is short, or a cache or shards are down.
 Degraded = Literal[
     "cache_unavailable",
+    "shards_missing",
     "retrieve_k_reduced",
     "groups_incomplete",
     "late_skipped_deadline",

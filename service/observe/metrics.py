@@ -29,7 +29,7 @@ RESULTS = {
 REDIS_CALLS = ("get_redis", "get_text", "put_text", "get_result", "put_result")
 REJECTED = (
     *("queue_full", "deadline", "too_large", "not_ready", "rate", "connections", "slow_head"),
-    *("unread", "bodies", "host", "origin"),
+    *("unread", "bodies", "host", "origin", "shards"),
 )
 REFUSED = ("corrupt", "fingerprint", "model", "shortage", "other")
 UNMATCHED = "unmatched"
@@ -45,6 +45,8 @@ SECONDS = (
 )
 COUNTS = tuple(float(2**n) for n in range(15))
 RATIOS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75)
+
+SHARES = (0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 
 M = TypeVar("M", Counter, Histogram)
 
@@ -97,6 +99,7 @@ class Metrics:
         self._log_dropped = self._counter("log_lines_dropped", "Lines of the log that nobody read in time")
         self._keys_reloads = self._counter("keys_reloads", "Changes of the keys file", result=("ok", "refused"))
         self._index_info = self._info("index_info", "The generation served", ("generation", "model", "format"))
+        self._trial_info = self._info("trial_info", "The generation on trial", ("generation", "model", "format"))
         self._scan_info = self._info("scan_info", "What is searched for a request", ("kind", "fallback"))
         self._index_candidates = self._state("index_candidates", "Candidates served, updates included")
         self._index_revision = self._gauge("index_revision", "Revision of the last update served", "livemin")
@@ -111,6 +114,12 @@ class Metrics:
         self._last_build = self._gauge(
             "build_last_success_timestamp_seconds", "When a rebuild last succeeded; 0: none is known", "livemax"
         )
+        self._shard_seconds = self._histogram("shard_seconds", "Calls of shards that were answered", part=())
+        self._shard_calls = self._counter("shard_calls", "Calls of shards, by how they ended", part=(), result=())
+        self._hedges = self._counter("shard_hedges", "Second replicas asked: answered first", won=("true", "false"))
+        self._struck = self._gauge("shard_struck", "Replicas that were slow or gone lately", labels=("part",))
+        self._searched = self._histogram("searched_share", "Share of the pool that was searched", SHARES)
+        self._set_ready = self._gauge("set_ready", "Replicas that hold the set that is served", labels=("part",))
         self._model_info = self._info(
             "model_info", "Models loaded", ("role", "name", "architecture", "fingerprint", "backend", "precision")
         )
@@ -244,10 +253,42 @@ class Metrics:
         """Count candidates that a client has put or deleted."""
         self._updates.labels(kind).inc(count)
 
+    def observe_shard(self, part: str, seconds: float) -> None:
+        """Observe a call of a shard that was answered, hedged or not."""
+        self._shard_seconds.labels(part).observe(seconds)
+
+    def count_shard_call(self, part: str, result: str) -> None:
+        """Count a call of a shard, by how it ended."""
+        self._shard_calls.labels(part, result).inc()
+
+    def count_hedge(self, won: bool) -> None:
+        """Count a second replica asked."""
+        self._hedges.labels(str(won).lower()).inc()
+
+    def show_struck(self, part: str, replicas: int) -> None:
+        """Show how many replicas of a part are not asked, or tried, because they were slow or gone."""
+        self._struck.labels(part).set(replicas)
+
+    def observe_searched(self, share: float) -> None:
+        """Observe the share of the pool that was searched for a request."""
+        self._searched.observe(share)
+
+    def show_set_ready(self, part: str, replicas: int) -> None:
+        """Show how many replicas of a part hold the set that is served."""
+        self._set_ready.labels(part).set(replicas)
+
     def show_generation(self, generation: str, model: str, fmt: int, loaded_at: float) -> None:
         """Show which generation is served from now on."""
         self._set_info(self._index_info, 0, (generation, model, str(fmt)))
         self._index_loaded.set(loaded_at)
+
+    def show_trial(self, trial: tuple[str, str, int] | None) -> None:
+        """Show which generation is on trial from now on, its model and its format; None: there is none."""
+        if trial is None:
+            self._clear_info(self._trial_info)
+        else:
+            generation, model, fmt = trial
+            self._set_info(self._trial_info, 0, (generation, model, str(fmt)))
 
     def show_snapshot(self, revision: int, candidates: int, changed: int) -> None:
         """Show the revision that is served, and how far it is from the generation as built."""
@@ -267,14 +308,18 @@ class Metrics:
         """Set the labels of an info to 1; they replace those with the same first `shared` labels."""
         if labels in self._shown.get(info, []):
             return
-        for old in [shown for shown in self._shown.get(info, []) if shown[:shared] == labels[:shared]]:
+        self._clear_info(info, labels[:shared])
+        self._shown.setdefault(info, []).append(labels)
+        info.labels(*labels).set(1)
+
+    def _clear_info(self, info: Gauge, beginning: tuple[str, ...] = ()) -> None:
+        """Let no labels of an info that begin so be set any more."""
+        for old in [shown for shown in self._shown.get(info, []) if shown[: len(beginning)] == beginning]:
             self._shown[info].remove(old)
             if DIRECTORY in os.environ:
                 info.labels(*old).set(0)
             else:
                 info.remove(*old)
-        self._shown.setdefault(info, []).append(labels)
-        info.labels(*labels).set(1)
 
     def render(self) -> bytes:
         """Return the Prometheus text, which is at most KEPT_SECONDS old."""

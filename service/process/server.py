@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from types import FrameType
+from typing import TextIO
 
 import uvicorn
 
@@ -49,9 +50,10 @@ def run(settings: Settings) -> int:
         return _failed(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}{hint}")
     try:
         with listener:
+            announce = partial(_announce, listener, sys.stdout)  # the one of now: a cluster's client redirects it
             if settings.workers > 1:
-                return supervisor.run(settings, listener, on_ready=lambda: _announce(listener))
-            serve(settings, listener, StopSignals(), on_ready=lambda: _announce(listener))
+                return supervisor.run(settings, listener, on_ready=announce)
+            serve(settings, listener, StopSignals(), on_ready=announce)
     except RankingError as error:
         return _failed(str(error))
     return 0
@@ -143,11 +145,11 @@ def _allow_files(many: int) -> None:
             log.warning("too few files may be open (ulimit -n) for max_connections", extra={"fields": fields})
 
 
-def _announce(listener: socket.socket) -> None:
+def _announce(listener: socket.socket, out: TextIO) -> None:
     host, port = listener.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    sys.stdout.write(f"polyrank is ready on {url}\n")
-    sys.stdout.flush()
+    out.write(f"polyrank is ready on {url}\n")
+    out.flush()
 
 
 def _failed(why: str) -> int:

@@ -33,18 +33,19 @@ from polyrank.service.live.serving import Serving
 from polyrank.service.observe.labels import Stage
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import OFF, Tracing
-from polyrank.service.ranking import admission, given, retrieval, selection
+from polyrank.service.ranking import admission, by_parts, given, retrieval, selection
 from polyrank.service.ranking.admission import Admission, Ticket
 from polyrank.service.ranking.batching.lanes import TURN_BATCHES
 from polyrank.service.ranking.batching.together import Together
 from polyrank.service.ranking.classes import Classifying
 from polyrank.service.ranking.explaining import Explained, Explaining, GatheredRequest
 from polyrank.service.ranking.forwards import CountedContext, Forwards, PairScores
+from polyrank.service.ranking.parts import Served, SetServing
 from polyrank.service.ranking.retrieval import Found, PoolSearch, RetrievalBudget
 from polyrank.service.ranking.second_stage import LateScores, SecondStage, deeper
 from polyrank.service.ranking.stages import ANSWER_SECONDS, Threads, Timings, once, side_by_side, until
 from polyrank.service.ranking.values import ExplainRequest, Ranked, RankedCandidate, RankRequest
-from polyrank.service.ranking.words import SentWords, pool_words, text_values
+from polyrank.service.ranking.words import pool_words, text_values
 
 CANDIDATE_THREADS = 4
 # Requests that share a pass over the pool: with more, the first of them would wait too long for the last.
@@ -115,7 +116,7 @@ class Engine:
         self._explaining = Explaining(self._forwards, self._candidates)
         self._explains = asyncio.Lock()
 
-    async def rank(self, serving: Serving, request: RankRequest) -> Ranked:
+    async def rank(self, serving: Served, request: RankRequest) -> Ranked:
         """Rank a request; cancelling drops what has not begun.
 
         Raises:
@@ -129,6 +130,7 @@ class Engine:
             TooManyForExact: the second stage cannot score every candidate in reasonable time.
             InferenceFailed: the model failed, or gave something that is not a score.
             VectorsDamaged: stored vectors gave a score that cannot be.
+            ShardsMissing: too much of a pool that is cut into parts is missing.
         """
         scorer = None if request.top_n is None else self._required_scorer()
         timings = Timings()
@@ -148,7 +150,7 @@ class Engine:
                 ranked = await self._rerank(scorer, serving.generation.words, request, ranked, timings)
         return replace(ranked, places=_finite(selection.selected(request, ranked.places)), seconds=timings.seconds)
 
-    async def _rank_pool(self, serving: Serving, request: RankRequest, ticket: Ticket, timings: Timings) -> Ranked:
+    async def _rank_pool(self, serving: Served, request: RankRequest, ticket: Ticket, timings: Timings) -> Ranked:
         """Rank the generation's candidates by vectors and, where they count, by words, until the groups are full."""
         context, truncation = await self._tokenize_context(serving.ranker, request.conversation, timings)
         encode_context = once(partial(self._read_context, serving.ranker, context, request.deadline))
@@ -165,7 +167,7 @@ class Engine:
             more = selection.next_round(request, ranked.places, len(found.places), round_)
         return replace(ranked, truncation=truncation, tokens=len(context))
 
-    def _may_search(self, serving: Serving, request: RankRequest, ticket: Ticket, seconds: float) -> bool:
+    def _may_search(self, serving: Served, request: RankRequest, ticket: Ticket, seconds: float) -> bool:
         """Whether there is time for one more search, of which the last has taken so many seconds, and room for it."""
         if time.monotonic() + 2 * seconds > request.deadline - ANSWER_SECONDS:
             return False
@@ -174,20 +176,24 @@ class Engine:
 
     async def _search_round(
         self,
-        serving: Serving,
+        serving: Served,
         request: RankRequest,
         encode_context: Callable[[Timings], Coroutine[Any, Any, CountedContext]],
         timings: Timings,
     ) -> tuple[Ranked, float]:
         """Search the pool once; returns what was found, and the seconds that the search has taken, with waiting."""
         began = time.monotonic()
+        if isinstance(serving, SetServing):
+            context = await encode_context(timings)
+            ranked = await by_parts.rank(serving, request, context, self._second_stage, timings)
+            return ranked, time.monotonic() - began
         await self._read_fields(serving, request, timings)
         async with self._room_for_words(serving, request, timings):
             read_words = partial(self._read_words, serving, partial(retrieval.read_words, serving, request))
             context, read = await side_by_side(encode_context, read_words, timings)
             affordable = self._retrieval.affordable(serving, request)
             before = timings.seconds["retrieve"]  # reading words and fields
-            searched = affordable if serving.ranker.late_rows is None else deeper(serving, affordable)
+            searched = affordable if serving.ranker.late_rows is None else deeper(serving.ranker, affordable)
             search = PoolSearch(serving, searched, context.encoding.codes, timings, read)
             if serving.ranker.late_rows is None:
                 ranked = await self._search_pool(search, retrieval.rank)
@@ -235,7 +241,7 @@ class Engine:
         return await self._candidates.run(partial(timings.measure, "retrieve", read), timings)
 
     async def _read_text_words(
-        self, serving: Serving, request: RankRequest, texts: Sequence[str], timings: Timings
+        self, serving: Served, request: RankRequest, texts: Sequence[str], timings: Timings
     ) -> NDArray[np.float32] | None:
         """Read what words say for texts (T,) that were sent, (T,), part by part; None where they do not count."""
         words = serving.generation.words
@@ -263,20 +269,20 @@ class Engine:
     ) -> CountedContext:
         return CountedContext(await self._forwards.context(ranker, context, deadline, timings), len(context))
 
-    async def _look_up_texts(self, serving: Serving, request: RankRequest, timings: Timings) -> given.TextVectors:
+    async def _look_up_texts(self, serving: Served, request: RankRequest, timings: Timings) -> given.TextVectors:
         """Look up the vectors of the texts sent. This comes before admission, which counts the work that is left."""
         async with until(request.deadline):
             return await self._candidates.run(partial(given.look_up, serving, request, timings), timings)
 
     async def _rank_given(
-        self, serving: Serving, request: RankRequest, texts: given.TextVectors, timings: Timings
+        self, serving: Served, request: RankRequest, texts: given.TextVectors, timings: Timings
     ) -> Ranked:
         """Rank the candidates sent, as `_rank_pool` does; new texts are encoded beside the context."""
         gathered = await self._gather_given(serving, request, texts, timings)
         return await self._place_given(serving, request, gathered, timings)
 
     async def _gather_given(
-        self, serving: Serving, request: RankRequest, texts: given.TextVectors, timings: Timings
+        self, serving: Served, request: RankRequest, texts: given.TextVectors, timings: Timings
     ) -> GatheredRequest:
         """Encode the context and the new texts, and gather all that is known of the candidates sent."""
         context, truncation = await self._tokenize_context(serving.ranker, request.conversation, timings)
@@ -287,18 +293,15 @@ class Engine:
         read_words = partial(self._read_text_words, serving, request, texts.texts)
         read_texts = partial(side_by_side, encode_texts, read_words)
         encoded, (_, values) = await side_by_side(encode_context, read_texts, timings)
-        async with self._room_for_words(serving, request, timings):
-            read_pool = partial(pool_words, serving, request.conversation)
-            pool = await self._read_words(serving, read_pool, timings) if request.scores_rows else None
-            words = None if values is None else SentWords(values, pool)
-            gather = partial(given.gather, serving, request, texts, words, timings)
-            sent = await self._candidates.run(gather, timings)
+        stored = await self._look_up_ids(serving, request, timings)
+        gather = partial(given.gather, serving, request, texts, values, stored, timings)
+        sent = await self._candidates.run(gather, timings)
         return GatheredRequest(
             encoded, sent, replace(truncation, candidates=cut), encoded.tokens + sum(map(len, tokens))
         )
 
     async def _place_given(
-        self, serving: Serving, request: RankRequest, gathered: GatheredRequest, timings: Timings
+        self, serving: Served, request: RankRequest, gathered: GatheredRequest, timings: Timings
     ) -> Ranked:
         """Score what was gathered, by the second stage if the model has one, and order it."""
         context, sent = gathered.context, gathered.sent
@@ -307,12 +310,26 @@ class Engine:
             late = LateScores(None, ["late_failed"])  # the answer says as well that a cache is not available
         elif serving.ranker.late_rows is not None:
             count, deadline = len(sent.known), request.deadline
-            late = await self._second_stage.scores(serving, context, count, sent.take, deadline, timings)
-        rank = partial(given.rank, serving, request, context.encoding.codes, sent, late.scores, timings)
+            late = await self._second_stage.scores(serving.ranker, context, count, sent.take, deadline, timings)
+        rank = partial(given.rank, request, context.encoding.codes, sent, late.scores, timings)
         ranked = await self._candidates.run(rank, timings)
+        if isinstance(serving, SetServing):
+            ranked = by_parts.with_missing(serving, ranked, sent.stored.lost)
         if late.degraded:
             ranked = replace(ranked.without(*late.degraded), exact=False)
         return replace(ranked, truncation=gathered.truncation, tokens=gathered.tokens)
+
+    async def _look_up_ids(self, serving: Served, request: RankRequest, timings: Timings) -> given.Stored:
+        """Look up what is stored of the candidates that came by their ids alone."""
+        if isinstance(serving, SetServing):
+            ids = given.ids_of(request)
+            with timings.timed("fetch"):
+                known = await serving.parts.known(serving.made, ids, request.conversation, request.deadline)
+            return given.stored_in_parts(known, len(ids))
+        async with self._room_for_words(serving, request, timings):
+            read_pool = partial(pool_words, serving, request.conversation)
+            pool = await self._read_words(serving, read_pool, timings) if request.scores_rows else None
+            return await self._candidates.run(partial(given.stored_here, serving, request, pool, timings), timings)
 
     async def _encode_new(
         self, ranker: LateScorer, texts: given.TextVectors, new: list[list[int]], deadline: float, timings: Timings
@@ -394,11 +411,12 @@ class Engine:
         read, values = await side_by_side(read_pairs, read_words, timings)
         return read._replace(scores=scorer.evidence.scores(read.scores, values), seconds=timings.seconds)
 
-    async def explain(self, serving: Serving, request: ExplainRequest) -> Explained:
+    async def explain(self, serving: Served, request: ExplainRequest) -> Explained:
         """Take apart the scores that `rank` gives to the candidates sent, one request at a time; errors as `rank`.
 
         Raises:
             TooMuchToExplain: it asks for more forward passes than fit into its time.
+            ShardsMissing: candidates may be on parts that do not answer.
         """
         ranking, timings = request.ranking, Timings()
         scorer = None if request.cross is None else self._required_scorer()
@@ -412,6 +430,8 @@ class Engine:
                     await self._explains.acquire()
                 try:
                     gathered = await self._gather_given(serving, ranking, texts, timings)
+                    if isinstance(serving, SetServing):
+                        by_parts.require_all(serving, gathered.sent.stored.lost)
                     ranked = await self._place_given(serving, ranking, gathered, timings)
                     if ranked.lacks_second_stage:
                         raise DeadlineExceeded("before the second stage")
@@ -424,7 +444,7 @@ class Engine:
         return replace(explained, seconds=timings.seconds)
 
     async def _explain_pairs(
-        self, serving: Serving, scorer: PairScorer, request: ExplainRequest, explained: Explained, timings: Timings
+        self, serving: Served, scorer: PairScorer, request: ExplainRequest, explained: Explained, timings: Timings
     ) -> Explained:
         """Add what the cross-encoder says, and what it would say without parts of the context."""
         conversation, deadline = request.ranking.conversation, request.ranking.deadline
@@ -441,13 +461,13 @@ class Engine:
                 told = await Classifying(self._forwards, deadline, timings).logits(classifier, conversation, texts)
         return Classes(shares(told.logits), told.truncation, told.tokens, timings.seconds)
 
-    async def embed(self, serving: Serving, texts: Sequence[str], deadline: float) -> Embeddings:
+    async def embed(self, serving: Served, texts: Sequence[str], deadline: float) -> Embeddings:
         """Encode texts as candidates; errors as `rank`."""
         with self._admission.admitted(admission.text_tokens(texts), deadline):
             async with until(deadline):
                 return await self.encode(serving.ranker, texts, deadline)
 
-    async def embed_queries(self, serving: Serving, texts: Sequence[str], deadline: float) -> Embeddings:
+    async def embed_queries(self, serving: Served, texts: Sequence[str], deadline: float) -> Embeddings:
         """Encode each text as a context; errors as `rank`, and InvalidInput where a context has several vectors."""
         timings, ranker, conversations = Timings(), serving.ranker, [Conversation.of(text) for text in texts]
         with self._admission.admitted(admission.text_tokens(texts), deadline):
@@ -484,7 +504,7 @@ class Engine:
         async with until(deadline):
             return await self._in_steps(steps, "fetch", Timings())
 
-    async def probe(self, serving: Serving | None) -> None:
+    async def probe(self, serving: Served | None) -> None:
         """Try a model while it seems to have failed: a success makes the service ready again.
 
         Without a generation the reranker is tried, or the classifier.

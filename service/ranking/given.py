@@ -1,6 +1,6 @@
 """Ranking candidates that were sent along, as texts or by their ids (retrieval.py finds others)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import BuildError, StoreUnavailable
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.vectors.codec import DTYPES, rounded_all
 from polyrank.index_builder.vectors.late import each_of
 from polyrank.model.representations import Representations
@@ -16,9 +17,10 @@ from polyrank.model.search.topk import TopK, longest_row, top_k
 from polyrank.service.caching.vector_cache import Cached
 from polyrank.service.errors import InferenceFailed, UnknownCandidates
 from polyrank.service.live.serving import Serving
+from polyrank.service.ranking.parts import Known, Served
 from polyrank.service.ranking.stages import Timings
 from polyrank.service.ranking.values import Given, Ranked, RankedCandidate, RankRequest
-from polyrank.service.ranking.words import SentWords
+from polyrank.service.ranking.words import PoolWords
 
 
 class TextVectors:
@@ -34,7 +36,7 @@ class TextVectors:
     """
 
     def __init__(
-        self, serving: Serving, texts: list[str], cached: Cached, rows: list[NDArray[Any] | None] | None = None
+        self, serving: Served, texts: list[str], cached: Cached, rows: list[NDArray[Any] | None] | None = None
     ) -> None:
         self._cache, self._dtype = serving.texts, serving.generation.manifest.dtype
         self._late = serving.generation.manifest.late
@@ -84,7 +86,7 @@ class TextVectors:
             self._cache.write([self.texts[at] for at in rows.tolist()], made)
 
 
-def look_up(serving: Serving, request: RankRequest, timings: Timings) -> TextVectors:
+def look_up(serving: Served, request: RankRequest, timings: Timings) -> TextVectors:
     """Fetch the vectors of the texts that were sent, as far as a cache knows them."""
     texts = [given.text for _, given in _kept(request) if given.text is not None]
     with timings.timed("fetch"):
@@ -92,6 +94,60 @@ def look_up(serving: Serving, request: RankRequest, timings: Timings) -> TextVec
             return TextVectors(serving, texts, *serving.texts.read(texts, request.budget))
         empty = np.empty((len(texts), serving.ranker.dim), DTYPES[serving.generation.manifest.dtype])
         return TextVectors(serving, texts, Cached(empty, np.zeros(len(texts), bool), True))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stored:
+    """What is stored of the candidates that came by their ids alone, in the order of these ids.
+
+    Attributes:
+        rows: by which `fetch` finds each, (n,); -1: it is not there.
+        made: of those that are there; without rows for a second stage if some are not to be had.
+        words: what words say for these; None: they do not count.
+        longest: a length that no stored vector exceeds.
+        fetch: returns the candidates of rows.
+        available: the cache answered for their vectors.
+        lost: the numbers of the parts that did not answer, where the pool is cut; their ids count as not there.
+    """
+
+    rows: NDArray[np.int64]
+    made: Representations
+    words: NDArray[np.float32] | None
+    longest: float
+    fetch: Callable[[NDArray[np.int64]], list[Candidate]]
+    available: bool = True
+    lost: frozenset[int] = frozenset()
+
+
+def ids_of(request: RankRequest) -> list[str]:
+    """Return the ids of the candidates that came without texts."""
+    return [given.id for _, given in _kept(request) if given.text is None and given.id is not None]
+
+
+def stored_here(serving: Serving, request: RankRequest, words: PoolWords | None, timings: Timings) -> Stored:
+    """Look up what came by its id alone; `words` say what they do for every row, if they count."""
+    with timings.timed("fetch"):
+        rows = serving.snapshot.rows(ids_of(request))
+        there = rows[rows >= 0]
+        values = None if words is None else words.of(there)
+        fetch, longest = serving.snapshot.candidates, serving.longest
+        try:
+            made, available = serving.representations(there, request.budget)
+        except StoreUnavailable:
+            vectors, _ = serving.gather(there, request.budget)
+            return Stored(rows, Representations(vectors), values, longest, fetch, available=False)
+        return Stored(rows, made, values, longest, fetch, available)
+
+
+def stored_in_parts(known: Known, asked: int) -> Stored:
+    """Return what shards gave of so many ids."""
+    rows = np.full(asked, -1, np.int64)
+    rows[known.positions] = np.arange(len(known.positions))
+
+    def fetch(found: NDArray[np.int64]) -> list[Candidate]:
+        return [known.candidates[at] for at in found.tolist()]
+
+    return Stored(rows, known.made, known.words, known.longest, fetch, lost=known.missing)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,6 +161,7 @@ class Sent:
         longest: a length that no stored vector exceeds; None: it is not known.
         additions: what words add; None: nothing.
         missing: ids that the generation does not hold.
+        stored: what is stored of those that came by their ids alone.
     """
 
     known: list[tuple[int, Given]]
@@ -114,6 +171,7 @@ class Sent:
     additions: Additions | None
     missing: list[str]
     cache_available: bool
+    stored: Stored
 
     def take(self, positions: NDArray[np.int64]) -> tuple[Representations, bool]:
         """Return what is stored of some, and that the caches answered, of which `cache_available` tells."""
@@ -121,52 +179,46 @@ class Sent:
 
 
 def gather(
-    serving: Serving, request: RankRequest, sent_texts: TextVectors, words: SentWords | None, timings: Timings
+    serving: Served,
+    request: RankRequest,
+    sent_texts: TextVectors,
+    words: NDArray[np.float32] | None,
+    stored: Stored,
+    timings: Timings,
 ) -> Sent:
-    """Gather the candidates that were sent; every text's vector is known, and None are words that do not count.
+    """Gather the candidates that were sent; every text's vector is known.
+
+    `words` are what they say for the texts (T,); None: they do not count.
 
     Raises:
         UnknownCandidates: only ids were sent, and the generation holds none of them.
     """
-    sent = _kept(request)
-    by_id = [given.id for _, given in sent if given.text is None and given.id is not None]
-    with timings.timed("fetch"):
-        rows = serving.snapshot.rows(by_id)
-        of_texts, stored, available = _stored(serving, request, sent_texts, rows[rows >= 0])
-    row_of = dict(zip(by_id, rows.tolist(), strict=True))
+    sent, by_id = _kept(request), ids_of(request)
+    row_of = dict(zip(by_id, stored.rows.tolist(), strict=True))
     missing = [candidate_id for candidate_id, row in row_of.items() if row < 0]
     known = [(at, given) for at, given in sent if given.text is not None or row_of[given.id or ""] >= 0]
     if missing and not known:
         raise UnknownCandidates(missing)
     is_text = np.array([given.text is not None for _, given in known], dtype=bool)
     with timings.timed("fetch"):
+        lacks_rows = serving.ranker.late_rows is not None and stored.made.late is None
+        of_texts = Representations(sent_texts.vectors) if lacks_rows else sent_texts.made
         places = np.empty(len(known), np.int64)
         places[is_text], places[~is_text] = np.arange(is_text.sum()), is_text.sum() + np.arange((~is_text).sum())
-        made = Representations.join([of_texts, stored]).take(places)
+        made = Representations.join([of_texts, stored.made]).take(places)
     return Sent(
         known,
         row_of,
         made,
-        max(serving.longest, longest_row(sent_texts.vectors)) if by_id else None,
-        _additions(serving, words, is_text, rows[rows >= 0]),
+        max(stored.longest, longest_row(sent_texts.vectors)) if by_id else None,
+        _additions(serving, words, stored.words, is_text),
         missing,
-        available and sent_texts.cache_available,
+        stored.available and sent_texts.cache_available,
+        stored,
     )
 
 
-def _stored(
-    serving: Serving, request: RankRequest, sent_texts: TextVectors, rows: NDArray[np.int64]
-) -> tuple[Representations, Representations, bool]:
-    """Fetch what is stored of texts and of rows, and whether the caches answered."""
-    try:
-        return sent_texts.made, *serving.representations(rows, request.budget)
-    except StoreUnavailable:
-        vectors, _ = serving.gather(rows, request.budget)
-        return Representations(sent_texts.vectors), Representations(vectors), False
-
-
 def rank(
-    serving: Serving,
     request: RankRequest,
     codes: NDArray[np.float32],
     sent: Sent,
@@ -181,7 +233,7 @@ def rank(
             best = best_of(late if sent.additions is None else sent.additions.to(late), request.depth)
     with timings.timed("fetch"):
         lexical = None if sent.additions is None else sent.additions.values[best.rows].tolist()
-        places = _places(serving, [sent.known[at] for at in best.rows.tolist()], sent.rows, best, lexical)
+        places = _places([sent.known[at] for at in best.rows.tolist()], sent, best, lexical)
     ranked = Ranked(places=places, exact=True, scored=len(sent.known), missing_ids=sent.missing)
     return ranked if sent.cache_available else ranked.without("cache_unavailable")
 
@@ -193,15 +245,18 @@ def best_of(scores: NDArray[np.float32], depth: int) -> TopK:
 
 
 def _additions(
-    serving: Serving, words: SentWords | None, is_text: NDArray[np.bool_], rows: NDArray[np.int64]
+    serving: Served,
+    of_texts: NDArray[np.float32] | None,
+    of_ids: NDArray[np.float32] | None,
+    is_text: NDArray[np.bool_],
 ) -> Additions | None:
-    """Put the values of texts, and of the rows of the other candidates, in the order of the candidates."""
-    if words is None or serving.generation.words is None:
+    """Put the values of texts, and of the other candidates, in the order of the candidates."""
+    if of_texts is None or serving.generation.words is None:
         return None
     values = np.empty(len(is_text), np.float32)
-    values[is_text] = words.texts
-    if words.pool is not None:
-        values[~is_text] = words.pool.of(rows)
+    values[is_text] = of_texts
+    if of_ids is not None:
+        values[~is_text] = of_ids
     return Additions(serving.generation.words.evidence.late_weight, values)
 
 
@@ -212,14 +267,10 @@ def _kept(request: RankRequest) -> list[tuple[int, Given]]:
 
 
 def _places(
-    serving: Serving,
-    chosen: list[tuple[int, Given]],
-    row_of: dict[str, int],
-    best: TopK,
-    lexical: list[float] | None,
+    chosen: list[tuple[int, Given]], sent: Sent, best: TopK, lexical: list[float] | None
 ) -> list[RankedCandidate]:
     stored_ids = [given.id for _, given in chosen if given.text is None and given.id is not None]
-    stored = iter(serving.snapshot.candidates(np.array([row_of[stored_id] for stored_id in stored_ids], np.int64)))
+    stored = iter(sent.stored.fetch(np.array([sent.rows[stored_id] for stored_id in stored_ids], np.int64)))
     places = []
     values: Sequence[float | None] = lexical or [None] * len(chosen)
     for (at, given), score, value in zip(chosen, best.scores.tolist(), values, strict=True):

@@ -18,11 +18,12 @@ from polyrank.index_builder.index.retrieval import (
     retrieve,
     with_words,
 )
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.model.search.additions import Additions
 from polyrank.model.search.scan import Query
 from polyrank.model.search.topk import TopK, top_k
-from polyrank.service.live.serving import Serving
+from polyrank.service.live.serving import Searchable
 from polyrank.service.observe.labels import Plan
 from polyrank.service.ranking.batching.packing import Rate
 from polyrank.service.ranking.stages import Timings
@@ -47,7 +48,7 @@ FIXED = 200
 class PoolSearch:
     """What one request is looking for."""
 
-    serving: Serving
+    serving: Searchable
     request: RankRequest
     codes: NDArray[np.float32]  # context vectors (M, D)
     timings: Timings
@@ -129,7 +130,7 @@ class ReadWords:
     best: BestByWords | None
 
 
-def read_words(serving: Serving, request: RankRequest) -> ReadWords | None:
+def read_words(serving: Searchable, request: RankRequest) -> ReadWords | None:
     """Read what words say for every row, and choose the best rows by them; None where words do not count.
 
     All of that takes time in proportion to the pool, so it is not for the search thread.
@@ -190,6 +191,11 @@ class BestRows:
         lexical = None if self.lexical is None else self.lexical[order]
         return replace(self, rows=self.rows[order], scores=scores[order], lexical=lexical)
 
+    def at(self, positions: Rows) -> "BestRows":
+        """Return those at some positions, in their order."""
+        lexical = None if self.lexical is None else self.lexical[positions]
+        return replace(self, rows=self.rows[positions], scores=self.scores[positions], lexical=lexical)
+
     def first(self, count: int) -> "BestRows":
         """Return so many of them."""
         lexical = None if self.lexical is None else self.lexical[:count]
@@ -203,10 +209,15 @@ def best_of(search: PoolSearch, found: Found) -> BestRows:
     return BestRows(best.rows, best.scores, lexical, found, cache_available)
 
 
-def placed(serving: Serving, best: BestRows, exact: bool, timings: Timings) -> Ranked:
+def placed(serving: Searchable, best: BestRows, exact: bool, timings: Timings) -> Ranked:
     """Fetch the candidates of the best rows."""
     with timings.timed("fetch"):
         candidates = serving.snapshot.candidates(best.rows)
+    return ranked_of(best, candidates, exact)
+
+
+def ranked_of(best: BestRows, candidates: Sequence[Candidate], exact: bool) -> Ranked:
+    """Return the best rows as a ranking, given their candidates."""
     values: Sequence[float | None] = [None] * len(best.rows) if best.lexical is None else best.lexical.tolist()
     places = [
         RankedCandidate(candidate.id, candidate.text, score, candidate.metadata, lexical=lexical)
@@ -252,7 +263,7 @@ def _allowed(snapshot: Snapshot, request: RankRequest) -> _Allowed:
     return _Allowed(own, snapshot.removed, added, len(own))
 
 
-def _scans(serving: Serving, request: RankRequest) -> bool:
+def _scans(serving: Searchable, request: RankRequest) -> bool:
     """Whether all rows allowed are scored."""
     return serving.scans_all or request.exact
 
@@ -262,7 +273,7 @@ def _limit(request: RankRequest) -> int:
     return max(request.retrieve_k, request.depth)
 
 
-def _plan(serving: Serving, request: RankRequest, allowed: _Allowed) -> Plan:
+def _plan(serving: Searchable, request: RankRequest, allowed: _Allowed) -> Plan:
     """Choose the index where it is cheaper than scoring every row allowed, and the answer may be inexact."""
     scans = _scans(serving, request)
     if allowed.own is None:
@@ -347,7 +358,7 @@ class RetrievalBudget:
     def __init__(self) -> None:
         self._rate = Rate()
 
-    def affordable(self, serving: Serving, request: RankRequest) -> RankRequest:
+    def affordable(self, serving: Searchable, request: RankRequest) -> RankRequest:
         """Return the request with as many candidates to retrieve as there is time for."""
         if serving.scans_all or request.exact or math.isinf(request.deadline):
             return request

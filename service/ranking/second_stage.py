@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.model.representations import Representations
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed, TimeTooShort, TooManyForExact
+from polyrank.service.live.models import LateScorer
 from polyrank.service.live.serving import Serving
 from polyrank.service.observe.labels import Degraded
 from polyrank.service.ranking import retrieval
@@ -42,7 +43,7 @@ class SecondStage:
         self._forwards, self._candidates = forwards, candidates
 
     async def scores(
-        self, serving: Serving, context: CountedContext, count: int, gather: Gather, deadline: float, timings: Timings
+        self, ranker: LateScorer, context: CountedContext, count: int, gather: Gather, deadline: float, timings: Timings
     ) -> LateScores:
         """Score so many candidates, part by part."""
         end, parts, cached = deadline - ANSWER_SECONDS, [np.empty(0, np.float32)], True
@@ -53,7 +54,7 @@ class SecondStage:
                     fetch = partial(timings.measure, "fetch", partial(gather, positions))
                     some, available = await self._candidates.run(fetch, timings)
                     cached = cached and available
-                    parts.append(await self._forwards.late(serving.ranker, context, some, count - start, end, timings))
+                    parts.append(await self._forwards.late(ranker, context, some, count - start, end, timings))
         except (DeadlineExceeded, TimeTooShort):
             return LateScores(None, ["late_skipped_deadline"])
         except InferenceFailed:
@@ -73,7 +74,7 @@ class SecondStage:
         if request.exact and not best.is_all:
             raise TooManyForExact(best.found.looked_at, most_exact(serving.ranker, request.conversation))
         gather = partial(_stored, serving, request, best)
-        late = await self.scores(serving, context, len(best.rows), gather, request.deadline, timings)
+        late = await self.scores(serving.ranker, context, len(best.rows), gather, request.deadline, timings)
         if late.scores is not None:
             words = serving.generation.words
             best = best.placed_by(late.scores, 1.0 if words is None else words.evidence.late_weight)
@@ -83,9 +84,9 @@ class SecondStage:
         return ranked.without(*(reason for reason in late.degraded if reason not in ranked.degraded))
 
 
-def deeper(serving: Serving, request: RankRequest) -> RankRequest:
+def deeper(ranker: LateScorer, request: RankRequest) -> RankRequest:
     """Return the search that finds what the second stage scores."""
-    wanted = most_exact(serving.ranker, request.conversation) if request.exact else request.retrieve_k
+    wanted = most_exact(ranker, request.conversation) if request.exact else request.retrieve_k
     return replace(request, top_k=max(wanted, request.depth), top_n=None, grouping=None)
 
 

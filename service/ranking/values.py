@@ -79,13 +79,11 @@ class ExplainRequest:
 
     Attributes:
         ranking: the candidates sent, all of which are answered.
-        against: the position of the candidate that the others are compared with; None: the mean of all.
         occlusion: also tell what the score by vectors loses without each token of the context.
         cross: the parts of the context without which the cross-encoder is asked as well; None: it is not asked.
     """
 
     ranking: RankRequest
-    against: int | None = None
     occlusion: bool = False
     cross: By | None = None
 
@@ -133,6 +131,7 @@ class Ranked:
         plan: how candidates were retrieved; None: they were sent.
         tokens: of the context and the texts sent.
         seconds: by stage.
+        searched: the share of the pool whose shards answered; None: the pool is not cut into parts, or all did.
     """
 
     places: list[RankedCandidate]
@@ -144,6 +143,7 @@ class Ranked:
     plan: Plan | None = None
     tokens: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+    searched: float | None = None
 
     @property
     def lacks_second_stage(self) -> bool:
@@ -162,5 +162,6 @@ class Ranked:
             places=places,
             exact=self.exact and other.exact,
             scored=self.scored + other.scored,
+            searched=min((each for each in (self.searched, other.searched) if each is not None), default=None),
             degraded=[*self.degraded, *new],
         )

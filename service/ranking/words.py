@@ -11,7 +11,7 @@ from polyrank.index_builder.store.words import Words
 from polyrank.model.search.additions import Additions
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.steps import Steps, in_parts
-from polyrank.service.live.serving import Serving
+from polyrank.service.live.serving import Searchable
 
 Rows = NDArray[np.int64]
 
@@ -47,23 +47,10 @@ class PoolWords:
         return values
 
 
-def pool_words(serving: Serving, conversation: Conversation) -> PoolWords | None:
+def pool_words(serving: Searchable, conversation: Conversation) -> PoolWords | None:
     """Read what words say for every row; None where they do not count for the model."""
     words, values = serving.generation.words, serving.snapshot.word_values(conversation)
     return None if words is None or values is None else PoolWords(words.evidence.late_weight, values)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SentWords:
-    """What words say for the candidates that were sent.
-
-    Attributes:
-        texts: for the candidates that came as texts, (T,).
-        pool: for every row of the snapshot; None: no candidate came by its id alone.
-    """
-
-    texts: NDArray[np.float32]
-    pool: PoolWords | None
 
 
 def text_values(words: Words, conversation: Conversation, texts: Sequence[str]) -> Steps[NDArray[np.float32]]:

@@ -1,5 +1,6 @@
 """Two generations side by side: each answers for itself, and the page tells what differs."""
 
+from itertools import pairwise
 from typing import Any
 
 from axe_playwright_python.sync_playwright import Axe
@@ -30,7 +31,9 @@ def test_live_and_trial_are_compared(own_server: Served, opens: Opens) -> None:
     other = index["others"][0]["id"]
     page = opens(own_server.url, "index", bypass_csp=True)
     page.get_by_role("button", name=f"Try {other}").click()
-    expect(page.get_by_text("On trial:", exact=True)).to_be_visible()
+    row = page.get_by_role("row").filter(has_text=other)
+    expect(row).to_contain_text("on trial, ")
+    expect(row.get_by_role("button")).to_have_text(["End the trial", "Activate"])
     page.get_by_role("link", name="Talk").click()
     page.get_by_text("Persona, filter").click()
     page.get_by_label("Replies", exact=True).fill("30")
@@ -60,6 +63,15 @@ def test_live_and_trial_are_compared(own_server: Served, opens: Opens) -> None:
     assert 0 < page.locator(".compare line").count() == len(after & before.keys())
     gone = live.get_by_text("gone", exact=True)
     expect(gone).to_have_count(len(before.keys() - after))
+
+    page.set_viewport_size({"width": 320, "height": 640})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 320
+    for side in (live, trial):
+        parts = [side.locator(part).bounding_box() for part in ("header", "ol", ".timings")]
+        for above, below in pairwise(parts):
+            assert above is not None
+            assert below is not None
+            assert above["y"] + above["height"] <= below["y"], "nothing lies over something else"
 
     page.get_by_role("link", name="Index").click()
     page.get_by_role("button", name="End the trial").click()

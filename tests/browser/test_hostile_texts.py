@@ -29,6 +29,15 @@ def test_they_are_shown_as_they_are(hostile: Served, opens: Opens) -> None:
     assert page.locator(".turn p.text").all_inner_texts() == [MARKUP, RIGHT_TO_LEFT, LONG]
     assert page.locator("#app img, #app script, #app style, #app b, #app i").count() == 0
     assert page.evaluate("document.documentElement.scrollWidth") <= 320
+    for name, text in TEXTS.items():
+        reply = page.locator(".reply").filter(has=page.get_by_text(f"<b>{name}", exact=True))
+        reply.get_by_role("button", name="Why").click()
+        expect(reply.locator(".strips")).to_be_visible()
+        told = "".join(reply.locator(".why > .strip li [dir]").all_inner_texts())
+        assert told.startswith("[CLS]" + "".join(text.split())[:6])
+        assert page.evaluate("document.documentElement.scrollWidth") <= 320
+        assert reply.evaluate("reply => reply.offsetHeight") < 20_000
+    assert page.locator("#app img, #app script, #app style, #app b:not(.strip b), #app i:not(.cells i)").count() == 0
 
     page.goto(f"{hostile.url}/playground#candidates")
     page.get_by_label("Id", exact=True).fill("<b>markup")

@@ -5,13 +5,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from browsing import Opens, ask, signed, tokens_shown
+from browsing import Opens, ask, number, settings_of, signed, tokens_shown
 from golden.numpy_bert import Array, Weights, code_weights, reduced_terms, softmax, unit
 from playwright.sync_api import Page, expect
-from served import Served
-from tiny import CLS, SEP, word_ids
+from served import Served, serve
+from service_fakes import pool
+from tiny import CLS, SEP, word_ids, write_checkpoint
 
+import polyrank
+from polyrank.index_builder.build.pipeline import build
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
+from polyrank.model.config import MixConfig
+from polyrank.service.app import create_app
 
 TURNS = ["w1 w2 w3 w4", "w5 w6", "w7 w8 w9"]
 SAID = [CLS, *(id_ for turn in TURNS for id_ in [*word_ids(turn), SEP])]
@@ -89,9 +94,10 @@ def test_the_heat_map_is_what_the_weights_say(server: Served, opens: Opens, read
     agree(page, ordered(tokens[1] - tokens.mean(axis=0)))
 
     page.get_by_label("beside").select_option("rank 4")
-    with page.expect_response("**/explain"):
+    rival = results[0]["id"]
+    with page.expect_response(lambda answer: (answer.request.post_data_json or {}).get("against") == rival):
         page.get_by_label("beside").select_option("rank 1")
-    page.wait_for_load_state("networkidle")
+    expect(page.locator(".why[aria-busy=false]")).to_be_visible()
     agree(page, ordered(tokens[1] - tokens[0]))
 
     weights = told[1].sum(axis=1)
@@ -120,8 +126,9 @@ def test_tokens_and_words_make_the_score(server: Served, opens: Opens) -> None:
     page.get_by_role("button", name="Why rank 1", exact=True).click()
     expect(page.get_by_role("heading", name=f"What words add: {signed(best['scores']['lexical'])}")).to_be_visible()
     told = page.locator(".why > .hint").inner_text()
-    assert f"Tokens add {best['scores']['late']:.3f}, words {signed(best['scores']['lexical'])}" in told
-    assert f"{best['score']:.3f} of a score of {best['score']:.3f}." in told
+    assert f"Of the score {best['score']:.3f}, {best['score']:.3f} is told: " in told
+    assert f"tokens {best['scores']['late']:.3f}, words {signed(best['scores']['lexical'])}." in told
+    expect(page.get_by_role("heading", name="What the reranker")).to_have_count(0)
     page.get_by_role("button", name="Why rank 1", exact=True).click()
     expect(page.locator(".why")).to_have_count(0)
 
@@ -132,3 +139,66 @@ def test_a_reply_that_was_removed_meanwhile(own_server: Served, opens: Opens) ->
     own_server.client.post("/index/candidates/delete", json={"ids": [results[2]["id"]]})
     page.get_by_role("button", name="Why rank 3", exact=True).click()
     expect(page.get_by_text("This reply is not there any more.")).to_be_visible()
+
+
+def test_a_reply_is_explained_anew_for_the_next_answer(server: Served, opens: Opens) -> None:
+    """What was pressed belongs to tokens that are not there any more."""
+    page = opens(server.url)
+    page.get_by_text("Persona, filter").click()
+    page.get_by_label("Filter").fill('{"n": 3}')  # few enough that all replies come again
+    best = ask(page, *TURNS)["results"][0]
+    page.get_by_role("button", name="Why rank 1", exact=True).click()
+    page.get_by_label("beside").select_option("rank 3")
+    page.locator(".why > .strip button").nth(1).click()
+    expect(page.get_by_role("heading", name="What adds with")).to_be_visible()
+    page.get_by_role("button", name="Remove turn 3").click()
+    page.get_by_role("button", name="Remove turn 1").click()
+    with page.expect_response("**/explain") as explained:
+        page.get_by_role("button", name="Rank anew").click()
+    told = explained.value.json()
+    expect(page.get_by_role("heading", name="What speaks for this reply")).to_be_visible()
+    expect(page.get_by_label("beside")).to_have_value("mean")
+    [relative] = [each["relative"] for each in told["candidates"] if each["id"] == best["id"]]
+    tokens = told["context"]["tokens"]
+    at_last = sorted(range(len(tokens)), key=lambda at: tokens[at]["turn"] is None)
+    agree(page, [relative[at] for at in at_last])
+    expect(page.get_by_role("button", name="Use this reply")).to_have_count(len(told["candidates"]))
+
+
+@pytest.mark.parametrize("by", ["turns", "words"])
+def test_what_the_reranker_loses_is_what_a_direct_call_answers(server: Served, opens: Opens, by: str) -> None:
+    page = opens(server.url)
+    page.get_by_text("Persona, filter").click()
+    page.get_by_label("Persona").fill("w7 w8")
+    page.get_by_label("Rerank").check()
+    said = ["w1 \U0001f600 w2", "w3 w4"]
+    best = ask(page, *said)["results"][0]
+    page.get_by_role("button", name="Why rank 1", exact=True).click()
+    page.get_by_role("button", name=f"each of the {by}").click()
+    strips = page.locator(".strips")
+    expect(strips).to_have_count(2)
+    context = [{"role": role, "text": text} for role, text in zip(("user", "assistant"), said, strict=True)]
+    body = {"context": context, "persona": ["w7 w8"], "candidates": [{"id": best["id"]}], "cross": by}
+    [told] = server.client.post("/explain", json=body).json()["candidates"]
+    drops = {(unit["turn"], unit["start"]): unit["drop"] for unit in told["cross"]["units"]}
+    texts = ["w7 w8", *said] if by == "turns" else [word for text in ("w7 w8", *said) for word in text.split()]
+    assert strips.last.locator("li span span").all_inner_texts() == texts
+    shown = [float(text.replace("\N{MINUS SIGN}", "-")) for text in strips.last.locator("b").all_inner_texts()]
+    assert shown == pytest.approx([*drops.values()], abs=0.006)
+    expect(page.locator(".why > .hint")).to_contain_text(f"own score, {number(best['scores']['cross'])}.")
+
+
+def test_tokens_are_left_out_where_a_score_is_no_sum(checkpoints: Path, tmp_path: Path, opens: Opens) -> None:
+    model = write_checkpoint(tmp_path, "mix", 5, architecture="mix", mix=MixConfig())
+    build(polyrank.load(model), pool(20), tmp_path / "store")
+    with serve(create_app(settings_of(tmp_path / "store", checkpoints))) as served:
+        page = opens(served.url)
+        best = ask(page, "w1 w2 w3")["results"][0]
+        page.get_by_role("button", name="Why rank 1", exact=True).click()
+        expect(page.get_by_text("Not told: ").first).to_be_visible()
+        page.get_by_role("button", name="each of the tokens").click()
+        expect(page.locator(".strips").last.locator("li")).to_have_count(3)
+        body = {"context": ["w1 w2 w3"], "candidates": [{"id": best["id"]}], "occlusion": True}
+        [told] = served.client.post("/explain", json=body).json()["candidates"]
+        drops = [drop for drop in told["occlusion"] if drop is not None]
+        assert [value for value, *_ in tokens_shown(page)[-3:]] == pytest.approx(drops, abs=0.006)

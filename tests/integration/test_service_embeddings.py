@@ -20,7 +20,7 @@ from polyrank.index_builder.build.pipeline import build
 from polyrank.model.rankers.late import LateRanker
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.app import create_app
-from polyrank.service.errors import Overloaded
+from polyrank.service.errors import Overloaded, SettingsError
 from polyrank.service.http.compat.cohere import AnyErrorOut
 from polyrank.service.http.compat.cohere_embed import CohereEmbedOut
 from polyrank.service.http.compat.openai import EmbeddingsOut, ModelsOut, OpenAiErrorOut
@@ -112,11 +112,41 @@ def test_texts_that_are_too_long_are_cut_and_told(client: TestClient) -> None:
     assert float(response.headers["x-inference-time"]) > 0
 
 
+def test_token_ids_are_the_texts_that_they_stand_for(
+    ranker: LateRanker, vectors: NDArray[np.float32], tmp_path: Path
+) -> None:
+    (tmp_path / "own.tiktoken").write_bytes(b"".join(b"%s %d\n" % (base64.b64encode(b"%c" % n), n) for n in range(256)))
+    build(ranker, pool(5), tmp_path / "store")
+    settings = Settings(store=tmp_path / "store", threads=1, openai_vocabulary=tmp_path / "own.tiktoken")
+    with TestClient(create_app(settings)) as client:
+        several = post(client, "/v1/embeddings", input=[list(text.encode()) for text in TEXTS])["data"]
+        np.testing.assert_allclose([each["embedding"] for each in several], unit(vectors), atol=1e-6)
+        [one] = post(client, "/v1/embeddings", input=list(TEXTS[2].encode()))["data"]
+        np.testing.assert_allclose(one["embedding"], unit(vectors)[2], atol=1e-6)
+        answer = client.post("/v1/embeddings", json={"input": [5, 256]})
+        assert "input: the vocabulary has no token 256" in refused(answer, 422, OpenAiErrorOut)
+
+
+def test_a_vocabulary_that_is_none_is_told_at_the_start(tmp_path: Path) -> None:
+    settings = Settings(store=tmp_path / "store", openai_vocabulary=tmp_path / "missing")
+    with (
+        pytest.raises(SettingsError, match=r"openai_vocabulary: .*missing cannot be read"),
+        TestClient(create_app(settings)),
+    ):
+        pass
+
+
 def test_what_cannot_be_embedded(client: TestClient) -> None:
     def told(status: int, **body: Any) -> str:
         return refused(client.post("/v1/embeddings", json=body), status, OpenAiErrorOut)
 
-    assert "token ids" in told(422, input=[1, 2])
+    for ids in ([1, 2], [[1], [2, 3]]):
+        assert "by POLYRANK_OPENAI_VOCABULARY" in told(422, input=ids)
+    assert "input.1: must be a whole number" in told(422, input=[1, "w1"])
+    assert "input.1: must be a list" in told(422, input=[[1], "w1"])
+    assert "input.1: must be a string" in told(422, input=["w1", 1])
+    for wrong in ([[]], [-1], [1.5], [2**70], [[True]]):
+        told(422, input=wrong)
     told(422, input=None)
     told(422, input=["w1"], encoding_format="int8")
     told(422, input="w" * 401)

@@ -131,6 +131,13 @@ def test_relative_contributions_are_beside_the_mean_or_a_rival(server: tuple[str
         np.testing.assert_allclose([each["relative"] for each in candidates], tokens - beside, atol=1e-12)
 
 
+def test_nothing_is_compared_with_a_rival_that_is_not_there(server: tuple[str, TestClient]) -> None:
+    _, client = server
+    answer = explain(client, candidates=[{"id": "nobody"}, {"id": "c3"}, {"id": "c7"}], against="nobody")
+    assert answer["missing_ids"] == ["nobody"]
+    assert [each["relative"] for each in answer["candidates"]] == [None, None]
+
+
 def test_spans_are_the_characters_of_turns_persona_and_replies(server: tuple[str, TestClient]) -> None:
     name, client = server
     persona = ["w20 w21", " ", "w22"]

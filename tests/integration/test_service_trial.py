@@ -16,6 +16,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service import memory
 from polyrank.service.app import create_app
 from polyrank.service.http.native.responses import IndexOut
+from polyrank.service.observe.metrics import KEPT_SECONDS
 from polyrank.service.settings import Settings
 
 SAID = "w1 w2 w3"
@@ -92,6 +93,24 @@ def test_what_becomes_live_is_no_trial_any_more_also_after_a_rollback(stage: Sta
     assert stage.ask("/index/rollback")["trial"] is None
 
 
+def test_what_becomes_live_brings_its_model_along(tmp_path: Path) -> None:
+    """Else a switch would need the memory of a third model."""
+    loads: list[str] = []
+
+    def counted(path: str) -> Any:
+        loads.append(path)
+        return load(path)
+
+    other = build_store(tmp_path, pool(60, "b"), ranker=WordRanker(1), activate=False)
+    live = build_store(tmp_path, pool(60, "a"), ranker=WordRanker(0))
+    with TestClient(create_app(Settings(store=tmp_path), counted)) as client:
+        for path, generation in (("trial", other), ("activate", other), ("trial", live)):
+            assert client.post(f"/index/{path}", json={"generation": generation}).status_code == 200
+        index = client.get("/index").json()
+        assert (index["active"]["id"], index["trial"]["id"]) == (other, live)
+    assert len(loads) == 3, "the live one's, the trial's, and that of the old live one when it is tried"
+
+
 def test_a_switch_to_a_third_keeps_it(stage: Stage) -> None:
     third = build_store(stage.root, pool(60, "c"), ranker=WordRanker(0), activate=False)
     stage.ask("/index/trial", generation=stage.other)
@@ -156,6 +175,40 @@ def test_a_trial_that_others_began_and_that_is_damaged_is_shown_once(stage: Stag
     _until(lambda: stage.other not in [each["id"] for each in stage.shown()["refused"]])
 
 
+def test_a_trial_that_finds_too_little_memory_at_the_start_is_tried_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a rolling restart, where the old process still holds its own."""
+    GenerationStore(stage.root).begin_trial(stage.other)
+    with monkeypatch.context() as patched:
+        patched.setattr(memory, "available_bytes", lambda: 100.0)
+        with TestClient(create_app(Settings(store=stage.root), load)) as client:
+            [refused] = client.get("/index").json()["refused"]
+            assert refused["id"] == stage.other
+            assert "of memory" in refused["reason"]
+            switched = client.post("/index/activate", json={"generation": stage.live})
+            assert (switched.status_code, switched.json()["trial"]) == (200, None)
+            patched.undo()
+            _until(lambda: client.get("/index").json()["trial"] is not None)
+            assert client.get("/index").json()["refused"] == []
+
+
+def test_metrics_name_it_while_there_is_one(stage: Stage) -> None:
+    def named() -> list[str]:
+        lines = stage.client.get("/metrics").text.splitlines()
+        return [line for line in lines if line.startswith("polyrank_trial_info{")]
+
+    assert named() == []
+    stage.ask("/index/trial", generation=stage.other)
+    time.sleep(KEPT_SECONDS)
+    [line] = named()
+    assert f'generation="{stage.other}"' in line
+    assert line.endswith(" 1.0")
+    stage.ask("/index/trial/end")
+    time.sleep(KEPT_SECONDS)
+    assert named() == []
+
+
 def test_no_collection_removes_it(stage: Stage) -> None:
     store = GenerationStore(stage.root)
     for prefix in "efg":
@@ -168,7 +221,9 @@ def test_no_collection_removes_it(stage: Stage) -> None:
     assert store.gc(1) == [stage.other]
 
 
-def test_explanations_are_of_the_one_asked_for(tmp_path: Path) -> None:
+@pytest.fixture
+def of_real_models(tmp_path: Path) -> tuple[Path, str, str]:
+    """A store, its live generation and another one, of the checkpoints `one` and `two` beside it."""
     root = tmp_path / "store"
     fields: dict[str, Any] = {"architecture": "poly", "n_codes": 3, "reduction": "mean"}
     first, second = (
@@ -180,6 +235,27 @@ def test_explanations_are_of_the_one_asked_for(tmp_path: Path) -> None:
         ).generation
         for seed, name in enumerate(("one", "two"))
     )
+    return root, first, second
+
+
+@pytest.mark.usefixtures("warm_children")
+def test_a_build_goes_on_beside_it_and_collects_the_others(of_real_models: tuple[Path, str, str]) -> None:
+    root, first, second = of_real_models
+    settings = Settings(store=root, threads=1, backend="torch", precision="float32", keep_generations=1)
+    with TestClient(create_app(settings)) as client:
+        assert client.post("/index/trial", json={"generation": second}).status_code == 200
+        sent = [{"id": each.id, "text": each.text} for each in pool(30, "n")]
+        job = client.post("/index", json={"candidates": sent}).json()
+        _until(lambda: client.get(f"/index/jobs/{job['id']}").json()["state"] == "succeeded")
+        _until(lambda: first not in GenerationStore(root).ids())
+        shown = client.get("/index").json()
+        assert (shown["active"]["count"], shown["trial"]["id"]) == (30, second)
+        asked = {"context": SAID, "generation": "trial"}
+        assert client.post("/rank", json=asked).json()["generation"] == second
+
+
+def test_explanations_are_of_the_one_asked_for(tmp_path: Path, of_real_models: tuple[Path, str, str]) -> None:
+    root, first, second = of_real_models
     with TestClient(create_app(Settings(store=root, threads=1))) as client:
         began = client.post("/index/trial", json={"generation": second}).json()
         weights = (tmp_path / "two" / "model.safetensors").stat().st_size

@@ -21,7 +21,7 @@ from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.service.live.serving import Serving
 from polyrank.service.ranking.values import Given, Ranked, RankedCandidate, RankRequest
 
-FEW, MANY = range(20), range(200)
+FEW, MANY = range(8), range(200)
 RARE = [f"w{n}" for n in range(90)] + [f"word{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
 RARE += ["ord-12-x", "ORD-12-X", "v2.3.1", "don't", "don\u2019t", "MY_file.txt", "über", "ÜBER", "0x80070057", "²", "ß"]
 COMMON = ["the", "The", "a", "is", "you"]

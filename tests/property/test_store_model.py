@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from brute_force import paper_scores
+from cases import cases
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -312,7 +313,7 @@ def run(**options: Any) -> None:
 
 def test_every_answer_is_that_of_a_dictionary() -> None:
     """The same lives each time, so that a suite does not fail by chance; one that fails is shown as it is, at once."""
-    run(max_examples=20, stateful_step_count=30, derandomize=True, database=None, phases=[Phase.generate])
+    run(max_examples=cases(20), stateful_step_count=30, derandomize=True, database=None, phases=[Phase.generate])
 
 
 @pytest.mark.soak

@@ -2,13 +2,10 @@
 
 import importlib.util
 import json
-import os
 import queue
 import random
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +15,7 @@ from typing import Any, Self
 
 import psutil
 import pytest
+from ray_cluster import WITHIN_SECONDS, Cluster
 from tiny import write_base
 
 from polyrank.index_builder.build.pipeline import build
@@ -33,70 +31,7 @@ if importlib.util.find_spec("ray") is None:
 HERE = Path(__file__).parent
 SHARD, SHARDS = 16, 60
 ROWS = SHARD * SHARDS - 3
-WITHIN_SECONDS = 120  # for what takes seconds on a machine with nothing else to do
 STALLED_SECONDS = 5
-
-
-class Cluster:
-    """A head and two nodes of one processor each."""
-
-    def __init__(self) -> None:
-        # Not in pytest's directory: the paths of Ray's sockets would be too long.
-        self.directory = Path(tempfile.mkdtemp(prefix="polyrank-ray-"))
-        self.environment = {
-            **os.environ,
-            "RAY_TMPDIR": str(self.directory),
-            "RAY_AUTH_TOKEN": "0123456789abcdef" * 4,
-            "OMP_NUM_THREADS": "1",
-        }
-        settings = {
-            "RAY_AUTH_MODE": "token",
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # this machine only
-        }
-        with (self.directory / "log").open("w") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, str(HERE / "raylets.py"), "2"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env={**self.environment, **settings},
-                text=True,
-            )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, (self.directory / "log").read_text()
-        started = json.loads(line)
-        self.address: str = started["address"]
-        self.nodes = [psutil.Process(pid) for pid in started["raylets"]]
-
-    def processes(self) -> list[psutil.Process]:
-        """Every process of the cluster."""
-        return psutil.Process(self._process.pid).children(recursive=True)
-
-    def encoders(self) -> list[psutil.Process]:
-        """Those that encode, or are about to."""
-        return [each for each in self.processes() if title(each).startswith("ray::Encoder")]
-
-    def listening(self, builder: psutil.Process) -> list[str]:
-        """The addresses on which its processes and a builder listen."""
-        return [
-            each.laddr.ip
-            for process in (builder, *self.processes())
-            for each in process.net_connections(kind="inet")
-            if each.status == psutil.CONN_LISTEN
-        ]
-
-    def close(self) -> None:
-        self._process.communicate(timeout=WITHIN_SECONDS)
-        shutil.rmtree(self.directory)
-
-
-def title(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
 
 
 @pytest.fixture(scope="module")
@@ -257,7 +192,7 @@ def test_a_killed_encoders_shard_is_encoded_again(
 ) -> None:
     with Builder(cluster, tmp_path, pool, model, encoders=2) as builder:
         builder.until_all_have_begun(2)
-        one, other = cluster.encoders()
+        one, other = cluster.actors("Encoder")
         one.suspend()
         other.suspend()
         builder.until_it_stalls()  # each of them has a shard
@@ -288,7 +223,7 @@ def test_a_killed_builder_is_continued(
     assert first.appended[:5] + second.appended == list(range(0, ROWS, SHARD))
     assert_equal(tmp_path, local)
     deadline = time.monotonic() + WITHIN_SECONDS
-    while cluster.encoders():
+    while cluster.actors("Encoder"):
         assert time.monotonic() < deadline, "the encoders end with their builder"
         time.sleep(0.1)
 
@@ -299,7 +234,7 @@ def test_a_killed_nodes_shard_is_encoded_on_another(
     with Builder(cluster, tmp_path, pool, model, encoders=2) as builder:
         builder.until_all_have_begun(2)
         machine = [cluster.nodes[1], *cluster.nodes[1].children(recursive=True)]
-        [other] = [each for each in cluster.encoders() if each not in machine]
+        [other] = [each for each in cluster.actors("Encoder") if each not in machine]
         for process in (*machine, other):
             process.suspend()
         builder.until_it_stalls()

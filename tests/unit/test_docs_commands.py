@@ -1,51 +1,32 @@
 """Commands of README and docs are ones that can be pasted: options, make targets, routes, bodies and files exist.
 
-Blocks are not run here; CI runs those of README and docs/testing.md.
+Blocks are not run here: `test_docs_first_hour.py` pastes those of README and tutorial.
 """
 
 import json
 import re
 import shlex
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from pasted import REPOSITORY, shell_blocks
 
 from polyrank.service.cli import parser
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 GENERATED = "docs/reference/cli.md"  # help texts
 PAGES = sorted(
     page
     for page in (REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md"))
     if page.relative_to(REPOSITORY).as_posix() != GENERATED
 )
-FENCED = re.compile(r"^([ ]*)```\w*\n.*?^\1```$", re.DOTALL | re.MULTILINE)
 SEPARATORS = {"|", "&", "&&", "||", ";", ">", "2>", "<", ">>"}
-
-
-def blocks(text: str) -> Iterator[str]:
-    """Shell blocks, and indented ones outside of any fence."""
-    fences = list(FENCED.finditer(text))
-    for found in re.finditer(r"^([ ]*)```(?:sh|bash|shell)\n(.*?)^\1```$", text, re.DOTALL | re.MULTILINE):
-        yield re.sub(rf"^{found[1]}", "", found[2], flags=re.MULTILINE)
-    outside = "\n".join(_outside(text, fences))
-    yield from re.findall(r"(?:^    .*\n)+", outside, re.MULTILINE)
-
-
-def _outside(text: str, fences: list[re.Match[str]]) -> Iterator[str]:
-    end = 0
-    for fence in fences:
-        yield text[end : fence.start()]
-        end = fence.end()
-    yield text[end:]
 
 
 def commands(page: Path) -> list[list[str]]:
     """The words of every command of a page, cut at pipes and the like; "…" stands for more and is left out."""
     found: list[list[str]] = []
-    for block in blocks(page.read_text(encoding="utf-8")):
+    for block in shell_blocks(page.read_text(encoding="utf-8")):
         lines = re.sub(r"(^|\s)#.*$", "", block.replace("\\\n", " "), flags=re.MULTILINE)
         words = shlex.shlex(lines, posix=True, punctuation_chars="|&;<>\n")
         words.whitespace, words.whitespace_split, words.commenters = " \t", True, ""

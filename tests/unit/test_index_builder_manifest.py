@@ -6,8 +6,8 @@ import pytest
 
 from polyrank.index_builder.errors import GenerationCorrupt
 from polyrank.index_builder.index.choice import IndexSpec, SearchTimes
-from polyrank.index_builder.store import manifest as module
 from polyrank.index_builder.store.manifest import BuildStats, FileEntry, Manifest, ModelReference
+from polyrank.index_builder.store.records import sealed
 from polyrank.model.representations import LateRows
 
 ID = "20261121T013000123456-1a2b3c4d"
@@ -41,7 +41,7 @@ MANIFEST = Manifest(
 def signed(body: dict[str, Any]) -> bytes:
     """A manifest whose checksum fits, so that what else is wrong with it comes to light."""
     body = {key: value for key, value in body.items() if key != "sha256"}
-    return module._dumped({**body, "sha256": module._digest(body)})
+    return sealed(body)
 
 
 def body() -> dict[str, Any]:

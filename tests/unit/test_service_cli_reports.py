@@ -1,5 +1,6 @@
 """Pages to look at, parsed as a browser would: their tables, charts and texts."""
 
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from fakes import HashEncoder, pool
 from report_pages import Page, require_self_contained
 
 from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.names import KINDS
 from polyrank.service.cli.reports.charts import Interval, Series, curves, intervals, ticks
 from polyrank.service.cli.reports.page import Section, write_page
 from polyrank.service.cli.reports.training import read_curves
@@ -45,6 +47,15 @@ def test_ticks_are_few_and_round(low: float, high: float) -> None:
     assert 3 <= len(found) <= 8
     assert low <= found[0] < found[-1] <= high
     assert np.ptp(np.diff(found)) < 1e-9 * (high - low)
+
+
+def test_each_kind_of_index_has_a_colour_in_light_and_dark(tmp_path: Path) -> None:
+    write_page(tmp_path / "page.html", "x", [])
+    styles = (tmp_path / "page.html").read_text()
+    kinds = ({*KINDS} - {"auto", "exact"}) | {"custom"}
+    for place in range(len(kinds)):
+        [name] = re.findall(rf"^.*\.series-{place} {{ stroke: var\((--\w+)\); fill: var\(\1\) }}", styles, re.MULTILINE)
+        assert len(re.findall(rf"{name}: #", styles)) == 2
 
 
 def test_a_long_series_is_thinned() -> None:

@@ -9,6 +9,7 @@ import pytest
 from command_line import call, left_half_written
 from fakes import HashEncoder, pool
 from redis_process import RedisProcess, vector_keys
+from report_pages import Page
 
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.index import choice
@@ -112,13 +113,25 @@ def test_list_describes_each_generation(capsys: Capture, store: Path) -> None:
         "model": "hash",
         "fingerprint": HashEncoder().fingerprint,
     }
-    assert one == {"id": first, "active": True, "index": "exact", **same}
-    assert other == {"id": second, "active": False, "index": "flat", **same}
+    assert one == {"id": first, "active": True, "trial": False, "index": "exact", **same}
+    assert other == {"id": second, "active": False, "trial": False, "index": "flat", **same}
     shown = call(capsys, "store", "list", "--store", store)
     assert (shown.status, shown.err) == (0, "")
     lines = shown.out.splitlines()
     assert lines[0].startswith(f"* {first}  20 candidates, exact, hash, 20")
     assert lines[1].startswith(f"  {second}  20 candidates, flat, hash, 20")
+
+
+def test_list_marks_the_generation_on_trial(capsys: Capture, store: Path) -> None:
+    first, second = built(store, "a"), built(store, "b", activate=False)
+    GenerationStore(store).begin_trial(second)
+    listed = call(capsys, "store", "list", "--store", store, "--json").result
+    assert (listed["current"], listed["trial"]) == (first, second)
+    assert [row["trial"] for row in listed["generations"]] == [False, True]
+    assert [line[:2] for line in call(capsys, "store", "list", "--store", store).out.splitlines()] == ["* ", "t "]
+    report = store / "report.html"
+    call(capsys, "store", "list", "--store", store, "--report", report)
+    assert [row[-1] for row in Page(report).rows[1:]] == ["active", "on trial"]
 
 
 def test_list_counts_what_is_served_with_its_updates(capsys: Capture, store: Path) -> None:
@@ -146,6 +159,7 @@ def test_an_empty_store_is_told_as_such(capsys: Capture, store: Path) -> None:
     store.mkdir()
     assert call(capsys, "store", "list", "--store", store, "--json").result == {
         "current": None,
+        "trial": None,
         "generations": [],
         "strays": [],
     }

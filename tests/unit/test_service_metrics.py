@@ -10,7 +10,7 @@ from pathlib import Path
 from prometheus_client.multiprocess import mark_process_dead
 
 from polyrank.model.inference.names import Runner
-from polyrank.service.observe.metrics import DIRECTORY, Metrics
+from polyrank.service.observe.metrics import DIRECTORY, KEPT_SECONDS, Metrics
 
 # One process's part: it serves two generations, one after the other, answers requests and tells its own numbers.
 WORK = """
@@ -23,6 +23,8 @@ for generation in given["generations"]:
     metrics.show_generation(generation, "f", 1, 5.0)
     metrics.show_model("ranker", generation, "poly", "f", Runner("torch", "float32"))
 metrics.show_model("reranker", "cross", "cross", "x", Runner("openvino", "bfloat16"))
+metrics.show_trial(("tried", "f", 1))
+metrics.show_trial(None)
 metrics.show_snapshot(given["revision"], 100, 3)
 metrics.show_scan("bytes", False)
 metrics.show_queue(given["waiting"], 0)
@@ -56,6 +58,18 @@ def test_the_generation_and_each_role_s_model_are_named_once() -> None:
     late = '{architecture="poly",backend="torch",fingerprint="f",name="two",precision="float32",role="ranker"}'
     pairs = '{architecture="cross",backend="openvino",fingerprint="x",name="c",precision="bfloat16",role="reranker"}'
     assert series(text, "model_info") == {late: 1.0, pairs: 1.0}
+
+
+def test_a_trial_is_named_while_there_is_one(tmp_path: Path) -> None:
+    metrics = Metrics()
+    for trial in (None, ("one", "f", 1), ("two", "f", 1), None, ("one", "g", 1)):
+        metrics.show_trial(trial)
+    assert series(metrics.render().decode(), "trial_info") == {'{format="1",generation="one",model="g"}': 1.0}
+    metrics.show_trial(None)
+    time.sleep(KEPT_SECONDS)
+    assert series(metrics.render().decode(), "trial_info{") == {}
+    text = work(tmp_path, generations=["one"], revision=0, waiting=0, answers=0)
+    assert series(text, "trial_info") == {'{format="1",generation="tried",model="f"}': 0.0}, "one of many cannot forget"
 
 
 def test_the_scan_that_serves_is_named_once_and_again_when_it_changes() -> None:

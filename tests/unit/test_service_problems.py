@@ -10,13 +10,15 @@ import polyrank.service.errors as service_errors
 from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.service.http.plumbing import problems
 
-# Two end the process before there is a request, one is a client's, and two end a build in its process.
+# Two end the process before there is a request, one is a client's, two end a build in its process, and two a command.
 NEVER_ANSWERED = {
     service_errors.SettingsError,
     service_errors.WorkerFailed,
     service_errors.ServiceUnreachable,
     index_errors.LeaseLost,
     index_errors.ClusterUnavailable,
+    index_errors.StoreInParts,
+    index_errors.StoreWhole,
 }
 
 

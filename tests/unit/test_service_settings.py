@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from polyrank.service import settings as module
 from polyrank.service.errors import SettingsError
 from polyrank.service.settings import Settings
 
@@ -58,6 +59,32 @@ def test_a_bad_value_is_one_line_that_names_the_setting(overrides: dict[str, obj
     with pytest.raises(SettingsError, match=says) as caught:
         Settings.load(overrides)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        ({"store": "s", "cluster": "ray://h:1"}, "--cluster"),
+        ({"store": "s", "shard_replicas": 2}, "shard_replicas needs cluster"),
+        ({"store": "s", "cluster": "auto", "shard_replicas": 0}, "shard_replicas"),
+        ({"store": "s", "cluster": "auto", "min_searched": 2}, "min_searched"),
+        ({"store": "s", "cluster": "auto", "workers": 2}, "leave workers at 1"),
+        ({"store": "s", "cluster": "auto", "vectors": "redis", "redis_url": "redis://h"}, "leave vectors = redis out"),
+        ({"reranker": "r", "cluster": "auto"}, "name the store"),
+    ],
+)
+def test_what_does_not_go_with_a_cluster_is_named(
+    monkeypatch: pytest.MonkeyPatch, overrides: dict[str, object], says: str
+) -> None:
+    if overrides.get("cluster") == "auto":  # whether Ray is installed here or not
+        monkeypatch.setattr(module, "why_unusable", lambda _: None)
+    with pytest.raises(SettingsError, match=says):
+        Settings.load(overrides)
+
+
+def test_an_empty_cluster_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYRANK_CLUSTER", "")
+    assert Settings.load({"store": "s"}).cluster is None
 
 
 def test_an_unknown_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from polyrank.service.cli.output import Progress, UsageError, add_json_option, p
 
 if TYPE_CHECKING:
     from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult
+    from polyrank.index_builder.scale.cutting import SetResult
     from polyrank.index_builder.scale.encoders import Encoders
     from polyrank.model.rankers.networks import Retriever
     from polyrank.model.text.assembly import Conversation
@@ -46,6 +47,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--no-activate", action="store_true", help="publish without switching to it")
     parser.add_argument("--cluster", metavar="auto|HOST:PORT", help=_CLUSTER_HELP)
     parser.add_argument("--encoders", type=_count, metavar="N", help="how many, of one processor each")
+    parser.add_argument("--shards", type=int, metavar="S", help="cut the pool into so many parts, for serve --cluster")
     add_json_option(parser)
     parser.set_defaults(run=run)
 
@@ -60,22 +62,34 @@ def run(arguments: argparse.Namespace) -> int:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(arguments.store))
     pool = begin_pool(arguments.pool, arguments.store)
     probes = _probes(arguments.probes) if arguments.probes else []
+    if arguments.shards is not None and arguments.redis:
+        raise UsageError("--redis does not go with --shards: the vectors of parts are not copied into Redis")
     ranker = load_retriever(arguments.model, runner=runner)
-    from polyrank.index_builder.build.pipeline import build
-
     options = _options(arguments, ranker, probes)
+    state = "published" if arguments.no_activate else "active"
+    built: BuildResult | SetResult
     with Progress("candidates") as progress, _encoders(arguments, ranker, progress) as encoders:
-        built = build(ranker, pool, arguments.store, options, vectors=encoders, progress=progress)
+        if arguments.shards is None:
+            from polyrank.index_builder.build.pipeline import build
+
+            built = build(ranker, pool, arguments.store, options, vectors=encoders, progress=progress)
+            facts = _described(built)
+            line = f"generation {built.generation} is {state}: {built.count} candidates in {built.seconds:.1f} s"
+        else:
+            from polyrank.index_builder.scale.cutting import build_parts
+
+            root, shards = arguments.store, arguments.shards
+            built = build_parts(ranker, pool, root, shards, options, vectors=encoders, progress=progress)
+            facts, count = _described_set(built), built.made.count
+            line = f"set {built.made.id} is {state}: {count} candidates in {shards} parts, in {built.seconds:.1f} s"
     if built.resumed:
         print(f"{built.resumed} candidates had been encoded by a build that was killed", file=sys.stderr)
     if built.rejected:
         print(f"{built.rejected} bad rows were left out; see {built.rejected_log}", file=sys.stderr)
     for note in built.notes:
         print(note, file=sys.stderr)
-    state = "published" if arguments.no_activate else "active"
-    line = f"generation {built.generation} is {state}: {built.count} candidates in {built.seconds:.1f} s"
     by = {} if encoders is None else {"encoders": arguments.encoders, "encoder_retries": encoders.retries}
-    print_result(arguments, {**_described(built), **by}, line)
+    print_result(arguments, {**facts, **by}, line)
     return 0
 
 
@@ -155,6 +169,21 @@ def _described(built: "BuildResult") -> dict[str, Any]:
         "index_times": built.index.times,
         "recall@10": built.recall.at_10,
         "recall_of": built.recall.of,
+        "seconds": round(built.seconds, 3),
+    }
+
+
+def _described_set(built: "SetResult") -> dict[str, Any]:
+    return {
+        "set": built.made.id,
+        "count": built.made.count,
+        "parts": [
+            {"slots": part.name, "generation": part.generation, "count": part.count} for part in built.made.parts
+        ],
+        "rejected": built.rejected,
+        "rejected_log": str(built.rejected_log) if built.rejected_log else None,
+        "truncated": built.truncated,
+        "resumed": built.resumed,
         "seconds": round(built.seconds, 3),
     }
 

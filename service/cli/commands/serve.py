@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from polyrank.index_builder.errors import StoreInParts, StoreWhole
+from polyrank.index_builder.store.layout import is_in_parts
 from polyrank.service.cli.models import add_runner_options, check_classifier, check_cross
 from polyrank.service.cli.output import UsageError
 
@@ -35,6 +37,12 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--model-root", type=Path, metavar="DIR", help="POST /index may name models under it")
     parser.add_argument("--keys-file", type=Path, metavar="FILE", help="API keys, as `polyrank keys` writes them")
     parser.add_argument("--workers", type=int, metavar="N", help="serving processes; default: 1")
+    parser.add_argument("--cluster", metavar="auto|HOST:PORT", help="this Ray cluster holds the parts of the store")
+    parser.add_argument("--shard-replicas", type=int, metavar="R", help="shards for each part; default: 1")
+    parser.add_argument(
+        "--hedge-ms", type=float, metavar="MS", help="then ask another shard; default: 0, by times seen"
+    )
+    parser.add_argument("--min-searched", type=float, metavar="SHARE", help="503 if less is searched; default: 0.5")
     parser.set_defaults(run=run)
 
 
@@ -46,6 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     settings = Settings.load(flags)
     if settings.store is not None and not settings.store.is_dir():
         raise UsageError(f"{settings.store} is no directory; polyrank build makes a store")
+    if settings.store is not None and is_in_parts(settings.store) != (settings.cluster is not None):
+        raise StoreWhole(settings.store) if settings.cluster else StoreInParts(settings.store)
     if settings.reranker is not None:
         check_cross("reranker:", settings.reranker)
     if settings.classifier is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationError
+from polyrank.service.cli.commands import shards
 from polyrank.service.cli.files import require_writable
 from polyrank.service.cli.models import chosen_runner, load_late
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
@@ -22,47 +23,58 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser("store", help="list, verify, activate, roll back, collect generations")
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
 
-    def add(name: str, run: Any, text: str) -> Any:
+    def add(name: str, run: Any, text: str, in_parts: Any = None) -> Any:
         action = actions.add_parser(name, help=text)
         action.add_argument("--store", required=True, type=Path, help="the store's directory")
         add_json_option(action)
-        action.set_defaults(run=partial(_with_store, run))
+        action.set_defaults(run=partial(_with_store, run, in_parts))
         return action
 
-    listing = add("list", _list, "the generations, oldest first")
-    verify = add("verify", _verify, "check every byte of one, or of all")
+    listing = add("list", _list, "the generations, oldest first", shards.status)
+    verify = add("verify", _verify, "check every byte of one, or of all", shards.verify)
     for shown in (listing, verify):
         shown.add_argument("--report", type=Path, metavar="F", help="write a page with recall against time, .html")
     verify.add_argument("generation", nargs="?", help="its id; default: all")
-    activate = add("activate", _activate, "make a generation the active one")
+    activate = add("activate", _activate, "make a generation the active one", shards.activate)
     activate.add_argument("generation", help="its id")
-    add("rollback", _rollback, "go back to the generation that was active before")
+    add("rollback", _rollback, "go back to the generation that was active before", shards.rollback)
     compaction = add("compact", _compact, "build the active one anew with its updates")
     compaction.add_argument("--redis", metavar="URL", help="also copy the vectors into this Redis")
-    gc = add("gc", _gc, "remove old generations")
+    gc = add("gc", _gc, "remove old generations", shards.gc)
     gc.add_argument("--keep", type=int, default=2, help="how many to keep, the active one among them; default: 2")
     gc.add_argument("--redis", metavar="URL", help="also remove their vectors from this Redis")
 
 
-def _with_store(run: Any, arguments: argparse.Namespace) -> int:
+def _with_store(run: Any, in_parts: Any, arguments: argparse.Namespace) -> int:
+    """Run an action; where the store is cut into parts, the one for its sets, if there is one."""
     if not arguments.store.is_dir():
         raise UsageError(f"{arguments.store} is no directory; polyrank build makes a store")
     if getattr(arguments, "report", None):
         require_writable("--report", arguments.report, ())
+    from polyrank.index_builder.scale.sets import SetStore
     from polyrank.index_builder.store.generation_store import GenerationStore
+    from polyrank.index_builder.store.layout import is_in_parts
 
-    status: int = run(GenerationStore(arguments.store), arguments)
+    status: int
+    if in_parts is not None and is_in_parts(arguments.store):
+        if getattr(arguments, "report", None):
+            raise UsageError("--report: there is no page for a store that is cut into parts; leave it out")
+        status = in_parts(SetStore(arguments.store), arguments)
+    else:
+        status = run(GenerationStore(arguments.store), arguments)
     return status
 
 
 def _list(store: "GenerationStore", arguments: argparse.Namespace) -> int:
     current, damage = _current(store)
-    rows = [_row(store, generation, current) for generation in store.ids()]
+    trial = store.trial()
+    rows = [_row(store, generation, current, trial) for generation in store.ids()]
     if arguments.report:
         _write_report(arguments.report, store, rows, {})
     lines = [damage] if damage else []
     strays = [str(stray) for stray in store.strays()]
-    facts = {"current": current, "generations": rows, "strays": strays, **({"error": damage} if damage else {})}
+    facts = {"current": current, "trial": trial, "generations": rows, "strays": strays}
+    facts |= {"error": damage} if damage else {}
     lines += [_line(row) for row in rows] or [_emptiness(arguments)]
     print_result(arguments, facts, *lines, *(f"  left aside: {stray}" for stray in strays))
     return 0
@@ -76,8 +88,8 @@ def _current(store: "GenerationStore") -> tuple[str | None, str | None]:
         return None, f"{error.reason}; activate one"
 
 
-def _row(store: "GenerationStore", generation: str, current: str | None) -> dict[str, Any]:
-    row: dict[str, Any] = {"id": generation, "active": generation == current}
+def _row(store: "GenerationStore", generation: str, current: str | None, trial: str | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"id": generation, "active": generation == current, "trial": generation == trial}
     try:
         with closing(store.open(generation, verify=False)) as opened:
             manifest, served = opened.manifest, store.snapshot(opened)
@@ -98,7 +110,7 @@ def _row(store: "GenerationStore", generation: str, current: str | None) -> dict
 
 
 def _line(row: dict[str, Any]) -> str:
-    mark = "*" if row["active"] else " "
+    mark = "*" if row["active"] else "t" if row["trial"] else " "
     if "error" in row:
         return f"{mark} {row['id']}  refused: {row['error']}"
     recall = row["recall"]
@@ -125,7 +137,8 @@ def _verify(store: "GenerationStore", arguments: argparse.Namespace) -> int:
     if arguments.report:
         current, _ = _current(store)
         states = {generation: bad.get(generation, "every byte is right") for generation in wanted}
-        _write_report(arguments.report, store, [_row(store, generation, current) for generation in wanted], states)
+        rows = [_row(store, generation, current, store.trial()) for generation in wanted]
+        _write_report(arguments.report, store, rows, states)
     lines = [f"{generation}  {bad.get(generation, 'ok')}" for generation in wanted] or [_emptiness(arguments)]
     print_result(
         arguments, {"verified": [generation for generation in wanted if generation not in bad], "refused": bad}, *lines

@@ -29,7 +29,7 @@ def _of_kind(kind: str, rows: Sequence[Mapping[str, Any]]) -> Series:
 
 
 def _cells(row: Mapping[str, Any], state: str | None) -> list[str]:
-    shown = state or ("active" if row["active"] else "")
+    shown = state or ("active" if row["active"] else "on trial" if row["trial"] else "")
     if "error" in row:
         return [row["id"], *[""] * (len(_HEAD) - 2), f"refused: {row['error']}"]
     recall = row["recall"]

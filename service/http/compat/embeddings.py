@@ -14,14 +14,14 @@ from polyrank.model.errors import InvalidInput
 from polyrank.model.registry import ARCHITECTURES, in_words, names_in_words
 from polyrank.model.text.tokenizer import Token
 from polyrank.service.errors import ModelNotServed, NoTexts
-from polyrank.service.http.compat import cohere, cohere_embed, headers, openai, served_models, tei
+from polyrank.service.http.compat import cohere, cohere_embed, headers, openai, served_models, tei, token_ids
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import ASKS, DEADLINE_IN, READS, fails, takes
 from polyrank.service.http.plumbing.guards import RANK
 from polyrank.service.live.models import LateScorer
-from polyrank.service.live.serving import Serving
 from polyrank.service.observe.account import Account
 from polyrank.service.ranking.engine import Embeddings
+from polyrank.service.ranking.parts import Served
 from polyrank.service.resources import Resources, resources
 
 MAX_TOKENIZED_CHARS = 400_000  # of all texts together: the answer takes some 70 bytes a token
@@ -59,7 +59,7 @@ async def embeddings(request: Request) -> Response:
     body = await bodies.read(request, openai.EmbeddingsIn, held.settings, ranked=("input",))
     served, serving = served_models.embedder(held, body.model, body.strict_model)
     _require_vectors(serving)
-    texts = _texts(held, "input", body.input)
+    texts = _texts(held, "input", token_ids.texts(body.input, held.vocabulary))
     _check_dimensions(body.dimensions, serving)
     made = await _embed(request, held, serving, texts)
     vectors, as_base64 = _unit(made.made.first), body.encoding_format == "base64"
@@ -150,11 +150,11 @@ async def models(request: Request) -> dict[str, Any]:
     return {"object": "list", "data": [*listed.values()]}
 
 
-def _embeds(serving: Serving | None) -> bool:
+def _embeds(serving: Served | None) -> bool:
     return serving is not None and ARCHITECTURES[serving.ranker.architecture].embeds
 
 
-def _require_vectors(serving: Serving) -> Serving:
+def _require_vectors(serving: Served) -> Served:
     """Return it; raises InvalidInput where its model ranks by words alone, and has neither vectors nor tokens."""
     if _embeds(serving):
         return serving
@@ -172,17 +172,17 @@ def _texts(held: Resources, where: str, sent: str | list[str]) -> list[str]:
     return texts
 
 
-def _check_dimensions(asked: int | None, serving: Serving, where: str = "dimensions") -> None:
+def _check_dimensions(asked: int | None, serving: Served, where: str = "dimensions") -> None:
     if asked and asked != serving.ranker.dim:
         raise InvalidInput(f"{where}: the model's vectors have {serving.ranker.dim}; leave it out")
 
 
-async def _embed(request: Request, held: Resources, serving: Serving, texts: list[str]) -> Embeddings:
+async def _embed(request: Request, held: Resources, serving: Served, texts: list[str]) -> Embeddings:
     deadline = bodies.deadline(request, held.settings)
     return await bodies.while_connected(request, held.engine.embed(serving, texts, deadline))
 
 
-async def _embed_queries(request: Request, held: Resources, serving: Serving, texts: list[str]) -> Embeddings:
+async def _embed_queries(request: Request, held: Resources, serving: Served, texts: list[str]) -> Embeddings:
     for at, text in enumerate(texts):
         if not text.strip():
             raise InvalidInput(f"texts.{at}: must not be empty as a query")
@@ -197,7 +197,7 @@ def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     return unit
 
 
-def _answer(request: Request, answer: Any, made: Embeddings, serving: Serving) -> Response:
+def _answer(request: Request, answer: Any, made: Embeddings, serving: Served) -> Response:
     request.state.account = Account(serving.generation.id, seconds=made.seconds)
     facts = headers.of_answer(request, made.seconds, made.cut, serving.ranker.fingerprint, serving.generation.id)
     body = orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -24,22 +24,10 @@ def _flag(value: Any) -> Any:
     return _AS_STRINGS.get(value, value) if isinstance(value, str) else value
 
 
-def _no_token_ids(value: Any) -> Any:
-    first = value[0] if isinstance(value, list) and value else None
-    if isinstance(first, int | list):
-        raise ValueError(
-            "token ids are not taken: their vocabulary is unknown here; send text "
-            "(LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False))"
-        )
-    return value
-
-
 Flag = Annotated[
     bool | None,
     BeforeValidator(_flag),
     WithJsonSchema({"anyOf": [{"type": "boolean"}, {"enum": sorted(_AS_STRINGS)}, {"type": "null"}]}),
 ]
 Count = Annotated[int, Field(ge=0)]
-Inputs = Annotated[
-    str | Annotated[list[str], Field(max_length=CANDIDATES_CEILING, fail_fast=True)], BeforeValidator(_no_token_ids)
-]
+Inputs = str | Annotated[list[str], Field(max_length=CANDIDATES_CEILING, fail_fast=True)]

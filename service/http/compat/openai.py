@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 
 from polyrank.service.http.compat.cohere import UsageOut
-from polyrank.service.http.compat.lenient import Count, Flag, Inputs, Lenient
+from polyrank.service.http.compat.lenient import Count, Flag, Lenient
+from polyrank.service.http.compat.token_ids import TextsOrIds
 from polyrank.service.http.plumbing.fields import Out
 from polyrank.service.http.plumbing.problems import ProblemAnswer
 
@@ -21,7 +22,9 @@ class EmbeddingsIn(Lenient):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"input": ["Let me check.", "We open at nine."]}]})
 
-    input: Inputs
+    input: TextsOrIds = Field(
+        description="one text or several; or their token ids, where the server was started with the vocabulary"
+    )
     model: str | None = None
     strict_model: Flag = Field(default=None, description="true: 404 where `model` is not served")
     encoding_format: Literal["float", "base64"] | None = Field(

@@ -6,7 +6,7 @@ from pathlib import PurePath
 from polyrank.model.config import CalibrationConfig
 from polyrank.service.errors import ModelNotServed
 from polyrank.service.live.models import PairScorer
-from polyrank.service.live.serving import Serving
+from polyrank.service.ranking import parts
 from polyrank.service.resources import Resources
 
 
@@ -25,7 +25,7 @@ class Served:
     max_input_tokens: int
     precision: str
     calibration: CalibrationConfig | None
-    serving: Serving | None = None
+    serving: parts.Served | None = None
     loaded_at: float = 0.0
 
     def is_named(self, name: str) -> bool:
@@ -44,7 +44,7 @@ def _cross(held: Resources, scorer: PairScorer) -> Served:
     return Served(name, scorer.name, scorer.fingerprint, scorer.max_input_tokens, scorer.precision, scorer.calibration)
 
 
-def _late(held: Resources, serving: Serving) -> Served:
+def _late(held: Resources, serving: parts.Served) -> Served:
     model, ranker = serving.generation.manifest.model, serving.ranker
     return Served(
         held.settings.served_model_name or model.name,
@@ -68,7 +68,7 @@ def reranker(held: Resources, name: str | None, strict: bool | None) -> Served:
     return _named(held, every(held) or [_late(held, held.live.require())], name, strict)
 
 
-def embedder(held: Resources, name: str | None, strict: bool | None) -> tuple[Served, Serving]:
+def embedder(held: Resources, name: str | None, strict: bool | None) -> tuple[Served, parts.Served]:
     """Return the model that embeds, by the rules and with the errors of `reranker`."""
     serving = held.live.require()
     return _named(held, [_late(held, serving)], name, strict), serving

@@ -13,14 +13,17 @@ from polyrank.index_builder.errors import DiskFull, GenerationError, StoreBusy
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.pages import page
 from polyrank.model.errors import InvalidInput
+from polyrank.service.changes.in_parts import not_in_parts
 from polyrank.service.errors import (
     BodyInvalid,
     CandidateNotFound,
     DeadlineExceeded,
     ListOutdated,
+    NotConfigured,
     NotReady,
     Overloaded,
     RevisionNotReached,
+    ShardsMissing,
     StoreReadOnly,
     TooManyCandidates,
 )
@@ -30,9 +33,11 @@ from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import fails, takes
 from polyrank.service.http.plumbing.guards import ADMIN
 from polyrank.service.live.serving import Serving
+from polyrank.service.ranking import by_parts
+from polyrank.service.ranking.parts import Served, SetServing
 from polyrank.service.resources import Resources, resources, writing
 
-_UPDATES = (NotReady, Overloaded, StoreBusy, GenerationError, StoreReadOnly, DiskFull)
+_UPDATES = (NotConfigured, NotReady, Overloaded, StoreBusy, GenerationError, StoreReadOnly, DiskFull)
 _ROW = re.compile("[0-9]{1,18}", re.ASCII)
 
 router = APIRouter(prefix="/index/candidates", tags=["index"], dependencies=[ADMIN])
@@ -41,13 +46,15 @@ router = APIRouter(prefix="/index/candidates", tags=["index"], dependencies=[ADM
 @router.get(
     "",
     response_model=CandidatesOut,
-    responses=fails(InvalidInput, NotReady, ListOutdated, RevisionNotReached, DeadlineExceeded),
+    responses=fails(InvalidInput, NotConfigured, NotReady, ListOutdated, RevisionNotReached, DeadlineExceeded),
 )
 async def listed(request: Request, wanted: Annotated[ListIn, Query()]) -> Response:
     """List candidates, page after page. A page may hold fewer than `limit`, or none: go on until `next` is null."""
     held = resources(request)
     deadline = bodies.deadline(request, held.settings)
     serving = await _reached(held, wanted, deadline)
+    if isinstance(serving, SetServing):
+        raise not_in_parts("listing candidates", "read one by its id, or the pool's files")
     first = 0 if wanted.after is None else _row_of(wanted.after, serving)
     found = await held.engine.read(page(serving.snapshot, first, wanted.limit, wanted.conditions), deadline)
     answer = {
@@ -88,19 +95,23 @@ async def delete(request: Request) -> DeletedOut:
 @router.get(
     "/{candidate_id:path}",
     response_model=StoredOut,
-    responses=fails(InvalidInput, CandidateNotFound, NotReady, RevisionNotReached),
+    responses=fails(InvalidInput, CandidateNotFound, NotReady, RevisionNotReached, ShardsMissing),
 )
 async def stored(request: Request, candidate_id: str, wanted: Annotated[ReadIn, Query()]) -> dict[str, Any]:
     """Return a candidate by its id. In the path, percent-encode what a URL does not hold."""
     held = resources(request)
-    serving = await _reached(held, wanted, bodies.deadline(request, held.settings))
-    found = await held.engine.look_up(partial(_looked_up, serving, candidate_id))
+    deadline = bodies.deadline(request, held.settings)
+    serving = await _reached(held, wanted, deadline)
+    if isinstance(serving, SetServing):
+        found = await by_parts.stored(serving, candidate_id, deadline)
+    else:
+        found = await held.engine.look_up(partial(_looked_up, serving, candidate_id))
     if not found:
         raise CandidateNotFound(candidate_id)
     return {**_fields(found[0]), **_origin(serving)}
 
 
-async def _reached(held: Resources, wanted: ReadIn, deadline: float) -> Serving:
+async def _reached(held: Resources, wanted: ReadIn, deadline: float) -> Served:
     if wanted.min_revision is None:
         return held.live.require()
     return await held.updating.reached(wanted.min_revision, deadline)
@@ -130,5 +141,5 @@ def _fields(candidate: Candidate) -> dict[str, Any]:
     return {"id": candidate.id, "text": candidate.text, "metadata": candidate.metadata}
 
 
-def _origin(serving: Serving) -> dict[str, Any]:
+def _origin(serving: Served) -> dict[str, Any]:
     return {"generation": serving.generation.id, "revision": serving.snapshot.revision}

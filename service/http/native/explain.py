@@ -17,16 +17,16 @@ from torch import Tensor
 from polyrank.model.evidence.evidence import Term
 from polyrank.model.explanation.attribution import CodeContributions, relative
 from polyrank.model.text.placing import PlacedToken
-from polyrank.service.errors import NotConfigured, NoTrial, UnknownCandidates
+from polyrank.service.errors import NotConfigured, NoTrial, ShardsMissing, UnknownCandidates
 from polyrank.service.http.native.explain_out import ExplainOut
 from polyrank.service.http.native.rank import checked_candidates, checked_conversation, served
 from polyrank.service.http.native.requests import ExplainIn
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import DEADLINE_IN, RANKS, fails, takes
 from polyrank.service.http.plumbing.guards import RANK
-from polyrank.service.live.serving import Serving
 from polyrank.service.observe.account import Account
 from polyrank.service.ranking.explaining import Explained, ExplainedCandidate, ExplainedPair
+from polyrank.service.ranking.parts import Served
 from polyrank.service.ranking.values import ExplainRequest, RankRequest
 from polyrank.service.resources import resources
 from polyrank.service.settings import Settings
@@ -38,7 +38,7 @@ router = APIRouter(tags=["rank"], dependencies=[RANK])
     "/explain",
     response_model=ExplainOut,
     openapi_extra=takes(ExplainIn, DEADLINE_IN),
-    responses=fails(*RANKS, UnknownCandidates, NotConfigured, NoTrial, body=True),
+    responses=fails(*RANKS, UnknownCandidates, NotConfigured, NoTrial, ShardsMissing, body=True),
 )
 async def explain(request: Request) -> Response:
     """Tell what each token of a conversation, each code, each token of a reply and each word adds to scores."""
@@ -64,10 +64,10 @@ def to_request(body: ExplainIn, settings: Settings, deadline: float) -> ExplainR
         candidates=checked_candidates(body.candidates, settings),
         top_k=len(body.candidates),
     )
-    return ExplainRequest(ranking=ranking, against=body.rival(), occlusion=body.occlusion, cross=body.cross)
+    return ExplainRequest(ranking=ranking, occlusion=body.occlusion, cross=body.cross)
 
 
-def answer_of(serving: Serving, explained: Explained, asked: ExplainIn) -> dict[str, Any]:
+def answer_of(serving: Served, explained: Explained, asked: ExplainIn) -> dict[str, Any]:
     """Return the fields of an `ExplainOut`, except those that belong to the request (timings, id)."""
     model, cut = serving.generation.manifest.model, explained.truncation
     against = _relatives(explained, asked.rival())
@@ -89,13 +89,16 @@ def answer_of(serving: Serving, explained: Explained, asked: ExplainIn) -> dict[
 
 
 def _relatives(explained: Explained, rival: int | None) -> Sequence[Tensor | None]:
-    """Return what speaks for each candidate beside the others, (T,) each; None where contributions are not told."""
+    """Return what speaks for each candidate beside the others, (T,) each.
+
+    None where contributions are not told, or where the rival is missing: nothing can be compared with it.
+    """
     tokens = [each.explanation.tokens for each in explained.candidates]
     told = [each for each in tokens if each is not None]
-    if not told or len(told) < len(tokens):
-        return [None] * len(tokens)
     positions = [each.place.index for each in explained.candidates]
-    against = positions.index(rival) if rival in positions else None  # one that is not known cannot be compared with
+    if not told or len(told) < len(tokens) or (rival is not None and rival not in positions):
+        return [None] * len(tokens)
+    against = None if rival is None else positions.index(rival)
     return [*(explained.late_weight * relative(torch.stack(told), against))]
 
 

@@ -110,7 +110,9 @@ class ExplainedOut(Out):
     )
     effective_codes: float | None = Field(description="how many context vectors took part: e to their entropy")
     tokens: Numbers | None = Field(description="what each token of the context adds to the score")
-    relative: Numbers | None = Field(description="`tokens` less those that the candidate is compared with")
+    relative: Numbers | None = Field(
+        description="`tokens` less those that the candidate is compared with; null where that one is missing"
+    )
     codes: list[CodeOut] | None = Field(description="the heaviest context vectors")
     others: OtherCodesOut | None
     reply_tokens: Numbers | None = Field(description="what each token of the reply adds to the score")

@@ -21,6 +21,8 @@ from polyrank.index_builder.errors import (
     NothingToCompact,
     StoreBusy,
 )
+from polyrank.index_builder.scale.sets import SetStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.manifest import MANIFEST_FILE, Manifest
 from polyrank.model.errors import InvalidInput
 from polyrank.service.changes import idempotency
@@ -32,6 +34,7 @@ from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import fails, takes
 from polyrank.service.http.plumbing.guards import ADMIN
 from polyrank.service.live.serving import Serving
+from polyrank.service.ranking.parts import Served
 from polyrank.service.resources import Resources, resources, writing
 
 router = APIRouter(prefix="/index", tags=["index"], dependencies=[ADMIN])
@@ -79,20 +82,25 @@ async def rebuild(
     "/compact",
     status_code=202,
     response_model=JobOut,
-    responses=fails(NotReady, NothingToCompact, MatrixMissing, JobConflict, *_WRITES) | _LOCATED,
+    responses=fails(NotConfigured, NotReady, NothingToCompact, MatrixMissing, JobConflict, *_WRITES) | _LOCATED,
 )
 async def compact(request: Request, response: Response) -> dict[str, Any]:
     """Rebuild what is served with its updates, and switch to the result; no answer changes."""
     held = resources(request)
     serving = held.live.require()
+    if isinstance(serving, Serving):
+        await _check_compactable(held, serving)
+    with writing(held):
+        record = await held.jobs.compact()
+    return _started(record, response)
+
+
+async def _check_compactable(held: Resources, serving: Serving) -> None:
     if await asyncio.to_thread(held.store.current_or_none) != serving.generation.id:
         raise NotReady("what is served stands in for the active generation, which could not be loaded")
     if not serving.snapshot.changes:
         raise NothingToCompact("what is served was not updated since it was built")
     serving.generation.embeddings.require_matrix()
-    with writing(held):
-        record = await held.jobs.compact()
-    return _started(record, response)
 
 
 def _started(record: JobRecord, response: Response) -> dict[str, Any]:
@@ -134,7 +142,7 @@ async def activate(request: Request) -> dict[str, Any]:
     body = await bodies.read(request, ActivateIn, held.settings)
     with writing(held):
         await asyncio.get_running_loop().run_in_executor(held.loader, held.live.activate, body.generation)
-        await asyncio.get_running_loop().run_in_executor(held.loader, held.trials.follow)
+        await asyncio.get_running_loop().run_in_executor(held.loader, held.trials.follow_if_possible)
     return await _overview(held)
 
 
@@ -144,7 +152,7 @@ async def rollback(request: Request) -> dict[str, Any]:
     held = resources(request)
     with writing(held):
         await asyncio.get_running_loop().run_in_executor(held.loader, held.live.rollback)
-        await asyncio.get_running_loop().run_in_executor(held.loader, held.trials.follow)
+        await asyncio.get_running_loop().run_in_executor(held.loader, held.trials.follow_if_possible)
     return await _overview(held)
 
 
@@ -152,7 +160,7 @@ async def rollback(request: Request) -> dict[str, Any]:
     "/trial",
     response_model=IndexOut,
     openapi_extra=takes(ActivateIn),
-    responses=fails(NotReady, *_SWITCHES, body=True),
+    responses=fails(NotConfigured, NotReady, *_SWITCHES, body=True),
 )
 async def trial(request: Request) -> dict[str, Any]:
     """Load a generation beside the live one: rankings and explanations may ask for it. Nothing else changes."""
@@ -187,9 +195,8 @@ def _generations(held: Resources) -> dict[str, Any]:
         if generation in shown:
             continue
         try:
-            content = (held.store.path(generation) / MANIFEST_FILE).read_bytes()
-            others.append(_generation(Manifest.from_json(content, generation)))
-        except FileNotFoundError:
+            others.append(_generation(_manifest(held.store, generation)))
+        except (FileNotFoundError, GenerationNotFound):
             continue  # removed a moment ago
         except GenerationCorrupt as error:
             refused.setdefault(generation, error.reason)
@@ -198,7 +205,13 @@ def _generations(held: Resources) -> dict[str, Any]:
     return {"active": current and _active(current), "trial": on_trial, "others": others, "refused": listed}
 
 
-def _active(serving: Serving) -> dict[str, Any]:
+def _manifest(store: GenerationStore | SetStore, generation: str) -> Manifest:
+    if isinstance(store, SetStore):
+        return store.described(store.read(generation))
+    return Manifest.from_json((store.path(generation) / MANIFEST_FILE).read_bytes(), generation)
+
+
+def _active(serving: Served) -> dict[str, Any]:
     snapshot = serving.snapshot
     return {
         **_generation(serving.generation.manifest),

@@ -12,8 +12,8 @@ from pydantic import BaseModel, Field, JsonValue
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.service.http.plumbing.fields import Out
 from polyrank.service.http.plumbing.problems import Problem
-from polyrank.service.live.serving import Serving
 from polyrank.service.observe.labels import Degraded
+from polyrank.service.ranking.parts import Served
 from polyrank.service.ranking.values import Ranked, RankedCandidate
 
 
@@ -40,7 +40,7 @@ class ResultOut(Out):
     metadata: dict[str, JsonValue]
 
 
-def answer_of(serving: Serving, ranked: Ranked) -> dict[str, Any]:
+def answer_of(serving: Served, ranked: Ranked) -> dict[str, Any]:
     """Return the fields of a `RankOut`, except those that belong to the request (timings, id)."""
     model, cut = serving.generation.manifest.model, ranked.truncation
     return {
@@ -51,6 +51,7 @@ def answer_of(serving: Serving, ranked: Ranked) -> dict[str, Any]:
         "model": {"name": model.name, "architecture": model.architecture, "fingerprint": model.fingerprint},
         "exact": ranked.exact,
         "degraded": ranked.degraded,
+        **({} if ranked.searched is None else {"searched": ranked.searched}),
         "truncated": {"turns": cut.turns, "tokens": cut.tokens, "candidates": cut.candidates},
     }
 
@@ -110,6 +111,9 @@ class RankOut(Out):
     model: ModelOut
     exact: bool = Field(description="the ids are those of scoring every candidate by all but the cross-encoder")
     degraded: list[Degraded] = Field(description="what the answer lacks, because time was short or something failed")
+    searched: float | None = Field(
+        default=None, description="with shards_missing: the share of the pool whose shards answered"
+    )
     truncated: TruncatedOut
     timings_ms: TimingsOut
     request_id: str

@@ -10,7 +10,7 @@ from polyrank.service.http.plumbing.guards import OPEN
 
 PATH = "/playground"
 
-_FILES = read_all()  # some 80 KB
+_FILES = read_all()  # some 100 KB with the licences
 _HEADERS = {
     "Content-Security-Policy": policy(_FILES[PAGE].content),
     "Referrer-Policy": "no-referrer",

@@ -66,6 +66,7 @@ TABLE: Final[dict[type[Exception], Kind]] = {
     service.RateLimited: Kind(TOO_MANY_REQUESTS, "rate-limited", "Too many calls", rejected="rate"),
     service.ClientGone: Kind(499, "client-gone", "The client hung up"),
     service.NotReady: Kind(503, "not-ready", "Nothing is served yet", rejected="not_ready"),
+    service.ShardsMissing: Kind(503, "shards-missing", "Too many shards do not answer", rejected="shards"),
     service.NoTrial: Kind(409, "no-trial", "No generation is on trial"),
     service.Draining: Kind(503, "draining", "The server is about to stop"),
     service.Overloaded: Kind(503, "overloaded", "Too many requests are waiting", rejected="queue_full"),

@@ -23,13 +23,14 @@ export function Generations({ id, shown, connection, keys, wantsKey }) {
 		if (!running) look(); // a job that has ended may have switched
 	}, [running?.id]);
 
-	const change = async (path, body, said) => {
-		tell("");
+	const change = async (path, body, said, meanwhile = "") => {
+		tell(meanwhile);
 		fail(null);
 		try {
 			await call("POST", path, body);
 			tell(said);
 		} catch (problem) {
+			tell("");
 			fail(problem);
 		}
 		await held.load();
@@ -45,8 +46,8 @@ export function Generations({ id, shown, connection, keys, wantsKey }) {
 			<${Active} of=${value.index.active} compact=${() => change("index/compact", undefined, "Compaction started.")} />
 			<${Others} of=${value.index} activate=${(generation) => ask({
 				title: "Switch the generation?", action: "Activate", text: `${generation} will answer. Requests in progress end on the present one.`,
-				does: () => change("index/activate", { generation }, `${generation} is active.`) })}
-				attempt=${(generation) => change("index/trial", { generation }, `${generation} is on trial: Talk can compare it.`)}
+				does: () => change("index/activate", { generation }, `${generation} is active.`, `Loading ${generation} …`) })}
+				attempt=${(generation) => change("index/trial", { generation }, `${generation} is on trial: Talk can compare it.`, `Loading ${generation} …`)}
 				endTrial=${() => change("index/trial/end", undefined, "The trial has ended.")}
 				rollback=${() => ask({ title: "Roll back?", action: "Roll back", text: "The generation that was active before will answer.",
 				does: () => change("index/rollback", undefined, "Rolled back.") })} />
@@ -80,19 +81,20 @@ function Active({ of, compact }) {
 }
 
 function Others({ of, activate, attempt, endTrial, rollback }) {
+	const kept = of.trial ? [of.trial, ...of.others] : of.others;
 	return html`<section class="panel" aria-labelledby="others-title">
 		<header><h2 id="others-title">Other generations</h2>
-			${of.others.length > 0 && html`<button type="button" onClick=${rollback}>Roll back</button>`}</header>
-		${of.trial && html`<${Notice} title="On trial:" action="End the trial" does=${endTrial}><code>${of.trial.id}</code>
-			${` (${modelName(of.trial.model)}, ${whole(Math.round(of.trial.memory_bytes / 2 ** 20))} MiB)`}<//>`}
-		${of.others.length === 0 && !of.trial && html`<p class="quiet">None is kept.</p>`}
-		${of.others.length > 0 && html`<${Scroll} name="Table of other generations"><table>
+			${kept.length > 0 && html`<button type="button" onClick=${rollback}>Roll back</button>`}</header>
+		${kept.length === 0 && html`<p class="quiet">None is kept.</p>`}
+		${kept.length > 0 && html`<${Scroll} name="Table of other generations"><table>
 			<thead><tr><th>Generation</th><th>Candidates</th><th>Model</th><th>Index</th>
 				<th>Built (UTC)</th><th><span class="unseen">Change</span></th></tr></thead>
-			<tbody>${of.others.map((each) => html`<tr key=${each.id}><th scope="row"><code>${each.id}</code></th>
+			<tbody>${kept.map((each) => html`<tr key=${each.id}><th scope="row"><code>${each.id}</code>
+				${each === of.trial && html` <span class="chip good">on trial, ${whole(Math.ceil(each.memory_bytes / 2 ** 20))} MiB</span>`}</th>
 				<td class="number">${whole(each.count)}</td><td>${modelName(each.model)} · ${each.model.architecture}</td><td>${each.index}</td>
 				<td><${Time} of=${each.built_at} /></td>
-				<td class="does"><button type="button" aria-label=${`Try ${each.id}`} onClick=${() => attempt(each.id)}>Try</button>
+				<td class="does">${each === of.trial ? html`<button type="button" onClick=${endTrial}>End the trial</button>`
+					: html`<button type="button" aria-label=${`Try ${each.id}`} onClick=${() => attempt(each.id)}>Try</button>`}
 					<button type="button" aria-label=${`Activate ${each.id}`} onClick=${() => activate(each.id)}>Activate</button></td></tr>`)}</tbody>
 		</table><//>`}
 		${of.refused.map(({ id, reason }) => html`<${Notice} key=${id} kind="warning" title=${`${id} is not served.`}>${reason}<//>`)}

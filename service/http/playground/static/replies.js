@@ -23,7 +23,7 @@ export function Replies({ answer, body, busy, use, wantsKey }) {
 			? html`<${Empty} title="No reply fits"><p>No candidate matches the filter.</p><//>`
 			: html`<h2 class="unseen">Replies</h2>
 				<ol class="replies">${results.map((result) => html`<${Reply} key=${result.id} of=${result} scales=${scales} use=${use}
-					why=${result.id === asked && html`<${Why} id=${result.id} answer=${answer} body=${body} wantsKey=${wantsKey} />`}
+					why=${result.id === asked && html`<${Why} key=${answer.request_id} id=${result.id} answer=${answer} body=${body} wantsKey=${wantsKey} />`}
 					askWhy=${() => askWhy(result.id === asked ? null : result.id)} />`)}</ol>
 				<p class="hint">A bar is what a part adds beyond the lowest of these replies. ${scales.lexical
 					? "late and lexical have one scale, so equal lengths are equal amounts." : ""} Scores have no zero.</p>`}
@@ -64,7 +64,7 @@ function Reply({ of, scales, use, why, askWhy }) {
 	return html`<li class="reply">
 		<p class="rank"><span class="unseen">Rank </span>${of.rank}</p>
 		<div class="said">
-			<p class="text" dir="auto" onClick=${askWhy}>${of.text}</p>
+			<p class="text" dir="auto" onClick=${() => getSelection().isCollapsed && askWhy()}>${of.text}</p>
 			<div class="about"><code>${of.id}</code>${about.map(([name, value]) =>
 				html`<span>${name}: <bdi>${typeof value === "string" ? value : JSON.stringify(value)}</bdi></span>`)}</div>
 		</div>

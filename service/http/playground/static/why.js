@@ -31,9 +31,9 @@ export function Why({ id, answer, body, wantsKey }) {
 	useEffect(() => {
 		const stop = new AbortController();
 		const candidates = beside.map((each) => ({ id: each.id }));
-		see((before) => ({ found: before.found }));
+		see((before) => ({ found: before.found, busy: true }));
 		call("POST", "explain", { ...said, candidates, against, codes: 8 }, stop.signal).then(
-			(found) => see({ found }),
+			(found) => (found.missing_ids.includes(against) ? compare("mean") : see({ found })),
 			(problem) => stop.signal.aborted || see({ problem }),
 		);
 		return () => stop.abort();
@@ -55,9 +55,11 @@ export function Why({ id, answer, body, wantsKey }) {
 	if (!found) return html`<div class="why"><${Notice} title="This reply is not there any more.">It was removed since.<//></div>`;
 	const code = found.codes?.find((each) => each.code === focus?.code);
 	const values = code ? code.tokens : focus?.token !== undefined ? pairs.map((row) => row[focus.token]) : found.relative ?? found.tokens;
+	const { cross } = answer.results.find((each) => each.id === id).scores;
+	const told = [found.tokens && `tokens ${fixed(sum(found.tokens))}`, found.words && `words ${signed(found.words.value)}`].filter(Boolean);
 	const what = code ? `What code ${code.code} adds` : focus?.token !== undefined
 		? `What adds with “${found.reply.tokens[focus.token].text}”` : "What speaks for this reply, and what against it";
-	return html`<div class="why">
+	return html`<div class=${seen.busy ? "why fading" : "why"} aria-busy=${seen.busy ? "true" : "false"}>
 		${seen.found.generation !== answer.generation && html`<${Notice} kind="warning" title="Another generation answers now.">
 			What follows is by that one; rank anew to see its replies.<//>`}
 		${seen.found.unexplained.map(({ part, why }) => html`<${Notice} title=${`Not told: ${part.replace("_", " ")}.`}>${why}<//>`)}
@@ -72,9 +74,39 @@ export function Why({ id, answer, body, wantsKey }) {
 				most=${most(found.reply_tokens)} pressed=${focus?.token === at} press=${() => focusToken(at)} />`)}</ol>`}
 		${found.codes && html`<${Codes} of=${found} focus=${focus?.code} look=${(one) => look(focus?.code === one ? null : { code: one })} />`}
 		${found.words && html`<${Words} of=${found.words} />`}
-		<p class="hint">${found.tokens && `Tokens add ${fixed(sum(found.tokens))}`}${found.words && `, words ${signed(found.words.value)}`}: ${`${fixed(found.explained)} of a score of ${fixed(found.score)}`}. A score has no zero, so the first picture shows what differs from other replies.
-			Each token has read its neighbours.</p>
+		<${LeftOut} id=${id} said=${said} reranked=${cross !== undefined} wantsKey=${wantsKey}
+			occluded=${seen.found.context.tokens.length > 0 && seen.found.unexplained.some(({ part }) => part !== "reply_tokens")} />
+		<p class="hint">${told.length > 0 && `Of the score ${fixed(found.score)}, ${fixed(found.explained)} is told: ${told.join(", ")}. `}
+			${cross !== undefined && `The order is by the reranker's own score, ${fixed(cross)}. `}
+			${values && `A score has no zero, so the first picture shows what differs from other replies.
+			Each token has read its neighbours.`}</p>
 	</div>`;
+}
+
+/** What a score loses without parts of the conversation, one at a time: for scores that are no sums. */
+function LeftOut({ id, said, reranked, occluded, wantsKey }) {
+	const [seen, see] = useState({});
+	const leaveOut = async (by) => {
+		see({ busy: true });
+		const ask = by === "tokens" ? { occlusion: true } : { cross: by };
+		try {
+			const { context, candidates: [{ occlusion, cross }] } = await call("POST", "explain", { ...said, candidates: [{ id }], codes: 0, ...ask });
+			const textOf = ({ turn, persona, start, end }) => // in characters, of which some are two for JavaScript
+				[...(persona === null ? said.context[turn].text : said.persona[persona])].slice(start, end).join("");
+			const parts = cross ? cross.units.map((unit) => ({ ...unit, text: textOf(unit) })) : context.tokens;
+			const drops = cross ? cross.units.map(({ drop }) => drop) : occlusion;
+			see({ by, parts: parts.filter((_, at) => drops[at] !== null), drops: drops.filter((drop) => drop !== null) });
+		} catch (problem) {
+			see({ problem });
+		}
+	};
+	const ways = [...(occluded ? ["tokens"] : []), ...(reranked ? ["turns", "words"] : [])];
+	if (!ways.length) return null;
+	return html`<header><h3>${`What the ${reranked && seen.by !== "tokens" ? "reranker's score" : "score"} loses without …`}</h3>
+			<p class="does">${ways.map((by) => html`<button disabled=${seen.busy} aria-pressed=${seen.by === by ? "true" : "false"}
+				onClick=${() => leaveOut(by)}>each of the ${by}</button> `)}</p></header>
+		${seen.problem && html`<${Failure} of=${seen.problem} wantsKey=${wantsKey} />`}
+		${seen.drops && html`<${Strip} tokens=${seen.parts} values=${seen.drops} context=${said.context} />`}`;
 }
 
 /** The conversation's tokens, turn by turn, with a number beneath each. */

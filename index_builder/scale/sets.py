@@ -1,0 +1,419 @@
+"""A store that is cut into parts: its sets, and which of them is active.
+
+STORE/CURRENT, HISTORY           which set is active: store/pointer.py
+STORE/sets/<id>/set.json         a set: the generation of each part; it never changes
+STORE/parts/<first>-<end>/       the part of a range of slots: a store of generations without CURRENT
+STORE/rejected/<id>/             rejected.jsonl: the bad rows of a set's pool
+STORE/building/                  what a build keeps while it runs: cutting.py
+STORE/build.lock, pointer.lock   who may build and switch: store/locks.py
+
+A part's generations are those of any store. Beside the other files they hold `order.bin`, the place of each row in the
+whole pool. Equal scores are ordered by it, so an answer does not depend on the number of parts.
+
+A set is complete: it is written once all its generations are published, and only then can CURRENT name it. No answer is
+made from two sets.
+"""
+
+import dataclasses
+import logging
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from polyrank.index_builder.errors import BuildBusy, GenerationCorrupt, GenerationError, GenerationNotFound, StoreWhole
+from polyrank.index_builder.scale.slots import SLOTS, Slots
+from polyrank.index_builder.store.generation import Generation, read_manifest
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.layout import (
+    GENERATIONS,
+    SETS,
+    TEMPORARY_PREFIX,
+    Stray,
+    entries,
+    is_in_parts,
+    why_not_plain,
+)
+from polyrank.index_builder.store.locks import build_lock, locked
+from polyrank.index_builder.store.manifest import MANIFEST_FILE, Manifest, ModelReference
+from polyrank.index_builder.store.pointer import Pointer
+from polyrank.index_builder.store.records import record, sealed, unsealed
+from polyrank.index_builder.time_ids import is_time_id, new_time_id
+from polyrank.model.durable import make_directory, rename_durably, sync_tree
+from polyrank.model.errors import InvalidInput, shortage_in
+from polyrank.model.representations import LateRows
+
+FORMAT_VERSION = 1
+SET_FILE = "set.json"
+PARTS = "parts"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a set.
+
+    Attributes:
+        first_slot, end_slot: its range of slots, without the end.
+        generation: the id of its generation in the part's store.
+        manifest: the sha256 of the generation's manifest.json, which holds those of all other files.
+        count: of its candidates.
+    """
+
+    first_slot: int
+    end_slot: int
+    generation: str
+    manifest: str
+    count: int
+
+    @property
+    def slots(self) -> Slots:
+        """Its range of slots."""
+        return Slots(self.first_slot, self.end_slot)
+
+    @property
+    def name(self) -> str:
+        """The name of its directory."""
+        return self.slots.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartSet:
+    """The generations of all parts that are served together.
+
+    Attributes:
+        created_at: ISO 8601, UTC.
+        model, backend, precision, dim, late, dtype: of every part; see `Manifest`.
+        parts: by their slots, ascending; together they have all of them.
+    """
+
+    id: str
+    created_at: str
+    model: ModelReference
+    backend: str
+    precision: str
+    dim: int
+    dtype: str
+    late: LateRows | None
+    parts: list[Part]
+
+    @property
+    def count(self) -> int:
+        """The number of candidates."""
+        return sum(part.count for part in self.parts)
+
+    def to_json(self) -> bytes:
+        """The content of `set.json`."""
+        return sealed({"format_version": FORMAT_VERSION, "slots": SLOTS, **dataclasses.asdict(self)})
+
+    @classmethod
+    def from_json(cls, content: bytes, set_id: str) -> "PartSet":
+        """Read the content of `set.json` of the set with this id.
+
+        Raises:
+            GenerationCorrupt: anything is missing, unknown, of another type or out of bounds, it is of another set or a
+                newer format, or its checksum does not fit.
+        """
+        try:
+            body = unsealed(content, FORMAT_VERSION)
+            del body["format_version"]
+            if body.pop("slots", None) != SLOTS:
+                raise ValueError(f"its slots are not {SLOTS}")
+            read = record(cls, body, "set", {"late": _late})
+            _check(read, set_id)
+        except ValueError as error:
+            raise GenerationCorrupt(set_id, f"{SET_FILE}: {error}") from error
+        return read
+
+
+def _late(value: object) -> LateRows | None:
+    return None if value is None else record(LateRows, value, "late")
+
+
+def _check(read: PartSet, set_id: str) -> None:
+    if read.id != set_id:
+        raise ValueError(f"is that of set {read.id}")
+    ends = [0, *(part.end_slot for part in read.parts)]
+    if [part.first_slot for part in read.parts] != ends[:-1] or ends[-1] != SLOTS or sorted(set(ends)) != ends:
+        raise ValueError("its parts do not have every slot once")
+    if not all(is_time_id(part.generation) and part.count > 0 for part in read.parts):
+        raise ValueError("a part names no generation, or one without candidates")
+
+
+class SetStore:
+    """The sets under a directory; several threads and processes may call every method.
+
+    Raises:
+        StoreWhole: the directory is a store that is not cut into parts.
+    """
+
+    def __init__(self, root: Path) -> None:
+        if (root / GENERATIONS).is_dir() and not is_in_parts(root):
+            raise StoreWhole(root)
+        self.root, self._sets = root, root / SETS
+        self._pointer = Pointer(root)
+
+    # What there is.
+
+    def ids(self) -> list[str]:
+        """The published sets, oldest first."""
+        return entries(self._sets).published
+
+    def strays(self) -> list[Stray]:
+        """What lies among the sets and is not of the store; it is left alone."""
+        return entries(self._sets).strays
+
+    def current(self) -> str | None:
+        """The active set's id; see `Pointer.current`."""
+        return self._pointer.current()
+
+    def current_or_none(self) -> str | None:
+        """The active set's id; None also where CURRENT is damaged."""
+        return self._pointer.current_or_none()
+
+    def stamp(self) -> tuple[int, int] | None:
+        """A value that changes with every activation; see `Pointer.stamp`."""
+        return self._pointer.stamp()
+
+    def history(self) -> list[str]:
+        """The sets that rollbacks can reach; the next one last."""
+        return self._pointer.history(self.ids())
+
+    def path(self, set_id: str) -> Path:
+        """The directory of a set. Raises GenerationNotFound if the text does not have the form of an id."""
+        if not is_time_id(set_id):
+            raise GenerationNotFound(f"{set_id[:80]!r} is not the id of a set; polyrank shards status shows them")
+        return self._sets / set_id
+
+    def read(self, set_id: str) -> PartSet:
+        """Read a set, without looking at its parts.
+
+        Raises:
+            GenerationNotFound: there is none with this id.
+            GenerationCorrupt: its file is missing or damaged.
+            Shortage: it cannot be read at the moment.
+        """
+        path = self.path(set_id)
+        if not path.is_dir() or why_not_plain(path, is_directory=True):
+            raise GenerationNotFound(f"no set {set_id} in {self.root}")
+        try:
+            content = (path / SET_FILE).read_bytes()
+        except OSError as error:
+            raise shortage_in(error) or GenerationCorrupt(set_id, f"{SET_FILE}: {error.strerror}") from error
+        return PartSet.from_json(content, set_id)
+
+    def active(self) -> PartSet:
+        """Read the active set.
+
+        Raises:
+            GenerationNotFound: none is active, or the one that CURRENT names is gone.
+            GenerationCorrupt, Shortage: see `current` and `read`.
+        """
+        current = self.current()
+        if current is None:
+            raise GenerationNotFound(f"no set of {self.root} is active; polyrank build --shards makes one")
+        return self.read(current)
+
+    def part(self, slots: Slots) -> GenerationStore:
+        """The store of a part's generations."""
+        return GenerationStore(self.root / PARTS / slots.name)
+
+    def manifest(self, part: Part) -> Manifest:
+        """Read the manifest of a part's generation.
+
+        Raises:
+            GenerationNotFound, GenerationCorrupt, Shortage: see `read_manifest`; also if it is not the one that was in
+                the part when the set was made.
+        """
+        directory = self.part(part.slots).path(part.generation)
+        manifest = read_manifest(directory)
+        if sha256((directory / MANIFEST_FILE).read_bytes()).hexdigest() != part.manifest:
+            raise GenerationCorrupt(part.generation, f"{MANIFEST_FILE} is not the one that its set knows")
+        return manifest
+
+    def described(self, made: PartSet) -> Manifest:
+        """Describe a set as a generation; index and recall are those of the part with the lowest recall.
+
+        Errors as `manifest`.
+        """
+        worst = min(map(self.manifest, made.parts), key=lambda each: float(each.recall["recall@10"] or 0.0))
+        return dataclasses.replace(worst, id=made.id, created_at=made.created_at, count=made.count, revision=0)
+
+    def open(self, part: Part, *, verify: bool = True) -> Generation:
+        """Open a part's generation; errors as `manifest` and `Generation.open`."""
+        self.manifest(part)
+        opened = self.part(part.slots).open(part.generation, verify=verify)
+        if opened.order is None:
+            opened.close()
+            raise GenerationCorrupt(part.generation, "it does not hold the order of its rows in the pool")
+        return opened
+
+    def verify(self, set_id: str) -> PartSet:
+        """Check every byte of a set's parts.
+
+        Raises:
+            GenerationNotFound, GenerationCorrupt, Shortage: of the set, or of the first part that is not as it was; the
+                message names the part.
+        """
+        read = self.read(set_id)
+        for part in read.parts:
+            try:
+                self.open(part).close()
+            except GenerationError as error:
+                raise GenerationCorrupt(set_id, f"part {part.name}: {error}") from error
+        return read
+
+    def rejected_log(self, set_id: str) -> Path:
+        """The path of the list of bad rows in a set's pool; it exists if there were any."""
+        return self.root / "rejected" / set_id / "rejected.jsonl"
+
+    # Switching.
+
+    def activate(self, set_id: str) -> None:
+        """Verify a set, then make it the active one; errors as `verify` and `make_active`."""
+        self.verify(set_id)
+        self.make_active(set_id)
+
+    def make_active(self, set_id: str) -> None:
+        """Make a set the active one; the caller has checked its parts.
+
+        Raises:
+            GenerationNotFound: it was removed meanwhile.
+            StoreBusy: another process holds pointer.lock for too long.
+        """
+        with self._changing():
+            if set_id not in self.ids():
+                raise GenerationNotFound(f"set {set_id} has just been removed")
+            self._pointer.advance(set_id)
+
+    def rollback(self) -> str:
+        """Verify the set that was active before the current one, then go back to it; returns its id.
+
+        Raises:
+            GenerationNotFound: none was active before, or all have been removed.
+            GenerationCorrupt, Shortage: it cannot be served; nothing changes.
+        """
+        while True:
+            history = self.history()
+            if not history:
+                raise GenerationNotFound(f"no earlier set to roll back to in {self.root}")
+            self.verify(history[-1])
+            if self.go_back(history[-1]):
+                return history[-1]
+
+    def go_back(self, set_id: str) -> bool:
+        """Go back to a set that the caller has checked, provided that it is still the last of `history`.
+
+        Returns False if another process has switched meanwhile. Errors as `make_active`.
+        """
+        with self._changing():
+            if self.history()[-1:] != [set_id]:
+                return False
+            self._pointer.go_back(set_id)
+            return True
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        make_directory(self.root)
+        with locked(self.root / "pointer.lock"):
+            yield
+
+    # Building.
+
+    @contextmanager
+    def building(self) -> Iterator[None]:
+        """Be the only builder of this store for the block; raises BuildBusy if another one is at work."""
+        make_directory(self.root)
+        with build_lock(self.root):
+            yield
+
+    def new_id(self, fingerprint: str) -> str:
+        """Make an id that sorts after every other of the store."""
+        strays = [stray.path.name for stray in self.strays() if is_time_id(stray.path.name)]
+        return new_time_id([*self.ids(), *strays], fingerprint[:8])
+
+    def publish(self, made: PartSet) -> None:
+        """Write a set whose generations are published; the caller is the builder."""
+        temporary = self._sets / f"{TEMPORARY_PREFIX}{made.id}"
+        make_directory(temporary)
+        (temporary / SET_FILE).write_bytes(made.to_json())
+        sync_tree(temporary)
+        with self._changing():
+            rename_durably(temporary, self.path(made.id))
+
+    # Collecting.
+
+    def gc(self, keep: int = 2) -> list[str]:
+        """Remove old sets, and the generations that no set names. Returns the ids of the sets removed.
+
+        Which sets stay: see `Pointer.expired`. Generations stay while somebody builds.
+
+        Raises:
+            GenerationCorrupt: CURRENT or a set that stays is damaged; no generation is removed.
+            StoreBusy: another process holds a lock for too long; the next collection continues.
+        """
+        with self._changing():
+            removed = self._pointer.expired(self.ids(), keep)
+            for set_id in removed:
+                temporary = self._sets / f"{TEMPORARY_PREFIX}{set_id}"
+                rename_durably(self.path(set_id), temporary)
+                shutil.rmtree(temporary)
+        with suppress(BuildBusy), self.building():
+            self.remove_unnamed()
+        return removed
+
+    def remove_unnamed(self) -> None:
+        """Remove the generations that no set names, parts without any, and logs of bad rows older than all sets.
+
+        The caller is the builder.
+
+        Raises:
+            GenerationCorrupt: a set is damaged, so what it names is not known; nothing is removed.
+            StoreBusy: another process holds a lock for too long; the next call continues.
+        """
+        for temporary in entries(self._sets).temporary:
+            shutil.rmtree(temporary)
+        ids = self.ids()
+        for directory in (self.root / "rejected").glob("*"):
+            is_old = ids and is_time_id(directory.name) and directory.name < ids[0]
+            if is_old and why_not_plain(directory, is_directory=True) is None:
+                shutil.rmtree(directory)
+        named: dict[str, set[str]] = {}
+        for set_id in ids:
+            for part in self.read(set_id).parts:
+                named.setdefault(part.name, set()).add(part.generation)
+        for directory in sorted((self.root / PARTS).glob("*-*")):
+            if why_not_plain(directory, is_directory=True) is not None:
+                log.warning("left aside, because it is not of the store: %s", directory)
+            elif directory.name not in named:
+                shutil.rmtree(directory)
+            else:
+                store = GenerationStore(directory)
+                store.remove([each for each in store.ids() if each not in named[directory.name]])
+
+
+def part_of(slots: Slots, store: GenerationStore, generation: str) -> Part:
+    """Describe the generation of a part that was just built for its set; errors as `read_manifest`."""
+    directory = store.path(generation)
+    manifest = read_manifest(directory)
+    digest = sha256((directory / MANIFEST_FILE).read_bytes()).hexdigest()
+    return Part(slots.first, slots.end, generation, digest, manifest.count)
+
+
+def set_of(set_id: str, created_at: str, manifests: Sequence[Manifest], parts: Sequence[Part]) -> PartSet:
+    """Describe a set of parts, given the manifests of their generations.
+
+    Raises:
+        InvalidInput: they are of different models or kinds of vectors.
+    """
+    facts: list[dict[str, Any]] = [
+        {name: getattr(each, name) for name in ("model", "backend", "precision", "dim", "dtype", "late")}
+        for each in manifests
+    ]
+    if any(each != facts[0] for each in facts):
+        raise InvalidInput("the parts of a set are of different models or kinds of vectors")
+    return PartSet(id=set_id, created_at=created_at, parts=list(parts), **facts[0])

@@ -1,0 +1,88 @@
+"""Records of facts as JSON with a checksum of their own, read strictly.
+
+What is missing, unknown or flipped is noticed.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+import orjson
+
+T = TypeVar("T")
+
+
+def sealed(body: Mapping[str, Any]) -> bytes:
+    """Write fields as JSON, with the sha256 of the others among them."""
+    return _dumped({**body, "sha256": sha256(_dumped(body)).hexdigest()})
+
+
+def unsealed(content: bytes, newest: int) -> dict[str, Any]:
+    """Read what `sealed` wrote, up to the format `newest`; the field "format_version" says which it is.
+
+    Raises:
+        ValueError: it is of a newer format, or its checksum does not fit.
+    """
+    body = orjson.loads(content)
+    if not isinstance(body, dict):
+        raise ValueError("is no JSON object")
+    version = body.get("format_version")
+    # First of all: a newer format may differ in everything else.
+    if type(version) is int and version > newest:
+        raise ValueError(f"format {version} is newer than this polyrank reads ({newest}); upgrade polyrank")
+    if type(version) is not int or version < 1:
+        raise ValueError(f"format_version must be within 1..{newest}")
+    body.pop("sha256", None)
+    if content != sealed(body):
+        raise ValueError("its checksum does not fit its content")
+    return body
+
+
+def _dumped(body: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(body, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE)
+
+
+def record(
+    cls: type[T], value: object, where: str, readers: Mapping[str, Callable[[object], object]] | None = None
+) -> T:
+    """Read a dataclass from a JSON object with exactly its fields; `readers` read those whose type does not say enough.
+
+    `where` names the object in messages.
+
+    Raises:
+        ValueError: a field is missing, unknown or of another type.
+    """
+    if not isinstance(value, dict):
+        raise ValueError(f"{where} must be an object")
+    kinds = get_type_hints(cls)
+    if missing := sorted(set(kinds) - set(value)):
+        raise ValueError(f"{missing[0]} is missing")
+    if unknown := sorted(set(value) - set(kinds)):
+        raise ValueError(f"{unknown[0]} is unknown")
+    readers = readers or {}
+    return cls(
+        **{
+            name: readers[name](value[name]) if name in readers else _typed(kind, value[name], name)
+            for name, kind in kinds.items()
+        }
+    )
+
+
+def _typed(kind: Any, value: object, name: str) -> Any:
+    """Read a value of a dataclass's, a dictionary's, a list's or a plain type."""
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+        return record(kind, value, name)
+    if get_origin(kind) is dict:
+        return {key: _typed(get_args(kind)[1], each, key) for key, each in exactly(dict, value, name).items()}
+    if get_origin(kind) is list:
+        return [_typed(get_args(kind)[0], each, name) for each in exactly(list, value, name)]
+    return exactly(kind, value, name)
+
+
+def exactly(kind: Any, value: object, name: str) -> Any:
+    """The value, if it is of exactly this type: True is no int, 1 is no float. Raises ValueError."""
+    if type(value) not in (get_args(kind) if isinstance(kind, UnionType) else (kind,)):
+        raise ValueError(f"{name} must be of type {getattr(kind, '__name__', kind)}")
+    return value

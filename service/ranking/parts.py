@@ -1,0 +1,174 @@
+"""What is served of a pool that is cut into parts: the model and a set, but no vectors. Shards hold these.
+
+A request keeps the set that it began with; the set's id travels in every call of a shard, so no answer mixes two sets.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.scale.sets import PartSet
+from polyrank.index_builder.store.manifest import Manifest
+from polyrank.index_builder.store.words import Words
+from polyrank.model.representations import Representations
+from polyrank.model.text.assembly import Conversation
+from polyrank.service.caching.vector_cache import TextCache
+from polyrank.service.errors import ShardsMissing
+from polyrank.service.live.models import LateScorer
+from polyrank.service.live.serving import SearchStatus, Serving
+from polyrank.service.observe.labels import Plan
+from polyrank.service.ranking.values import RankRequest
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PoolFound:
+    """The best candidates of the parts that answered.
+
+    Attributes:
+        order: their places in the pool, best first, (n,); equal scores are in this order.
+        places: of each the number of its part in the set, and its row there, (n, 2).
+        scores: (n,).
+        lexical: the parts of the scores by words, (n,); None: they do not count.
+        looked_at: how many candidates were scored or searched to find them.
+        bound: no other candidate of these parts scores more than this; -inf: there is no other.
+        missing: the numbers of the parts that did not answer.
+        reduced: fewer candidates were retrieved than asked for, because time was short.
+    """
+
+    order: Rows
+    places: NDArray[np.int64]
+    scores: NDArray[np.float32]
+    lexical: NDArray[np.float32] | None
+    looked_at: int
+    bound: float
+    plan: Plan
+    missing: frozenset[int]
+    reduced: bool
+
+
+class Fetched(NamedTuple):
+    """What parts gave of the candidates asked for: which of them (n,), as positions, ascending, and what is stored."""
+
+    positions: Rows
+    candidates: list[Candidate]
+    made: Representations | None
+
+
+class Known(NamedTuple):
+    """What parts hold of candidates asked for by their ids.
+
+    Attributes:
+        positions: of the ids that are there, (n,), ascending.
+        candidates: with these ids.
+        made: what is stored of them.
+        words: what words say for them, (n,); None: they do not count, or were not asked for.
+        longest: a length that no vector of the parts exceeds.
+        missing: see `PoolFound`; the ids of these parts are not there.
+    """
+
+    positions: Rows
+    candidates: list[Candidate]
+    made: Representations
+    words: NDArray[np.float32] | None
+    longest: float
+    missing: frozenset[int]
+
+
+class PoolParts(Protocol):
+    """Asks the shards that hold the parts of sets."""
+
+    def searched(self, made: PartSet, missing: Collection[int]) -> float:
+        """Return the share of a set's candidates that all but the missing parts hold, given by their numbers.
+
+        Raises:
+            ShardsMissing: it is too small for an answer.
+        """
+
+    async def search(self, made: PartSet, request: RankRequest, codes: NDArray[np.float32]) -> PoolFound:
+        """Find the best `request.depth` candidates for context vectors (M, D).
+
+        Raises:
+            ShardsMissing: see `searched`.
+            VectorsDamaged: stored vectors gave a score that cannot be.
+        """
+
+    async def fetch(self, made: PartSet, places: NDArray[np.int64], with_vectors: bool, deadline: float) -> Fetched:
+        """Fetch candidates by their places (n, 2), or with vectors what is stored of them and no texts."""
+
+    async def known(
+        self, made: PartSet, ids: Sequence[str], conversation: Conversation | None, deadline: float
+    ) -> Known:
+        """Fetch candidates by their ids; with a conversation also what words say for them.
+
+        Raises:
+            ShardsMissing: see `searched`; also where none was found and some may be on the missing parts.
+        """
+
+
+class SetFacts(NamedTuple):
+    """What a set says of itself, as a generation does.
+
+    Attributes:
+        manifest: as that of a generation; index and recall are those of the part with the lowest recall.
+        words: how words count, with the statistics of the whole pool; the table is that of the first part.
+    """
+
+    id: str
+    manifest: Manifest
+    words: Words | None
+
+
+@dataclass(frozen=True, slots=True)
+class SetSnapshot:
+    """How many candidates a set has, and that it was not updated: parts never are."""
+
+    count: int
+    revision: int = 0
+    changes: int = 0
+    added: Sequence[int] = ()
+    removed: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SetServing:
+    """What a request is answered from, as `Serving`, where shards hold the pool.
+
+    Attributes:
+        made: the set.
+        generation, snapshot: what it says of itself.
+        ranker: the model that made the vectors.
+        parts: asks the shards.
+        texts: vectors of texts that came with earlier requests; None: every text is encoded.
+        search_status: how shards find candidates.
+        loaded_at: seconds since the epoch.
+    """
+
+    made: PartSet
+    generation: SetFacts
+    snapshot: SetSnapshot
+    ranker: LateScorer
+    parts: PoolParts
+    texts: TextCache | None
+    search_status: SearchStatus
+    loaded_at: float
+    checksum: int = 0
+
+
+# What is served of a store of either kind.
+Served = Serving | SetServing
+
+
+def share_without(made: PartSet, missing: Collection[int]) -> float:
+    """Return the share of a set's candidates that is on other parts than these, given by their numbers."""
+    return (made.count - sum(made.parts[part].count for part in missing)) / made.count
+
+
+def shards_missing(made: PartSet, missing: Collection[int]) -> ShardsMissing:
+    """Return the error that names missing parts, given by their numbers."""
+    return ShardsMissing([made.parts[part].name for part in sorted(missing)], share_without(made, missing))

@@ -1,0 +1,241 @@
+"""Which replica of a part is asked, and what happens if it is slow or gone. For the event loop's thread.
+
+A call goes to the replica with the fewest calls in progress. If there is no answer after a while, another replica is
+asked as well (a hedge), and the first answer counts. Hedges are at most a tenth of all calls, so that slowness of all
+replicas does not double their load.
+
+Who fails, answers after a hedge of its own, or lets a call wait until its time is over, and for LATE_SECONDS at least,
+gets a strike: it is not asked for half a second, and for twice as long with every further strike. Then one call tries
+it. Where all replicas of a part are struck, the part is missing at once: nobody waits for it. A caller who allows
+little time makes no replica look slow to others.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from polyrank.service.scale.calls import LATE, LOST, Replica, ReplicaLost, Reply
+
+STRIKE_SECONDS, LONGEST_STRIKE_SECONDS = 0.5, 30.0
+LATE_SECONDS = 1.0
+HEDGED_SHARE = 0.1
+# Hedges that may come at once, after many calls without any.
+MOST_SAVED = 10.0
+# Until so many calls were timed, this delay stands for their 95th percentile.
+FEWEST_TIMED, FIRST_DELAY = 20, 0.1
+_TIMED = 256
+# A call that nobody waits for any more counts as in progress for so long at most.
+LONGEST_CALL_SECONDS = 60.0
+
+Arguments = Callable[[], tuple[Any, ...]]
+
+log = logging.getLogger(__name__)
+
+
+class PartMissing(Exception):  # what happened, not what went wrong
+    """No replica of a part answers in time."""
+
+
+class Watch(Protocol):
+    """Is told what happens; see the metrics of the same names."""
+
+    def observe_shard(self, part: str, seconds: float) -> None:
+        """A call was answered after so long."""
+
+    def count_shard_call(self, part: str, result: str) -> None:
+        """A call ended: "ok", "lost", "gone", "damaged", "short" or "refused"; or "late": nobody waits for it any more.
+
+        A late call is counted once more when it ends.
+        """
+
+    def count_hedge(self, won: bool) -> None:
+        """A hedge answered first, or did not."""
+
+    def show_struck(self, part: str, replicas: int) -> None:
+        """So many replicas of a part are struck."""
+
+
+class _Asked:
+    """A replica, and what is known of it."""
+
+    def __init__(self, replica: Replica) -> None:
+        self.replica = replica
+        self.in_progress = self.strikes = 0
+        self.struck_until = 0.0
+        self.tried = False  # a call is under way that tries it after a strike
+
+    def may_be_asked(self, now: float) -> bool:
+        return self.strikes == 0 or (now >= self.struck_until and not self.tried)
+
+
+class Asking:
+    """Asks the replicas of parts.
+
+    Args:
+        watch: is told what happens.
+        hedge_s: after how long a second replica is asked; 0: the 95th percentile of the times seen.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, watch: Watch, hedge_s: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._watch, self._hedge_s, self._clock = watch, hedge_s, clock
+        self._asked: Mapping[str, Sequence[_Asked]] = {}
+        self._times: deque[float] = deque(maxlen=_TIMED)
+        self._saved = 1.0  # hedges
+        self._calls: set[asyncio.Task[Reply]] = set()
+
+    def serve_with(self, replicas: Mapping[str, Sequence[Replica]]) -> None:
+        """Set the replicas of each part; what is known of those that stay is kept. May be called from any thread."""
+        known = {id(each.replica): each for of_part in self._asked.values() for each in of_part}
+        self._asked = {
+            part: [known.get(id(each)) or _Asked(each) for each in of_part] for part, of_part in replicas.items()
+        }
+
+    def replicas(self, part: str) -> int:
+        """How many replicas a part has."""
+        return len(self._asked.get(part, ()))
+
+    def forgive(self, part: str, replica: Replica) -> None:
+        """Ask a replica again, which has just been given what it lacked. May be called from any thread."""
+        for one in self._asked.get(part, ()):
+            if one.replica is replica:
+                one.strikes = 0
+        self._show(part)
+
+    async def ask(self, part: str, method: str, arguments: Arguments, deadline: float) -> Any:
+        """Call a method of a shard that holds a part, and return its value.
+
+        Args:
+            part: the part's name.
+            method: of `Body`.
+            arguments: makes the arguments of a call; called once for each.
+            deadline: on the clock; `inf`: there is none.
+
+        Raises:
+            PartMissing: no replica answers in time.
+        """
+        tried: list[_Asked] = []
+        running: dict[asyncio.Task[Reply], _Asked] = {}
+        hedge: _Asked | None = None
+        began, why = self._clock(), "every replica was struck lately"
+        self._saved = min(MOST_SAVED, self._saved + HEDGED_SHARE)
+        hedge_at = began + self._delay()
+        while True:
+            if not running:
+                one = self._choose(part, tried)
+                if one is None:
+                    raise PartMissing(f"part {part}: {why}")
+                tried.append(one)
+                running[self._start(one, part, method, arguments, deadline)] = one
+            now = self._clock()
+            until = min(deadline, hedge_at if hedge is None else math.inf)
+            done, _ = await asyncio.wait(
+                running,
+                timeout=None if math.isinf(until) else max(0.0, until - now),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            for task in done:
+                one, reply = running.pop(task), task.result()
+                if reply.error is None:
+                    self._took(part, one, began, running, hedge)
+                    return reply.value
+                why = reply.error
+            now = self._clock()
+            if now >= deadline:
+                self._give_up(part, running.values(), now - began)
+                raise PartMissing(f"part {part}: no answer in time")
+            if hedge is None and running and now >= hedge_at:
+                hedge_at = math.inf
+                if self._saved >= 1 and (other := self._choose(part, tried)) is not None:
+                    self._saved -= 1
+                    hedge = other
+                    tried.append(other)
+                    running[self._start(other, part, method, arguments, deadline)] = other
+
+    def _took(
+        self,
+        part: str,
+        one: _Asked,
+        began: float,
+        running: Mapping[asyncio.Task[Reply], _Asked],
+        hedge: _Asked | None,
+    ) -> None:
+        """Take in that a replica has answered, and strike those that it overtook."""
+        seconds = self._clock() - began
+        self._times.append(seconds)
+        self._watch.observe_shard(part, seconds)
+        if hedge is not None:
+            self._watch.count_hedge(one is hedge)
+            if one is hedge:
+                for slow in running.values():
+                    self._strike(part, slow)
+
+    def _give_up(self, part: str, late: Iterable[_Asked], seconds: float) -> None:
+        """Take in that the time of a call is over after so long."""
+        for one in late:
+            self._watch.count_shard_call(part, LATE)
+            if seconds >= LATE_SECONDS:
+                self._strike(part, one)
+
+    def _delay(self) -> float:
+        if self._hedge_s:
+            return self._hedge_s
+        return FIRST_DELAY if len(self._times) < FEWEST_TIMED else float(np.percentile(self._times, 95))
+
+    def _choose(self, part: str, without: Sequence[_Asked]) -> _Asked | None:
+        """Return who is to be asked; one whose strike is over goes first, to be tried."""
+        now = self._clock()
+        able = [each for each in self._asked.get(part, ()) if each not in without and each.may_be_asked(now)]
+        return min(able, key=lambda each: (each.strikes == 0, each.in_progress), default=None)
+
+    def _start(
+        self, one: _Asked, part: str, method: str, arguments: Arguments, deadline: float
+    ) -> "asyncio.Task[Reply]":
+        one.in_progress += 1  # now, not when the task begins: the next call must see it
+        one.tried = one.strikes > 0
+        task = asyncio.get_running_loop().create_task(self._call(one, part, method, arguments(), deadline))
+        self._calls.add(task)  # it goes on if nobody waits for it any more
+        task.add_done_callback(self._calls.discard)
+        return task
+
+    async def _call(self, one: _Asked, part: str, method: str, arguments: tuple[Any, ...], deadline: float) -> Reply:
+        left = min(deadline - self._clock(), LONGEST_CALL_SECONDS)
+        try:
+            async with asyncio.timeout(LONGEST_CALL_SECONDS):
+                reply = await one.replica.ask(method, arguments, left)
+        except (ReplicaLost, TimeoutError) as error:
+            reply = Reply(None, str(error) or "no answer", LOST)
+        finally:
+            one.in_progress -= 1
+            one.tried = False
+        self._watch.count_shard_call(part, reply.kind or "ok")
+        if reply.error is not None:
+            if reply.kind != LATE:
+                self._strike(part, one)
+            fields = {"part": part, "replica": one.replica.name, "method": method, "why": reply.error}
+            log.warning("a shard gave no answer", extra={"fields": fields})
+        elif one.strikes and self._clock() >= one.struck_until:
+            one.strikes = 0
+            self._show(part)
+        return reply
+
+    def _strike(self, part: str, one: _Asked) -> None:
+        seconds = min(LONGEST_STRIKE_SECONDS, STRIKE_SECONDS * 2 ** min(one.strikes, 16))
+        one.strikes, one.struck_until = one.strikes + 1, self._clock() + seconds
+        self._show(part)
+
+    def _show(self, part: str) -> None:
+        self._watch.show_struck(part, sum(each.strikes > 0 for each in self._asked.get(part, ())))
+
+    async def close(self) -> None:
+        """Wait for nobody any more."""
+        calls = [*self._calls]
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)

@@ -1,0 +1,136 @@
+"""What front and shards say to each other. All of it can be pickled."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.index_builder.pool.rows import Candidate
+from polyrank.model.representations import Representations
+from polyrank.model.text.assembly import Conversation
+from polyrank.service.live.serving import SearchStatus
+from polyrank.service.observe.labels import Plan
+from polyrank.service.ranking.values import RankRequest
+
+Rows = NDArray[np.int64]
+# Kinds of errors of `Reply` that say nothing of the part that was asked for, and pass.
+LATE, LOST, SHORT = "late", "lost", "short"
+
+
+class Holding(NamedTuple):
+    """A part of a set, which a shard holds or is to hold."""
+
+    set_id: str
+    part: str
+
+
+class Query(NamedTuple):
+    """What one request looks for: its request, without a deadline, and its context vectors (M, D)."""
+
+    request: RankRequest
+    codes: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartFound:
+    """The best candidates of a part for one query; see `PoolFound`.
+
+    Attributes:
+        rows: in the part, (n,).
+    """
+
+    order: Rows
+    rows: Rows
+    scores: NDArray[np.float32]
+    lexical: NDArray[np.float32] | None
+    looked_at: int
+    bound: float
+    plan: Plan
+    reduced: bool
+
+
+class PartStored(NamedTuple):
+    """What a part holds of the candidates asked for.
+
+    Attributes:
+        positions: of those that are there, among those asked for, (n,), ascending.
+        candidates: empty where only vectors were asked for.
+        made: what is stored of them; None: it was not asked for.
+        words: what words say for them, (n,); None: they do not count, or were not asked for.
+        longest: a length that no vector of the part exceeds.
+    """
+
+    positions: Rows
+    candidates: list[Candidate]
+    made: Representations | None
+    words: NDArray[np.float32] | None
+    longest: float
+
+
+class Wanted(NamedTuple):
+    """Which candidates of a part are asked for, and what of them.
+
+    Attributes:
+        rows: in the part; None: `ids` say which.
+        conversation: also tell what words say after it.
+    """
+
+    rows: Rows | None
+    ids: tuple[str, ...] = ()
+    with_candidates: bool = True
+    with_vectors: bool = False
+    conversation: Conversation | None = None
+
+
+class Reply(NamedTuple):
+    """What a shard answers.
+
+    Errors travel as values, so that a transport need not know how to rebuild them.
+
+    Attributes:
+        value: what the method returned; None after an error.
+        error: why there is none; None: there is.
+        kind: "gone": the shard does not hold the part. LATE: the time was over before its turn. "damaged": a stored
+            vector gave a score that cannot be. LOST: the shard was not reached. SHORT: its machine lacks something.
+            "refused": any other error. Empty: there was none.
+    """
+
+    value: Any = None
+    error: str | None = None
+    kind: str = ""
+
+
+class Prepared(NamedTuple):
+    """A part that a shard is ready to search, and how it finds candidates."""
+
+    candidates: int
+    status: SearchStatus
+
+
+class ReplicaLost(Exception):  # what happened, not what went wrong
+    """The process of a shard ended, or cannot be reached."""
+
+
+class Replica(Protocol):
+    """One shard process that holds a part; there may be several for each."""
+
+    @property
+    def name(self) -> str:
+        """Which one it is, in logs."""
+
+    async def ask(self, method: str, arguments: tuple[Any, ...], left_s: float) -> Reply:
+        """Call a method of the shard's `Body` for a request that has so much time left; raises ReplicaLost."""
+
+    def control(self, method: str, arguments: tuple[Any, ...], within_s: float) -> Reply:
+        """Call a method beside the event loop, and wait; raises ReplicaLost, also where it takes longer."""
+
+
+class Shards(Protocol):
+    """Starts and ends shards."""
+
+    def start(self, part: str, number: int) -> Replica:
+        """Start the replica of a part with this number, counted from 0; it holds nothing yet."""
+
+    def stop(self, replica: Replica) -> None:
+        """End a replica."""

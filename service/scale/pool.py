@@ -1,0 +1,209 @@
+"""Asks the parts of a set for one request, and makes one answer of theirs. For the event loop's thread."""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.scale.sets import Part, PartSet
+from polyrank.index_builder.scale.slots import slots_of
+from polyrank.model.representations import Representations
+from polyrank.model.text.assembly import Conversation
+from polyrank.service.caching.redis_server import Budget
+from polyrank.service.ranking.parts import Fetched, Known, PoolFound, shards_missing, share_without
+from polyrank.service.ranking.stages import ANSWER_SECONDS
+from polyrank.service.ranking.values import RankRequest
+from polyrank.service.scale.asking import Asking, PartMissing
+from polyrank.service.scale.calls import Holding, PartFound, PartStored, Query, Wanted
+from polyrank.service.scale.merge import merged
+
+# Searches that share a call.
+MOST_SHARED = 16
+# A part may take so much of the time left for a search; the rest is for fetching what was found.
+SHARE_OF_TIME = 0.8
+
+
+class WatchPool(Protocol):
+    """Is told what happens."""
+
+    def observe_searched(self, share: float) -> None:
+        """The parts that answered a search hold this share of the pool."""
+
+
+class _Shared:
+    """The searches of one part of a set: those that wait share a call."""
+
+    def __init__(self, asking: Asking, holding: Holding) -> None:
+        self._asking, self._holding = asking, holding
+        self._waiting: list[tuple[Query, float, asyncio.Future[PartFound]]] = []
+        self._calls: set[asyncio.Task[None]] = set()
+
+    async def search(self, query: Query, deadline: float) -> PartFound:
+        """Find the best candidates of the part; raises PartMissing."""
+        own: asyncio.Future[PartFound] = asyncio.get_running_loop().create_future()
+        self._waiting.append((query, deadline, own))
+        self._send()
+        try:
+            async with asyncio.timeout(_seconds(deadline)):
+                return await own
+        except TimeoutError:
+            raise PartMissing(f"part {self._holding.part}: no answer in time") from None
+
+    def _send(self) -> None:
+        # One call more than there are replicas, so that none of them waits for its next call.
+        while self._waiting and len(self._calls) <= self._asking.replicas(self._holding.part):
+            batch = [each for each in self._waiting[:MOST_SHARED] if not each[2].done()]
+            del self._waiting[:MOST_SHARED]
+            if batch:
+                call = asyncio.get_running_loop().create_task(self._call(batch))
+                self._calls.add(call)
+                call.add_done_callback(self._sent)
+
+    def _sent(self, call: "asyncio.Task[None]") -> None:
+        self._calls.discard(call)
+        self._send()
+
+    async def _call(self, batch: Sequence[tuple[Query, float, "asyncio.Future[PartFound]"]]) -> None:
+        queries = [query for query, _, _ in batch]
+        deadlines = [deadline for _, deadline, _ in batch]
+
+        def arguments() -> tuple[Any, ...]:
+            return self._holding, queries, [_left(deadline) for deadline in deadlines]
+
+        try:
+            found = await self._asking.ask(self._holding.part, "search", arguments, max(deadlines))
+        except PartMissing as missing:
+            for _, _, own in batch:
+                if not own.done():
+                    own.set_exception(PartMissing(str(missing)))
+        else:
+            for (_, _, own), each in zip(batch, found, strict=True):
+                if not own.done():
+                    own.set_result(each)
+
+
+class Pool:
+    """See `PoolParts`.
+
+    Args:
+        asking: the replicas.
+        min_searched: an answer of parts that hold less than this share of the pool is refused.
+        watch: is told what happens.
+    """
+
+    def __init__(self, asking: Asking, min_searched: float, watch: WatchPool) -> None:
+        self._asking, self._min_searched, self._watch = asking, min_searched, watch
+        self._shared: dict[Holding, _Shared] = {}
+
+    def forget(self, set_id: str) -> None:
+        """Let go of what belongs to a set that is served no more."""
+        self._shared = {holding: each for holding, each in self._shared.items() if holding.set_id != set_id}
+
+    def searched(self, made: PartSet, missing: Collection[int]) -> float:
+        """See `PoolParts.searched`."""
+        share = share_without(made, missing)
+        if missing and (share < self._min_searched or len(missing) == len(made.parts)):
+            raise shards_missing(made, missing)
+        return share
+
+    async def search(self, made: PartSet, request: RankRequest, codes: NDArray[np.float32]) -> PoolFound:
+        """See `PoolParts.search`."""
+        now = time.monotonic()
+        deadline = now + SHARE_OF_TIME * max(0.0, request.deadline - now)
+        query = Query(replace(request, deadline=math.inf, budget=Budget()), codes)
+        found = await self._of_each(
+            range(len(made.parts)), lambda part: self._of(made, made.parts[part]).search(query, deadline)
+        )
+        missing = [part for part in range(len(made.parts)) if part not in found]
+        self._watch.observe_searched(self.searched(made, missing))
+        return merged(found, request.depth, missing)
+
+    async def fetch(self, made: PartSet, places: NDArray[np.int64], with_vectors: bool, deadline: float) -> Fetched:
+        """See `PoolParts.fetch`."""
+        of_part = {part: np.flatnonzero(places[:, 0] == part) for part in np.unique(places[:, 0]).tolist()}
+
+        async def stored(part: int) -> PartStored:
+            wanted = Wanted(places[of_part[part], 1], (), not with_vectors, with_vectors)
+            return await self._stored(made, part, wanted, deadline)
+
+        found = await self._of_each(of_part, stored)
+        positions = np.concatenate([np.empty(0, np.int64), *(of_part[part] for part in found)])
+        order = np.argsort(positions)
+        return Fetched(positions[order], _candidates(found, order), _made(found, order))
+
+    async def known(
+        self, made: PartSet, ids: Sequence[str], conversation: Conversation | None, deadline: float
+    ) -> Known:
+        """See `PoolParts.known`."""
+        ends = np.array([part.end_slot for part in made.parts])
+        parts = np.searchsorted(ends, slots_of(ids), side="right")
+        of_part = {part: np.flatnonzero(parts == part) for part in np.unique(parts).tolist()}
+
+        async def stored(part: int) -> PartStored:
+            asked = tuple(ids[at] for at in of_part[part].tolist())
+            return await self._stored(made, part, Wanted(None, asked, True, True, conversation), deadline)
+
+        found = await self._of_each(of_part, stored)
+        missing = [part for part in of_part if part not in found]
+        self.searched(made, missing)
+        positions = np.concatenate(
+            [np.empty(0, np.int64), *(of_part[part][each.positions] for part, each in found.items())]
+        )
+        if missing and not len(positions):
+            raise shards_missing(made, missing)
+        order = np.argsort(positions)
+        words = [each.words for each in found.values() if each.words is not None]
+        return Known(
+            positions[order],
+            _candidates(found, order),
+            _made(found, order) or Representations.none(made.dim, made.late),
+            np.concatenate(words)[order] if words else None,
+            max((each.longest for each in found.values()), default=0.0),
+            frozenset(missing),
+        )
+
+    async def _stored(self, made: PartSet, part: int, wanted: Wanted, deadline: float) -> PartStored:
+        holding = Holding(made.id, made.parts[part].name)
+        end = deadline - ANSWER_SECONDS
+        stored: PartStored = await self._asking.ask(holding.part, "stored", lambda: (holding, wanted), end)
+        return stored
+
+    def _of(self, made: PartSet, part: Part) -> _Shared:
+        holding = Holding(made.id, part.name)
+        return self._shared.setdefault(holding, _Shared(self._asking, holding))
+
+    async def _of_each(self, parts: Iterable[int], ask: Callable[[int], Any]) -> dict[int, Any]:
+        """Ask parts at the same time; returns what those say that answer."""
+        asked = list(parts)
+        answers = await asyncio.gather(*map(ask, asked), return_exceptions=True)
+        found = {}
+        for part, answer in zip(asked, answers, strict=True):
+            if not isinstance(answer, BaseException):
+                found[part] = answer
+            elif not isinstance(answer, PartMissing):
+                raise answer
+        return found
+
+
+def _candidates(found: Mapping[int, PartStored], order: NDArray[np.int64]) -> list[Candidate]:
+    candidates = [candidate for each in found.values() for candidate in each.candidates]
+    return [candidates[at] for at in order.tolist()] if candidates else []
+
+
+def _made(found: Mapping[int, PartStored], order: NDArray[np.int64]) -> Representations | None:
+    made = [each.made for each in found.values() if each.made is not None]
+    return Representations.join(made).take(order) if made else None
+
+
+def _seconds(deadline: float) -> float | None:
+    return None if math.isinf(deadline) else max(0.0, deadline - time.monotonic())
+
+
+def _left(deadline: float) -> float:
+    return deadline - time.monotonic()

@@ -1,0 +1,369 @@
+"""Which set is served: the first one at the start, and every switch after it, without a failed request.
+
+A switch has two phases. Each replica prepares the new set beside the one that is served; if a part cannot be prepared
+on any replica, everything is dropped and CURRENT stays. Then CURRENT is changed, and this process answers new requests
+from the new set. Requests in progress end on the old one, which is dropped when no request can need it any more.
+
+Shards hold nothing that is not in the store. One that was restarted is given what it is to hold (`look`).
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound, StoreBusy
+from polyrank.index_builder.scale.sets import Part, PartSet, SetStore
+from polyrank.index_builder.store.generation import MODEL_DIRECTORY
+from polyrank.index_builder.store.words import evidence_of, open_words
+from polyrank.model.errors import CheckpointInvalid, RankingError, Shortage, shortage_in
+from polyrank.model.inference.names import Runner
+from polyrank.service.errors import NotReady
+from polyrank.service.live.serving import Opener, SearchStatus, runs_here
+from polyrank.service.live.switching import kind_of_refusal
+from polyrank.service.observe.metrics import Metrics
+from polyrank.service.ranking.parts import SetFacts, SetServing, SetSnapshot
+from polyrank.service.scale.asking import Asking
+from polyrank.service.scale.calls import LOST, SHORT, Holding, Prepared, Replica, ReplicaLost, Reply, Shards
+from polyrank.service.scale.pool import Pool
+
+# Opening a part reads its every byte.
+PREPARE_WITHIN_SECONDS = 3600.0
+LOOK_WITHIN_SECONDS = 2.0
+# A request of another process, or one that has just begun, may need the old set for longer than the longest deadline.
+SPARE_SECONDS = 5.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Old:
+    """A set that is served no more."""
+
+    set_id: str
+    drop_at: float
+
+
+class SetLive:
+    """Holds what is served, as `Live` does; the methods that load or look wait for shards: call them on a thread.
+
+    Args:
+        store: of the sets.
+        opener: loads models.
+        shards: starts and ends shards.
+        asking: is told which replicas there are.
+        pool: asks them.
+        metrics: shows what is served.
+        replicas: of each part.
+        longest_s: the longest deadline of a request.
+
+    Attributes:
+        current: what is served; None: no set could be loaded yet.
+        refused: why sets are not served, by id; "CURRENT" stands for the pointer itself.
+    """
+
+    def __init__(
+        self,
+        store: SetStore,
+        opener: Opener,
+        shards: Shards,
+        asking: Asking,
+        pool: Pool,
+        metrics: Metrics,
+        replicas: int,
+        longest_s: float,
+    ) -> None:
+        self.current: SetServing | None = None
+        self.refused: dict[str, str] = {}
+        self._store, self._opener, self._shards = store, opener, shards
+        self._asking, self._pool, self._metrics = asking, pool, metrics
+        self._number, self._longest_s = replicas, longest_s
+        self._replicas: dict[str, list[Replica]] = {}
+        self._old: list[_Old] = []
+        self._switching = threading.Lock()
+        self._seen: tuple[str, tuple[int, int] | None] | None = None
+        self._threads = ThreadPoolExecutor(64, thread_name_prefix="shards")
+
+    def require(self) -> SetServing:
+        """Return what is served; raises NotReady where nothing is."""
+        current = self.current
+        if current is None:
+            raise NotReady(self.reason())
+        return current
+
+    def reason(self) -> str:
+        """Return why nothing is served."""
+        if self.refused:
+            refused = "; ".join(f"{set_id}: {why}" for set_id, why in sorted(self.refused.items()))
+            return f"no set can be served: {refused}"
+        if self._store.ids():
+            return "no set is active; run polyrank store activate, or POST /index/activate"
+        return "the store holds no set; run polyrank build --shards"
+
+    def start(self) -> None:
+        """Serve the active set; if it is refused, one that was active before; else log why none is served."""
+        with self._switching:
+            self._seen = self._look_at_current()
+            named = [] if self._seen is None else [self._seen[0]]
+            for set_id in [*named, *reversed(self._store.history())]:
+                try:
+                    self._serve(self._loaded(set_id))
+                    return
+                except RankingError as error:
+                    self._refuse(set_id, error)
+                    if isinstance(error, Shortage):  # shards come and go
+                        self._seen = None  # so that `follow` tries again
+            log.warning("not ready", extra={"fields": {"why": self.reason()}})
+
+    def follow(self) -> None:
+        """Switch to what CURRENT names, if another process wrote it; if that is refused, the old one stays served.
+
+        Raises:
+            Shortage, OSError: it could not be tried now; the next call tries again.
+        """
+        with self._switching:
+            seen = self._look_at_current()
+            if seen is not None and seen != self._seen:
+                named, _ = seen
+                if self.current is None or self.current.made.id != named:
+                    try:
+                        self._serve(self._loaded(named))
+                    except RankingError as error:
+                        self._metrics.count_switch("refused")
+                        self._refuse(named, error)
+                        if isinstance(error, Shortage):
+                            raise
+                self._seen = seen  # only now: after an error that is no refusal it is tried again
+
+    def activate(self, set_id: str) -> SetServing:
+        """Switch to a set. Every part is prepared first, so one that cannot be served never becomes the active one.
+
+        Raises:
+            GenerationNotFound, GenerationCorrupt, FingerprintMismatch, ModelError, Shortage, StoreBusy: nothing has
+                changed.
+        """
+        with self._switching, self._switch_counted(set_id):
+            loaded = self._loaded(set_id)
+            with self._dropped_on_failure(set_id):
+                self._store.make_active(set_id)
+            return self._serve_active(loaded)
+
+    def rollback(self) -> SetServing:
+        """Switch back to the set that was active before; errors as `activate`."""
+        with self._switching:
+            while True:  # until no other process is faster
+                history = self._store.history()
+                if not history:
+                    raise GenerationNotFound("no set was active before this one")
+                with self._switch_counted(history[-1]):
+                    loaded = self._loaded(history[-1])
+                    with self._dropped_on_failure(history[-1]):
+                        if self._store.go_back(history[-1]):
+                            return self._serve_active(loaded)
+
+    def look(self) -> None:
+        """Give shards what they are to hold, and drop what no request needs; call it about once a second."""
+        if not self._switching.acquire(blocking=False):
+            return  # a switch prepares
+        try:
+            self._drop_old()
+            current = self.current
+            if current is None:
+                return
+            of_part = {part.name: Holding(current.made.id, part.name) for part in current.made.parts}
+            asked = [(part, replica) for part in of_part for replica in self._replicas.get(part, ())]
+            holds = list(self._threads.map(lambda each: self._holds(each[1], of_part[each[0]]), asked))
+            for part in of_part:
+                ready = [held for (each, _), held in zip(asked, holds, strict=True) if each == part]
+                self._metrics.show_set_ready(part, sum(ready))
+        finally:
+            self._switching.release()
+
+    def close(self) -> None:
+        """End all shards."""
+        self.current = None
+        self._asking.serve_with({})
+        for replica in [each for of_part in self._replicas.values() for each in of_part]:
+            self._shards.stop(replica)
+        self._replicas = {}
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    # The way of a switch.
+
+    def _loaded(self, set_id: str) -> SetServing:
+        """Prepare a set on its shards, and load its model; nothing is held of it if that fails."""
+        made = self._store.read(set_id)
+        with self._dropped_on_failure(set_id):
+            status = self._prepared(made)
+            return self._opened(made, status)
+
+    def _prepared(self, made: PartSet) -> SearchStatus:
+        """Have the replicas of every part prepare it; one of each is enough. Returns how they search."""
+        replicas = {**self._replicas}
+        for part in made.parts:
+            if part.name not in replicas:
+                replicas[part.name] = [self._shards.start(part.name, number) for number in range(self._number)]
+        self._replicas = replicas
+        self._asking.serve_with(replicas)
+        asked = [(part, replica) for part in made.parts for replica in replicas[part.name]]
+        replies = list(self._threads.map(lambda each: self._prepare(made.id, *each), asked))
+        found: SearchStatus | None = None
+        for part in made.parts:
+            own = [reply for (each, _), reply in zip(asked, replies, strict=True) if each is part]
+            good = [reply.value for reply in own if isinstance(reply.value, Prepared)]
+            if not good:
+                passing = [reply.error for reply in own if reply.kind in (LOST, SHORT)]
+                if passing:
+                    raise Shortage(f"part {part.name}: {passing[0]}")
+                raise GenerationCorrupt(made.id, f"part {part.name}: {own[0].error}")
+            self._metrics.show_set_ready(part.name, len(good))
+            found = found or good[0].status
+        assert found is not None, "a set has parts"
+        return found._replace(why=f"{len(made.parts)} parts are searched by shards; of each, {found.why}")
+
+    def _prepare(self, set_id: str, part: Part, replica: Replica) -> Reply:
+        reply = self._ask(replica, "prepare", Holding(set_id, part.name), PREPARE_WITHIN_SECONDS)
+        if reply.error is not None:
+            fields = {"set": set_id, "part": part.name, "replica": replica.name, "why": reply.error}
+            log.warning("a shard could not prepare a set", extra={"fields": fields})
+        return reply
+
+    def _opened(self, made: PartSet, status: SearchStatus) -> SetServing:
+        first = made.parts[0]
+        directory = self._store.part(first.slots).path(first.generation)
+        manifest = self._store.described(made)
+        before = None if self.current is None else self.current.ranker
+        try:
+            ranker = self._opener.ranker(manifest, directory / MODEL_DIRECTORY, before)
+            with runs_here(manifest):
+                self._opener.warm_up(ranker, before)
+            evidence = evidence_of(directory / MODEL_DIRECTORY)
+            words = open_words(directory, evidence, first.count) if evidence else None
+        except (OSError, ValueError, CheckpointInvalid) as error:
+            raise shortage_in(error) or GenerationCorrupt(made.id, f"part {first.name}: {error}") from error
+        return SetServing(
+            made=made,
+            generation=SetFacts(made.id, manifest, words),
+            snapshot=SetSnapshot(made.count),
+            ranker=ranker,
+            parts=self._pool,
+            texts=self._opener.texts(manifest, ranker),
+            search_status=status,
+            loaded_at=time.time(),
+        )
+
+    def _serve(self, loaded: SetServing) -> SetServing:
+        before, self.current = self.current, loaded
+        if before is not None and before.made.id != loaded.made.id:
+            self._old.append(_Old(before.made.id, time.monotonic() + self._longest_s + SPARE_SECONDS))
+        self._old = [each for each in self._old if each.set_id != loaded.made.id]
+        manifest, ranker = loaded.generation.manifest, loaded.ranker
+        self.refused = {each: why for each, why in self.refused.items() if each != loaded.made.id}
+        self._metrics.show_generation(manifest.id, ranker.fingerprint, manifest.format_version, loaded.loaded_at)
+        self._metrics.show_snapshot(0, loaded.snapshot.count, 0)
+        self._metrics.show_scan(loaded.search_status.kind, loaded.search_status.fallback)
+        runner = Runner(ranker.backend, ranker.precision)
+        self._metrics.show_model("ranker", manifest.model.name, ranker.architecture, ranker.fingerprint, runner)
+        if before is not None:
+            self._metrics.count_switch("ok")
+        fields = {"set": manifest.id, "candidates": loaded.snapshot.count, "parts": len(loaded.made.parts)}
+        log.info("serving", extra={"fields": {**fields, "scan": loaded.search_status.kind}})
+        return loaded
+
+    def _serve_active(self, loaded: SetServing) -> SetServing:
+        seen = loaded.made.id, self._store.stamp()
+        self._serve(loaded)
+        self._seen = seen
+        return loaded
+
+    @contextmanager
+    def _dropped_on_failure(self, set_id: str) -> Iterator[None]:
+        """Drop a set from all shards if the block fails, unless it is the one that is served."""
+        try:
+            yield
+        except BaseException:
+            if self.current is None or self.current.made.id != set_id:
+                self._drop(set_id)
+            raise
+
+    def _drop_old(self) -> None:
+        due = [each for each in self._old if time.monotonic() >= each.drop_at]
+        self._old = [each for each in self._old if each not in due]
+        for each in due:
+            self._drop(each.set_id)
+
+    def _drop(self, set_id: str) -> None:
+        """Have all shards let go of a set, and end those that hold no part any more."""
+        self._pool.forget(set_id)
+        every = [replica for of_part in self._replicas.values() for replica in of_part]
+        list(self._threads.map(lambda replica: self._ask(replica, "drop", set_id, LOOK_WITHIN_SECONDS), every))
+        kept = {part.name for made in self._held_sets() for part in made.parts}
+        ended = {part: of_part for part, of_part in self._replicas.items() if part not in kept}
+        self._replicas = {part: of_part for part, of_part in self._replicas.items() if part in kept}
+        self._asking.serve_with(self._replicas)
+        for replica in [each for of_part in ended.values() for each in of_part]:
+            self._shards.stop(replica)
+
+    def _held_sets(self) -> list[PartSet]:
+        held = [] if self.current is None else [self.current.made]
+        for each in self._old:
+            with suppress(RankingError):  # collected meanwhile
+                held.append(self._store.read(each.set_id))
+        return held
+
+    # Shards, one by one.
+
+    def _holds(self, replica: Replica, holding: Holding) -> bool:
+        """Whether a replica holds a part; if it answers and does not, it is told to prepare it."""
+        held = self._ask(replica, "held", None, LOOK_WITHIN_SECONDS)
+        if held.error is not None:
+            return False
+        if holding in held.value:
+            return True
+        fields = {"set": holding.set_id, "part": holding.part, "replica": replica.name}
+        log.info("a shard prepares what it has lost", extra={"fields": fields})
+        if self._ask(replica, "prepare", holding, PREPARE_WITHIN_SECONDS).error is not None:
+            return False
+        self._asking.forgive(holding.part, replica)
+        return True
+
+    def _ask(self, replica: Replica, method: str, argument: object, within_s: float) -> Reply:
+        try:
+            return replica.control(method, () if argument is None else (argument,), within_s)
+        except ReplicaLost as error:
+            return Reply(None, str(error), LOST)
+
+    # The pointer, and what is refused.
+
+    def _look_at_current(self) -> tuple[str, tuple[int, int] | None] | None:
+        """Read CURRENT; a damaged one is logged and counts as none."""
+        stamp = self._store.stamp()  # first, so that a change after it is seen the next time
+        try:
+            named = self._store.current()
+        except GenerationCorrupt as error:
+            if self.refused.get("CURRENT") != str(error):
+                self._refuse("CURRENT", error)
+            return None
+        self.refused = {each: why for each, why in self.refused.items() if each != "CURRENT"}
+        return None if named is None else (named, stamp)
+
+    @contextmanager
+    def _switch_counted(self, set_id: str) -> Iterator[None]:
+        try:
+            yield
+        except (GenerationNotFound, StoreBusy):  # neither is the set's fault
+            raise
+        except RankingError as error:
+            self._metrics.count_switch("refused")
+            if not isinstance(error, Shortage):
+                self._refuse(set_id, error)
+            raise
+
+    def _refuse(self, set_id: str, error: RankingError) -> None:
+        if self.refused.get(set_id) != str(error):
+            log.error("set refused", extra={"fields": {"set": set_id, "why": str(error)}})
+        self.refused = {**self.refused, set_id: str(error)}
+        self._metrics.count_refused(kind_of_refusal(error))

@@ -1,0 +1,188 @@
+"""A server over a pool that is cut into parts, with shards in the test's process: routes, and what is refused."""
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import EVIDENCE
+from in_process import TestClient
+from service_fakes import DIM, WordRanker, build_store, load, numbered, pool
+from shards_in_process import LocalShards
+
+from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.scale.cutting import build_parts
+from polyrank.index_builder.scale.sets import PartSet
+from polyrank.model.rankers.load import load_retriever
+from polyrank.model.representations import LateRows
+from polyrank.service import resources
+from polyrank.service import settings as settings_module
+from polyrank.service.app import create_app
+from polyrank.service.settings import Settings
+
+RANKER = WordRanker(evidence=EVIDENCE, late=LateRows(DIM, None))
+POOL = numbered(pool(200))
+BODIES: list[dict[str, Any]] = [
+    {"context": "w1 w2 ord-3"},
+    {"context": ["w4", "w5 ord-9"], "top_k": 30, "filter": {"lang": "en", "n": {"gte": 2}}},
+    {"context": "w1", "top_k": 5, "exclude_ids": ["c1", "c2"], "rerank": True},
+    {"context": "w7", "top_k": 3, "group_by": "n", "limit_per_group": 2},
+    {"context": "w2", "candidates": ["w2 w3", {"id": "c5"}, {"id": "own", "text": "w9"}, {"id": "none"}]},
+    {"context": "w2 w3", "top_k": 7, "exact": True, "retrieve_k": 20},
+]
+OF_THE_STORE = ("generation", "timings_ms", "request_id", "revision")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PartSet]:
+    root = tmp_path_factory.mktemp("parts")
+    return root, build_parts(RANKER, POOL, root, 4, BuildOptions(index="exact")).made
+
+
+@pytest.fixture
+def shards(made: tuple[Path, PartSet], monkeypatch: pytest.MonkeyPatch) -> LocalShards:
+    shards = LocalShards(made[0])
+    monkeypatch.setattr(settings_module, "why_unusable", lambda _: None)
+    monkeypatch.setattr(resources, "connected", nullcontext)
+    monkeypatch.setattr(resources, "RayShards", lambda *_: shards)
+    return shards
+
+
+@pytest.fixture
+def client(made: tuple[Path, PartSet], shards: LocalShards) -> Iterator[TestClient]:
+    settings = Settings(store=made[0], cluster="auto", reranker="cross", shard_replicas=2, result_cache_ttl_s=60)
+    with TestClient(create_app(settings, load, load)) as client:
+        yield client
+    assert shards.replicas == {}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    root = tmp_path_factory.mktemp("whole")
+    build_store(root, POOL, ranker=RANKER)
+    with TestClient(create_app(Settings(store=root, reranker="cross"), load, load)) as client:
+        yield client
+
+
+def told(client: TestClient, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """An answer, without what belongs to one store or one request."""
+    response = client.post(path, json=body)
+    assert response.status_code == 200, response.text
+    return {name: value for name, value in response.json().items() if name not in OF_THE_STORE}
+
+
+@pytest.mark.parametrize("body", BODIES, ids=range(len(BODIES)))
+def test_answers_are_those_of_one_machine(client: TestClient, whole: TestClient, body: dict[str, Any]) -> None:
+    answer = told(client, "/rank", body)
+    assert answer == told(whole, "/rank", body)
+    assert "searched" not in answer
+
+
+def test_so_are_batches_and_other_routes(client: TestClient, whole: TestClient) -> None:
+    for path, body in [
+        ("/v1/rerank", {"query": "w1 w2", "documents": ["w1", "w2 w2"]}),
+        ("/v1/embeddings", {"input": ["w1 w2"], "model": "words"}),
+    ]:
+        answers = [each.post(path, json=body).json() for each in (client, whole)]
+        one, other = ({key: value for key, value in each.items() if key not in ("id", "meta")} for each in answers)
+        assert one == other
+    answers = [each.post("/rank/batch", json={"requests": BODIES[:2]}).json() for each in (client, whole)]
+    one, other = ([[place["score"] for place in each["answer"]["results"]] for each in of["answers"]] for of in answers)
+    assert one == other
+
+
+def test_an_answer_is_kept_unless_parts_were_missing(
+    client: TestClient, shards: LocalShards, made: tuple[Path, PartSet]
+) -> None:
+    body = {"context": "w1 w2", "top_k": 40}
+    assert [client.post("/rank", json=body).headers["x-cache"] for _ in range(2)] == ["miss", "hit"]
+    lost = made[1].parts[0]
+    for replica in shards.of(lost.name):
+        replica.lost = True
+    for _ in range(2):
+        response = client.post("/rank", json={**body, "top_k": 39})
+        assert response.headers["x-cache"] == "miss"
+        answer = response.json()
+        assert answer["degraded"] == ["shards_missing"]
+        assert answer["searched"] == pytest.approx(1 - lost.count / len(POOL))
+        assert answer["exact"] is False
+    metrics = client.get("/metrics").text
+    assert f'polyrank_shard_struck{{part="{lost.name}"}} 2.0' in metrics
+    assert 'polyrank_degraded_total{reason="shards_missing"} 2.0' in metrics
+    for part in made[1].parts[1:]:
+        for replica in shards.of(part.name):
+            replica.lost = True
+    response = client.post("/rank", json={"context": "w3"})
+    assert response.status_code == 503
+    assert response.json()["type"].endswith("shards-missing")
+    assert response.headers["retry-after"] == "5"
+
+
+def test_explanations_are_those_of_one_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: LocalShards
+) -> None:
+    model = load_retriever("lexical")
+    build(model, POOL, tmp_path / "whole", BuildOptions(index="exact"))
+    parts = build_parts(model, POOL, tmp_path / "parts", 3, BuildOptions(index="exact")).made
+    local = LocalShards(tmp_path / "parts")
+    monkeypatch.setattr(resources, "RayShards", lambda *_: local)
+    body = {"context": ["w1 ord-3", "w2"], "candidates": [{"id": "c3"}, "w2 w5", {"id": "c103"}]}
+    with TestClient(create_app(Settings(store=tmp_path / "whole"))) as one:
+        expected = told(one, "/explain", body)
+    with TestClient(create_app(Settings(store=tmp_path / "parts", cluster="auto"))) as client:
+        assert told(client, "/explain", body) == expected
+        for replica in local.of(parts.parts[0].name):
+            replica.lost = True
+        every = {"context": "w1", "candidates": [{"id": each.id} for each in POOL[:10]]}
+        assert client.post("/explain", json=every).status_code == 503
+
+
+def test_one_candidate_by_its_id(client: TestClient) -> None:
+    answer = client.get("/index/candidates/c5").json()
+    assert (answer["text"], answer["metadata"], answer["revision"]) == (POOL[5].text, POOL[5].metadata, 0)
+    assert client.get("/index/candidates/none").status_code == 404
+
+
+def test_sets_are_shown_and_switched(client: TestClient, made: tuple[Path, PartSet]) -> None:
+    root, first = made
+    second = build_parts(WordRanker(), pool(50, "n"), root, 2, BuildOptions(index="exact", activate=False)).made
+    shown = client.get("/index").json()
+    assert (shown["active"]["id"], shown["active"]["count"]) == (first.id, len(POOL))
+    assert shown["active"]["model"]["fingerprint"] == RANKER.fingerprint
+    assert [(each["id"], each["count"]) for each in shown["others"]] == [(second.id, 50)]
+    assert client.post("/index/activate", json={"generation": second.id}).json()["active"]["id"] == second.id
+    assert client.post("/rank", json={"context": "w1"}).json()["generation"] == second.id
+    assert client.post("/index/rollback").json()["active"]["id"] == first.id
+    assert client.get("/readyz").json()["generation"] == client.get("/info").json()["generation"] == first.id
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "what"),
+    [
+        ("PUT", "/index/candidates", {"candidates": [{"id": "a", "text": "b"}]}, "adding candidates"),
+        ("POST", "/index/candidates/delete", {"ids": ["c1"]}, "removing candidates"),
+        ("GET", "/index/candidates", None, "listing candidates"),
+        ("POST", "/index", {"candidates": [{"text": "w1"}]}, "a rebuild by the server"),
+        ("POST", "/index/compact", None, "a compaction"),
+        ("POST", "/index/trial", {"generation": "x"}, "a trial"),
+        ("POST", "/rank", {"context": "w1", "generation": "trial"}, "a trial"),
+    ],
+)
+def test_what_is_not_done_is_refused_by_name(
+    client: TestClient, method: str, path: str, body: dict[str, Any] | None, what: str
+) -> None:
+    response = client.request(method, path, json=body)
+    assert response.status_code == 422
+    assert response.json()["type"].endswith("not-configured")
+    assert response.json()["detail"].startswith(f"{what} is not possible where the pool is cut into parts; ")
+
+
+def test_there_are_no_jobs_and_no_updates(client: TestClient) -> None:
+    assert client.get("/index/jobs").json() == {"jobs": []}
+    assert client.get("/index/jobs/none").status_code == client.post("/index/jobs/none/cancel").status_code == 404
+    assert client.post("/index/trial/end").status_code == 200
+    assert client.post("/rank", json={"context": "w1", "min_revision": 0}).status_code == 200
+    assert (
+        client.post("/rank", json={"context": "w1", "min_revision": 1}).json()["type"].endswith("revision-not-reached")
+    )

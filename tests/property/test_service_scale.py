@@ -1,0 +1,122 @@
+"""Answers of a pool that is cut into parts equal those of the same pool in one piece, to the bit."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fakes import EVIDENCE
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from service_fakes import DIM, WordRanker, asked, build_store, numbered, open_serving, pool, rank
+from shards_in_process import ServedParts
+
+from polyrank.index_builder.build.pipeline import BuildOptions
+from polyrank.index_builder.scale.cutting import build_parts
+from polyrank.index_builder.scale.moving import move
+from polyrank.model.representations import LateRows
+from polyrank.model.text.assembly import Conversation
+from polyrank.service.live.serving import Serving
+from polyrank.service.ranking.values import Given, Grouping, Ranked, RankRequest
+from polyrank.service.scale.calls import PartFound
+from polyrank.service.scale.merge import merged
+
+KINDS = {
+    "vectors": WordRanker(),
+    "words": WordRanker(evidence=EVIDENCE),
+    "words, second stage": WordRanker(evidence=EVIDENCE, late=LateRows(DIM, None)),
+}
+# Few words and many candidates, so that texts occur twice and scores tie.
+POOL = [*pool(150), *(replace(each, id=f"again {each.id}") for each in pool(60)), *numbered(pool(100, "n", seed=3))]
+TEXTS = ["w1 w2 w3", "w5", "w7 w7 ord-3 w2", "nothing known"]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def whole(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Serving:
+    root = tmp_path_factory.mktemp("whole")
+    build_store(root, POOL, ranker=KINDS[kind])
+    return open_serving(root)
+
+
+@pytest.fixture(scope="module")
+def cut(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, ServedParts]]:
+    served = {}
+    for shards in (1, 2, 4, 8):
+        root = tmp_path_factory.mktemp(f"parts-{shards}")
+        if shards < 8:
+            build_parts(KINDS[kind], POOL, root, shards, BuildOptions(index="exact"))
+        else:
+            build_parts(KINDS[kind], POOL, root, 3, BuildOptions(index="exact"))
+            move(root, shards)
+        served[shards] = ServedParts(root)
+    yield served
+    for each in served.values():
+        each.close()
+
+
+def same(one: Ranked, other: Ranked) -> None:
+    assert replace(one, seconds={}, plan=None) == replace(other, seconds={}, plan=None)
+
+
+REQUESTS = [
+    asked(top_k=10),
+    asked(top_k=len(POOL) + 5),
+    asked(top_k=3, filter={"lang": "en", "n": {"gte": 3}}),
+    asked(top_k=7, filter={"lang": "no such"}),
+    asked(top_k=20, exclude_ids=("c1", "again c7", "n4", "no such id")),
+    asked(top_k=4, grouping=Grouping("n", 2)),
+    asked(top_k=30, score_threshold=0.5),
+    asked(top_k=30, retrieve_k=40, filter={"even": True}),
+    asked(top_k=9, candidates=(Given("c3", None), Given(None, "w1 w9"), Given("again c3", None), Given("x", None))),
+    asked(top_k=9, candidates=(Given(None, "w4"), Given("own", "w1 w2"))),
+]
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=range(len(REQUESTS)))
+def test_answers_do_not_depend_on_the_number_of_parts(
+    whole: Serving, cut: dict[int, ServedParts], request_: RankRequest
+) -> None:
+    texts = [replace(request_, conversation=Conversation.of(text)) for text in TEXTS]
+    expected = [rank(whole, each) for each in texts]
+    assert any(each.places for each in expected) or request_.filter == {"lang": "no such"}
+    for served in cut.values():
+        for found, wanted in zip(served.rank(*texts), expected, strict=True):
+            same(found, wanted)
+
+
+def test_a_pool_of_one_text_keeps_its_order(tmp_path: Path) -> None:
+    alike = [replace(each, text="w1 w2") for each in pool(80)]
+    build_parts(WordRanker(), alike, tmp_path, 5, BuildOptions(index="exact"))
+    served = ServedParts(tmp_path)
+    try:
+        [found] = served.rank(asked(top_k=30))
+        assert [place.id for place in found.places] == [each.id for each in alike[:30]]
+    finally:
+        served.close()
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.sampled_from([0.0, 0.25, 0.5, 1.0])), min_size=1, max_size=60),
+    st.integers(1, 12),
+)
+def test_merging_the_best_of_parts_gives_the_best(rows: list[tuple[int, float]], k: int) -> None:
+    parts, scores = np.array([part for part, _ in rows]), np.array([score for _, score in rows], np.float32)
+    order = np.arange(len(rows))
+    found = {}
+    for part in np.unique(parts).tolist():
+        own = np.flatnonzero(parts == part)
+        best = np.lexsort((order[own], -scores[own]))[:k]
+        found[part] = PartFound(order[own][best], best, scores[own][best], None, len(own), -np.inf, "scan", False)
+    result = merged(found, k)
+    expected = np.lexsort((order, -scores))[:k]
+    assert result.order.tolist() == expected.tolist()
+    assert result.scores.tolist() == scores[expected].tolist()
+    assert result.places[:, 0].tolist() == parts[expected].tolist()
+    assert result.looked_at == len(rows)

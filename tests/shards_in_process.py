@@ -1,0 +1,130 @@
+"""Shards in the test's own process, and what serves a store that is cut into parts with them."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from service_fakes import count_nothing, load
+
+from polyrank.index_builder.scale.sets import SetStore
+from polyrank.service.live.serving import Opener
+from polyrank.service.observe.metrics import Metrics
+from polyrank.service.ranking.engine import Engine, EngineSettings
+from polyrank.service.ranking.parts import SetServing
+from polyrank.service.ranking.values import Ranked, RankRequest
+from polyrank.service.scale.asking import Asking
+from polyrank.service.scale.body import Body, Desk
+from polyrank.service.scale.calls import Replica, ReplicaLost, Reply
+from polyrank.service.scale.pool import Pool
+from polyrank.service.scale.switching import SetLive
+
+T = TypeVar("T")
+
+
+class LocalReplica:
+    """A shard in this process; it can be told to stall, to fail, and to lose what it holds.
+
+    Attributes:
+        stalls: how long an answer waits.
+        lost: it cannot be reached.
+        calls: the methods called for requests.
+    """
+
+    def __init__(self, root: Path, part: str, number: int) -> None:
+        self.name, self.part, self._root = f"{part}/{number}", part, root
+        self.stalls, self.lost = 0.0, False
+        self.calls: list[str] = []
+        self.restart()
+
+    def restart(self) -> None:
+        """Lose what is held."""
+        self.body = Body(str(self._root))
+        self.desk = Desk(self.body)
+
+    async def ask(self, method: str, arguments: tuple[Any, ...], left_s: float) -> Reply:
+        self.calls.append(method)
+        if self.lost:
+            raise ReplicaLost("gone")
+        await asyncio.sleep(self.stalls)
+        return await self.desk.ask(method, arguments, left_s)
+
+    def control(self, method: str, arguments: tuple[Any, ...], within_s: float) -> Reply:
+        if self.lost:
+            raise ReplicaLost("gone")
+        return self.body.call(method, arguments)
+
+
+class LocalShards:
+    """Starts shards in this process.
+
+    Attributes:
+        replicas: all that run, by part and number.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.replicas: dict[tuple[str, int], LocalReplica] = {}
+
+    def start(self, part: str, number: int) -> Replica:
+        self.replicas[part, number] = made = LocalReplica(self._root, part, number)
+        return made
+
+    def stop(self, replica: Replica) -> None:
+        self.replicas = {key: each for key, each in self.replicas.items() if each is not replica}
+
+    def of(self, part: str) -> list[LocalReplica]:
+        return [each for (name, _), each in sorted(self.replicas.items()) if name == part]
+
+
+class ServedParts:
+    """A store that is cut into parts, and what is served of it."""
+
+    def __init__(
+        self,
+        root: Path,
+        replicas: int = 1,
+        min_searched: float = 0.0,
+        hedge_s: float = 0.0,
+        load: Callable[[str], Any] = load,
+        longest_s: float = 10.0,
+        shards_root: Path | None = None,
+    ) -> None:
+        self.metrics, self.store = Metrics(), SetStore(root)
+        self.shards = LocalShards(shards_root or root)
+        self.asking = Asking(self.metrics, hedge_s)
+        self.pool = Pool(self.asking, min_searched, self.metrics)
+        opener = Opener(count_nothing, None, load)
+        self.live = SetLive(self.store, opener, self.shards, self.asking, self.pool, self.metrics, replicas, longest_s)
+        self.live.start()
+
+    @property
+    def serving(self) -> SetServing:
+        return self.live.require()
+
+    def run(self, work: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:
+        """Run something with an engine in an event loop of its own."""
+
+        async def alone() -> T:
+            engine = Engine(EngineSettings(), self.metrics)
+            try:
+                return await work(engine)
+            finally:
+                await self.asking.close()
+                engine.close()
+
+        return asyncio.run(alone())
+
+    def rank(self, *requests: RankRequest) -> list[Ranked]:
+        """Rank requests at the same time."""
+
+        async def all_of(engine: Engine) -> list[Ranked]:
+            return await asyncio.gather(*(engine.rank(self.serving, each) for each in requests))
+
+        return self.run(all_of)
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(f"polyrank_{name}", labels)
+
+    def close(self) -> None:
+        self.live.close()

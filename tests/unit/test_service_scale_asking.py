@@ -1,0 +1,263 @@
+"""Which replica is asked, and what if it is slow or gone. Times are those of the event loop, and short."""
+
+import asyncio
+import math
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from polyrank.service.scale import asking as module
+from polyrank.service.scale.asking import Asking, PartMissing
+from polyrank.service.scale.calls import LATE, ReplicaLost, Reply
+
+
+class Shard:
+    """Answers with its own name after so many seconds; or fails, where there is an error or it is lost."""
+
+    def __init__(self, name: str, seconds: float = 0.0, error: Reply | None = None, lost: bool = False) -> None:
+        self.name, self.seconds, self.error, self.lost = name, seconds, error, lost
+        self.asked: list[tuple[Any, ...]] = []
+
+    async def ask(self, method: str, arguments: tuple[Any, ...], left_s: float) -> Reply:
+        self.asked.append((method, arguments, left_s))
+        if self.lost:
+            raise ReplicaLost("the process ended")
+        await asyncio.sleep(self.seconds)
+        return self.error or Reply(self.name)
+
+    def control(self, method: str, arguments: tuple[Any, ...], within_s: float) -> Reply:
+        raise NotImplementedError
+
+
+class Watched:
+    def __init__(self) -> None:
+        self.results: list[str] = []
+        self.hedges: list[bool] = []
+        self.struck: dict[str, int] = {}
+
+    def observe_shard(self, part: str, seconds: float) -> None:
+        pass
+
+    def count_shard_call(self, part: str, result: str) -> None:
+        self.results.append(result)
+
+    def count_hedge(self, won: bool) -> None:
+        self.hedges.append(won)
+
+    def show_struck(self, part: str, replicas: int) -> None:
+        self.struck[part] = replicas
+
+
+@pytest.fixture
+def watched() -> Watched:
+    return Watched()
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(work)
+
+
+def asking(watched: Watched, *shards: Shard, hedge_s: float = 0.02) -> Asking:
+    made = Asking(watched, hedge_s)
+    made.serve_with({"p": shards})
+    return made
+
+
+async def ask(made: Asking, seconds: float = math.inf, value: int = 7) -> Any:
+    return await made.ask("p", "search", lambda: (value,), time.monotonic() + seconds)
+
+
+def test_the_method_its_arguments_and_the_time_left_are_passed_on(watched: Watched) -> None:
+    shard = Shard("a")
+    assert run(ask(asking(watched, shard), 5.0)) == "a"
+    [(method, arguments, left)] = shard.asked
+    assert (method, arguments) == ("search", (7,))
+    assert 4.5 < left <= 5.0
+    assert (watched.results, watched.hedges) == (["ok"], [])
+
+
+def test_who_has_fewest_calls_is_asked(watched: Watched) -> None:
+    shards = [Shard("a", 0.01), Shard("b", 0.01)]
+
+    async def six() -> None:
+        made = asking(watched, *shards, hedge_s=5.0)
+        await asyncio.gather(*(ask(made) for _ in range(6)))
+
+    run(six())
+    assert [len(each.asked) for each in shards] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("bad", "result"),
+    [
+        (Shard("bad", lost=True), "lost"),
+        (Shard("bad", error=Reply(None, "not here", "gone")), "gone"),
+        (Shard("bad", error=Reply(None, "broken", "damaged")), "damaged"),
+    ],
+)
+def test_another_replica_answers_for_one_that_fails_which_is_left_alone_then(
+    watched: Watched, bad: Shard, result: str
+) -> None:
+    bad.asked.clear()
+
+    async def twice() -> list[Any]:
+        made = asking(watched, bad, Shard("good"))
+        return [await ask(made), await ask(made)]
+
+    assert run(twice()) == ["good", "good"]
+    assert len(bad.asked) == 1
+    assert watched.results == [result, "ok", "ok"]
+    assert watched.struck == {"p": 1}
+
+
+def test_where_all_are_struck_nobody_waits_and_one_call_tries_it_later(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STRIKE_SECONDS", 0.05)
+    shard = Shard("a", lost=True)
+
+    async def story() -> None:
+        made = asking(watched, shard)
+        for _ in range(5):
+            with pytest.raises(PartMissing):
+                await ask(made)
+        assert len(shard.asked) == 1
+        await asyncio.sleep(0.06)
+        shard.lost, shard.seconds = False, 0.03
+        answers = await asyncio.gather(*(ask(made) for _ in range(4)), return_exceptions=True)
+        assert [each for each in answers if isinstance(each, str)] == ["a"], "one call tries it"
+        assert len(shard.asked) == 2
+        shard.seconds = 0.0
+        assert await ask(made) == "a"
+
+    run(story())
+    assert watched.struck == {"p": 0}
+
+
+def test_strikes_double(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    made = Asking(watched, 1.0, clock=lambda: now[0])
+    shard = Shard("a", lost=True)
+    made.serve_with({"p": [shard]})
+
+    async def tried() -> int:
+        before = len(shard.asked)
+        with pytest.raises(PartMissing):
+            await made.ask("p", "search", lambda: (), math.inf)
+        return len(shard.asked) - before
+
+    async def story() -> None:
+        for wait in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0):
+            assert await tried() == 1
+            now[0] += wait - 0.01
+            assert await tried() == 0
+            now[0] += 0.02
+
+    run(story())
+
+
+def test_a_slow_replica_is_hedged_and_struck(watched: Watched) -> None:
+    slow = Shard("slow", 0.3)
+
+    async def story() -> None:
+        made = asking(watched, slow, Shard("quick"))
+        began = time.monotonic()
+        assert await ask(made) == "quick"
+        assert time.monotonic() - began < 0.25
+        assert [await ask(made) for _ in range(3)] == ["quick"] * 3
+        await made.close()
+
+    run(story())
+    assert watched.hedges == [True]
+    assert len(slow.asked) == 1
+
+
+def test_a_hedge_that_loses_strikes_nobody(watched: Watched) -> None:
+    async def story() -> None:
+        made = asking(watched, Shard("first", 0.05), Shard("second", 0.5))
+        assert await ask(made) == "first"
+        await made.close()
+
+    run(story())
+    assert watched.hedges == [False]
+    assert watched.struck == {}
+
+
+def test_hedges_are_a_tenth_of_all_calls_at_most(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STRIKE_SECONDS", 0.0)  # the slow ones are asked again at once
+
+    async def story() -> None:
+        made = asking(watched, Shard("a", 0.01), Shard("b", 0.01), hedge_s=0.001)
+        for _ in range(60):
+            await ask(made)
+        await made.close()
+
+    run(story())
+    assert 4 <= len(watched.hedges) <= 7
+
+
+def test_without_a_given_delay_the_slowest_twentieth_is_hedged(watched: Watched) -> None:
+    shards = [Shard("a", 0.002), Shard("b", 0.002)]
+
+    async def story() -> None:
+        made = asking(watched, *shards, hedge_s=0.0)
+        for _ in range(40):
+            await ask(made)
+        assert made._delay() < 0.1
+        shards[0].seconds = shards[1].seconds = 0.2
+        before = len(shards[0].asked) + len(shards[1].asked)
+        await ask(made)
+        assert len(shards[0].asked) + len(shards[1].asked) == before + 2
+        await made.close()
+
+    run(story())
+
+
+def test_a_part_that_is_late_is_missing_in_time(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LATE_SECONDS", 0.05)
+
+    async def story() -> None:
+        made = asking(watched, Shard("a", 5.0), hedge_s=0.01)
+        began = time.monotonic()
+        with pytest.raises(PartMissing, match="in time"):
+            await ask(made, 0.05)
+        assert time.monotonic() - began < 1.0
+        with pytest.raises(PartMissing, match="struck"):
+            await ask(made)
+        await made.close()
+
+    run(story())
+    assert watched.results == ["late"]
+
+
+@pytest.mark.parametrize("late", [Shard("a", 0.2), Shard("a", error=Reply(None, "the time was over", LATE))])
+def test_a_caller_in_a_hurry_makes_no_shard_look_slow_to_others(watched: Watched, late: Shard) -> None:
+    async def story() -> None:
+        made = asking(watched, late, hedge_s=5.0)
+        with pytest.raises(PartMissing):
+            await ask(made, 0.01)
+        late.error = None
+        assert await ask(made) == "a"
+        await made.close()
+
+    run(story())
+    assert watched.results[0] == LATE
+    assert watched.struck.get("p", 0) == 0
+
+
+def test_an_unknown_part_is_missing_and_known_replicas_stay_known(watched: Watched) -> None:
+    bad, good = Shard("bad", lost=True), Shard("good")
+
+    async def story() -> None:
+        made = asking(watched, bad)
+        with pytest.raises(PartMissing):
+            await made.ask("q", "search", lambda: (), math.inf)
+        with pytest.raises(PartMissing):
+            await ask(made)
+        made.serve_with({"p": [bad, good]})
+        assert await ask(made) == "good"
+
+    run(story())
+    assert len(bad.asked) == 1, "its strike was kept"

@@ -1,0 +1,128 @@
+"""Answers where parts are missing: they say so, and are refused where too much is."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fakes import EVIDENCE
+from service_fakes import DIM, WordRanker, asked, numbered, pool
+from shards_in_process import LocalReplica, ServedParts
+
+from polyrank.index_builder.build.pipeline import BuildOptions
+from polyrank.index_builder.scale.cutting import build_parts
+from polyrank.index_builder.scale.slots import slots_of
+from polyrank.model.representations import LateRows
+from polyrank.service.errors import ShardsMissing, UnknownCandidates
+from polyrank.service.ranking import by_parts
+from polyrank.service.ranking.values import Given
+
+RANKER = WordRanker(evidence=EVIDENCE, late=LateRows(DIM, None))
+POOL = numbered(pool(200))
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[ServedParts]:
+    build_parts(RANKER, POOL, tmp_path, 4, BuildOptions(index="exact"))
+    made = ServedParts(tmp_path, min_searched=0.5)
+    yield made
+    made.close()
+
+
+def ids_of(served: ServedParts, at: int) -> list[str]:
+    """The ids of a part's candidates."""
+    slots = served.serving.made.parts[at].slots
+    of_pool = slots_of([each.id for each in POOL]).tolist()
+    return [each.id for each, slot in zip(POOL, of_pool, strict=True) if slots.first <= slot < slots.end]
+
+
+def lose(served: ServedParts, *parts: int) -> None:
+    for at in parts:
+        for replica in served.shards.of(served.serving.made.parts[at].name):
+            replica.lost = True
+
+
+def test_an_answer_without_a_part_is_that_of_the_others_and_says_so(served: ServedParts) -> None:
+    request = asked("w1 w2 ord-3", top_k=30)
+    [full] = served.rank(request)
+    gone = set(ids_of(served, 2))
+    [expected] = served.rank(replace(request, exclude_ids=tuple(gone)))
+    lose(served, 2)
+    [found] = served.rank(request)
+    assert [(place.id, place.score) for place in found.places] == [(p.id, p.score) for p in expected.places]
+    assert gone & {place.id for place in full.places}
+    assert (found.exact, found.degraded) == (False, ["shards_missing"])
+    assert found.searched == pytest.approx(1 - len(gone) / len(POOL))
+    assert full.searched is None
+    assert served.value("searched_share_sum") == pytest.approx(2 + found.searched)
+
+
+def test_too_little_of_the_pool_is_no_answer(served: ServedParts) -> None:
+    lose(served, 0, 1, 3)
+    with pytest.raises(ShardsMissing, match="the shards of 3 parts do not answer") as caught:
+        served.rank(asked())
+    assert caught.value.searched == pytest.approx(len(ids_of(served, 2)) / len(POOL))
+    lose(served, 2)
+    with pytest.raises(ShardsMissing):
+        served.rank(asked())
+
+
+def test_a_part_that_is_lost_after_the_search_is_missing_too(
+    served: ServedParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = LocalReplica.ask
+
+    async def lost_after_search(self: LocalReplica, method: str, *rest: object) -> object:
+        reply = await ask(self, method, *rest)  # type: ignore[arg-type]
+        self.lost = method == "search" and self.part in lost
+        return reply
+
+    monkeypatch.setattr(LocalReplica, "ask", lost_after_search)
+    lost = {served.serving.made.parts[at].name for at in (0,)}
+    [found] = served.rank(asked(top_k=30))
+    gone = ids_of(served, 0)
+    assert found.searched == pytest.approx(1 - len(gone) / len(POOL))
+    assert not set(gone) & {place.id for place in found.places}
+    lost |= {part.name for part in served.serving.made.parts[1:]}
+    with pytest.raises(ShardsMissing):
+        served.rank(asked(top_k=30))
+
+
+def test_candidates_by_their_ids_without_a_part(served: ServedParts) -> None:
+    here, gone = ids_of(served, 0)[0], ids_of(served, 1)[0]
+    sent = (Given(here, None), Given(gone, None), Given(None, "w1 w2"))
+    lose(served, 1)
+    [found] = served.rank(asked(candidates=sent))
+    assert sorted(place.index or 0 for place in found.places) == [0, 2]
+    assert (found.degraded, found.missing_ids, found.exact) == (["shards_missing"], [gone], False)
+    with pytest.raises(UnknownCandidates):
+        served.rank(asked(candidates=(Given("no such id", None),)))
+    with pytest.raises(ShardsMissing):
+        served.rank(asked(candidates=(Given(gone, None),)))
+    with pytest.raises(ShardsMissing):
+        served.run(lambda _: by_parts.stored(served.serving, gone, float("inf")))
+    [stored] = served.run(lambda _: by_parts.stored(served.serving, here, float("inf")))
+    assert stored.id == here
+
+
+def test_searches_at_the_same_time_share_calls(served: ServedParts) -> None:
+    for each in served.shards.replicas.values():
+        each.stalls = 0.05
+    served.rank(*[asked(f"w{n}") for n in range(40)])
+    calls = [each.calls.count("search") for each in served.shards.replicas.values()]
+    assert max(calls) <= 6, "one call for each of two, then 16 at most in each"
+
+
+def test_answers_of_the_parts_indexes_are_certified_together(tmp_path: Path) -> None:
+    build_parts(WordRanker(), pool(600), tmp_path, 3, BuildOptions(index="flat"))
+    served = ServedParts(tmp_path)
+    requests = [asked(f"w{n} w{n + 1}", top_k=5, retrieve_k=k) for n in range(6) for k in (5, 100)]
+    found = served.rank(*requests)
+    exact = served.rank(*[replace(each, exact=True) for each in requests])
+    served.close()
+    assert {each.plan for each in found} == {"index"}
+    assert {each.plan for each in exact} == {"scan"}
+    assert {each.exact for each in found} == {True, False}
+    for one, other in zip(found, exact, strict=True):
+        if one.exact:
+            assert [place.id for place in one.places] == [place.id for place in other.places]

@@ -1,0 +1,222 @@
+"""Which set is served: the start, switches, what is refused, and shards that lose what they hold."""
+
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from service_fakes import WordRanker, asked, pool
+from shards_in_process import ServedParts
+
+from polyrank.index_builder.build.pipeline import BuildOptions
+from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound
+from polyrank.index_builder.scale.cutting import build_parts
+from polyrank.index_builder.scale.moving import move
+from polyrank.index_builder.scale.sets import PartSet, SetStore
+from polyrank.model.errors import Shortage
+from polyrank.service.errors import NotReady
+from polyrank.service.ranking.values import Ranked
+from polyrank.service.scale import switching
+from polyrank.service.scale.calls import Holding
+
+
+def cut(root: Path, prefix: str = "c", shards: int = 3, activate: bool = True) -> PartSet:
+    options = BuildOptions(index="exact", activate=activate)
+    return build_parts(WordRanker(), pool(60, prefix), root, shards, options).made
+
+
+def damage(root: Path, made: PartSet, at: int) -> None:
+    part = made.parts[at]
+    path = SetStore(root).part(part.slots).path(part.generation) / "embeddings.bin"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def held(served: ServedParts) -> set[str]:
+    """The sets of which any shard holds a part."""
+    return {holding.set_id for each in served.shards.replicas.values() for holding in each.body.held()}
+
+
+def prefix(found: Ranked) -> str:
+    """The letter that all ids of an answer begin with."""
+    [only] = {str(place.id)[0] for place in found.places}
+    return only
+
+
+@pytest.fixture
+def first(tmp_path: Path) -> PartSet:
+    return cut(tmp_path)
+
+
+@pytest.fixture
+def served(tmp_path: Path, first: PartSet) -> Iterator[ServedParts]:
+    made = ServedParts(tmp_path, replicas=2)
+    yield made
+    made.close()
+    assert made.shards.replicas == {}
+
+
+def test_a_store_without_a_set_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(NotReady, match="polyrank build --shards"):
+        ServedParts(tmp_path).live.require()
+    only = cut(tmp_path, activate=False)
+    served = ServedParts(tmp_path)
+    with pytest.raises(NotReady, match="polyrank store activate"):
+        served.live.require()
+    served.store.activate(only.id)
+    served.live.follow()
+    assert served.serving.made == only
+    served.close()
+
+
+def test_every_part_has_its_replicas(served: ServedParts, first: PartSet) -> None:
+    for part in first.parts:
+        assert [each.body.held() for each in served.shards.of(part.name)] == [[Holding(first.id, part.name)]] * 2
+        assert served.value("set_ready", part=part.name) == 2
+
+
+def test_another_set_is_prepared_beside_the_first_which_goes_later(
+    served: ServedParts, first: PartSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(switching, "SPARE_SECONDS", -10.0)  # as long as a request may take here
+    second = cut(tmp_path, "n", activate=False)
+    before = served.serving
+    served.live.activate(second.id)
+    assert served.store.current() == second.id
+    assert (before.made, served.serving.made) == (first, second)
+    assert held(served) == {first.id, second.id}
+    served.live.look()
+    assert held(served) == {second.id}
+    assert served.live.rollback().made == first
+    assert served.store.current() == first.id
+    assert served.value("index_switches_total", result="ok") == 2
+    with pytest.raises(GenerationNotFound, match="before this one"):
+        served.live.rollback()
+
+
+def test_a_request_ends_on_the_set_that_it_began_with(served: ServedParts, tmp_path: Path) -> None:
+    before = served.serving
+    cut(tmp_path, "n")
+    served.live.follow()
+    old, new = served.run(lambda engine: engine.rank(before, asked())), *served.rank(asked())
+    assert (prefix(old), prefix(new)) == ("c", "n")
+
+
+def test_no_answer_mixes_sets_while_they_change(tmp_path: Path) -> None:
+    sets = [cut(tmp_path, name, shards).id for name, shards in (("a", 2), ("b", 3), ("c", 2))]
+    served, ends = ServedParts(tmp_path), threading.Event()
+
+    def switch() -> None:
+        for at in range(12):
+            served.live.activate(sets[at % 3])
+        ends.set()
+
+    switching_ = threading.Thread(target=switch)
+    switching_.start()
+    seen = set()
+    while not ends.is_set():
+        for found in served.rank(*[asked(text, top_k=20) for text in ("w1", "w2 w3", "w4")]):
+            assert found.degraded == []
+            seen.add(prefix(found))
+    switching_.join()
+    served.close()
+    assert len(seen) > 1
+
+
+def test_a_set_with_a_damaged_part_never_becomes_the_active_one(
+    served: ServedParts, first: PartSet, tmp_path: Path
+) -> None:
+    second = cut(tmp_path, "n", activate=False)
+    damage(tmp_path, second, 1)
+    with pytest.raises(GenerationCorrupt, match=second.parts[1].name):
+        served.live.activate(second.id)
+    assert (served.store.current(), served.serving.made) == (first.id, first)
+    assert held(served) == {first.id}
+    assert second.id in served.live.refused
+    assert served.value("index_switches_total", result="refused") == 1
+    with pytest.raises(GenerationNotFound):
+        served.live.activate("20260101T000000000000-00000000")
+
+
+def test_what_another_process_activates_is_followed_unless_it_is_damaged(
+    served: ServedParts, first: PartSet, tmp_path: Path
+) -> None:
+    second = cut(tmp_path, "n")
+    damage(tmp_path, second, 0)
+    for _ in range(2):
+        served.live.follow()
+        assert served.serving.made == first
+    assert served.value("index_switches_total", result="refused") == 1, "it is tried once"
+    third = cut(tmp_path, "m")
+    served.live.follow()
+    assert served.serving.made == third
+
+
+def test_a_damaged_pointer_changes_nothing(served: ServedParts, first: PartSet, tmp_path: Path) -> None:
+    (tmp_path / "CURRENT").write_bytes(b"\xff\n")
+    served.live.follow()
+    assert served.serving.made == first
+    assert "CURRENT" in served.live.refused
+
+
+def test_the_set_before_stands_in_for_a_damaged_one(tmp_path: Path, first: PartSet) -> None:
+    damage(tmp_path, cut(tmp_path, "n"), 2)
+    served = ServedParts(tmp_path)
+    assert served.serving.made == first
+    served.close()
+
+
+def test_shards_that_are_gone_for_a_while_are_no_fault_of_the_set(
+    served: ServedParts, first: PartSet, tmp_path: Path
+) -> None:
+    second = cut(tmp_path, "n")
+    lost = served.shards.of(second.parts[0].name)
+    for each in lost:
+        each.lost = True
+    for _ in range(2):
+        with pytest.raises(Shortage, match=second.parts[0].name):
+            served.live.follow()
+    assert served.serving.made == first
+    lost[0].lost = False
+    served.live.follow()
+    assert served.serving.made == second, "one replica of each part is enough"
+    assert served.live.refused == {}
+
+
+def test_a_store_that_is_not_on_the_shards_machine_may_be_mounted_later(tmp_path: Path) -> None:
+    made = cut(tmp_path / "store")
+    served = ServedParts(tmp_path / "store", shards_root=tmp_path / "elsewhere")
+    with pytest.raises(NotReady, match="mount the store"):
+        served.live.require()
+    shutil.copytree(tmp_path / "store", tmp_path / "elsewhere")
+    served.live.follow()
+    assert served.serving.made == made
+    served.close()
+
+
+def test_a_shard_that_was_restarted_is_given_what_it_is_to_hold(served: ServedParts, first: PartSet) -> None:
+    part = first.parts[1].name
+    [one, other] = served.shards.of(part)
+    one.restart()
+    other.lost = True
+    [partial] = served.rank(asked())
+    served.live.look()
+    [found] = served.rank(asked())
+    assert partial.degraded == ["shards_missing"]
+    assert found.degraded == [], "it is asked again at once"
+    assert one.body.held() == [Holding(first.id, part)]
+    assert served.value("set_ready", part=part) == 1
+
+
+def test_shards_of_parts_that_no_set_has_end(
+    served: ServedParts, first: PartSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(switching, "SPARE_SECONDS", -10.0)
+    move(tmp_path, 2)
+    served.live.follow()
+    assert len(served.shards.replicas) == 10
+    served.live.look()
+    assert len(served.shards.replicas) == 4
+    assert prefix(*served.rank(asked())) == "c"
