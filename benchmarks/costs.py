@@ -10,8 +10,8 @@ scoring grows: 1 is in proportion.
 
 Beside them: bytes of a candidate in float16, and multiplications that torch counts for a candidate, as a share of the
 architecture's formula (`late_cost`; for a pair of the Cross-encoder 12 T D^2 + 2 T^2 D in each layer of T tokens):
-first of candidates of equal length, then of those above, which are padded to the longest. `200` compares scoring of 200
-candidates with the context's pass and with a Cross-encoder.
+first of candidates of equal length, then of those above, which are padded to the longest. `200, of context` and `times
+cross at 200` compare scoring of 200 candidates with the context's pass and with a Cross-encoder.
 """
 
 import argparse
