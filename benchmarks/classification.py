@@ -1,6 +1,7 @@
 """Classifiers, by default on SICK (entailment, neutral, contradiction): same data, steps and seeds.
 
     python -m benchmarks.classification --data SICK --output FOLDER [--models cross mix bi] [--steps 254] [--seeds 0]
+        [--light]
 
 `--set` says what DATA holds:
 
@@ -13,6 +14,7 @@
 All are .jsonl.zst. FOLDER keeps the checkpoints: finished runs are not trained again, interrupted runs go on. The table
 has the accuracy on the validation examples and what a model has more than the Bi-encoder, means over the seeds with
 95 % intervals over the examples.
+`--light` is for a processor without bfloat16: float32.
 """
 
 import argparse
@@ -69,6 +71,11 @@ def config_of(architecture: str, base: str, steps: int, seed: int) -> TrainConfi
         max_context_tokens=64,
         max_candidate_tokens=64,
     )
+
+
+def light_config_of(architecture: str, base: str, steps: int, seed: int) -> TrainConfig:
+    """Return the same recipe for a slower processor."""
+    return replace(config_of(architecture, base, steps, seed), precision="no")
 
 
 def read(data: Path, part: str) -> Rows:
@@ -186,8 +193,10 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--models", nargs="+", default=["cross", "mix", "bi"], choices=CLASSIFIERS)
     parser.add_argument("--steps", type=int, default=254)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--light", action="store_true")
+    arguments = parser.parse_args(given)
     try:
-        compare(parser.parse_args(given))
+        compare(arguments, light_config_of if arguments.light else config_of)
     except RankingError as error:
         parser.exit(1, f"{error}\n")
 

@@ -18,7 +18,7 @@ from polyrank.model.config import ModelConfig
 from polyrank.model.inference.names import Runner
 from polyrank.model.rankers.networks import from_base
 
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 POSITIONS = 512
 
 

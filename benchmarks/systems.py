@@ -1,28 +1,34 @@
 """All architectures on conversations: same base, data, steps and seeds; no words beside them.
 
     python -m benchmarks.systems --data DATA --output FOLDER [--systems bi poly …] [--steps 150] [--seeds 0]
-        [--lists 1000] [--slow-lists 300] [--base MODEL] [--json]
+        [--lists 1000] [--slow-lists 300] [--light] [--base MODEL] [--json]
 
 DATA holds the converted sets: training is on persona chat and Ubuntu IRC. FOLDER keeps checkpoints and the ranks of the
-gold replies: finished runs are not trained again, interrupted runs go on. Of each set the first `--lists` lists are
-ranked, by systems that read every pair through layers of a transformer the first `--slow-lists`. The table has R@1 and
-MRR, and what R@1 is more than the Bi-encoder's over the same lists: means over the seeds, 95 % intervals over whole
-dialogues.
+gold replies: finished runs are not trained again, interrupted runs go on. Of each set `--lists` lists are ranked, drawn
+with one seed; systems that read every pair through layers of a transformer rank the first `--slow-lists` of them. Each
+is one number, or one for each set. The table has R@1 and MRR, and what both are more than the Bi-encoder's over the
+same lists: means over the seeds, 95 % intervals over whole dialogues.
+
+`--light` is for a processor without bfloat16: float32, adapters on the last three layers alone, two turns and 64 tokens
+of a context, and half a batch where every pair goes through layers of a transformer.
 """
 
 import argparse
+import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
+import zstandard
 from benchmarks.poly_against_bi import trained
 from numpy.typing import NDArray
 
 import polyrank
-from polyrank.model.errors import RankingError
+from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.model.evaluation.intervals import intervals
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.run import Data
@@ -56,6 +62,17 @@ SYSTEMS: dict[str, dict[str, Any]] = {
 }
 SLOW = ("deformer", "cross")
 REFERENCE = "bi"
+HELD_OUT = 300  # examples of each file to select by
+LIGHT: dict[str, Any] = {
+    "precision": "no",
+    "tune": "top-3",
+    "max_turns": 2,
+    "max_context_tokens": 64,
+    "max_candidate_tokens": 24,
+}
+LIGHT_HELD_OUT = 24
+Recipe = Callable[[str, str, int, int], TrainConfig]
+"""From system, base, steps and seed to the settings of a run."""
 
 
 def config_of(system: str, base: str, steps: int, seed: int) -> TrainConfig:
@@ -80,9 +97,27 @@ def config_of(system: str, base: str, steps: int, seed: int) -> TrainConfig:
     )
 
 
+def light_config_of(system: str, base: str, steps: int, seed: int) -> TrainConfig:
+    """Return the same recipe for a slower processor."""
+    batch = {"batch_size": 8} if system in SLOW else {}
+    return replace(config_of(system, base, steps, seed), **LIGHT, **batch)
+
+
 def place(output: Path, system: str, seed: int) -> Path:
     """Return the folder of a run's checkpoint."""
     return output / f"{system.replace(', ', '-').replace(' ', '-')}-{seed}"
+
+
+def drawn(source: Path, output: Path) -> Path:
+    """Write the lists of a set in an order drawn with one seed: neighbours in the file are of one dialogue."""
+    if output.is_file():
+        return output
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with zstandard.open(source, "rb") as file:
+        lines = file.read().splitlines()
+    random.Random(0).shuffle(lines)
+    output.write_bytes(b"\n".join(lines) + b"\n")
+    return output
 
 
 def ranks(
@@ -102,15 +137,17 @@ def ranks(
 def row(
     own: Sequence[NDArray[np.float64]], reference: Sequence[NDArray[np.float64]], groups: NDArray[np.int64]
 ) -> dict[str, list[float]]:
-    """Return R@1, MRR and what R@1 is more than the reference's, each as mean and both ends of its interval.
+    """Return R@1, MRR and what both are more than the reference's, each as mean and both ends of its interval.
 
     Ranks of each seed, (L,); the reference may have more lists and other seeds.
     """
     count = len(own[0])
     first = np.mean([each == 1 for each in own], axis=0)
-    columns = {"R@1": first, "MRR": np.mean([1 / each for each in own], axis=0)}
+    reciprocal = np.mean([1 / each for each in own], axis=0)
+    columns = {"R@1": first, "MRR": reciprocal}
     if reference:
         columns["more"] = first - np.mean([each[:count] == 1 for each in reference], axis=0)
+        columns["more MRR"] = reciprocal - np.mean([1 / each[:count] for each in reference], axis=0)
     values = np.column_stack(list(columns.values()))
     ends = zip(values.mean(axis=0), *intervals(values, groups[:count]), strict=True)
     return {name: [float(each) for each in found] for name, found in zip(columns, ends, strict=True)}
@@ -118,31 +155,81 @@ def row(
 
 def print_table(table: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
     """Print a row for each set and system."""
-    print("| set | system | lists | R@1 | MRR | R@1 more than bi | each seed |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    print("| set | system | lists | R@1 | MRR | R@1 more than bi | MRR more than bi | R@1 of each seed |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for name, systems in table.items():
         for system, told in systems.items():
             mean, low, high = told["R@1"]
-            more = "{:+.3f} [{:+.3f}, {:+.3f}]".format(*told["more"]) if "more" in told else ""
+            more = [_signed(told[each]) if each in told else "" for each in ("more", "more MRR")]
             seeds = ", ".join(f"{each:.3f}" for each in told["seeds"])
             first = f"{mean:.3f} [{low:.3f}, {high:.3f}]"
-            print(f"| {name} | {system} | {told['lists']} | {first} | {told['MRR'][0]:.3f} | {more} | {seeds} |")
+            cells = (name, system, str(told["lists"]), first, f"{told['MRR'][0]:.3f}", *more, seeds)
+            print(f"| {' | '.join(cells)} |")
+
+
+def _signed(figures: Sequence[float]) -> str:
+    """Write a difference and both ends of its interval."""
+    return "{:+.3f} [{:+.3f}, {:+.3f}]".format(*figures)
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """The lists that systems are compared on.
+
+    Attributes:
+        paths: the file of each set, in the order drawn.
+        counts: how many lists of each set are ranked; None: all.
+        slow_counts: the same for slow systems.
+    """
+
+    paths: dict[str, Path]
+    counts: dict[str, int | None]
+    slow_counts: dict[str, int | None]
+
+    @classmethod
+    def of(cls, given: argparse.Namespace) -> "Lists":
+        """Draw the lists that the options name."""
+        paths = {
+            name: drawn(given.data / path, given.output / "lists" / Path(path).parent / "valid.jsonl")
+            for name, path in YARDSTICKS.items()
+        }
+        return cls(paths, _for_each_set(given.lists), _for_each_set(given.slow_lists))
+
+    def ranked(
+        self, system: str, checkpoint: Path, device: str
+    ) -> dict[str, tuple[NDArray[np.float64], NDArray[np.int64]]]:
+        """Return what `ranks` does of each set."""
+        counts = self.slow_counts if system in SLOW else self.counts
+        return {name: ranks(checkpoint, path, counts[name], device) for name, path in self.paths.items()}
+
+
+def _for_each_set(counts: Sequence[int] | None) -> dict[str, int | None]:
+    if counts is not None and len(counts) not in (1, len(YARDSTICKS)):
+        raise InvalidInput(f"give --lists and --slow-lists one number, or {len(YARDSTICKS)}")
+    own = [None] if counts is None else list(counts)
+    return dict(zip(YARDSTICKS, own * len(YARDSTICKS) if len(own) == 1 else own, strict=True))
+
+
+def training_files(data: Path, held_out: int) -> Data:
+    """Return the files that every system is trained on."""
+    return Data([data / name for name in TRAIN], [1.0, 1.0], held_out=held_out)
 
 
 def compare(
-    given: argparse.Namespace, recipe: Callable[[str, str, int, int], TrainConfig] = config_of, device: str = "cpu"
+    given: argparse.Namespace,
+    recipe: Recipe = config_of,
+    device: str = "cpu",
+    held_out: int = HELD_OUT,
 ) -> None:
     """Train and rank what is missing, then print the table."""
-    files = Data([given.data / name for name in TRAIN], [1.0, 1.0], held_out=300)
+    files, lists = training_files(given.data, held_out), Lists.of(given)
     table: dict[str, dict[str, Any]] = {name: {} for name in YARDSTICKS}
     found: dict[tuple[str, str], list[NDArray[np.float64]]] = {}
     for system in given.systems:
         for seed in given.seeds:
             checkpoint = place(given.output, system, seed)
             trained(recipe(system, given.base, given.steps, seed), files, checkpoint, evidence=False)
-            count = given.slow_lists if system in SLOW else given.lists
-            for name, path in YARDSTICKS.items():
-                own, groups = ranks(checkpoint, given.data / path, count, device)
+            for name, (own, groups) in lists.ranked(system, checkpoint, device).items():
                 found.setdefault((name, system), []).append(own)
                 table[name][system] = {"groups": groups}
     for name, systems in table.items():
@@ -157,20 +244,31 @@ def compare(
         print_table(table)
 
 
-def main(given: Sequence[str] | None = None) -> None:
-    """Print the table, or in one line why there is none."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def options(description: str | None) -> argparse.ArgumentParser:
+    """Return the options that comparisons over these lists share."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--base", default="sentence-transformers/all-MiniLM-L6-v2")
     parser.add_argument("--systems", nargs="+", default=list(SYSTEMS)[:9], choices=SYSTEMS)
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--lists", type=int, default=1000)
-    parser.add_argument("--slow-lists", type=int, default=300)
+    parser.add_argument("--lists", type=int, nargs="+", default=[1000])
+    parser.add_argument("--slow-lists", type=int, nargs="+", default=[300])
+    parser.add_argument("--light", action="store_true")
     parser.add_argument("--json", action="store_true")
+    return parser
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Print the table, or in one line why there is none."""
+    parser = options(__doc__)
+    arguments = parser.parse_args(given)
     try:
-        compare(parser.parse_args(given))
+        if arguments.light:
+            compare(arguments, light_config_of, held_out=LIGHT_HELD_OUT)
+        else:
+            compare(arguments)
     except RankingError as error:
         parser.exit(1, f"{error}\n")
 

@@ -25,6 +25,17 @@ PEERS = {
     "torch-bf16": "bfloat16",
     "openvino": "bfloat16",
 }
+STYLES = {
+    "bi": (GREY, "-"),
+    "poly": (GREY, "--"),
+    "colbert": (GREEN, "-"),
+    "mix-a": (BLUE, "-"),
+    "mix-b": (BLUE, "--"),
+    "mix-c": (BLUE, ":"),
+    "virt": (GREEN, "--"),
+    "deformer": (ORANGE, "--"),
+    "cross": (ORANGE, "-"),
+}
 
 matplotlib.rcParams |= {
     "svg.fonttype": "none",
@@ -161,6 +172,35 @@ def _bars(rows: Sequence[dict[str, Any]]) -> dict[float, tuple[str, dict[str, fl
     return bars
 
 
+def systems() -> Figure:
+    """How much better or worse than the Bi-encoder each architecture ranks, and how its time grows."""
+    data = _data("systems")
+    figure = Figure(figsize=(9, 4.2))
+    left, right = figure.subplots(1, 2)
+    names = [row["system"] for row in data["quality"][0]["rows"] if "more_mrr" in row]
+    for place, (each, colour) in enumerate(zip(data["quality"], (BLUE, ORANGE, GREEN), strict=True)):
+        rows = {row["system"]: row for row in each["rows"]}
+        for at, name in enumerate(names):
+            mean, low, high = rows[name]["more_mrr"]
+            style = {"fmt": "o", "ms": 4, "color": colour, "capsize": 2, "label": each["set"] if at == 0 else None}
+            left.errorbar(mean, at + 0.24 * (place - 1), xerr=[[mean - low], [high - mean]], **style)
+    left.axvline(0, color=GREY, lw=1)
+    left.set_yticks(range(len(names)), names)
+    left.invert_yaxis()
+    left.grid(axis="y", visible=False)
+    left.set(xlabel="MRR more than the Bi-encoder's", title="quality")
+    left.legend(fontsize=8)
+    for row in data["costs"]:
+        if row["system"] in STYLES:
+            colour, line = STYLES[row["system"]]
+            counts, took = ([each[name] for each in row["growth"]] for name in ("candidates", "ms"))
+            right.plot(counts, took, marker="o", ms=3, label=row["system"], color=colour, linestyle=line)
+    right.set(xscale="log", yscale="log", xlabel="stored candidates", ylabel="milliseconds", title="time of scoring")
+    _plain_ticks(right, (50, 1_000, 100_000))
+    right.legend(fontsize=7, ncols=2)
+    return figure
+
+
 def peers() -> Figure:
     """How many times as fast as each peer polyrank is, with the goals."""
     goals = [goal for goal in json.loads((RESULTS / "goals.json").read_text(encoding="utf-8")) if not goal["at_most"]]
@@ -203,7 +243,7 @@ def _results(name: str) -> Any:
 
 def main() -> None:
     """Write one SVG for each figure."""
-    for draw in (quality, rank, load, search, encode, peers):
+    for draw in (quality, rank, load, search, encode, systems, peers):
         figure = draw()
         figure.tight_layout()
         figure.savefig(FIGURES / f"{draw.__name__}.svg", metadata={"Date": None})

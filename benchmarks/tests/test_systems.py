@@ -78,7 +78,7 @@ def test_differences_are_over_the_lists_that_both_have(capsys: pytest.CaptureFix
     assert told["more"][0] == 0.25
     systems.print_table({"set": {"cross": {"lists": 2, "seeds": [0.5], **told}}})
     assert (
-        "| set | cross | 2 | 0.500 [0.000, 1.000] | 0.750 | +0.250 [+0.000, +0.500] | 0.500 |"
+        "| set | cross | 2 | 0.500 [0.000, 1.000] | 0.750 | +0.250 [+0.000, +0.500] | +0.125 [+0.000, +0.250] | 0.500 |"
         in capsys.readouterr().out
     )
 
