@@ -10,7 +10,7 @@ Shards hold nothing that is not in the store. One that was restarted is given wh
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -163,6 +163,7 @@ class SetLive:
                     with self._dropped_on_failure(history[-1]):
                         if self._store.go_back(history[-1]):
                             return self._serve_active(loaded)
+                self._drop_unneeded(history[-1])
 
     def look(self) -> None:
         """Give shards what they are to hold, and drop what no request needs; call it about once a second."""
@@ -175,7 +176,8 @@ class SetLive:
                 return
             of_part = {part.name: Holding(current.made.id, part.name) for part in current.made.parts}
             asked = [(part, replica) for part in of_part for replica in self._replicas.get(part, ())]
-            holds = list(self._threads.map(lambda each: self._holds(each[1], of_part[each[0]]), asked))
+            needed = self._needed()
+            holds = list(self._threads.map(lambda each: self._holds(each[1], of_part[each[0]], needed), asked))
             for part in of_part:
                 ready = [held for (each, _), held in zip(asked, holds, strict=True) if each == part]
                 self._metrics.show_set_ready(part, sum(ready))
@@ -281,13 +283,21 @@ class SetLive:
 
     @contextmanager
     def _dropped_on_failure(self, set_id: str) -> Iterator[None]:
-        """Drop a set from all shards if the block fails, unless it is the one that is served."""
+        """Drop a set from all shards if the block fails, unless requests may need it."""
         try:
             yield
         except BaseException:
-            if self.current is None or self.current.made.id != set_id:
-                self._drop(set_id)
+            self._drop_unneeded(set_id)
             raise
+
+    def _drop_unneeded(self, set_id: str) -> None:
+        if set_id not in self._needed():
+            self._drop(set_id)
+
+    def _needed(self) -> set[str]:
+        """The sets that requests may need: the one that is served, and those that were lately."""
+        current = [] if self.current is None else [self.current.made.id]
+        return {*current, *(each.set_id for each in self._old)}
 
     def _drop_old(self) -> None:
         due = [each for each in self._old if time.monotonic() >= each.drop_at]
@@ -316,11 +326,16 @@ class SetLive:
 
     # Shards, one by one.
 
-    def _holds(self, replica: Replica, holding: Holding) -> bool:
-        """Whether a replica holds a part; if it answers and does not, it is told to prepare it."""
+    def _holds(self, replica: Replica, holding: Holding, needed: Set[str]) -> bool:
+        """Whether a replica holds a part; if it answers and does not, it is told to prepare it.
+
+        It is told to drop the sets that are not needed: it may not have heard of it when they were dropped.
+        """
         held = self._ask(replica, "held", None, LOOK_WITHIN_SECONDS)
         if held.error is not None:
             return False
+        for set_id in {each.set_id for each in held.value} - needed:
+            self._ask(replica, "drop", set_id, LOOK_WITHIN_SECONDS)
         if holding in held.value:
             return True
         fields = {"set": holding.set_id, "part": holding.part, "replica": replica.name}

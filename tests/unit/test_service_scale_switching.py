@@ -10,7 +10,7 @@ from service_fakes import WordRanker, asked, pool
 from shards_in_process import ServedParts
 
 from polyrank.index_builder.build.pipeline import BuildOptions
-from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound
+from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound, StoreBusy
 from polyrank.index_builder.scale.cutting import build_parts
 from polyrank.index_builder.scale.moving import move
 from polyrank.index_builder.scale.sets import PartSet, SetStore
@@ -138,6 +138,51 @@ def test_a_set_with_a_damaged_part_never_becomes_the_active_one(
     assert served.value("index_switches_total", result="refused") == 1
     with pytest.raises(GenerationNotFound):
         served.live.activate("20260101T000000000000-00000000")
+
+
+def test_a_switch_back_that_fails_leaves_requests_the_set_that_they_began_with(
+    served: ServedParts, first: PartSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, second = served.serving, cut(tmp_path, "n", activate=False)
+    served.live.activate(second.id)
+
+    def busy(_: str) -> None:
+        raise StoreBusy(tmp_path / "pointer.lock", "another process")
+
+    monkeypatch.setattr(served.store, "make_active", busy)
+    with pytest.raises(StoreBusy):
+        served.live.activate(first.id)
+    found = served.run(lambda engine: engine.rank(before, asked()))
+    assert (prefix(found), found.degraded) == ("c", [])
+
+
+def test_a_set_that_another_process_was_faster_to_leave_is_dropped(
+    served: ServedParts, first: PartSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(switching, "SPARE_SECONDS", -10.0)
+    second = cut(tmp_path, "n", activate=False)
+    served.live.activate(second.id)
+    served.live.look()
+    histories = [[first.id], []]
+    monkeypatch.setattr(served.store, "history", lambda: histories.pop(0))
+    monkeypatch.setattr(served.store, "go_back", lambda _: False)
+    with pytest.raises(GenerationNotFound, match="before this one"):
+        served.live.rollback()
+    assert held(served) == {second.id}
+
+
+def test_a_shard_that_could_not_be_told_to_drop_a_set_is_told_again(
+    served: ServedParts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(switching, "SPARE_SECONDS", -10.0)
+    second = cut(tmp_path, "n", activate=False)
+    served.live.activate(second.id)
+    [one, _] = served.shards.of(second.parts[0].name)
+    one.lost = True
+    served.live.look()
+    one.lost = False
+    served.live.look()
+    assert held(served) == {second.id}
 
 
 def test_what_another_process_activates_is_followed_unless_it_is_damaged(
