@@ -100,8 +100,9 @@ class Pool:
         self._shared: dict[Holding, _Shared] = {}
 
     def forget(self, set_id: str) -> None:
-        """Let go of what belongs to a set that is served no more."""
-        self._shared = {holding: each for holding, each in self._shared.items() if holding.set_id != set_id}
+        """Let go of what belongs to a set that is served no more. May be called from any thread."""
+        known = [*self._shared.items()]  # a copy: the event loop may add to it meanwhile
+        self._shared = {holding: each for holding, each in known if holding.set_id != set_id}
 
     def searched(self, made: PartSet, missing: Collection[int]) -> float:
         """See `PoolParts.searched`."""
