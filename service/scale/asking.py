@@ -237,7 +237,8 @@ class Asking:
         self._show(part)
 
     def _show(self, part: str) -> None:
-        self._watch.show_struck(part, sum(each.strikes > 0 for each in self._asked.get(part, ())))
+        if (replicas := self._asked.get(part)) is not None:  # else they ended while one was called
+            self._watch.show_struck(part, sum(each.strikes > 0 for each in replicas))
 
     async def close(self) -> None:
         """Wait for nobody any more."""

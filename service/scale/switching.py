@@ -314,8 +314,10 @@ class SetLive:
         ended = {part: of_part for part, of_part in self._replicas.items() if part not in kept}
         self._replicas = {part: of_part for part, of_part in self._replicas.items() if part in kept}
         self._asking.serve_with(self._replicas)
-        for replica in [each for of_part in ended.values() for each in of_part]:
-            self._shards.stop(replica)
+        for part, of_part in ended.items():
+            for replica in of_part:
+                self._shards.stop(replica)
+            self._metrics.forget_part(part)
 
     def _held_sets(self) -> list[PartSet]:
         held = [] if self.current is None else [self.current.made]

@@ -264,4 +264,6 @@ def test_shards_of_parts_that_no_set_has_end(
     assert len(served.shards.replicas) == 10
     served.live.look()
     assert len(served.shards.replicas) == 4
+    ready = {part.name: served.value("set_ready", part=part.name) for part in first.parts}
+    assert ready == {"0000-1365": None, "1365-2730": None, "2730-4096": None}, "they are shown no more"
     assert prefix(*served.rank(asked())) == "c"
