@@ -19,8 +19,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-import numpy as np
-
 from polyrank.service.scale.calls import LATE, LOST, Replica, ReplicaLost, Reply
 
 STRIKE_SECONDS, LONGEST_STRIKE_SECONDS = 0.5, 30.0
@@ -187,7 +185,8 @@ class Asking:
     def _delay(self) -> float:
         if self._hedge_s:
             return self._hedge_s
-        return FIRST_DELAY if len(self._times) < FEWEST_TIMED else float(np.percentile(self._times, 95))
+        # Sorted, because NumPy's percentile takes ten times as long for so few, and the event loop waits for it.
+        return FIRST_DELAY if len(self._times) < FEWEST_TIMED else sorted(self._times)[len(self._times) * 95 // 100]
 
     def _choose(self, part: str, without: Sequence[_Asked]) -> _Asked | None:
         """Return who is to be asked; one whose strike is over goes first, to be tried."""
