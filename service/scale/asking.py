@@ -2,7 +2,8 @@
 
 A call goes to the replica with the fewest calls in progress. If there is no answer after a while, another replica is
 asked as well (a hedge), and the first answer counts. Hedges are at most a tenth of all calls, so that slowness of all
-replicas does not double their load.
+replicas does not double their load. Only for the call that tries a replica after a strike there is always one: it most
+likely waits in vain, and later calls do without.
 
 Who fails, answers after a hedge of its own, or lets a call wait until its time is over, and for LATE_SECONDS at least,
 gets a strike: it is not asked for half a second, and for twice as long with every further strike. Then one call tries
@@ -151,7 +152,8 @@ class Asking:
                 raise PartMissing(f"part {part}: no answer in time")
             if hedge is None and running and now >= hedge_at:
                 hedge_at = math.inf
-                if self._saved >= 1 and (other := self._choose(part, tried)) is not None:
+                may = self._saved >= 1 or any(each.tried for each in running.values())
+                if may and (other := self._choose(part, tried)) is not None:
                     self._saved -= 1
                     hedge = other
                     tried.append(other)

@@ -216,6 +216,23 @@ def test_a_slow_replica_is_hedged_and_struck(watched: Watched) -> None:
     assert len(slow.asked) == 1
 
 
+def test_who_tries_a_replica_that_is_still_slow_does_not_wait_for_it(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STRIKE_SECONDS", 0.01)
+    slow = Shard("slow", 0.15)
+
+    async def story() -> None:
+        made = asking(watched, slow, Shard("quick"))
+        for _ in range(3):  # one hedge is saved at the start
+            assert await ask(made) == "quick"
+            await asyncio.sleep(0.2)  # the slow call ends
+        await made.close()
+
+    run(story())
+    assert len(slow.asked) == 3
+
+
 def test_a_hedge_that_loses_strikes_nobody(watched: Watched) -> None:
     async def story() -> None:
         made = asking(watched, Shard("first", 0.05), Shard("second", 0.5))
