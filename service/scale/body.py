@@ -24,7 +24,7 @@ from polyrank.model.representations import Representations
 from polyrank.model.search.scan import Query as ScanQuery
 from polyrank.model.search.scan import prepare
 from polyrank.service.caching.vectors import MatrixVectors
-from polyrank.service.live.serving import Searchable, runs_here
+from polyrank.service.live.serving import Searchable, SearchStatus, runs_here
 from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.retrieval import PoolSearch, RetrievalBudget
 from polyrank.service.ranking.stages import Timings
@@ -35,7 +35,6 @@ from polyrank.service.scale.calls import (
     Holding,
     PartFound,
     PartStored,
-    Prepared,
     Query,
     Reply,
     Rows,
@@ -82,8 +81,10 @@ class Body:
         except (RankingError, OSError, MemoryError) as error:
             return Reply(None, str(error) or type(error).__name__, "refused" if shortage_in(error) is None else SHORT)
 
-    def prepare(self, holding: Holding) -> Prepared:
+    def prepare(self, holding: Holding) -> SearchStatus:
         """Open a part and check its every byte, then search it once, unless it is held already.
+
+        Returns how it finds candidates.
 
         Raises:
             GenerationNotFound: there is no such set, or it has no such part.
@@ -96,7 +97,7 @@ class Body:
             if part is None:
                 part = self._opened(holding)
                 self._held = {**self._held, holding: part}
-            return Prepared(part.snapshot.count, part.search_status)
+            return part.search_status
 
     def _opened(self, holding: Holding) -> _Part:
         if not self._root.is_dir():

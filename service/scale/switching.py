@@ -27,7 +27,7 @@ from polyrank.service.live.switching import kind_of_refusal
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.parts import SetFacts, SetServing, SetSnapshot
 from polyrank.service.scale.asking import Asking
-from polyrank.service.scale.calls import LOST, SHORT, Holding, Prepared, Replica, ReplicaLost, Reply, Shards
+from polyrank.service.scale.calls import LOST, SHORT, Holding, Replica, ReplicaLost, Reply, Shards
 from polyrank.service.scale.pool import Pool
 
 # Opening a part reads its every byte.
@@ -215,14 +215,14 @@ class SetLive:
         found: SearchStatus | None = None
         for part in made.parts:
             own = [reply for (each, _), reply in zip(asked, replies, strict=True) if each is part]
-            good = [reply.value for reply in own if isinstance(reply.value, Prepared)]
+            good = [reply.value for reply in own if isinstance(reply.value, SearchStatus)]
             if not good:
                 passing = [reply.error for reply in own if reply.kind in (LOST, SHORT)]
                 if passing:
                     raise Shortage(f"part {part.name}: {passing[0]}")
                 raise GenerationCorrupt(made.id, f"part {part.name}: {own[0].error}")
             self._metrics.show_set_ready(part.name, len(good))
-            found = found or good[0].status
+            found = found or good[0]
         assert found is not None, "a set has parts"
         return found._replace(why=f"{len(made.parts)} parts are searched by shards; of each, {found.why}")
 
