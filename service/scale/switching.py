@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound, StoreBusy
-from polyrank.index_builder.scale.sets import Part, PartSet, SetStore
+from polyrank.index_builder.scale.sets import PartSet, SetStore
 from polyrank.index_builder.store.generation import MODEL_DIRECTORY
 from polyrank.index_builder.store.words import evidence_of, open_words
 from polyrank.model.errors import CheckpointInvalid, RankingError, Shortage, shortage_in
@@ -211,7 +211,7 @@ class SetLive:
         self._replicas = replicas
         self._asking.serve_with(replicas)
         asked = [(part, replica) for part in made.parts for replica in replicas[part.name]]
-        replies = list(self._threads.map(lambda each: self._prepare(made.id, *each), asked))
+        replies = list(self._threads.map(lambda each: self._prepare(Holding(made.id, each[0].name), each[1]), asked))
         found: SearchStatus | None = None
         for part in made.parts:
             own = [reply for (each, _), reply in zip(asked, replies, strict=True) if each is part]
@@ -226,10 +226,10 @@ class SetLive:
         assert found is not None, "a set has parts"
         return found._replace(why=f"{len(made.parts)} parts are searched by shards; of each, {found.why}")
 
-    def _prepare(self, set_id: str, part: Part, replica: Replica) -> Reply:
-        reply = self._ask(replica, "prepare", Holding(set_id, part.name), PREPARE_WITHIN_SECONDS)
+    def _prepare(self, holding: Holding, replica: Replica) -> Reply:
+        reply = self._ask(replica, "prepare", holding, PREPARE_WITHIN_SECONDS)
         if reply.error is not None:
-            fields = {"set": set_id, "part": part.name, "replica": replica.name, "why": reply.error}
+            fields = {"set": holding.set_id, "part": holding.part, "replica": replica.name, "why": reply.error}
             log.warning("a shard could not prepare a set", extra={"fields": fields})
         return reply
 
@@ -342,7 +342,7 @@ class SetLive:
             return True
         fields = {"set": holding.set_id, "part": holding.part, "replica": replica.name}
         log.info("a shard prepares what it has lost", extra={"fields": fields})
-        if self._ask(replica, "prepare", holding, PREPARE_WITHIN_SECONDS).error is not None:
+        if self._prepare(holding, replica).error is not None:
             return False
         self._asking.forgive(holding.part, replica)
         return True

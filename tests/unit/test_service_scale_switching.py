@@ -255,6 +255,19 @@ def test_a_shard_that_was_restarted_is_given_what_it_is_to_hold(served: ServedPa
     assert served.value("set_ready", part=part) == 1
 
 
+def test_why_a_restarted_shard_cannot_load_its_part_is_logged(
+    served: ServedParts, first: PartSet, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    damage(tmp_path, first, 1)
+    [one, _] = served.shards.of(first.parts[1].name)
+    one.restart()
+    served.live.look()
+    [told] = [each for each in caplog.records if each.message == "a shard could not prepare a set"]
+    assert told.fields["replica"] == one.name  # type: ignore[attr-defined]
+    assert "embeddings.bin" in told.fields["why"]  # type: ignore[attr-defined]
+    assert served.value("set_ready", part=first.parts[1].name) == 1
+
+
 def test_shards_of_parts_that_no_set_has_end(
     served: ServedParts, first: PartSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
