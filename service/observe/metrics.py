@@ -10,6 +10,7 @@ import math
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import product
 from typing import Literal, TypeVar
 
@@ -276,6 +277,12 @@ class Metrics:
     def show_set_ready(self, part: str, replicas: int) -> None:
         """Show how many replicas of a part hold the set that is served."""
         self._set_ready.labels(part).set(replicas)
+
+    def forget_part(self, part: str) -> None:
+        """Show no shards any more of a part that no set has."""
+        for gauge in (self._struck, self._set_ready):
+            with suppress(KeyError):  # nothing was shown of it
+                gauge.remove(part)
 
     def show_generation(self, generation: str, model: str, fmt: int, loaded_at: float) -> None:
         """Show which generation is served from now on."""

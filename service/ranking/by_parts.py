@@ -14,7 +14,7 @@ from polyrank.service.errors import TooManyForExact
 from polyrank.service.observe.labels import Degraded
 from polyrank.service.ranking.admission import most_exact
 from polyrank.service.ranking.forwards import CountedContext
-from polyrank.service.ranking.parts import PoolFound, SetServing, shards_missing
+from polyrank.service.ranking.parts import PoolFound, SetServing, most_of, shards_missing
 from polyrank.service.ranking.retrieval import BestRows, Found, is_certain, ranked_of
 from polyrank.service.ranking.second_stage import LateScores, SecondStage, deeper
 from polyrank.service.ranking.stages import Timings
@@ -69,13 +69,13 @@ class _Search:
         if request.exact and not best.is_all:
             raise TooManyForExact(best.found.looked_at, most_exact(serving.ranker, request.conversation))
         with timings.timed("fetch"):
-            stored = await serving.parts.fetch(serving.made, self._at(best.rows), True, request.deadline)
+            stored = await serving.parts.fetch(serving.made, self._at(best.rows), True, most_of(request.deadline))
         is_all = best.is_all and len(stored.positions) == len(best.rows)
         best = self._only(best, stored.positions)
         late = LateScores(np.empty(0, np.float32), [])
         if stored.made is not None:
-            gather = partial(_taken, stored.made)
-            late = await second_stage.scores(serving.ranker, context, len(best.rows), gather, request.deadline, timings)
+            gather, end = partial(_taken, stored.made), most_of(request.deadline)
+            late = await second_stage.scores(serving.ranker, context, len(best.rows), gather, end, timings)
         self._degraded += late.degraded
         if late.scores is not None:
             words = serving.generation.words

@@ -3,6 +3,7 @@
 A request keeps the set that it began with; the set's id travels in every call of a shard, so no answer mixes two sets.
 """
 
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -24,6 +25,9 @@ from polyrank.service.observe.labels import Plan
 from polyrank.service.ranking.values import RankRequest
 
 Rows = NDArray[np.int64]
+
+# A stage may take so much of the time left; the rest is for the stages after it, the last of which fetches the texts.
+SHARE_OF_TIME = 0.8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,7 +99,6 @@ class PoolParts(Protocol):
 
         Raises:
             ShardsMissing: see `searched`.
-            VectorsDamaged: stored vectors gave a score that cannot be.
         """
 
     async def fetch(self, made: PartSet, places: NDArray[np.int64], with_vectors: bool, deadline: float) -> Fetched:
@@ -162,6 +165,12 @@ class SetServing:
 
 # What is served of a store of either kind.
 Served = Serving | SetServing
+
+
+def most_of(deadline: float) -> float:
+    """Return when a stage has to end that is not the last one before the deadline, on the monotonic clock."""
+    now = time.monotonic()
+    return now + SHARE_OF_TIME * max(0.0, deadline - now)
 
 
 def share_without(made: PartSet, missing: Collection[int]) -> float:

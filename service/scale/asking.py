@@ -2,12 +2,14 @@
 
 A call goes to the replica with the fewest calls in progress. If there is no answer after a while, another replica is
 asked as well (a hedge), and the first answer counts. Hedges are at most a tenth of all calls, so that slowness of all
-replicas does not double their load.
+replicas does not double their load. Only for the call that tries a replica after a strike there is always one: it most
+likely waits in vain, and later calls do without.
 
 Who fails, answers after a hedge of its own, or lets a call wait until its time is over, and for LATE_SECONDS at least,
 gets a strike: it is not asked for half a second, and for twice as long with every further strike. Then one call tries
-it. Where all replicas of a part are struck, the part is missing at once: nobody waits for it. A caller who allows
-little time makes no replica look slow to others.
+it. Calls that were under way at a strike change nothing more, so many that fail together are one strike. Where all
+replicas of a part are struck, the part is missing at once: nobody waits for it. A caller who allows little time makes
+no replica look slow to others.
 """
 
 import asyncio
@@ -17,8 +19,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
-
-import numpy as np
 
 from polyrank.service.scale.calls import LATE, LOST, Replica, ReplicaLost, Reply
 
@@ -67,7 +67,7 @@ class _Asked:
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
         self.in_progress = self.strikes = 0
-        self.struck_until = 0.0
+        self.struck_at, self.struck_until = -math.inf, 0.0
         self.tried = False  # a call is under way that tries it after a strike
 
     def may_be_asked(self, now: float) -> bool:
@@ -148,11 +148,12 @@ class Asking:
                 why = reply.error
             now = self._clock()
             if now >= deadline:
-                self._give_up(part, running.values(), now - began)
+                self._give_up(part, running.values(), began, now - began)
                 raise PartMissing(f"part {part}: no answer in time")
             if hedge is None and running and now >= hedge_at:
                 hedge_at = math.inf
-                if self._saved >= 1 and (other := self._choose(part, tried)) is not None:
+                may = self._saved >= 1 or any(each.tried for each in running.values())
+                if may and (other := self._choose(part, tried)) is not None:
                     self._saved -= 1
                     hedge = other
                     tried.append(other)
@@ -174,19 +175,20 @@ class Asking:
             self._watch.count_hedge(one is hedge)
             if one is hedge:
                 for slow in running.values():
-                    self._strike(part, slow)
+                    self._strike(part, slow, began)
 
-    def _give_up(self, part: str, late: Iterable[_Asked], seconds: float) -> None:
+    def _give_up(self, part: str, late: Iterable[_Asked], began: float, seconds: float) -> None:
         """Take in that the time of a call is over after so long."""
         for one in late:
             self._watch.count_shard_call(part, LATE)
             if seconds >= LATE_SECONDS:
-                self._strike(part, one)
+                self._strike(part, one, began)
 
     def _delay(self) -> float:
         if self._hedge_s:
             return self._hedge_s
-        return FIRST_DELAY if len(self._times) < FEWEST_TIMED else float(np.percentile(self._times, 95))
+        # Sorted, because NumPy's percentile takes ten times as long for so few, and the event loop waits for it.
+        return FIRST_DELAY if len(self._times) < FEWEST_TIMED else sorted(self._times)[len(self._times) * 95 // 100]
 
     def _choose(self, part: str, without: Sequence[_Asked]) -> _Asked | None:
         """Return who is to be asked; one whose strike is over goes first, to be tried."""
@@ -205,7 +207,8 @@ class Asking:
         return task
 
     async def _call(self, one: _Asked, part: str, method: str, arguments: tuple[Any, ...], deadline: float) -> Reply:
-        left = min(deadline - self._clock(), LONGEST_CALL_SECONDS)
+        began = self._clock()
+        left = min(deadline - began, LONGEST_CALL_SECONDS)
         try:
             async with asyncio.timeout(LONGEST_CALL_SECONDS):
                 reply = await one.replica.ask(method, arguments, left)
@@ -217,21 +220,26 @@ class Asking:
         self._watch.count_shard_call(part, reply.kind or "ok")
         if reply.error is not None:
             if reply.kind != LATE:
-                self._strike(part, one)
+                self._strike(part, one, began)
             fields = {"part": part, "replica": one.replica.name, "method": method, "why": reply.error}
             log.warning("a shard gave no answer", extra={"fields": fields})
-        elif one.strikes and self._clock() >= one.struck_until:
+        elif one.strikes and began >= one.struck_at:
             one.strikes = 0
             self._show(part)
         return reply
 
-    def _strike(self, part: str, one: _Asked) -> None:
+    def _strike(self, part: str, one: _Asked, began: float) -> None:
+        """Strike a replica for a call that began at this time, unless it was struck since."""
+        if began < one.struck_at:
+            return
+        now = self._clock()
         seconds = min(LONGEST_STRIKE_SECONDS, STRIKE_SECONDS * 2 ** min(one.strikes, 16))
-        one.strikes, one.struck_until = one.strikes + 1, self._clock() + seconds
+        one.strikes, one.struck_at, one.struck_until = one.strikes + 1, now, now + seconds
         self._show(part)
 
     def _show(self, part: str) -> None:
-        self._watch.show_struck(part, sum(each.strikes > 0 for each in self._asked.get(part, ())))
+        if (replicas := self._asked.get(part)) is not None:  # else they ended while one was called
+            self._watch.show_struck(part, sum(each.strikes > 0 for each in replicas))
 
     async def close(self) -> None:
         """Wait for nobody any more."""

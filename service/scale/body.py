@@ -7,7 +7,7 @@ the one that is served.
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from polyrank.model.representations import Representations
 from polyrank.model.search.scan import Query as ScanQuery
 from polyrank.model.search.scan import prepare
 from polyrank.service.caching.vectors import MatrixVectors
-from polyrank.service.live.serving import Searchable, runs_here
+from polyrank.service.live.serving import Searchable, SearchStatus, runs_here
 from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.retrieval import PoolSearch, RetrievalBudget
 from polyrank.service.ranking.stages import Timings
@@ -35,7 +35,6 @@ from polyrank.service.scale.calls import (
     Holding,
     PartFound,
     PartStored,
-    Prepared,
     Query,
     Reply,
     Rows,
@@ -82,8 +81,10 @@ class Body:
         except (RankingError, OSError, MemoryError) as error:
             return Reply(None, str(error) or type(error).__name__, "refused" if shortage_in(error) is None else SHORT)
 
-    def prepare(self, holding: Holding) -> Prepared:
+    def prepare(self, holding: Holding) -> SearchStatus:
         """Open a part and check its every byte, then search it once, unless it is held already.
+
+        Returns how it finds candidates.
 
         Raises:
             GenerationNotFound: there is no such set, or it has no such part.
@@ -96,7 +97,7 @@ class Body:
             if part is None:
                 part = self._opened(holding)
                 self._held = {**self._held, holding: part}
-            return Prepared(part.snapshot.count, part.search_status)
+            return part.search_status
 
     def _opened(self, holding: Holding) -> _Part:
         if not self._root.is_dir():
@@ -140,31 +141,35 @@ class Body:
             left_s: how much time each has left. Where an index is searched, it bounds how many candidates it finds.
         """
         part, now = self._part(holding), time.monotonic()
-        searches, asked = [], []
-        for query, left in zip(queries, left_s, strict=True):
-            request = replace(query.request, deadline=now + left)
-            affordable = self._budget.affordable(part, request)
+        asked = [
+            Query(replace(query.request, deadline=now + left), query.codes)
+            for query, left in zip(queries, left_s, strict=True)
+        ]
+        # An index is searched for one after the other anyway, and each has the time that those before it have left.
+        passes = [asked] if part.scans_all else [[query] for query in asked]
+        return [found for together in passes for found in self._found(part, together)]
+
+    def _found(self, part: _Part, queries: Sequence[Query]) -> Iterator[PartFound]:
+        """Find the best for queries, whose deadlines are on this machine's clock."""
+        searches = []
+        for query in queries:
+            affordable = self._budget.affordable(part, query.request)
             read = retrieval.read_words(part, affordable)
             searches.append(PoolSearch(part, affordable, query.codes, Timings(), read))
-            asked.append(request)
-        found = []
-        for search, request, among in zip(searches, asked, retrieval.search(searches, self._threads), strict=True):
+        for search, query, among in zip(searches, queries, retrieval.search(searches, self._threads), strict=True):
             best = retrieval.best_of(search, among)
             if among.plan in ("index", "selector"):
                 self._budget.learn(search.request, search.timings.total())
-            found.append(
-                PartFound(
-                    order=part.order[best.rows],
-                    rows=best.rows,
-                    scores=best.scores,
-                    lexical=best.lexical,
-                    looked_at=among.looked_at,
-                    bound=among.bound,
-                    plan=among.plan,
-                    reduced=search.request.retrieve_k < request.retrieve_k,
-                )
+            yield PartFound(
+                order=part.order[best.rows],
+                rows=best.rows,
+                scores=best.scores,
+                lexical=best.lexical,
+                looked_at=among.looked_at,
+                bound=among.bound,
+                plan=among.plan,
+                reduced=search.request.retrieve_k < query.request.retrieve_k,
             )
-        return found
 
     def stored(self, holding: Holding, wanted: Wanted) -> PartStored:
         """Return what is stored of candidates, by their rows or their ids."""

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
-from polyrank.service.live.serving import SearchStatus
 from polyrank.service.observe.labels import Plan
 from polyrank.service.ranking.values import RankRequest
 
@@ -99,13 +98,6 @@ class Reply(NamedTuple):
     value: Any = None
     error: str | None = None
     kind: str = ""
-
-
-class Prepared(NamedTuple):
-    """A part that a shard is ready to search, and how it finds candidates."""
-
-    candidates: int
-    status: SearchStatus
 
 
 class ReplicaLost(Exception):  # what happened, not what went wrong

@@ -16,7 +16,7 @@ from polyrank.index_builder.scale.slots import slots_of
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.caching.redis_server import Budget
-from polyrank.service.ranking.parts import Fetched, Known, PoolFound, shards_missing, share_without
+from polyrank.service.ranking.parts import Fetched, Known, PoolFound, most_of, shards_missing, share_without
 from polyrank.service.ranking.stages import ANSWER_SECONDS
 from polyrank.service.ranking.values import RankRequest
 from polyrank.service.scale.asking import Asking, PartMissing
@@ -25,8 +25,6 @@ from polyrank.service.scale.merge import merged
 
 # Searches that share a call.
 MOST_SHARED = 16
-# A part may take so much of the time left for a search; the rest is for fetching what was found.
-SHARE_OF_TIME = 0.8
 
 
 class WatchPool(Protocol):
@@ -102,8 +100,9 @@ class Pool:
         self._shared: dict[Holding, _Shared] = {}
 
     def forget(self, set_id: str) -> None:
-        """Let go of what belongs to a set that is served no more."""
-        self._shared = {holding: each for holding, each in self._shared.items() if holding.set_id != set_id}
+        """Let go of what belongs to a set that is served no more. May be called from any thread."""
+        known = [*self._shared.items()]  # a copy: the event loop may add to it meanwhile
+        self._shared = {holding: each for holding, each in known if holding.set_id != set_id}
 
     def searched(self, made: PartSet, missing: Collection[int]) -> float:
         """See `PoolParts.searched`."""
@@ -114,8 +113,7 @@ class Pool:
 
     async def search(self, made: PartSet, request: RankRequest, codes: NDArray[np.float32]) -> PoolFound:
         """See `PoolParts.search`."""
-        now = time.monotonic()
-        deadline = now + SHARE_OF_TIME * max(0.0, request.deadline - now)
+        deadline = most_of(request.deadline)
         query = Query(replace(request, deadline=math.inf, budget=Budget()), codes)
         found = await self._of_each(
             range(len(made.parts)), lambda part: self._of(made, made.parts[part]).search(query, deadline)

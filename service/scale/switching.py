@@ -10,13 +10,13 @@ Shards hold nothing that is not in the store. One that was restarted is given wh
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound, StoreBusy
-from polyrank.index_builder.scale.sets import Part, PartSet, SetStore
+from polyrank.index_builder.scale.sets import PartSet, SetStore
 from polyrank.index_builder.store.generation import MODEL_DIRECTORY
 from polyrank.index_builder.store.words import evidence_of, open_words
 from polyrank.model.errors import CheckpointInvalid, RankingError, Shortage, shortage_in
@@ -27,7 +27,7 @@ from polyrank.service.live.switching import kind_of_refusal
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.parts import SetFacts, SetServing, SetSnapshot
 from polyrank.service.scale.asking import Asking
-from polyrank.service.scale.calls import LOST, SHORT, Holding, Prepared, Replica, ReplicaLost, Reply, Shards
+from polyrank.service.scale.calls import LOST, SHORT, Holding, Replica, ReplicaLost, Reply, Shards
 from polyrank.service.scale.pool import Pool
 
 # Opening a part reads its every byte.
@@ -163,6 +163,7 @@ class SetLive:
                     with self._dropped_on_failure(history[-1]):
                         if self._store.go_back(history[-1]):
                             return self._serve_active(loaded)
+                self._drop_unneeded(history[-1])
 
     def look(self) -> None:
         """Give shards what they are to hold, and drop what no request needs; call it about once a second."""
@@ -175,7 +176,8 @@ class SetLive:
                 return
             of_part = {part.name: Holding(current.made.id, part.name) for part in current.made.parts}
             asked = [(part, replica) for part in of_part for replica in self._replicas.get(part, ())]
-            holds = list(self._threads.map(lambda each: self._holds(each[1], of_part[each[0]]), asked))
+            needed = self._needed()
+            holds = list(self._threads.map(lambda each: self._holds(each[1], of_part[each[0]], needed), asked))
             for part in of_part:
                 ready = [held for (each, _), held in zip(asked, holds, strict=True) if each == part]
                 self._metrics.show_set_ready(part, sum(ready))
@@ -209,25 +211,25 @@ class SetLive:
         self._replicas = replicas
         self._asking.serve_with(replicas)
         asked = [(part, replica) for part in made.parts for replica in replicas[part.name]]
-        replies = list(self._threads.map(lambda each: self._prepare(made.id, *each), asked))
+        replies = list(self._threads.map(lambda each: self._prepare(Holding(made.id, each[0].name), each[1]), asked))
         found: SearchStatus | None = None
         for part in made.parts:
             own = [reply for (each, _), reply in zip(asked, replies, strict=True) if each is part]
-            good = [reply.value for reply in own if isinstance(reply.value, Prepared)]
+            good = [reply.value for reply in own if isinstance(reply.value, SearchStatus)]
             if not good:
                 passing = [reply.error for reply in own if reply.kind in (LOST, SHORT)]
                 if passing:
                     raise Shortage(f"part {part.name}: {passing[0]}")
                 raise GenerationCorrupt(made.id, f"part {part.name}: {own[0].error}")
             self._metrics.show_set_ready(part.name, len(good))
-            found = found or good[0].status
+            found = found or good[0]
         assert found is not None, "a set has parts"
         return found._replace(why=f"{len(made.parts)} parts are searched by shards; of each, {found.why}")
 
-    def _prepare(self, set_id: str, part: Part, replica: Replica) -> Reply:
-        reply = self._ask(replica, "prepare", Holding(set_id, part.name), PREPARE_WITHIN_SECONDS)
+    def _prepare(self, holding: Holding, replica: Replica) -> Reply:
+        reply = self._ask(replica, "prepare", holding, PREPARE_WITHIN_SECONDS)
         if reply.error is not None:
-            fields = {"set": set_id, "part": part.name, "replica": replica.name, "why": reply.error}
+            fields = {"set": holding.set_id, "part": holding.part, "replica": replica.name, "why": reply.error}
             log.warning("a shard could not prepare a set", extra={"fields": fields})
         return reply
 
@@ -281,13 +283,21 @@ class SetLive:
 
     @contextmanager
     def _dropped_on_failure(self, set_id: str) -> Iterator[None]:
-        """Drop a set from all shards if the block fails, unless it is the one that is served."""
+        """Drop a set from all shards if the block fails, unless requests may need it."""
         try:
             yield
         except BaseException:
-            if self.current is None or self.current.made.id != set_id:
-                self._drop(set_id)
+            self._drop_unneeded(set_id)
             raise
+
+    def _drop_unneeded(self, set_id: str) -> None:
+        if set_id not in self._needed():
+            self._drop(set_id)
+
+    def _needed(self) -> set[str]:
+        """The sets that requests may need: the one that is served, and those that were lately."""
+        current = [] if self.current is None else [self.current.made.id]
+        return {*current, *(each.set_id for each in self._old)}
 
     def _drop_old(self) -> None:
         due = [each for each in self._old if time.monotonic() >= each.drop_at]
@@ -304,8 +314,10 @@ class SetLive:
         ended = {part: of_part for part, of_part in self._replicas.items() if part not in kept}
         self._replicas = {part: of_part for part, of_part in self._replicas.items() if part in kept}
         self._asking.serve_with(self._replicas)
-        for replica in [each for of_part in ended.values() for each in of_part]:
-            self._shards.stop(replica)
+        for part, of_part in ended.items():
+            for replica in of_part:
+                self._shards.stop(replica)
+            self._metrics.forget_part(part)
 
     def _held_sets(self) -> list[PartSet]:
         held = [] if self.current is None else [self.current.made]
@@ -316,16 +328,21 @@ class SetLive:
 
     # Shards, one by one.
 
-    def _holds(self, replica: Replica, holding: Holding) -> bool:
-        """Whether a replica holds a part; if it answers and does not, it is told to prepare it."""
+    def _holds(self, replica: Replica, holding: Holding, needed: Set[str]) -> bool:
+        """Whether a replica holds a part; if it answers and does not, it is told to prepare it.
+
+        It is told to drop the sets that are not needed: it may not have heard of it when they were dropped.
+        """
         held = self._ask(replica, "held", None, LOOK_WITHIN_SECONDS)
         if held.error is not None:
             return False
+        for set_id in {each.set_id for each in held.value} - needed:
+            self._ask(replica, "drop", set_id, LOOK_WITHIN_SECONDS)
         if holding in held.value:
             return True
         fields = {"set": holding.set_id, "part": holding.part, "replica": replica.name}
         log.info("a shard prepares what it has lost", extra={"fields": fields})
-        if self._ask(replica, "prepare", holding, PREPARE_WITHIN_SECONDS).error is not None:
+        if self._prepare(holding, replica).error is not None:
             return False
         self._asking.forgive(holding.part, replica)
         return True

@@ -65,7 +65,9 @@ def test_what_needs_a_whole_store_says_so(capsys: Capture, store: Path) -> None:
     cut(store)
     for command in (["store", "compact", "--store", store], ["rank", "--store", store, "hello"]):
         assert "is cut into parts" in call(capsys, *command).failure()
-    assert "--keep must be at least 1" in call(capsys, "store", "gc", "--store", store, "--keep", "0").failure(2)
+    collecting = ["store", "gc", "--store", store]
+    assert "--keep must be at least 1" in call(capsys, *collecting, "--keep", "0").failure(2)
+    assert "--redis: the vectors of parts" in call(capsys, *collecting, "--redis", "redis://localhost").failure(2)
 
 
 def test_a_pool_is_built_into_parts(capsys: Capture, store: Path, tmp_path: Path) -> None:

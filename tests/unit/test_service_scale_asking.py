@@ -158,6 +158,48 @@ def test_strikes_double(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> No
     run(story())
 
 
+def test_calls_that_fail_together_are_one_strike(watched: Watched) -> None:
+    now = [100.0]
+    made = Asking(watched, 1.0, clock=lambda: now[0])
+    shard = Shard("a", lost=True)
+    made.serve_with({"p": [shard]})
+
+    async def ask_many() -> int:
+        before = len(shard.asked)
+        calls = (made.ask("p", "search", lambda: (), math.inf) for _ in range(8))
+        assert all(isinstance(each, PartMissing) for each in await asyncio.gather(*calls, return_exceptions=True))
+        return len(shard.asked) - before
+
+    async def story() -> None:
+        shard.ask = fails_later  # type: ignore[method-assign]
+        assert await ask_many() == 8
+        now[0] += module.STRIKE_SECONDS
+        assert await ask_many() == 1, "after one strike it is tried"
+
+    async def fails_later(*_: Any) -> Reply:
+        shard.asked.append(())
+        await asyncio.sleep(0)
+        now[0] += 0.001
+        raise ReplicaLost("the process ended")
+
+    run(story())
+
+
+def test_an_answer_that_comes_after_its_strike_does_not_lift_it(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STRIKE_SECONDS", 0.02)
+
+    async def story() -> None:
+        made = asking(watched, Shard("slow", 0.15), Shard("quick"))
+        assert await ask(made) == "quick"
+        await asyncio.sleep(0.2)  # the strike and the slow call are over by then
+
+    run(story())
+    assert watched.results == ["ok", "ok"]
+    assert watched.struck == {"p": 1}
+
+
 def test_a_slow_replica_is_hedged_and_struck(watched: Watched) -> None:
     slow = Shard("slow", 0.3)
 
@@ -172,6 +214,23 @@ def test_a_slow_replica_is_hedged_and_struck(watched: Watched) -> None:
     run(story())
     assert watched.hedges == [True]
     assert len(slow.asked) == 1
+
+
+def test_who_tries_a_replica_that_is_still_slow_does_not_wait_for_it(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STRIKE_SECONDS", 0.01)
+    slow = Shard("slow", 0.15)
+
+    async def story() -> None:
+        made = asking(watched, slow, Shard("quick"))
+        for _ in range(3):  # one hedge is saved at the start
+            assert await ask(made) == "quick"
+            await asyncio.sleep(0.2)  # the slow call ends
+        await made.close()
+
+    run(story())
+    assert len(slow.asked) == 3
 
 
 def test_a_hedge_that_loses_strikes_nobody(watched: Watched) -> None:

@@ -1,8 +1,11 @@
 """Answers where parts are missing: they say so, and are refused where too much is."""
 
+import asyncio
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes import EVIDENCE
@@ -15,7 +18,9 @@ from polyrank.index_builder.scale.slots import slots_of
 from polyrank.model.representations import LateRows
 from polyrank.service.errors import ShardsMissing, UnknownCandidates
 from polyrank.service.ranking import by_parts
+from polyrank.service.ranking.forwards import Forwards
 from polyrank.service.ranking.values import Given
+from polyrank.service.scale.calls import Reply
 
 RANKER = WordRanker(evidence=EVIDENCE, late=LateRows(DIM, None))
 POOL = numbered(pool(200))
@@ -86,6 +91,36 @@ def test_a_part_that_is_lost_after_the_search_is_missing_too(
     lost |= {part.name for part in served.serving.made.parts[1:]}
     with pytest.raises(ShardsMissing):
         served.rank(asked(top_k=30))
+
+
+def test_a_part_that_stalls_when_vectors_are_fetched_leaves_time_for_the_others(
+    served: ServedParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, stalled = LocalReplica.ask, served.serving.made.parts[0].name
+
+    async def stalls(self: LocalReplica, method: str, arguments: tuple[Any, ...], left_s: float) -> Reply:
+        if self.part == stalled and method == "stored" and arguments[1].with_vectors:
+            await asyncio.sleep(10.0)
+        return await ask(self, method, arguments, left_s)
+
+    monkeypatch.setattr(LocalReplica, "ask", stalls)
+    [found] = served.rank(asked(top_k=30, deadline=time.monotonic() + 1.5))
+    assert found.degraded == ["shards_missing"]
+    assert found.searched == pytest.approx(1 - len(ids_of(served, 0)) / len(POOL))
+    assert not set(ids_of(served, 0)) & {place.id for place in found.places}
+
+
+def test_a_second_stage_without_time_leaves_time_for_the_texts(
+    served: ServedParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: object) -> None:
+        await asyncio.sleep(10.0)
+
+    monkeypatch.setattr(Forwards, "late", never)
+    [found] = served.rank(asked(top_k=30, deadline=time.monotonic() + 1.5))
+    assert found.degraded == ["late_skipped_deadline"]
+    assert len(found.places) == 30
+    assert found.searched is None
 
 
 def test_candidates_by_their_ids_without_a_part(served: ServedParts) -> None:

@@ -10,7 +10,7 @@ from service_fakes import WordRanker, asked, pool
 from shards_in_process import ServedParts
 
 from polyrank.index_builder.build.pipeline import BuildOptions
-from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound
+from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound, StoreBusy
 from polyrank.index_builder.scale.cutting import build_parts
 from polyrank.index_builder.scale.moving import move
 from polyrank.index_builder.scale.sets import PartSet, SetStore
@@ -140,6 +140,51 @@ def test_a_set_with_a_damaged_part_never_becomes_the_active_one(
         served.live.activate("20260101T000000000000-00000000")
 
 
+def test_a_switch_back_that_fails_leaves_requests_the_set_that_they_began_with(
+    served: ServedParts, first: PartSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, second = served.serving, cut(tmp_path, "n", activate=False)
+    served.live.activate(second.id)
+
+    def busy(_: str) -> None:
+        raise StoreBusy(tmp_path / "pointer.lock", "another process")
+
+    monkeypatch.setattr(served.store, "make_active", busy)
+    with pytest.raises(StoreBusy):
+        served.live.activate(first.id)
+    found = served.run(lambda engine: engine.rank(before, asked()))
+    assert (prefix(found), found.degraded) == ("c", [])
+
+
+def test_a_set_that_another_process_was_faster_to_leave_is_dropped(
+    served: ServedParts, first: PartSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(switching, "SPARE_SECONDS", -10.0)
+    second = cut(tmp_path, "n", activate=False)
+    served.live.activate(second.id)
+    served.live.look()
+    histories = [[first.id], []]
+    monkeypatch.setattr(served.store, "history", lambda: histories.pop(0))
+    monkeypatch.setattr(served.store, "go_back", lambda _: False)
+    with pytest.raises(GenerationNotFound, match="before this one"):
+        served.live.rollback()
+    assert held(served) == {second.id}
+
+
+def test_a_shard_that_could_not_be_told_to_drop_a_set_is_told_again(
+    served: ServedParts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(switching, "SPARE_SECONDS", -10.0)
+    second = cut(tmp_path, "n", activate=False)
+    served.live.activate(second.id)
+    [one, _] = served.shards.of(second.parts[0].name)
+    one.lost = True
+    served.live.look()
+    one.lost = False
+    served.live.look()
+    assert held(served) == {second.id}
+
+
 def test_what_another_process_activates_is_followed_unless_it_is_damaged(
     served: ServedParts, first: PartSet, tmp_path: Path
 ) -> None:
@@ -210,6 +255,19 @@ def test_a_shard_that_was_restarted_is_given_what_it_is_to_hold(served: ServedPa
     assert served.value("set_ready", part=part) == 1
 
 
+def test_why_a_restarted_shard_cannot_load_its_part_is_logged(
+    served: ServedParts, first: PartSet, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    damage(tmp_path, first, 1)
+    [one, _] = served.shards.of(first.parts[1].name)
+    one.restart()
+    served.live.look()
+    [told] = [each for each in caplog.records if each.message == "a shard could not prepare a set"]
+    assert told.fields["replica"] == one.name  # type: ignore[attr-defined]
+    assert "embeddings.bin" in told.fields["why"]  # type: ignore[attr-defined]
+    assert served.value("set_ready", part=first.parts[1].name) == 1
+
+
 def test_shards_of_parts_that_no_set_has_end(
     served: ServedParts, first: PartSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,4 +277,6 @@ def test_shards_of_parts_that_no_set_has_end(
     assert len(served.shards.replicas) == 10
     served.live.look()
     assert len(served.shards.replicas) == 4
+    ready = {part.name: served.value("set_ready", part=part.name) for part in first.parts}
+    assert ready == {"0000-1365": None, "1365-2730": None, "2730-4096": None}, "they are shown no more"
     assert prefix(*served.rank(asked())) == "c"

@@ -1,7 +1,6 @@
 """`polyrank shards`: the sets of a store that is cut into parts, and cutting it into another number of parts."""
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,7 +105,7 @@ def gc(store: "SetStore", arguments: argparse.Namespace) -> int:
     if arguments.keep < 1:
         raise UsageError("--keep must be at least 1: the active set is never removed")
     if arguments.redis:
-        print("--redis: parts have no copies in Redis", file=sys.stderr)
+        raise UsageError("--redis: the vectors of parts are not copied into Redis; leave it out")
     removed = store.gc(arguments.keep)
     line = f"removed {len(removed)}: {', '.join(removed)}" if removed else "nothing to remove"
     print_result(arguments, {"removed": removed}, line)
