@@ -30,7 +30,7 @@ def lock_of_another_host(_path: Path, *, within_seconds: float = 0.0) -> Iterato
 def main() -> int:
     """Build, and stop once on the way."""
     root, url, step = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-    generation_store.locked = generation_store.try_locked = lock_of_another_host
+    generation_store.locked = locks.try_locked = lock_of_another_host
     locks._machine = lambda: token_hex(8)
     locks.LEASE_SECONDS, locks.RENEW_SECONDS = LEASE_SECONDS, LEASE_SECONDS / 4
     stops = [step]

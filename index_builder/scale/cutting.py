@@ -31,7 +31,7 @@ from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, bui
 from polyrank.index_builder.build.progress import OnProgress, StageClock, no_progress
 from polyrank.index_builder.errors import GenerationError, StoreBusy, disk_full_named
 from polyrank.index_builder.pool.rows import Candidate, Rejected
-from polyrank.index_builder.scale.sets import Part, PartSet, SetStore, part_of, set_of
+from polyrank.index_builder.scale.sets import PartSet, PoolPart, SetStore, part_of, set_of
 from polyrank.index_builder.scale.slots import MOST_PARTS, Slots, ranges, slots_of
 from polyrank.index_builder.store.candidates import CandidateTable
 from polyrank.index_builder.store.generation import CANDIDATES_FILE, MODEL_DIRECTORY
@@ -145,7 +145,7 @@ def _result(made: PartSet, built: dict[str, BuildResult], rows: Ingested, resume
     )
 
 
-def _described(store: SetStore, set_id: str, parts: Sequence[Part]) -> PartSet:
+def _described(store: SetStore, set_id: str, parts: Sequence[PoolPart]) -> PartSet:
     return set_of(set_id, datetime.now(UTC).isoformat(), [store.manifest(part) for part in parts], parts)
 
 
@@ -219,9 +219,9 @@ class _Maker:
 
     def make(
         self, table: CandidateTable, rows_of: dict[Slots, NDArray[np.int64]]
-    ) -> tuple[list[Part], dict[str, BuildResult]]:
+    ) -> tuple[list[PoolPart], dict[str, BuildResult]]:
         """Build or take over every part."""
-        parts: list[Part] = []
+        parts: list[PoolPart] = []
         built: dict[str, BuildResult] = {}
         done = 0
         for slots, rows in rows_of.items():
@@ -248,7 +248,7 @@ class _Maker:
             done += len(rows)
         return parts, built
 
-    def _finished(self, slots: Slots, source: str) -> Part | None:
+    def _finished(self, slots: Slots, source: str) -> PoolPart | None:
         """The part, if a killed build has made it of the same, and it is whole."""
         generation = self._place.known.get(source)
         if generation is None:

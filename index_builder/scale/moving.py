@@ -21,7 +21,7 @@ from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.build.progress import OnProgress, no_progress
 from polyrank.index_builder.errors import disk_full_named
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.scale.sets import Part, PartSet, SetStore, part_of, set_of
+from polyrank.index_builder.scale.sets import PartSet, PoolPart, SetStore, part_of, set_of
 from polyrank.index_builder.scale.slots import MOST_PARTS, Slots, ranges
 from polyrank.index_builder.store.generation import Generation
 from polyrank.model.errors import InvalidInput
@@ -108,10 +108,10 @@ def _parts(
     store: SetStore,
     sources: Sequence[Generation],
     wanted: Sequence[Slots],
-    kept: dict[Slots, Part],
+    kept: dict[Slots, PoolPart],
     taken: dict[Slots, _Taken],
     progress: OnProgress,
-) -> list[Part]:
+) -> list[PoolPart]:
     first, total, done = sources[0], sum(len(each.rows) for each in taken.values()), 0
     parts = []
     for slots in wanted:

@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PoolPart:
     """A part of a set.
 
     Attributes:
@@ -99,7 +99,7 @@ class PartSet:
     dim: int
     dtype: str
     late: LateRows | None
-    parts: list[Part]
+    parts: list[PoolPart]
 
     @property
     def count(self) -> int:
@@ -222,7 +222,7 @@ class SetStore:
         """The store of a part's generations."""
         return GenerationStore(self.root / PARTS / slots.name)
 
-    def manifest(self, part: Part) -> Manifest:
+    def manifest(self, part: PoolPart) -> Manifest:
         """Read the manifest of a part's generation.
 
         Raises:
@@ -243,7 +243,7 @@ class SetStore:
         worst = min(map(self.manifest, made.parts), key=lambda each: float(each.recall["recall@10"] or 0.0))
         return dataclasses.replace(worst, id=made.id, created_at=made.created_at, count=made.count, revision=0)
 
-    def open(self, part: Part, *, verify: bool = True) -> Generation:
+    def open(self, part: PoolPart, *, verify: bool = True) -> Generation:
         """Open a part's generation; errors as `manifest` and `Generation.open`."""
         self.manifest(part)
         opened = self.part(part.slots).open(part.generation, verify=verify)
@@ -396,15 +396,15 @@ class SetStore:
                 store.remove([each for each in store.ids() if each not in named[directory.name]])
 
 
-def part_of(slots: Slots, store: GenerationStore, generation: str) -> Part:
+def part_of(slots: Slots, store: GenerationStore, generation: str) -> PoolPart:
     """Describe the generation of a part that was just built for its set; errors as `read_manifest`."""
     directory = store.path(generation)
     manifest = read_manifest(directory)
     digest = sha256((directory / MANIFEST_FILE).read_bytes()).hexdigest()
-    return Part(slots.first, slots.end, generation, digest, manifest.count)
+    return PoolPart(slots.first, slots.end, generation, digest, manifest.count)
 
 
-def set_of(set_id: str, created_at: str, manifests: Sequence[Manifest], parts: Sequence[Part]) -> PartSet:
+def set_of(set_id: str, created_at: str, manifests: Sequence[Manifest], parts: Sequence[PoolPart]) -> PartSet:
     """Describe a set of parts, given the manifests of their generations.
 
     Raises:

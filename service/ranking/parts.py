@@ -56,7 +56,7 @@ class PoolFound:
     reduced: bool
 
 
-class Fetched(NamedTuple):
+class PoolFetched(NamedTuple):
     """What parts gave of the candidates asked for: which of them (n,), as positions, ascending, and what is stored."""
 
     positions: Rows
@@ -101,7 +101,7 @@ class PoolParts(Protocol):
             ShardsMissing: see `searched`.
         """
 
-    async def fetch(self, made: PartSet, places: NDArray[np.int64], with_vectors: bool, deadline: float) -> Fetched:
+    async def fetch(self, made: PartSet, places: NDArray[np.int64], with_vectors: bool, deadline: float) -> PoolFetched:
         """Fetch candidates by their places (n, 2), or with vectors what is stored of them and no texts."""
 
     async def known(

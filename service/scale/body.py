@@ -21,8 +21,7 @@ from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.model.errors import RankingError, Shortage, VectorsDamaged, shortage_in
 from polyrank.model.representations import Representations
-from polyrank.model.search.scan import Query as ScanQuery
-from polyrank.model.search.scan import prepare
+from polyrank.model.search.scan import Query, prepare
 from polyrank.service.caching.vectors import MatrixVectors
 from polyrank.service.live.serving import Searchable, SearchStatus, runs_here
 from polyrank.service.ranking import retrieval
@@ -34,8 +33,8 @@ from polyrank.service.scale.calls import (
     SHORT,
     Holding,
     PartFound,
+    PartQuery,
     PartStored,
-    Query,
     Reply,
     Rows,
     Wanted,
@@ -110,7 +109,7 @@ class Body:
         try:
             part = self._searchable(generation)
             codes = np.asarray(generation.embeddings.gather(np.zeros(1, np.int64)), np.float32)
-            part.scan.top_k([ScanQuery(codes, 1)])
+            part.scan.top_k([Query(codes, 1)])
         except BaseException:
             generation.close()
             raise
@@ -132,7 +131,7 @@ class Body:
         """What is ready to be searched."""
         return list(self._held)
 
-    def search(self, holding: Holding, queries: Sequence[Query], left_s: Sequence[float]) -> list[PartFound]:
+    def search(self, holding: Holding, queries: Sequence[PartQuery], left_s: Sequence[float]) -> list[PartFound]:
         """Find the best candidates of a part for each query, all in one pass if the part is scanned.
 
         Args:
@@ -142,14 +141,14 @@ class Body:
         """
         part, now = self._part(holding), time.monotonic()
         asked = [
-            Query(replace(query.request, deadline=now + left), query.codes)
+            PartQuery(replace(query.request, deadline=now + left), query.codes)
             for query, left in zip(queries, left_s, strict=True)
         ]
         # An index is searched for one after the other anyway, and each has the time that those before it have left.
         passes = [asked] if part.scans_all else [[query] for query in asked]
         return [found for together in passes for found in self._found(part, together)]
 
-    def _found(self, part: _Part, queries: Sequence[Query]) -> Iterator[PartFound]:
+    def _found(self, part: _Part, queries: Sequence[PartQuery]) -> Iterator[PartFound]:
         """Find the best for queries, whose deadlines are on this machine's clock."""
         searches = []
         for query in queries:

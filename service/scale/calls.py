@@ -24,7 +24,7 @@ class Holding(NamedTuple):
     part: str
 
 
-class Query(NamedTuple):
+class PartQuery(NamedTuple):
     """What one request looks for: its request, without a deadline, and its context vectors (M, D)."""
 
     request: RankRequest

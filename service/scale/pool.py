@@ -11,16 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.scale.sets import Part, PartSet
+from polyrank.index_builder.scale.sets import PartSet, PoolPart
 from polyrank.index_builder.scale.slots import slots_of
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.caching.redis_server import Budget
-from polyrank.service.ranking.parts import Fetched, Known, PoolFound, most_of, shards_missing, share_without
+from polyrank.service.ranking.parts import Known, PoolFetched, PoolFound, most_of, shards_missing, share_without
 from polyrank.service.ranking.stages import ANSWER_SECONDS
 from polyrank.service.ranking.values import RankRequest
 from polyrank.service.scale.asking import Asking, PartMissing
-from polyrank.service.scale.calls import Holding, PartFound, PartStored, Query, Wanted
+from polyrank.service.scale.calls import Holding, PartFound, PartQuery, PartStored, Wanted
 from polyrank.service.scale.merge import merged
 
 # Searches that share a call.
@@ -39,10 +39,10 @@ class _Shared:
 
     def __init__(self, asking: Asking, holding: Holding) -> None:
         self._asking, self._holding = asking, holding
-        self._waiting: list[tuple[Query, float, asyncio.Future[PartFound]]] = []
+        self._waiting: list[tuple[PartQuery, float, asyncio.Future[PartFound]]] = []
         self._calls: set[asyncio.Task[None]] = set()
 
-    async def search(self, query: Query, deadline: float) -> PartFound:
+    async def search(self, query: PartQuery, deadline: float) -> PartFound:
         """Find the best candidates of the part; raises PartMissing."""
         own: asyncio.Future[PartFound] = asyncio.get_running_loop().create_future()
         self._waiting.append((query, deadline, own))
@@ -67,7 +67,7 @@ class _Shared:
         self._calls.discard(call)
         self._send()
 
-    async def _call(self, batch: Sequence[tuple[Query, float, "asyncio.Future[PartFound]"]]) -> None:
+    async def _call(self, batch: Sequence[tuple[PartQuery, float, "asyncio.Future[PartFound]"]]) -> None:
         queries = [query for query, _, _ in batch]
         deadlines = [deadline for _, deadline, _ in batch]
 
@@ -114,7 +114,7 @@ class Pool:
     async def search(self, made: PartSet, request: RankRequest, codes: NDArray[np.float32]) -> PoolFound:
         """See `PoolParts.search`."""
         deadline = most_of(request.deadline)
-        query = Query(replace(request, deadline=math.inf, budget=Budget()), codes)
+        query = PartQuery(replace(request, deadline=math.inf, budget=Budget()), codes)
         found = await self._of_each(
             range(len(made.parts)), lambda part: self._of(made, made.parts[part]).search(query, deadline)
         )
@@ -122,7 +122,7 @@ class Pool:
         self._watch.observe_searched(self.searched(made, missing))
         return merged(found, request.depth, missing)
 
-    async def fetch(self, made: PartSet, places: NDArray[np.int64], with_vectors: bool, deadline: float) -> Fetched:
+    async def fetch(self, made: PartSet, places: NDArray[np.int64], with_vectors: bool, deadline: float) -> PoolFetched:
         """See `PoolParts.fetch`."""
         of_part = {part: np.flatnonzero(places[:, 0] == part) for part in np.unique(places[:, 0]).tolist()}
 
@@ -133,7 +133,7 @@ class Pool:
         found = await self._of_each(of_part, stored)
         positions = np.concatenate([np.empty(0, np.int64), *(of_part[part] for part in found)])
         order = np.argsort(positions)
-        return Fetched(positions[order], _candidates(found, order), _made(found, order))
+        return PoolFetched(positions[order], _candidates(found, order), _made(found, order))
 
     async def known(
         self, made: PartSet, ids: Sequence[str], conversation: Conversation | None, deadline: float
@@ -172,7 +172,7 @@ class Pool:
         stored: PartStored = await self._asking.ask(holding.part, "stored", lambda: (holding, wanted), end)
         return stored
 
-    def _of(self, made: PartSet, part: Part) -> _Shared:
+    def _of(self, made: PartSet, part: PoolPart) -> _Shared:
         holding = Holding(made.id, part.name)
         return self._shared.setdefault(holding, _Shared(self._asking, holding))
 

@@ -12,7 +12,7 @@ from polyrank.service import processors
 from polyrank.service.scale.calls import Replica, ReplicaLost, Reply
 
 
-class Shard:
+class ShardActor:
     """The actor: answers the calls of fronts in a process of its own.
 
     Raises:
@@ -66,7 +66,7 @@ class RayShards:
 
     def __init__(self, ray: Any, root: str, threads: int | None) -> None:
         self._ray, self._root, self._threads = ray, root, threads
-        self._actor_class = ray.remote(Shard)
+        self._actor_class = ray.remote(ShardActor)
         self._affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
         self._parts: dict[str, int] = {}
 

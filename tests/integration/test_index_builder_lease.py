@@ -200,7 +200,7 @@ class Paused:
 def on_another_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patched:
         patched.setattr(generation_store, "locked", lock_of_another_host)
-        patched.setattr(generation_store, "try_locked", lock_of_another_host)
+        patched.setattr(locks, "try_locked", lock_of_another_host)
         patched.setattr(locks, "_machine", lambda: "this test")
         yield
 

@@ -136,7 +136,7 @@ def server(stores: Stores, cluster: Cluster, tmp_path_factory: pytest.TempPathFa
     options = ["--store", stores.parts, "--cluster", cluster.address, "--shard-replicas", 2]
     with serving(cluster.environment, log, *options) as server:
         yield server
-    until(lambda: not cluster.actors("Shard"), "the shards end with their server")
+    until(lambda: not cluster.actors("ShardActor"), "the shards end with their server")
 
 
 def said(answer: dict[str, Any]) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def test_answers_are_those_of_one_machine_to_the_bit(
     answers = [server.answer(body) for body in BODIES]
     assert {answer["generation"] for answer in answers} == {stores.sets["c"].id}
     assert [said(answer) for answer in answers] == expected[stores.sets["c"].id]
-    assert len(cluster.actors("Shard")) == 2 * PARTS
+    assert len(cluster.actors("ShardActor")) == 2 * PARTS
     listening = cluster.listening(psutil.Process(server.process.pid))
     assert set(listening) <= {"127.0.0.1", "::ffff:127.0.0.1"}
 
@@ -190,7 +190,7 @@ def test_a_killed_replica_costs_no_answer_and_comes_back(
     with asked_all_the_time(server) as answers:
         for _ in range(2):
             until(lambda: server.metric("set_ready") == [2.0] * PARTS, "both replicas of every part are ready")
-            victim = cluster.actors("Shard")[-1]
+            victim = cluster.actors("ShardActor")[-1]
             victim.kill()
             until(lambda: min(server.metric("set_ready")) < 2, "it is missed")
         until(lambda: server.metric("set_ready") == [2.0] * PARTS, "it comes back, and prepares the set")
@@ -215,10 +215,10 @@ def test_switches_under_load_cost_no_answer_and_mix_no_sets(
 def test_a_lost_part_is_missing_from_the_answers_which_say_so(
     stores: Stores, cluster: Cluster, expected: dict[str, list[Any]], tmp_path: Path
 ) -> None:
-    others = {each.pid for each in cluster.actors("Shard")}
+    others = {each.pid for each in cluster.actors("ShardActor")}
     options = ["--store", stores.parts, "--cluster", "auto", "--min-searched", "0.2"]
     with serving(cluster.environment, tmp_path / "log", *options) as server:
-        shards = [each for each in cluster.actors("Shard") if each.pid not in others]
+        shards = [each for each in cluster.actors("ShardActor") if each.pid not in others]
         assert len(shards) == PARTS
         shards[0].kill()
         partial: list[dict[str, Any]] = []

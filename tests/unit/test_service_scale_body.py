@@ -12,7 +12,7 @@ from polyrank.index_builder.scale.cutting import build_parts
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.ranking import retrieval
 from polyrank.service.scale.body import Body
-from polyrank.service.scale.calls import Holding, Query
+from polyrank.service.scale.calls import Holding, PartQuery
 
 SECONDS = 0.03  # that a search of an index takes here
 
@@ -25,7 +25,7 @@ def test_searches_of_an_index_that_share_a_call_are_timed_one_by_one(
     holding = Holding(made.id, made.parts[0].name)
     body.prepare(holding)
     tokens, _ = ranker.tokenize_context(Conversation.of("w1 w2"))
-    query = Query(asked(), ranker.encode_contexts([tokens])[0])
+    query = PartQuery(asked(), ranker.encode_contexts([tokens])[0])
     search = retrieval._indexed
 
     def slow(*arguments: Any) -> Any:

@@ -8,7 +8,7 @@ from polyrank.index_builder.errors import GenerationCorrupt, GenerationError
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 
 if TYPE_CHECKING:
-    from polyrank.index_builder.scale.sets import Part, PartSet, SetStore
+    from polyrank.index_builder.scale.sets import PartSet, PoolPart, SetStore
 
 
 def add_to(commands: Any) -> None:
@@ -130,7 +130,7 @@ def _described(read: "PartSet") -> dict[str, Any]:
     }
 
 
-def _part(store: "SetStore", part: "Part") -> dict[str, Any]:
+def _part(store: "SetStore", part: "PoolPart") -> dict[str, Any]:
     row = {"slots": part.name, "generation": part.generation, "count": part.count}
     try:
         manifest = store.manifest(part)
