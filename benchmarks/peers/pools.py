@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from benchmarks.peers import inputs
 from benchmarks.peers.models import base_in, poly_in
+from benchmarks.vectors import taken_from
 from numpy.typing import NDArray
 
 import polyrank
@@ -46,7 +47,7 @@ class Pools:
             vectors = self._vectors()
             build(
                 self._ranker, rows, store, BuildOptions(index="exact"),
-                vectors=lambda start, ids, _texts, _done: (Representations(vectors[start : start + len(ids)]), 0),
+                vectors=taken_from(lambda first, end: Representations(vectors[first:end])),
             )  # fmt: skip
         return store
 

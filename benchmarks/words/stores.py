@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from benchmarks.vectors import taken_from
 
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.pool.rows import Candidate
@@ -46,7 +47,7 @@ def two_stores(model: str, rows: Sequence[Candidate], index: str = "auto") -> It
             rows,
             stores.without,
             options,
-            vectors=lambda start, ids, _texts, _on_done: (stored(np.arange(start, start + len(ids))), 0),
+            vectors=taken_from(lambda first, end: stored(np.arange(first, end))),
         )
         built.close()
         yield stores
