@@ -1,26 +1,16 @@
 """The benchmark of classifiers, over tiny models and made-up pairs."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import orjson
 import pytest
 import zstandard
-from accelerate.state import AcceleratorState
 from benchmarks import classification
 from benchmarks.random_models import TINY, write_base
 
 from polyrank.model.checkpoint.files import WEIGHTS_FILE
 from polyrank.service.cli.commands.evaluate import measure
-
-
-@pytest.fixture(autouse=True)
-def own_precision() -> Iterator[None]:
-    """Forget the precision of another test's training, which holds for the whole process."""
-    AcceleratorState._reset_state()
-    yield
-    AcceleratorState._reset_state()
 
 
 def write_pairs(path: Path, count: int) -> None:

@@ -2,13 +2,11 @@
 
 import math
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
 import pytest
 import zstandard
-from accelerate.state import AcceleratorState
 from benchmarks import systems as conversations
 from benchmarks.gpu import systems
 from benchmarks.random_models import TINY, write_base
@@ -18,39 +16,26 @@ from polyrank.model.checkpoint.files import WEIGHTS_FILE
 from polyrank.service.cli.commands.evaluate import measure
 
 
-@pytest.fixture(autouse=True)
-def own_precision() -> Iterator[None]:
-    """Forget the precision of another test's training, which holds for the whole process."""
-    AcceleratorState._reset_state()
-    yield
-    AcceleratorState._reset_state()
-
-
 def write(path: Path, rows: list[dict[str, object]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(zstandard.compress(b"".join(orjson.dumps(row) + b"\n" for row in rows)))
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
-    folder = tmp_path / "data"
-    for name in conversations.TRAIN:
-        write(folder / name, [{"context": [f"w{n} w{n % 7}"], "response": f"w{n % 13} w1"} for n in range(80)])
-    for name in conversations.YARDSTICKS.values():
-        lists = [{"context": [f"w{n}"], "response": f"w{n % 9}", "candidates": [f"w{n % 9}", "w20"]} for n in range(9)]
-        write(folder / name, lists)
+def data(data: Path) -> Path:
+    """Pairs of sentences and collections of passages beside the conversations."""
     for part, count in (("train", 60), ("valid", 12)):
         labels = ("contradiction", "entailment", "neutral")
         pairs = [{"a": f"w{n % 7} w9", "b": f"w{20 + n % 3}", "label": labels[n % 3]} for n in range(count)]
-        write(folder / "sick" / f"{part}.jsonl.zst", pairs)
+        write(data / "sick" / f"{part}.jsonl.zst", pairs)
     for name in systems.COLLECTIONS:
-        write(folder / name / "corpus.jsonl.zst", [{"_id": f"d{n}", "text": f"w{n} w{n % 5}"} for n in range(40)])
-        (folder / name / "qrels").mkdir()
+        write(data / name / "corpus.jsonl.zst", [{"_id": f"d{n}", "text": f"w{n} w{n % 5}"} for n in range(40)])
+        (data / name / "qrels").mkdir()
         for part, numbers in (("train", range(30)), ("dev", range(30, 40))):
-            write(folder / name / f"queries.{part}.jsonl.zst", [{"_id": f"q{n}", "text": f"w{n + 3}"} for n in numbers])
+            write(data / name / f"queries.{part}.jsonl.zst", [{"_id": f"q{n}", "text": f"w{n + 3}"} for n in numbers])
             judged = "".join(f"q{n}\td{n}\t1\nq{n}\td{(n + 1) % 40}\t0\n" for n in numbers)
-            (folder / name / "qrels" / f"{part}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
-    return folder
+            (data / name / "qrels" / f"{part}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
+    return data
 
 
 def ndcg(checkpoint: Path) -> float:
@@ -78,7 +63,7 @@ def test_one_command_makes_every_table_and_goes_on_where_it_was_stopped(
     for row, system in zip(rows[3:5], ("bi", "mix-a"), strict=True):  # on scifact
         assert row[1].startswith(f"{ndcg(output / 'passages' / f'{system}-0'):.3f} [")
     told = measure(str(output / "chats" / "mix-a-0"), data / conversations.YARDSTICKS["ConvAI2"]).as_object()
-    assert f"| ConvAI2 | mix-a | 9 | {told['recall@1']:.3f} [" in table
+    assert f"| ConvAI2 | mix-a | 12 | {told['recall@1']:.3f} [" in table
     timed = table[table.index("| system | ms, 50") :].splitlines()
     assert re.fullmatch(r"\| cross \| [\d.]+ \| [\d.]+ \|  \| 1.0 \| 0 \|", timed[-1])
     assert timed[2].endswith(f" | {2 * TINY.dim} |"), "a vector of float16"

@@ -1,41 +1,14 @@
 """Runs with one change against the same runs without, over tiny models and made-up conversations."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
 import pytest
-import zstandard
-from accelerate.state import AcceleratorState
 from benchmarks import one_change, systems
 from benchmarks.random_models import TINY, write_base
 
 from polyrank.model.checkpoint.files import CONFIG_FILE
 from polyrank.service.cli.commands.evaluate import measure
-
-
-@pytest.fixture(autouse=True)
-def own_precision() -> Iterator[None]:
-    """Forget the precision of another test's training, which holds for the whole process."""
-    AcceleratorState._reset_state()
-    yield
-    AcceleratorState._reset_state()
-
-
-def write(path: Path, rows: list[dict[str, object]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(zstandard.compress(b"".join(orjson.dumps(row) + b"\n" for row in rows)))
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    folder = tmp_path / "data"
-    for name in systems.TRAIN:
-        write(folder / name, [{"context": [f"w{n} w{n % 7}"], "response": f"w{n % 13} w1"} for n in range(60)])
-    for name in systems.YARDSTICKS.values():
-        lists = [{"context": [f"w{n}"], "response": f"w{n % 9}", "candidates": [f"w{n % 9}", "w20"]} for n in range(12)]
-        write(folder / name, lists)
-    return folder
 
 
 def settings(checkpoint: Path) -> dict[str, object]:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.index_builder.errors import BuildBusy, GenerationCorrupt, GenerationError, GenerationNotFound, StoreWhole
+from polyrank.index_builder.records import record, sealed, unsealed
 from polyrank.index_builder.scale.slots import SLOTS, Slots
 from polyrank.index_builder.store.generation import Generation, read_manifest
 from polyrank.index_builder.store.generation_store import GenerationStore
@@ -40,7 +41,6 @@ from polyrank.index_builder.store.layout import (
 from polyrank.index_builder.store.locks import build_lock, locked
 from polyrank.index_builder.store.manifest import MANIFEST_FILE, Manifest, ModelReference
 from polyrank.index_builder.store.pointer import Pointer
-from polyrank.index_builder.store.records import record, sealed, unsealed
 from polyrank.index_builder.time_ids import is_time_id, new_time_id
 from polyrank.model.durable import make_directory, rename_durably, sync_tree
 from polyrank.model.errors import InvalidInput, shortage_in

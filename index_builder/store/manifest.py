@@ -11,7 +11,7 @@ from typing import Any
 from polyrank.index_builder.errors import GenerationCorrupt
 from polyrank.index_builder.index.choice import IndexSpec, SearchTimes
 from polyrank.index_builder.index.recall import VECTORS
-from polyrank.index_builder.store.records import exactly, record, sealed, unsealed
+from polyrank.index_builder.records import exactly, record, sealed, unsealed
 from polyrank.index_builder.vectors.codec import DTYPES, MAX_DIM
 from polyrank.model.inference.names import BFLOAT16, FLOAT16, FLOAT32, INT8, OPENVINO, OPENVINO_INT8
 from polyrank.model.representations import LateRows

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -32,13 +31,6 @@ HERE = Path(__file__).parent
 SHARD, SHARDS = 16, 60
 ROWS = SHARD * SHARDS - 3
 STALLED_SECONDS = 5
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    cluster = Cluster()
-    yield cluster
-    cluster.close()
 
 
 @pytest.fixture(scope="module")

@@ -100,13 +100,6 @@ def serving(environment: dict[str, str], log: Path, *options: object) -> Iterato
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    cluster = Cluster()
-    yield cluster
-    cluster.close()
-
-
-@pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
     root = tmp_path_factory.mktemp("shards")
     model = load_retriever(write_base(root / "base", seed=0))
