@@ -16,6 +16,7 @@ from polyrank.index_builder.scale.slots import slots_of
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.caching.redis_server import Budget
+from polyrank.service.errors import DeadlineExceeded
 from polyrank.service.ranking.parts import Known, PoolFetched, PoolFound, most_of, shards_missing, share_without
 from polyrank.service.ranking.stages import ANSWER_SECONDS
 from polyrank.service.ranking.values import RankRequest
@@ -118,6 +119,8 @@ class Pool:
         found = await self._of_each(
             range(len(made.parts)), lambda part: self._of(made, made.parts[part]).search(query, deadline)
         )
+        if not found and time.monotonic() >= deadline:
+            raise DeadlineExceeded("before a shard answered")
         missing = [part for part in range(len(made.parts)) if part not in found]
         self._watch.observe_searched(self.searched(made, missing))
         return merged(found, request.depth, missing)
