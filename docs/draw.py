@@ -201,6 +201,23 @@ def systems() -> Figure:
     return figure
 
 
+def shards() -> Figure:
+    """How long an answer of so many parts takes, computed from the times of one shard, with hedges and without."""
+    data = _data("shards")["many_parts"]
+    figure = Figure(figsize=(5.5, 3.4))
+    axes = figure.subplots()
+    parts = [each["parts"] for each in data]
+    for which, line in (("unhedged", "--"), ("hedged", "-")):
+        for name, colour in (("p50", BLUE), ("p99", ORANGE)):
+            took = [each[which][name] for each in data]
+            axes.plot(parts, took, marker="o", ms=3, linestyle=line, color=colour, label=f"{name}, {which}")
+    axes.set(xscale="log", xlabel="parts", ylabel="milliseconds")
+    axes.set_ylim(bottom=0)
+    _plain_ticks(axes, parts)
+    axes.legend(fontsize=8)
+    return figure
+
+
 def peers() -> Figure:
     """How many times as fast as each peer polyrank is, with the goals."""
     goals = [goal for goal in json.loads((RESULTS / "goals.json").read_text(encoding="utf-8")) if not goal["at_most"]]
@@ -243,7 +260,7 @@ def _results(name: str) -> Any:
 
 def main() -> None:
     """Write one SVG for each figure."""
-    for draw in (quality, rank, load, search, encode, systems, peers):
+    for draw in (quality, rank, load, search, encode, systems, shards, peers):
         figure = draw()
         figure.tight_layout()
         figure.savefig(FIGURES / f"{draw.__name__}.svg", metadata={"Date": None})

@@ -28,6 +28,7 @@ class Cluster:
         settings = {
             "RAY_AUTH_MODE": "token",
             "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_gcs_rpc_server_reconnect_timeout_s": "3600",
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # this machine only
         }
         with (self.directory / "log").open("w") as log:
