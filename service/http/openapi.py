@@ -1,6 +1,7 @@
 """The OpenAPI document: what FastAPI finds out, and what routes read or raise by themselves."""
 
 import json
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,13 @@ def describe(app: FastAPI) -> dict[str, Any]:
         schemas.pop(unused, None)
     document["components"].update(schemas=dict(sorted(schemas.items())), securitySchemes=_SCHEMES)
     return document
+
+
+def operations(app: FastAPI) -> Iterator[tuple[str, str]]:
+    """The path template and the method of each operation that the document has."""
+    for route in iter_route_contexts(app.routes):
+        if route.include_in_schema and route.path_format:
+            yield from ((route.path_format, method) for method in sorted(route.methods or ()))
 
 
 def _describe_access(app: FastAPI, paths: dict[str, Any]) -> None:

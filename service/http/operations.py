@@ -139,7 +139,7 @@ async def documentation() -> Response:
 @router.get("/openapi.json", include_in_schema=False, dependencies=[OPEN])
 async def description(request: Request) -> Response:
     """Describe the API."""
-    answer: Response = request.app.state.openapi_answer
+    answer: Response = await asyncio.to_thread(request.app.state.openapi_answer)
     return answer
 
 

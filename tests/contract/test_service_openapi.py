@@ -33,6 +33,12 @@ def test_the_description_in_the_repository_is_this_one(document: dict[str, Any])
     assert json.loads(KEPT.read_text(encoding="utf-8")) == document, "it has changed; run: make docs"
 
 
+def test_its_operations_are_known_without_it(document: dict[str, Any]) -> None:
+    app = create_app(Settings(store=Path("nowhere")), load)
+    described = [(path, method.upper()) for path, at in document["paths"].items() for method in at]
+    assert sorted(openapi.operations(app)) == sorted(described)
+
+
 COMPATIBLE = {
     "RerankErrorOut": {"/rerank", "/v1/rerank", "/v2/rerank"},
     "OpenAiErrorOut": {"/v1/embeddings", "/embeddings", "/v1/models", "/models"},
