@@ -9,7 +9,8 @@ processors is enough.
 search in this process over the same rows, in turns. `one of four stalls`: four shards hold the part, and one of them is
 stopped for 0.4 s in every 2. Callers come one after the other; with hedges and without, against a time in which
 nothing stalls. `many parts`: an answer needs S parts and takes as long as the slowest of S times that one shard was
-measured to take, drawn with replacement. A hedge after the 95th percentile takes the faster of two.
+measured to take, drawn with replacement: of the calm times, and of those while one of four stalls. A hedge after the
+95th percentile takes the faster of two.
 """
 
 import argparse
@@ -128,7 +129,7 @@ async def one_shard(sharded: Sharded, here: Callable[[Codes], object], codes: li
             took.append((between - began, time.perf_counter() - between))
     own, by_shard = np.array(took).T
     quartiles = [round(float(each), 3) for each in np.percentile(by_shard / own, [50, 25, 75])]
-    return {"here": Figures.of(own), "by_shard": Figures.of(by_shard), "times": quartiles, "seconds": by_shard}
+    return {"here": Figures.of(own), "by_shard": Figures.of(by_shard), "times": quartiles}
 
 
 async def timed(sharded: Sharded, codes: list[Codes]) -> NDArray[np.float64]:
@@ -169,7 +170,8 @@ def shard_pids() -> list[int]:
     return sorted(found)
 
 
-async def one_of_four_stalls(ray: Any, root: Path, made: PartSet, codes: list[Codes]) -> dict[str, Figures]:
+async def one_of_four_stalls(ray: Any, root: Path, made: PartSet, codes: list[Codes]) -> dict[str, NDArray[np.float64]]:
+    """Return the seconds of all answers, by what happens meanwhile."""
     found = {}
     for name, hedge_s in (("hedged", 0.0), ("unhedged", math.inf)):
         before = set(shard_pids())
@@ -177,9 +179,9 @@ async def one_of_four_stalls(ray: Any, root: Path, made: PartSet, codes: list[Co
         [stalled, *_] = [each for each in shard_pids() if each not in before]
         await timed(sharded, codes[:50])  # so that the 95th percentile is known
         if "calm" not in found:
-            found["calm"] = Figures.of(await timed(sharded, codes))
+            found["calm"] = await timed(sharded, codes)
         with stalling(stalled):
-            found[name] = Figures.of(await timed(sharded, codes))
+            found[name] = await timed(sharded, codes)
         await sharded.close()
     return found
 
@@ -209,8 +211,11 @@ async def measured(ray: Any, directory: Path, given: argparse.Namespace) -> dict
         alone = await one_shard(sharded, searched_here(part), codes)
         await sharded.close()
     stalls = await one_of_four_stalls(ray, directory / "parts", made, codes)
-    parts = many_parts(alone.pop("seconds"), given.seed)
-    return {"one_shard": alone, "one_of_four_stalls": stalls, "many_parts": parts}
+    return {
+        "one_shard": alone,
+        "one_of_four_stalls": {name: Figures.of(seconds) for name, seconds in stalls.items()},
+        "many_parts": {name: many_parts(stalls[name], given.seed) for name in ("calm", "unhedged")},
+    }
 
 
 def main() -> None:

@@ -202,19 +202,23 @@ def systems() -> Figure:
 
 
 def shards() -> Figure:
-    """How long an answer of so many parts takes, computed from the times of one shard, with hedges and without."""
+    """How long an answer of so many parts takes, computed from the times of one part's shards."""
     data = _data("shards")["many_parts"]
-    figure = Figure(figsize=(5.5, 3.4))
-    axes = figure.subplots()
-    parts = [each["parts"] for each in data]
-    for which, line in (("unhedged", "--"), ("hedged", "-")):
-        for name, colour in (("p50", BLUE), ("p99", ORANGE)):
-            took = [each[which][name] for each in data]
-            axes.plot(parts, took, marker="o", ms=3, linestyle=line, color=colour, label=f"{name}, {which}")
-    axes.set(xscale="log", xlabel="parts", ylabel="milliseconds")
-    axes.set_ylim(bottom=0)
-    _plain_ticks(axes, parts)
-    axes.legend(fontsize=8)
+    figure = Figure(figsize=(9, 3.4))
+    both = figure.subplots(1, 2, sharey=True)
+    for axes, (which, title) in zip(
+        both, (("calm", "all well"), ("unhedged", "one shard of four stalls")), strict=True
+    ):
+        parts = [each["parts"] for each in data[which]]
+        for hedged, line in (("unhedged", "--"), ("hedged", "-")):
+            for name, colour in (("p50", BLUE), ("p99", ORANGE)):
+                took = [each[hedged][name] for each in data[which]]
+                axes.plot(parts, took, marker="o", ms=3, linestyle=line, color=colour, label=f"{name}, {hedged}")
+        axes.set(xscale="log", xlabel="parts", title=title)
+        _plain_ticks(axes, parts)
+    both[0].set(ylabel="milliseconds")
+    both[0].set_ylim(bottom=0)
+    both[0].legend(fontsize=8)
     return figure
 
 
