@@ -25,7 +25,7 @@ def test_searches_of_an_index_that_share_a_call_are_timed_one_by_one(
     holding = Holding(made.id, made.parts[0].name)
     body.prepare(holding)
     tokens, _ = ranker.tokenize_context(Conversation.of("w1 w2"))
-    query = PartQuery(asked(), ranker.encode_contexts([tokens])[0])
+    query = PartQuery(asked(), ranker.encode_contexts([tokens])[0], 0)
     search = retrieval._indexed
 
     def slow(*arguments: Any) -> Any:

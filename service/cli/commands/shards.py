@@ -1,10 +1,12 @@
 """`polyrank shards`: the sets of a store that is cut into parts, and cutting it into another number of parts."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationError
+from polyrank.service.cli.models import encoded_by
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 
 if TYPE_CHECKING:
@@ -88,7 +90,11 @@ def verify(store: "SetStore", arguments: argparse.Namespace) -> int:
 
 def activate(store: "SetStore", arguments: argparse.Namespace) -> int:
     """Make a set the active one."""
-    store.activate(arguments.generation)
+    from polyrank.index_builder.store.generation import MODEL_DIRECTORY
+
+    part = store.read(arguments.generation).parts[0]
+    directory = store.part(part.slots).path(part.generation) / MODEL_DIRECTORY
+    store.activate(arguments.generation, encoded_by(directory))
     print_result(arguments, {"current": arguments.generation}, f"{arguments.generation} is active")
     return 0
 
@@ -97,6 +103,23 @@ def rollback(store: "SetStore", arguments: argparse.Namespace) -> int:
     """Go back to the set that was active before."""
     current = store.rollback()
     print_result(arguments, {"current": current}, f"{current} is active")
+    return 0
+
+
+def compact(store: "SetStore", arguments: argparse.Namespace) -> int:
+    """Build the parts anew that updates have changed."""
+    if arguments.redis:
+        raise UsageError("--redis: the vectors of parts are not copied into Redis; leave it out")
+    from polyrank.index_builder.scale.compacting import compact_parts
+
+    with Progress("candidates") as progress:
+        result = compact_parts(store.root, progress=progress)
+    for note in result.notes:
+        print(note, file=sys.stderr)
+    made, anew = result.made, len(result.built)
+    facts = {"current": made.id, "count": made.count, "parts": anew, "seconds": round(result.seconds, 3)}
+    line = f"{made.id} is active: {made.count} candidates, {anew} parts built anew in {result.seconds:.1f} s"
+    print_result(arguments, facts, line)
     return 0
 
 
