@@ -174,7 +174,8 @@ class Snapshot:
         if revision >= self.revision:
             return self
         seen = bisect_right(self._buffer.came, revision, hi=self._seen)
-        went = np.array([row for row, gone_at in list(self._buffer.went.items()) if gone_at <= revision], np.int64)
+        # A copy, because another thread may be adding to it.
+        went = np.array([row for row, gone_at in self._buffer.went.copy().items() if gone_at <= revision], np.int64)
         return replace(
             self,
             revision=revision,

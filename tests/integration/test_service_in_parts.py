@@ -187,7 +187,7 @@ def updated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[T
     monkeypatch.setattr(settings_module, "why_unusable", lambda _: None)
     monkeypatch.setattr(resources, "connected", nullcontext)
     monkeypatch.setattr(resources, "RayShards", lambda *_: local)
-    cut = Settings(store=tmp_path / "parts", cluster="auto", reranker="cross", result_cache_ttl_s=60)
+    cut = Settings(store=tmp_path / "parts", cluster="auto", reranker="cross", result_cache_ttl_s=60, compact_after=100)
     with (
         TestClient(create_app(Settings(store=tmp_path / "whole", reranker="cross"), load, load)) as whole,
         TestClient(create_app(cut, load, load)) as client,
@@ -245,6 +245,21 @@ def test_updates_and_a_compaction_as_on_one_machine(updated: tuple[TestClient, T
     assert client.post("/index/compact").json()["type"].endswith("nothing-to-compact")
     more = {"candidates": [{"id": "late", "text": "w1 w2 w3"}]}
     assert client.put("/index/candidates", json=more).json()["revision"] == 4
+
+
+def test_many_updates_are_compacted_without_being_asked(updated: tuple[TestClient, TestClient, LocalShards]) -> None:
+    client, whole, _ = updated
+    before = client.get("/info").json()["generation"]
+    for rows in ([{"id": f"new {n}", "text": f"w{n} w1"} for n in range(101)], [{"text": "w1"}]):
+        both_answer(client, whole, "PUT", "/index/candidates", {"candidates": rows})
+    deadline = time.monotonic() + 60
+    while client.get("/info").json()["generation"] == before:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    active = client.get("/index").json()["active"]
+    assert (active["count"], active["added"], active["revision"]) == (len(POOL) + 102, 0, 2)
+    for body in BODIES:
+        assert told(client, "/rank", body) == told(whole, "/rank", body)
 
 
 def test_an_answer_is_kept_for_its_revision_only(updated: tuple[TestClient, TestClient, LocalShards]) -> None:

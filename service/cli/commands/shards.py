@@ -141,16 +141,31 @@ def _facts(store: "SetStore", set_id: str, current: str | None) -> dict[str, Any
         read = store.read(set_id)
     except GenerationError as error:
         return {**row, "error": str(error)}
-    return {**row, **_described(read), "parts": [_part(store, part) for part in read.parts]}
+    return {**row, **_described(store, read), "parts": [_part(store, part) for part in read.parts]}
 
 
-def _described(read: "PartSet") -> dict[str, Any]:
+def _described(store: "SetStore", read: "PartSet") -> dict[str, Any]:
+    count, revision = _updated(store, read)
     return {
-        "count": read.count,
+        "count": count,
+        "built": read.count,
+        "revision": revision,
         "created_at": read.created_at,
         "model": read.model.name,
         "fingerprint": read.model.fingerprint,
     }
+
+
+def _updated(store: "SetStore", read: "PartSet") -> tuple[int, int]:
+    """Return how many candidates a set has with its updates, and their revision; if they cannot be read, as built."""
+    from polyrank.index_builder.scale.membership import Membership
+
+    try:
+        members, log = Membership(store, read), store.updates.of(read)
+        members.update(list(log.read()))
+    except GenerationError:  # `verify` tells what is damaged
+        return read.count, read.revision
+    return sum(members.counts().of_parts), max(log.revision, read.revision)
 
 
 def _part(store: "SetStore", part: "PoolPart") -> dict[str, Any]:
@@ -167,7 +182,10 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     mark = "*" if facts["active"] else " "
     if "error" in facts:
         return [f"{mark} {facts['id']}  refused: {facts['error']}"]
-    head = f"{mark} {facts['id']}  {facts['count']} candidates in {len(facts['parts'])} parts, {facts['model']}"
+    updated = "" if facts["count"] == facts["built"] else f" ({facts['built']} built)"
+    head = (
+        f"{mark} {facts['id']}  {facts['count']} candidates{updated} in {len(facts['parts'])} parts, {facts['model']}"
+    )
     return [f"{head}, {facts['created_at']}", *map(_part_line, facts["parts"])]
 
 
