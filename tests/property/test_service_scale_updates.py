@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from cases import cases
 from fakes import EVIDENCE
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -175,7 +176,7 @@ def changes(draw: st.DrawFn) -> list[Change]:
     return drawn
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=cases(15))
 @given(changes(), st.sampled_from([1, 2, 4]))
 def test_any_updates(wanted: list[Change], shards: int) -> None:
     with TemporaryDirectory() as directory:

@@ -272,6 +272,8 @@ def test_a_set_made_before_there_were_updates_is_read(sets: Sets) -> None:
     del fields["revision"], fields["order_end"]
     file.write_bytes(sealed(fields))
     assert sets.store.read(made.id) == made
+    sets.log(made).unlink()
+    assert sets.held(move(sets.root, 2)) == BUILT
 
 
 def test_who_is_in_a_set_is_known_by_ids_alone(sets: Sets) -> None:
