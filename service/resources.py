@@ -53,6 +53,7 @@ from polyrank.service.scale.asking import Asking
 from polyrank.service.scale.calls import Shards
 from polyrank.service.scale.pool import Pool
 from polyrank.service.scale.ray_shards import RayShards
+from polyrank.service.scale.replicas import Replicas
 from polyrank.service.scale.switching import SetLive
 from polyrank.service.settings import Settings
 
@@ -223,7 +224,8 @@ async def _opened_in_parts(
     asking = Asking(metrics, settings.hedge_ms / 1000)
     pool = Pool(asking, settings.min_searched, metrics)
     longest = settings.max_timeout_ms / 1000
-    live = SetLive(store, opener, shards, asking, pool, metrics, settings.shard_replicas, longest)
+    replicas = Replicas(shards, asking, metrics, settings.shard_replicas)
+    live = SetLive(store, opener, replicas, pool, metrics, longest)
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader") as loader:
         in_loader = partial(asyncio.get_running_loop().run_in_executor, loader)
         scorer = await in_loader(_load_scorer, settings, loaders.scorer, metrics)

@@ -44,6 +44,7 @@ class Cluster:
         assert line, (self.directory / "log").read_text()
         started = json.loads(line)
         self.address: str = started["address"]
+        self.control_plane = psutil.Process(started["head"])
         self.nodes = [psutil.Process(pid) for pid in started["raylets"]]
 
     def processes(self) -> list[psutil.Process]:

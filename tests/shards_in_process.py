@@ -1,6 +1,7 @@
 """Shards in the test's own process, and what serves a store that is cut into parts with them."""
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,9 +20,18 @@ from polyrank.service.scale.asking import Asking
 from polyrank.service.scale.body import Body, Desk
 from polyrank.service.scale.calls import Replica, ReplicaLost, Reply
 from polyrank.service.scale.pool import Pool
+from polyrank.service.scale.replicas import Replicas
 from polyrank.service.scale.switching import SetLive
 
 T = TypeVar("T")
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait for what another thread is to do."""
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
 
 
 class LocalReplica:
@@ -97,7 +107,8 @@ class ServedParts:
         self.asking = Asking(self.metrics, hedge_s)
         self.pool = Pool(self.asking, min_searched, self.metrics)
         opener = Opener(count_nothing, None, load)
-        self.live = SetLive(self.store, opener, self.shards, self.asking, self.pool, self.metrics, replicas, longest_s)
+        self.replicas = Replicas(self.shards, self.asking, self.metrics, replicas)
+        self.live = SetLive(self.store, opener, self.replicas, self.pool, self.metrics, longest_s)
         self.live.start()
 
     @property

@@ -27,6 +27,7 @@ async def rank(
     """Search the parts once, and place what they found by the second stage if the model has one.
 
     Raises:
+        DeadlineExceeded: no part answered in time.
         ShardsMissing: too many parts are missing.
         TooManyForExact: every candidate was to be scored by the second stage, and these are too many.
     """

@@ -101,6 +101,7 @@ class PoolParts(Protocol):
         """Find the best `request.depth` candidates for context vectors (M, D).
 
         Raises:
+            DeadlineExceeded: no part answered in the time that there was.
             ShardsMissing: see `searched`.
         """
 

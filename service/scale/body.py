@@ -113,7 +113,7 @@ class Body:
     def __init__(self, root: str, threads: int | None = None) -> None:
         self._root, self._threads = Path(root), threads
         self._held: dict[Holding, _Held] = {}
-        self._preparing = threading.Lock()
+        self._preparing, self._changing = threading.Lock(), threading.Lock()
         self._budget = RetrievalBudget()
         self._methods: dict[str, Callable[..., Any]] = {
             each.__name__: each for each in (self.prepare, self.drop, self.held, self.search, self.stored)
@@ -147,7 +147,8 @@ class Body:
             held = self._held.get(holding)
             if held is None:
                 held = self._opened(holding)
-                self._held = {**self._held, holding: held}
+                with self._changing:
+                    self._held = {**self._held, holding: held}
             return held.search_status
 
     def _opened(self, holding: Holding) -> _Held:
@@ -179,7 +180,7 @@ class Body:
 
     def drop(self, set_id: str) -> None:
         """Let go of the parts of a set; searches in progress end on them."""
-        with self._preparing:
+        with self._changing:
             self._held = {holding: held for holding, held in self._held.items() if holding.set_id != set_id}
 
     def held(self) -> list[Holding]:
@@ -253,12 +254,15 @@ class Body:
 
 
 class Desk:
-    """Calls the methods of a body from an event loop: searches one after the other, everything else beside them."""
+    """Calls the methods of a body from an event loop: searches one after the other, everything else beside them.
+
+    A part that is prepared for long holds up no question of what is held.
+    """
 
     def __init__(self, body: Body) -> None:
         self._body = body
         self._threads = {
-            name: ThreadPoolExecutor(1, thread_name_prefix=name) for name in ("search", "stored", "control")
+            name: ThreadPoolExecutor(1, thread_name_prefix=name) for name in ("search", "stored", "prepare", "held")
         }
 
     async def ask(self, method: str, arguments: tuple[Any, ...], left_s: float) -> Reply:
@@ -270,7 +274,7 @@ class Desk:
                 return Reply(None, "the time was over before the shard came to it", LATE)
             return self._body.call(method, arguments)
 
-        threads = self._threads.get(method, self._threads["control"])
+        threads = self._threads.get(method, self._threads["held"])
         return await asyncio.get_running_loop().run_in_executor(threads, work)
 
     def close(self) -> None:

@@ -132,7 +132,11 @@ class Shards(Protocol):
     """Starts and ends shards."""
 
     def start(self, part: str, number: int) -> Replica:
-        """Start the replica of a part with this number, counted from 0; it holds nothing yet."""
+        """Start the replica of a part with this number, counted from 0; it holds nothing yet.
+
+        Raises:
+            Shortage: none can be started at the moment.
+        """
 
     def stop(self, replica: Replica) -> None:
         """End a replica."""

@@ -15,6 +15,7 @@ from polyrank.index_builder.scale.slots import slots_of
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.caching.redis_server import Budget
+from polyrank.service.errors import DeadlineExceeded
 from polyrank.service.ranking.parts import (
     Known,
     PoolFetched,
@@ -124,6 +125,8 @@ class Pool:
         asked = replace(request, deadline=math.inf, budget=Budget())
         query, parts = PartQuery(asked, codes, serving.snapshot.revision), range(len(serving.made.parts))
         found = await self._of_each(parts, lambda part: self._of(serving, part).search(query, deadline))
+        if not found and time.monotonic() >= deadline:
+            raise DeadlineExceeded("before a shard answered")
         missing = [part for part in parts if part not in found]
         self._watch.observe_searched(self.searched(serving, missing))
         return merged(found, request.depth, missing)

@@ -1,13 +1,17 @@
 """Shards as actors of a Ray cluster.
 
 Every part has its replicas on different nodes, as long as there are enough. A node that dies gives its actors to
-others. They begin empty, and `SetLive.look` gives them what they are to hold. All machines see the store's directory
+others. They begin empty, and `Replicas.look` gives them what they are to hold. All machines see the store's directory
 under the same path. The actors end with the process that started them.
 """
 
+import threading
+from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 from polyrank.index_builder.scale.cluster import require_token
+from polyrank.model.errors import Shortage
 from polyrank.service import processors
 from polyrank.service.scale.calls import Replica, ReplicaLost, Reply
 
@@ -56,7 +60,7 @@ class _RayReplica:
 
 
 class RayShards:
-    """See `Shards`.
+    """See `Shards`; several threads may call it.
 
     Args:
         ray: the module, connected to a cluster.
@@ -68,24 +72,43 @@ class RayShards:
         self._ray, self._root, self._threads = ray, root, threads
         self._actor_class = ray.remote(ShardActor)
         self._affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-        self._parts: dict[str, int] = {}
+        self._placing = threading.Lock()
+        self._nodes: dict[tuple[str, int], str] = {}  # of each replica that was started last
 
     def start(self, part: str, number: int) -> Replica:
-        """Start an actor; replicas of a part are spread over the nodes."""
-        place = self._parts.setdefault(part, len(self._parts)) + number
-        nodes = sorted(node["NodeID"] for node in self._ray.nodes() if node["Alive"])
-        actor = self._actor_class.options(
-            num_cpus=0,
-            max_restarts=-1,
-            max_task_retries=0,
-            scheduling_strategy=self._affinity(nodes[place % len(nodes)], soft=True),
-        ).remote(self._root, self._threads)
+        """Start an actor; see `_node_for` for where."""
+        try:
+            with self._placing:
+                node = self._nodes[part, number] = self._node_for(part, number)
+            actor = self._actor_class.options(
+                num_cpus=0,
+                memory=1,  # bytes: Ray places an actor that needs nothing at random
+                max_restarts=-1,
+                max_task_retries=0,
+                scheduling_strategy=self._affinity(node, soft=True),
+            ).remote(self._root, self._threads)
+        except self._ray.exceptions.RayError as error:
+            raise Shortage(f"the cluster starts no shard: {_why(error)}") from error
         return _RayReplica(self._ray, actor, f"{part}/{number}")
+
+    def _node_for(self, part: str, number: int) -> str:
+        """The node with the fewest replicas of the part, then another than this replica had, then the emptiest.
+
+        One without processors, as a head often is, is for no work.
+        """
+        nodes = [node for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
+        alive: list[str] = sorted(node["NodeID"] for node in nodes)
+        if not alive:
+            raise Shortage("the cluster has no node with a processor for a shard")
+        before, used = self._nodes.get((part, number)), Counter(self._nodes.values())
+        others = Counter(node for (each, at), node in self._nodes.items() if each == part and at != number)
+        return min(alive, key=lambda node: (others[node], node == before, used[node]))
 
     def stop(self, replica: Replica) -> None:
         """Kill the actor for good."""
         assert isinstance(replica, _RayReplica), "`start` makes no others"
-        self._ray.kill(replica.actor, no_restart=True)
+        with suppress(self._ray.exceptions.RayError):  # then it ends with this process
+            self._ray.kill(replica.actor, no_restart=True)
 
 
 def _why(error: Exception) -> str:

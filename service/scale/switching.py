@@ -10,8 +10,7 @@ Shards hold nothing that is not in the store. One that was restarted is given wh
 import logging
 import threading
 import time
-from collections.abc import Iterator, Set
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -30,13 +29,10 @@ from polyrank.service.live.switching import kind_of_refusal
 from polyrank.service.live.taking_over import TakingOver
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.parts import SetFacts, SetServing, SetSnapshot
-from polyrank.service.scale.asking import Asking
-from polyrank.service.scale.calls import LOST, SHORT, Holding, Replica, ReplicaLost, Reply, Shards
+from polyrank.service.scale.calls import LOST, SHORT, Holding
 from polyrank.service.scale.pool import Pool
+from polyrank.service.scale.replicas import Replicas
 
-# Opening a part reads its every byte.
-PREPARE_WITHIN_SECONDS = 3600.0
-LOOK_WITHIN_SECONDS = 2.0
 # A request of another process, or one that has just begun, may need the old set for longer than the longest deadline.
 SPARE_SECONDS = 5.0
 
@@ -57,11 +53,9 @@ class SetLive(TakingOver[SetServing]):
     Args:
         store: of the sets.
         opener: loads models.
-        shards: starts and ends shards.
-        asking: is told which replicas there are.
+        replicas: of all parts; ended by `close`.
         pool: asks them.
         metrics: shows what is served.
-        replicas: of each part.
         longest_s: the longest deadline of a request.
 
     Attributes:
@@ -73,22 +67,17 @@ class SetLive(TakingOver[SetServing]):
         self,
         store: SetStore,
         opener: Opener,
-        shards: Shards,
-        asking: Asking,
+        replicas: Replicas,
         pool: Pool,
         metrics: Metrics,
-        replicas: int,
         longest_s: float,
     ) -> None:
         super().__init__(store.ids)
-        self._store, self._opener, self._shards = store, opener, shards
-        self._asking, self._pool, self._metrics = asking, pool, metrics
-        self._number, self._longest_s = replicas, longest_s
-        self._replicas: dict[str, list[Replica]] = {}
+        self._store, self._opener, self._replicas = store, opener, replicas
+        self._pool, self._metrics, self._longest_s = pool, metrics, longest_s
         self._old: list[_Old] = []
         self._switching = threading.Lock()
         self._seen: tuple[str, tuple[int, int] | None] | None = None
-        self._threads = ThreadPoolExecutor(64, thread_name_prefix="shards")
 
     def require(self) -> SetServing:
         """Return what is served; raises NotReady where nothing is."""
@@ -177,13 +166,7 @@ class SetLive(TakingOver[SetServing]):
             current = self.current
             if current is None:
                 return
-            of_part = {part.name: Holding(current.made.id, part.name) for part in current.made.parts}
-            asked = [(part, replica) for part in of_part for replica in self._replicas.get(part, ())]
-            needed = self._needed()
-            holds = list(self._threads.map(lambda each: self._holds(each[1], of_part[each[0]], needed), asked))
-            for part in of_part:
-                ready = [held for (each, _), held in zip(asked, holds, strict=True) if each == part]
-                self._metrics.show_set_ready(part, sum(ready))
+            self._replicas.look([Holding(current.made.id, part.name) for part in current.made.parts], self._needed())
         finally:
             self._switching.release()
 
@@ -191,11 +174,7 @@ class SetLive(TakingOver[SetServing]):
         """End all shards."""
         with self._replacing:
             self.current = None
-        self._asking.serve_with({})
-        for replica in [each for of_part in self._replicas.values() for each in of_part]:
-            self._shards.stop(replica)
-        self._replicas = {}
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        self._replicas.close()
 
     # The way of a switch.
 
@@ -209,17 +188,10 @@ class SetLive(TakingOver[SetServing]):
 
     def _prepared(self, made: PartSet) -> SearchStatus:
         """Have the replicas of every part prepare it; one of each is enough. Returns how they search."""
-        replicas = {**self._replicas}
-        for part in made.parts:
-            if part.name not in replicas:
-                replicas[part.name] = [self._shards.start(part.name, number) for number in range(self._number)]
-        self._replicas = replicas
-        self._asking.serve_with(replicas)
-        asked = [(part, replica) for part in made.parts for replica in replicas[part.name]]
-        replies = list(self._threads.map(lambda each: self._prepare(Holding(made.id, each[0].name), each[1]), asked))
+        replies = self._replicas.prepare(made)
         found: SearchStatus | None = None
         for part in made.parts:
-            own = [reply for (each, _), reply in zip(asked, replies, strict=True) if each is part]
+            own = replies[part.name]
             good = [reply.value for reply in own if isinstance(reply.value, SearchStatus)]
             if not good:
                 passing = [reply.error for reply in own if reply.kind in (LOST, SHORT)]
@@ -230,13 +202,6 @@ class SetLive(TakingOver[SetServing]):
             found = found or good[0]
         assert found is not None, "a set has parts"
         return found._replace(why=f"{len(made.parts)} parts are searched by shards; of each, {found.why}")
-
-    def _prepare(self, holding: Holding, replica: Replica) -> Reply:
-        reply = self._ask(replica, "prepare", holding, PREPARE_WITHIN_SECONDS)
-        if reply.error is not None:
-            fields = {"set": holding.set_id, "part": holding.part, "replica": replica.name, "why": reply.error}
-            log.warning("a shard could not prepare a set", extra={"fields": fields})
-        return reply
 
     def _opened(self, made: PartSet, status: SearchStatus) -> SetServing:
         first = made.parts[0]
@@ -322,16 +287,7 @@ class SetLive(TakingOver[SetServing]):
     def _drop(self, set_id: str) -> None:
         """Have all shards let go of a set, and end those that hold no part any more."""
         self._pool.forget(set_id)
-        every = [replica for of_part in self._replicas.values() for replica in of_part]
-        list(self._threads.map(lambda replica: self._ask(replica, "drop", set_id, LOOK_WITHIN_SECONDS), every))
-        kept = {part.name for made in self._held_sets() for part in made.parts}
-        ended = {part: of_part for part, of_part in self._replicas.items() if part not in kept}
-        self._replicas = {part: of_part for part, of_part in self._replicas.items() if part in kept}
-        self._asking.serve_with(self._replicas)
-        for part, of_part in ended.items():
-            for replica in of_part:
-                self._shards.stop(replica)
-            self._metrics.forget_part(part)
+        self._replicas.drop(set_id, {part.name for made in self._held_sets() for part in made.parts})
 
     def _held_sets(self) -> list[PartSet]:
         held = [] if self.current is None else [self.current.made]
@@ -339,33 +295,6 @@ class SetLive(TakingOver[SetServing]):
             with suppress(RankingError):  # collected meanwhile
                 held.append(self._store.read(each.set_id))
         return held
-
-    # Shards, one by one.
-
-    def _holds(self, replica: Replica, holding: Holding, needed: Set[str]) -> bool:
-        """Whether a replica holds a part; if it answers and does not, it is told to prepare it.
-
-        It is told to drop the sets that are not needed: it may not have heard of it when they were dropped.
-        """
-        held = self._ask(replica, "held", None, LOOK_WITHIN_SECONDS)
-        if held.error is not None:
-            return False
-        for set_id in {each.set_id for each in held.value} - needed:
-            self._ask(replica, "drop", set_id, LOOK_WITHIN_SECONDS)
-        if holding in held.value:
-            return True
-        fields = {"set": holding.set_id, "part": holding.part, "replica": replica.name}
-        log.info("a shard prepares what it has lost", extra={"fields": fields})
-        if self._prepare(holding, replica).error is not None:
-            return False
-        self._asking.forgive(holding.part, replica)
-        return True
-
-    def _ask(self, replica: Replica, method: str, argument: object, within_s: float) -> Reply:
-        try:
-            return replica.control(method, () if argument is None else (argument,), within_s)
-        except ReplicaLost as error:
-            return Reply(None, str(error), LOST)
 
     # The pointer, and what is refused.
 

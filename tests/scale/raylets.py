@@ -1,6 +1,7 @@
 """A Ray cluster on the loopback, as a process that ends with its standard input.
 
-The head has no processor; each node has one. Prints one line of JSON: {"address": …, "raylets": [pid of each node]}.
+The head has no processor; each node has one. Prints one line of JSON: {"address": …, "head": pid of the
+cluster's control plane, "raylets": [pid of each node]}.
 """
 
 import json
@@ -14,7 +15,8 @@ cluster = Cluster(initialize_head=True, head_node_args={**NODE, "num_cpus": 0, "
 nodes = [cluster.add_node(**NODE, num_cpus=1, wait=False) for _ in range(int(sys.argv[1]))]
 cluster.wait_for_nodes()
 raylets = [node.all_processes["raylet"][0].process.pid for node in nodes]
-sys.stdout.write(json.dumps({"address": cluster.address, "raylets": raylets}) + "\n")
+head = cluster.head_node.all_processes["gcs_server"][0].process.pid
+sys.stdout.write(json.dumps({"address": cluster.address, "head": head, "raylets": raylets}) + "\n")
 sys.stdout.flush()
 sys.stdin.read()
 cluster.shutdown()

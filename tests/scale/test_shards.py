@@ -3,125 +3,24 @@
 import importlib.util
 import json
 import shutil
-import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import httpx2
-import numpy as np
 import psutil
 import pytest
-from in_process import TestClient
 from ray_cluster import WITHIN_SECONDS, Cluster
-from service_fakes import numbered, pool
-from tiny import write_base
+from sharded_server import BODIES, PARTS, POOL, Server, Stores, asked_all_the_time, said, serving, until
 
-from polyrank.index_builder.build.pipeline import BuildOptions, build
-from polyrank.index_builder.scale.cutting import build_parts
-from polyrank.index_builder.scale.sets import PartSet, SetStore
-from polyrank.model.rankers.load import load_retriever
-from polyrank.service.app import create_app
-from polyrank.service.settings import Settings
+from polyrank.index_builder.scale.sets import SetStore
+from polyrank.index_builder.store.locks import locked
 
 if importlib.util.find_spec("ray") is None:
     pytest.skip("needs Ray: make test-scale", allow_module_level=True)
-
-PARTS, CALLERS = 2, 4
-POOL, OTHER = numbered(pool(300)), numbered(pool(300, "n", seed=5))
-BODIES: list[dict[str, Any]] = [
-    {"context": "w1 w2 ord-3"},
-    {"context": ["w4", "w5 ord-9"], "top_k": 30, "filter": {"lang": "en", "n": {"gte": 2}}},
-    {"context": "w1", "top_k": 25, "exclude_ids": ["c1", "c2", "n1"]},
-    {"context": "w7", "top_k": 3, "group_by": "n", "limit_per_group": 2},
-    {"context": "w2", "candidates": ["w2 w3", {"id": "c5"}, {"id": "n5"}, {"id": "own", "text": "w9"}]},
-    {"context": "w2 w3", "top_k": 400, "exact": True},
-]
-VARIABLES = {"POLYRANK_DETERMINISTIC": "1", "POLYRANK_THREADS": "1", "POLYRANK_DRAIN_DELAY_S": "0"}
-
-
-class Server:
-    """`polyrank serve` in a process of its own."""
-
-    def __init__(self, environment: dict[str, str], log: Path, *options: object) -> None:
-        command = ["-m", "polyrank.service.cli", "serve", "--port", "0", "--backend", "torch", *options]
-        with log.open("w") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, *map(str, command)],
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env={**environment, **VARIABLES},
-                text=True,
-            )
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line.startswith("polyrank is ready on "), log.read_text()
-        self.client = httpx2.Client(base_url=line.split()[-1], timeout=30)
-
-    def answer(self, body: dict[str, Any]) -> dict[str, Any]:
-        response = self.client.post("/rank", json=body)
-        assert response.status_code == 200, response.text
-        return dict(response.json())
-
-    def metric(self, name: str) -> list[float]:
-        lines = self.client.get("/metrics").text.splitlines()
-        return [float(line.split()[-1]) for line in lines if line.startswith(f"polyrank_{name}")]
-
-    def stop(self) -> None:
-        self.client.close()
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(WITHIN_SECONDS) == 0
-        assert self.process.stdout is not None
-        assert self.process.stdout.read() == ""
-        self.process.stdout.close()
-
-
-class Stores(NamedTuple):
-    """The model, the pools in one piece, and both sets of them in one store."""
-
-    model: Path
-    whole: dict[str, Path]
-    parts: Path
-    sets: dict[str, PartSet]
-
-
-@contextmanager
-def serving(environment: dict[str, str], log: Path, *options: object) -> Iterator[Server]:
-    server = Server(environment, log, *options)
-    try:
-        yield server
-    finally:
-        server.stop()
-
-
-@pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
-    root = tmp_path_factory.mktemp("shards")
-    model = load_retriever(write_base(root / "base", seed=0))
-    options = BuildOptions(index="exact")
-    made, whole = {}, {}
-    for name, candidates in (("n", OTHER), ("c", POOL)):
-        whole[name] = root / name
-        build(model, candidates, whole[name], options)
-        made[name] = build_parts(model, candidates, root / "parts", PARTS, options).made
-    return Stores(root / "base", whole, root / "parts", made)
-
-
-@pytest.fixture(scope="module")
-def expected(stores: Stores) -> dict[str, list[Any]]:
-    """What a server of one machine answers, by the set's id."""
-    answers = {}
-    for name, made in stores.sets.items():
-        settings = Settings(store=stores.whole[name], backend="torch", deterministic=True, threads=1)
-        with TestClient(create_app(settings)) as client:
-            answers[made.id] = [said(client.post("/rank", json=body).json()) for body in BODIES]
-    return answers
 
 
 @pytest.fixture(scope="module")
@@ -133,82 +32,67 @@ def server(stores: Stores, cluster: Cluster, tmp_path_factory: pytest.TempPathFa
     until(lambda: not cluster.actors("ShardActor"), "the shards end with their server")
 
 
-def said(answer: dict[str, Any]) -> dict[str, Any]:
-    """An answer without what belongs to one store or one request."""
-    return {name: value for name, value in answer.items() if name not in ("generation", "timings_ms", "request_id")}
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WITHIN_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
-
-
-@contextmanager
-def asked_all_the_time(server: Server) -> Iterator[list[tuple[int, dict[str, Any]]]]:
-    """Several callers ask during the block; yields the answers, with the position of each one's body."""
-    answers: list[tuple[int, dict[str, Any]]] = []
-    ends = threading.Event()
-
-    def call(seed: int) -> None:
-        draw = np.random.default_rng(seed)
-        while not ends.is_set():
-            at = int(draw.integers(len(BODIES)))
-            answers.append((at, server.answer(BODIES[at])))
-
-    with ThreadPoolExecutor(CALLERS) as threads:
-        calls = [threads.submit(call, seed) for seed in range(CALLERS)]
-        try:
-            yield answers
-        finally:
-            ends.set()
-        for each in calls:
-            each.result()
-
-
-def test_answers_are_those_of_one_machine_to_the_bit(
-    server: Server, stores: Stores, cluster: Cluster, expected: dict[str, list[Any]]
-) -> None:
+def test_answers_are_those_of_one_machine_to_the_bit(server: Server, stores: Stores, cluster: Cluster) -> None:
     answers = [server.answer(body) for body in BODIES]
     assert {answer["generation"] for answer in answers} == {stores.sets["c"].id}
-    assert [said(answer) for answer in answers] == expected[stores.sets["c"].id]
+    assert [said(answer) for answer in answers] == stores.expected[stores.sets["c"].id]
     assert len(cluster.actors("ShardActor")) == 2 * PARTS
     listening = cluster.listening(psutil.Process(server.process.pid))
     assert set(listening) <= {"127.0.0.1", "::ffff:127.0.0.1"}
 
 
-def test_a_killed_replica_costs_no_answer_and_comes_back(
-    server: Server, stores: Stores, cluster: Cluster, expected: dict[str, list[Any]]
-) -> None:
-    with asked_all_the_time(server) as answers:
+def all_are_ready(server: Server) -> bool:
+    return server.metric("set_ready") == [2.0] * PARTS
+
+
+def test_a_killed_replica_costs_no_answer_and_comes_back(server: Server, stores: Stores, cluster: Cluster) -> None:
+    with asked_all_the_time(server) as load:
         for _ in range(2):
-            until(lambda: server.metric("set_ready") == [2.0] * PARTS, "both replicas of every part are ready")
+            until(lambda: all_are_ready(server), "both replicas of every part are ready")
             victim = cluster.actors("ShardActor")[-1]
             victim.kill()
             until(lambda: min(server.metric("set_ready")) < 2, "it is missed")
-        until(lambda: server.metric("set_ready") == [2.0] * PARTS, "it comes back, and prepares the set")
-    assert len(answers) > 50
-    for at, answer in answers:
-        assert said(answer) == expected[stores.sets["c"].id][at]
+        until(lambda: all_are_ready(server), "it comes back, and prepares the set")
+    assert len(load.answers) > 50
+    assert load.are_right(stores.expected)
 
 
-def test_switches_under_load_cost_no_answer_and_mix_no_sets(
-    server: Server, stores: Stores, expected: dict[str, list[Any]]
-) -> None:
-    order = [stores.sets[name].id for name in "ncncnc"]
-    with asked_all_the_time(server) as answers:
-        for set_id in order:
-            assert server.client.post("/index/activate", json={"generation": set_id}).json()["active"]["id"] == set_id
-            time.sleep(0.5)
-    assert {answer["generation"] for _, answer in answers} == set(order)
-    for at, answer in answers:
-        assert said(answer) == expected[answer["generation"]][at]
+def test_a_replica_that_stalls_is_left_alone_until_it_answers(server: Server, stores: Stores, cluster: Cluster) -> None:
+    until(lambda: all_are_ready(server), "both replicas of every part are ready")
+    stalled = cluster.actors("ShardActor")[0]
+    with asked_all_the_time(server) as load:
+        stalled.suspend()
+        try:
+            until(lambda: sum(server.metric("shard_struck")) == 1, "it is struck")
+            struck_at = len(load.answers)
+            until(lambda: len(load.answers) > struck_at + 50, "calls do without it")
+        finally:
+            stalled.resume()
+        until(lambda: sum(server.metric("shard_struck")) == 0 and all_are_ready(server), "it is asked again")
+    assert load.longest_s < 5, "nobody waits for it as long as it stalls"
+    assert load.are_right(stores.expected)
 
 
-def test_a_lost_part_is_missing_from_the_answers_which_say_so(
-    stores: Stores, cluster: Cluster, expected: dict[str, list[Any]], tmp_path: Path
-) -> None:
+def test_switches_with_replicas_killed_before_the_commit(server: Server, stores: Stores, cluster: Cluster) -> None:
+    """A replica is killed when the new set was prepared on all, and CURRENT does not name it yet."""
+    with asked_all_the_time(server) as load, ThreadPoolExecutor(1) as switcher:
+        for at, name in enumerate("nc" * 10):
+            set_id, kills = stores.sets[name].id, at % 3 == 0
+            if kills:
+                until(lambda: all_are_ready(server), "both replicas of every part are ready")
+            with locked(stores.parts / "pointer.lock"):  # the commit waits for it
+                switch = switcher.submit(server.client.post, "/index/activate", json={"generation": set_id})
+                time.sleep(0.5)
+                assert not switch.done()
+                if kills:
+                    cluster.actors("ShardActor")[at % (2 * PARTS)].kill()
+            assert switch.result().json()["active"]["id"] == set_id
+    assert {answer["generation"] for _, answer in load.answers} == {each.id for each in stores.sets.values()}
+    assert load.are_right(stores.expected)
+    until(lambda: all_are_ready(server), "all come back")
+
+
+def test_a_lost_part_is_missing_from_the_answers_which_say_so(stores: Stores, cluster: Cluster, tmp_path: Path) -> None:
     others = {each.pid for each in cluster.actors("ShardActor")}
     options = ["--store", stores.parts, "--cluster", "auto", "--min-searched", "0.2"]
     with serving(cluster.environment, tmp_path / "log", *options) as server:
@@ -230,7 +114,9 @@ def test_a_lost_part_is_missing_from_the_answers_which_say_so(
             assert answer["exact"] is False
             assert round(answer["searched"], 6) in shares
             assert answer["results"]
-        until(lambda: said(server.answer(BODIES[0])) == expected[stores.sets["c"].id][0], "answers are whole again")
+        until(
+            lambda: said(server.answer(BODIES[0])) == stores.expected[stores.sets["c"].id][0], "answers are whole again"
+        )
 
 
 def test_acknowledged_updates_outlive_killed_shards_and_a_restarted_server(

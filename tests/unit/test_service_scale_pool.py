@@ -16,7 +16,7 @@ from polyrank.index_builder.build.pipeline import BuildOptions
 from polyrank.index_builder.scale.cutting import build_parts
 from polyrank.index_builder.scale.slots import slots_of
 from polyrank.model.representations import LateRows
-from polyrank.service.errors import ShardsMissing, UnknownCandidates
+from polyrank.service.errors import DeadlineExceeded, ShardsMissing, UnknownCandidates
 from polyrank.service.ranking import by_parts
 from polyrank.service.ranking.forwards import Forwards
 from polyrank.service.ranking.values import Given
@@ -70,6 +70,13 @@ def test_too_little_of_the_pool_is_no_answer(served: ServedParts) -> None:
     lose(served, 2)
     with pytest.raises(ShardsMissing):
         served.rank(asked())
+
+
+def test_where_no_shard_answers_in_time_the_time_was_over(served: ServedParts) -> None:
+    for replica in served.shards.replicas.values():
+        replica.stalls = 0.3
+    with pytest.raises(DeadlineExceeded, match="before a shard answered"):
+        served.rank(asked(deadline=time.monotonic() + 0.1))
 
 
 def test_a_part_that_is_lost_after_the_search_is_missing_too(

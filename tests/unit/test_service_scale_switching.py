@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from service_fakes import WordRanker, asked, pool
-from shards_in_process import ServedParts
+from shards_in_process import ServedParts, until
 
 from polyrank.index_builder.build.pipeline import BuildOptions
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound, StoreBusy
@@ -248,10 +248,12 @@ def test_a_shard_that_was_restarted_is_given_what_it_is_to_hold(served: ServedPa
     other.lost = True
     [partial] = served.rank(asked())
     served.live.look()
+    until(lambda: one.body.held() == [Holding(first.id, part)])
+    until(lambda: served.value("shard_struck", part=part) == 1)  # the other one
     [found] = served.rank(asked())
     assert partial.degraded == ["shards_missing"]
     assert found.degraded == [], "it is asked again at once"
-    assert one.body.held() == [Holding(first.id, part)]
+    served.live.look()
     assert served.value("set_ready", part=part) == 1
 
 
@@ -262,6 +264,7 @@ def test_why_a_restarted_shard_cannot_load_its_part_is_logged(
     [one, _] = served.shards.of(first.parts[1].name)
     one.restart()
     served.live.look()
+    until(lambda: "a shard could not prepare a set" in caplog.messages)
     [told] = [each for each in caplog.records if each.message == "a shard could not prepare a set"]
     assert told.fields["replica"] == one.name  # type: ignore[attr-defined]
     assert "embeddings.bin" in told.fields["why"]  # type: ignore[attr-defined]

@@ -1,0 +1,218 @@
+"""The replicas of all parts: which there are, what they hold, and what is done about those that lost it.
+
+A replica that was restarted holds nothing. It loads its part for as long as that takes, and nothing waits for it; if it
+cannot, it is told again, ever less often. A replica that says nothing for a minute is ended, and another one takes its
+place.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Set
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from typing import Protocol
+
+from polyrank.index_builder.scale.sets import PartSet
+from polyrank.model.errors import Shortage
+from polyrank.service.scale.asking import Asking
+from polyrank.service.scale.calls import LOST, Holding, Replica, ReplicaLost, Reply, Shards
+
+# Opening a part reads its every byte.
+PREPARE_WITHIN_SECONDS = 3600.0
+LOOK_WITHIN_SECONDS = 2.0
+# A replica that failed to load its part is told again after so long, and after twice as long with each further failure.
+LOAD_AGAIN_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
+SILENT_SECONDS = 60.0
+_AT_ONCE = 64
+
+log = logging.getLogger(__name__)
+
+
+class WatchReplicas(Protocol):
+    """Is told what happens; see the metrics of the same names."""
+
+    def show_set_ready(self, part: str, replicas: int) -> None:
+        """So many replicas of a part hold what is served."""
+
+    def forget_part(self, part: str) -> None:
+        """A part has no replicas any more."""
+
+
+class _Kept:
+    """A replica, and what is known of it."""
+
+    def __init__(self, replica: Replica, number: int) -> None:
+        self.replica, self.number = replica, number
+        self.silent_since: float | None = None
+        self.loads = False  # a thread has it load what it lost
+        self.failures, self.load_at = 0, 0.0
+
+
+class Replicas:
+    """Starts, tells and ends replicas. For one thread at a time.
+
+    Args:
+        shards: starts and ends them.
+        asking: is told which there are.
+        watch: is told how many hold what is served.
+        number: of replicas for each part.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        shards: Shards,
+        asking: Asking,
+        watch: WatchReplicas,
+        number: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._shards, self._asking, self._watch, self._number, self._clock = shards, asking, watch, number, clock
+        self._parts: dict[str, list[_Kept]] = {}
+        self._changing = threading.Lock()  # `_parts`: the threads that load change it, too
+        self._calls = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="shards")
+        self._loads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="shards-load")
+
+    def prepare(self, made: PartSet) -> dict[str, list[Reply]]:
+        """Have the replicas of a set's parts prepare it, and return what those of each part say.
+
+        Replicas are started where a part has none. One that loads what it lost is left out if the part has others: it
+        is given the set once that is served.
+
+        Raises:
+            Shortage: a replica cannot be started.
+        """
+        for part in made.parts:
+            self._start(part.name)
+        asked = [(Holding(made.id, part.name), each) for part in made.parts for each in self._free(part.name)]
+        found: dict[str, list[Reply]] = {}
+        for (holding, _), reply in zip(asked, self._calls.map(lambda each: self._prepare(*each), asked), strict=True):
+            found.setdefault(holding.part, []).append(reply)
+        return found
+
+    def look(self, wanted: Collection[Holding], needed: Set[str]) -> None:
+        """Ask the replicas what they hold, and have those that lack their part load it, without waiting for that.
+
+        Args:
+            wanted: the parts that are served.
+            needed: the sets that requests may need; all others are dropped.
+        """
+        asked = [(holding, each) for holding in wanted for each in self._parts.get(holding.part, ())]
+        holds = list(self._calls.map(lambda each: self._look_at(each[0], each[1], needed), asked))
+        for holding in wanted:
+            ready = sum(held for (about, _), held in zip(asked, holds, strict=True) if about is holding)
+            self._watch.show_set_ready(holding.part, ready)
+
+    def drop(self, set_id: str, kept_parts: Collection[str]) -> None:
+        """Have all replicas let go of a set, and end those of parts other than these."""
+        every = list(chain.from_iterable(self._parts.values()))
+        list(self._calls.map(lambda each: self._tell(each, "drop", set_id, LOOK_WITHIN_SECONDS), every))
+        self._keep_only(kept_parts)
+
+    def close(self) -> None:
+        """End all replicas."""
+        self._keep_only(())
+        for threads in (self._loads, self._calls):
+            threads.shutdown(wait=True, cancel_futures=True)
+
+    def _start(self, part: str) -> None:
+        """Start the replicas that a part lacks."""
+        for number in range(len(self._parts.get(part, ())), self._number):
+            started = _Kept(self._shards.start(part, number), number)
+            with self._changing:
+                self._parts.setdefault(part, []).append(started)
+        self._tell_asking()
+
+    def _keep_only(self, parts: Collection[str]) -> None:
+        with self._changing:
+            ended = {part: own for part, own in self._parts.items() if part not in parts}
+            self._parts = {part: own for part, own in self._parts.items() if part in parts}
+        self._tell_asking()
+        for part, own in ended.items():
+            for each in own:
+                self._shards.stop(each.replica)
+            self._watch.forget_part(part)
+
+    def _tell_asking(self) -> None:
+        with self._changing:
+            self._asking.serve_with({part: [each.replica for each in own] for part, own in self._parts.items()})
+
+    def _free(self, part: str) -> list[_Kept]:
+        """The replicas of a part that load nothing; all, if all do."""
+        own = self._parts[part]
+        return [each for each in own if not each.loads] or own
+
+    # One replica.
+
+    def _look_at(self, holding: Holding, kept: _Kept, needed: Set[str]) -> bool:
+        """Whether a replica holds a part; if not, it loads the part, unless it is too early for that.
+
+        It is told to drop the sets that are not needed: it may not have heard of it when they were dropped.
+        """
+        held, now = self._tell(kept, "held", None, LOOK_WITHIN_SECONDS), self._clock()
+        if held.error is None:
+            kept.silent_since = None
+            for set_id in {each.set_id for each in held.value} - needed:
+                self._tell(kept, "drop", set_id, LOOK_WITHIN_SECONDS)
+            if holding in held.value:
+                return True
+        elif kept.silent_since is None:
+            kept.silent_since = now
+        if not kept.loads and now >= kept.load_at and (held.error is None or self._is_silent(kept)):
+            kept.loads = True
+            self._loads.submit(self._load, holding, kept)
+        return False
+
+    def _is_silent(self, kept: _Kept) -> bool:
+        return kept.silent_since is not None and self._clock() - kept.silent_since >= SILENT_SECONDS
+
+    def _load(self, holding: Holding, kept: _Kept) -> None:
+        """Have a replica load a part that it lost, or another one in its place if it is silent."""
+        try:
+            if self._is_silent(kept):
+                self._replace(holding.part, kept)
+            fields = {"set": holding.set_id, "part": holding.part, "replica": kept.replica.name}
+            log.info("a shard prepares what it has lost", extra={"fields": fields})
+            if self._prepare(holding, kept).error is None:
+                kept.failures = 0
+                self._asking.forgive(holding.part, kept.replica)
+            else:
+                self._pause(kept)
+        except Shortage as error:
+            log.warning("no shard can be started", extra={"fields": {"part": holding.part, "why": error}})
+            self._pause(kept)
+        except Exception:
+            log.exception("shard %s could not be given what it is to hold", kept.replica.name)
+            self._pause(kept)
+        finally:
+            kept.loads = False
+
+    def _pause(self, kept: _Kept) -> None:
+        seconds = min(LONGEST_PAUSE_SECONDS, LOAD_AGAIN_SECONDS * 2 ** min(kept.failures, 16))
+        kept.failures, kept.load_at = kept.failures + 1, self._clock() + seconds
+
+    def _replace(self, part: str, kept: _Kept) -> None:
+        """Put another replica in the place of a silent one; raises Shortage if none can be started."""
+        silent, new = kept.replica, self._shards.start(part, kept.number)
+        fields = {"part": part, "replica": silent.name, "silent_seconds": round(SILENT_SECONDS)}
+        log.warning("another shard takes the place of a silent one", extra={"fields": fields})
+        with self._changing:
+            is_kept = kept in self._parts.get(part, ())  # else the part went meanwhile
+            kept.replica, kept.silent_since = new, None
+        self._tell_asking()
+        for each in [silent] if is_kept else [silent, new]:
+            self._shards.stop(each)
+
+    def _prepare(self, holding: Holding, kept: _Kept) -> Reply:
+        reply = self._tell(kept, "prepare", holding, PREPARE_WITHIN_SECONDS)
+        if reply.error is not None:
+            fields = {"set": holding.set_id, "part": holding.part, "replica": kept.replica.name, "why": reply.error}
+            log.warning("a shard could not prepare a set", extra={"fields": fields})
+        return reply
+
+    def _tell(self, kept: _Kept, method: str, argument: object, within_s: float) -> Reply:
+        try:
+            return kept.replica.control(method, () if argument is None else (argument,), within_s)
+        except ReplicaLost as error:
+            return Reply(None, str(error), LOST)

@@ -1,0 +1,161 @@
+"""Replicas that lose their part, cannot load it, or say nothing any more."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from service_fakes import WordRanker, pool
+from shards_in_process import LocalReplica, LocalShards, until
+
+from polyrank.index_builder.build.pipeline import BuildOptions
+from polyrank.index_builder.scale.cutting import build_parts
+from polyrank.index_builder.scale.sets import PartSet
+from polyrank.model.errors import Shortage
+from polyrank.service.observe.metrics import Metrics
+from polyrank.service.scale.asking import Asking
+from polyrank.service.scale.calls import Holding, Replica
+from polyrank.service.scale.replicas import LOAD_AGAIN_SECONDS, LONGEST_PAUSE_SECONDS, SILENT_SECONDS, Replicas
+
+
+class Kept:
+    """Two replicas of each of two parts, and the time, which only the test moves."""
+
+    def __init__(self, root: Path) -> None:
+        self.made: PartSet = build_parts(WordRanker(), pool(60), root, 2, BuildOptions(index="exact")).made
+        self.wanted = [Holding(self.made.id, part.name) for part in self.made.parts]
+        self.shards, self.metrics, self.now = LocalShards(root), Metrics(), 1000.0
+        self.replicas = Replicas(self.shards, Asking(self.metrics), self.metrics, 2, lambda: self.now)
+        self.replicas.prepare(self.made)
+
+    def look(self) -> None:
+        self.replicas.look(self.wanted, {self.made.id})
+
+    def of_first_part(self) -> list[LocalReplica]:
+        return self.shards.of(self.wanted[0].part)
+
+    def ready(self) -> float | None:
+        return self.metrics.registry.get_sample_value("polyrank_set_ready", {"part": self.wanted[0].part})
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    made = Kept(tmp_path)
+    yield made
+    made.replicas.close()
+    assert made.shards.replicas == {}
+
+
+class Slow:
+    """Lets the calls of a method wait until it is told to go on, and counts them."""
+
+    def __init__(self, replica: LocalReplica, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls, self.go_on, control = 0, threading.Event(), replica.control
+
+        def slow(method: str, arguments: tuple[Any, ...], within_s: float) -> Any:
+            if method == "prepare":
+                self.calls += 1
+                assert self.go_on.wait(30)
+            return control(method, arguments, within_s)
+
+        monkeypatch.setattr(replica, "control", slow)
+
+
+def test_nothing_waits_for_a_replica_that_loads_what_it_lost(
+    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [one, other] = kept.of_first_part()
+    slow = Slow(one, monkeypatch)
+    one.restart()
+    for _ in range(3):
+        kept.look()
+    assert (kept.ready(), slow.calls) == (1, 1)
+    second = build_parts(WordRanker(), pool(60, "n"), tmp_path, 2, BuildOptions(index="exact")).made
+    replies = kept.replicas.prepare(second)
+    assert [len(replies[part.name]) for part in second.parts] == [1, 2], "who loads is left out"
+    assert {each.set_id for each in other.body.held()} == {kept.made.id, second.id}
+    slow.go_on.set()
+    until(lambda: one.body.held() == [kept.wanted[0]])
+    kept.look()
+    assert kept.ready() == 2
+
+
+def test_the_only_replica_is_asked_to_prepare_though_it_loads(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = [Slow(each, monkeypatch) for each in kept.of_first_part()]
+    for each in kept.of_first_part():
+        each.restart()
+    kept.look()
+    for one in slow:
+        one.go_on.set()
+    assert [reply.error for reply in kept.replicas.prepare(kept.made)[kept.wanted[0].part]] == [None, None]
+
+
+def test_a_replica_that_cannot_load_is_told_ever_less_often(
+    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [one, _] = kept.of_first_part()
+    slow = Slow(one, monkeypatch)
+    slow.go_on.set()
+    one.restart()
+    (tmp_path / "sets").rename(tmp_path / "elsewhere")
+    pauses, told = [], 0
+    for _ in range(9):
+        began = kept.now
+        while slow.calls == told:
+            kept.look()
+            time.sleep(0.01)  # the thread that loads
+            kept.now += LOAD_AGAIN_SECONDS
+        told = slow.calls
+        pauses.append(kept.now - began)
+    assert pauses[1:6] == [1, 2, 4, 8, 16], "the first one came at once"
+    assert max(pauses) == LONGEST_PAUSE_SECONDS
+    (tmp_path / "elsewhere").rename(tmp_path / "sets")
+    kept.now += LONGEST_PAUSE_SECONDS
+    kept.look()
+    until(lambda: one.body.held() == [kept.wanted[0]])
+
+
+def test_another_replica_takes_the_place_of_a_silent_one(kept: Kept) -> None:
+    [silent, other] = kept.of_first_part()
+    silent.lost = True
+    kept.look()
+    kept.now += SILENT_SECONDS - 1
+    kept.look()
+    assert kept.of_first_part() == [silent, other]
+    kept.now += 1
+    kept.look()
+    until(lambda: silent not in kept.of_first_part())
+    [new, _] = kept.of_first_part()
+    until(lambda: new.body.held() == [kept.wanted[0]])
+    kept.look()
+    assert kept.ready() == 2
+
+
+def test_one_answer_ends_the_silence(kept: Kept) -> None:
+    replicas = kept.of_first_part()
+    for lost in (True, False, True):
+        replicas[0].lost = lost
+        kept.look()
+        kept.now += SILENT_SECONDS - 1
+    assert kept.of_first_part() == replicas
+
+
+def test_where_no_other_can_be_started_the_silent_one_stays_and_may_come_back(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    replicas = kept.of_first_part()
+
+    def none(part: str, number: int) -> Replica:
+        raise Shortage(f"no node for {part}/{number}")
+
+    monkeypatch.setattr(kept.shards, "start", none)
+    replicas[0].lost = True
+    kept.look()
+    kept.now += SILENT_SECONDS
+    kept.look()
+    until(lambda: "no shard can be started" in caplog.messages)
+    replicas[0].lost = False
+    kept.look()
+    assert (kept.of_first_part(), kept.ready()) == (replicas, 2)
