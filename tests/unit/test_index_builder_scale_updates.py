@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +27,10 @@ from polyrank.index_builder.scale.moving import move
 from polyrank.index_builder.scale.sets import PartSet, SetStore
 from polyrank.index_builder.scale.slots import slots_of
 from polyrank.index_builder.scale.updated_part import UpdatedPart
-from polyrank.index_builder.store.update_log import Update
+from polyrank.index_builder.store.pointer import Pointer
+from polyrank.index_builder.store.switch import Switch
+from polyrank.index_builder.store.update_log import Update, UpdateLog
+from polyrank.index_builder.store.updates import MissedUpdates
 from polyrank.index_builder.vectors.codec import rounded_all
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.representations import LateRows
@@ -237,6 +241,59 @@ def test_a_copy_that_another_set_overtook_leaves_nothing(sets: Sets, copy: objec
     assert sets.store.active() == other
     assert len(sets.store.ids()) == 2
     assert {path for path in sets.root.rglob("*") if "generations" in path.parts} == files
+
+
+OWNERS: dict[str, type] = {
+    "_write_current": Pointer,
+    "_write_history": Pointer,
+    "write": MissedUpdates,
+    "raise_floor": UpdateLog,
+    "_mark_active": Switch,
+}
+
+
+@pytest.mark.parametrize("step", OWNERS)
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("switch", ["activation", "compaction"])
+def test_a_crash_at_any_step_of_a_switch_loses_nothing(
+    sets: Sets, monkeypatch: pytest.MonkeyPatch, step: str, after: bool, switch: str
+) -> None:
+    first = sets.build()
+    second = sets.build("x", activate=False)
+    sets.update("a", "b")
+    sets.update("c", deletes=["a"])
+    original = getattr(OWNERS[step], step)
+
+    def crash(*arguments: object) -> None:
+        if after:
+            original(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OWNERS[step], step, crash)
+        with pytest.raises(KeyboardInterrupt):
+            sets.store.activate(second.id) if switch == "activation" else compact_parts(sets.root)
+    made = sets.store.active()
+    assert list(sets.held(made))[-2:] == ["b", "c"]
+    assert sets.update("d") == 3
+    assert list(sets.held(made))[-3:] == ["b", "c", "d"]
+    if switch == "activation":
+        sets.store.activate(second.id)
+        assert list(sets.held(second))[-3:] == ["b", "c", "d"]
+        assert sets.store.rollback() == first.id
+        assert list(sets.held(first))[-2 if made == second else -3 :] == ["b", "c", *(["d"] if made == first else [])]
+    else:
+        assert list(sets.held(compact_parts(sets.root).made))[-3:] == ["b", "c", "d"]
+
+
+def test_what_a_killed_compaction_has_left_is_removed(sets: Sets) -> None:
+    made = sets.build()
+    began = datetime.now(UTC)
+    part = sets.store.part(made.parts[0].slots)
+    left = part.begin(part.new_id(ENCODER.fingerprint))
+    sets.store.discard_killed(began)
+    assert not left.exists()
+    sets.store.verify(made.id)
 
 
 def test_there_may_be_nothing_to_compact(sets: Sets) -> None:

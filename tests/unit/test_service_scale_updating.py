@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from service_fakes import WordRanker, asked, pool
-from shards_in_process import ServedParts
+from shards_in_process import ServedParts, until
 
 from polyrank.index_builder.build.pipeline import BuildOptions
 from polyrank.index_builder.errors import GenerationCorrupt
@@ -34,7 +34,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def here(root: Path) -> Iterator[ServedParts]:
-    made = ServedParts(root, replicas=2)
+    made = ServedParts(root)
     yield made
     made.close()
 
@@ -111,6 +111,7 @@ def test_a_shard_that_is_started_anew_has_all_updates(here: ServedParts) -> None
     for replica in here.shards.replicas.values():
         replica.restart()
     here.live.look()
+    until(lambda: all(each.body.held() for each in here.shards.replicas.values()))
     assert ids(here) == before
 
 
