@@ -23,8 +23,11 @@ from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, bui
 from polyrank.index_builder.build.progress import PUBLISHING, OnProgress
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationNotFound, StoreBusy
 from polyrank.index_builder.pool.rows import read_pool
+from polyrank.index_builder.scale.compacting import compact_parts
+from polyrank.index_builder.scale.cutting import SetResult
 from polyrank.index_builder.store.generation import MODEL_DIRECTORY
 from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.layout import is_in_parts
 from polyrank.index_builder.vectors.encoder import CandidateEncoder
 from polyrank.model.errors import RankingError
 from polyrank.model.inference import disk_cache
@@ -132,16 +135,19 @@ def _handle_signals(handler: Callable[[int, FrameType | None], None] | signal.Ha
 
 
 def _generation(request: JobRequest, root: Path, progress: OnProgress) -> str:
-    """Build what the job asks for, and say what is to be known about it; returns the generation's id."""
+    """Build what the job asks for, and say what is to be known about it; returns the id of the generation or set."""
     redis_url = os.environ.get("POLYRANK_REDIS_URL") or None
-    if request.compacts:
+    result: BuildResult | SetResult
+    if request.compacts and is_in_parts(root):
+        result = compact_parts(root, progress=progress)
+    elif request.compacts:
         result = compact(root, redis_url=redis_url, progress=progress)
     else:
         result = _built(request, root, redis_url, progress)
     if result.notes:
         with suppress(BrokenPipeError):  # the server that would log it may be gone
             sys.stderr.writelines(f"{note}\n" for note in result.notes)
-    return result.generation
+    return result.generation if isinstance(result, BuildResult) else result.made.id
 
 
 def _built(request: JobRequest, root: Path, redis_url: str | None, progress: OnProgress) -> BuildResult:

@@ -123,7 +123,7 @@ class NothingToCompact(BuildError):
 
 
 class CompactionOvertaken(BuildError):
-    """Another generation became active while the old one was compacted, so the compaction is of no use."""
+    """Another generation became active while the old one was compacted or copied, so the copy is of no use."""
 
 
 class LeaseLost(BuildError):

@@ -30,7 +30,7 @@ from polyrank.service.auth.access import Access
 from polyrank.service.caching.caches import Caches
 from polyrank.service.caching.lru import Lru
 from polyrank.service.changes.compacting import Compacting
-from polyrank.service.changes.in_parts import NoJobs, NoTrials, NotUpdating
+from polyrank.service.changes.in_parts import NoTrials
 from polyrank.service.changes.jobs import Jobs
 from polyrank.service.changes.updating import Updating
 from polyrank.service.errors import SettingsError, StoreReadOnly
@@ -84,8 +84,8 @@ class Resources:
     live: Live | SetLive
     trials: Trials | NoTrials
     engine: Engine
-    jobs: Jobs | NoJobs
-    updating: Updating | NotUpdating
+    jobs: Jobs
+    updating: Updating
     loader: ThreadPoolExecutor
     access: Access
     results: ResultCache | None
@@ -171,6 +171,7 @@ async def _opened(
         engine = Engine(_engine_settings(settings), metrics, scorer, tracing, classifier)
         jobs = Jobs(
             settings,
+            store,
             partial(_runner_of_job, settings, live),
             partial(in_loader, _switch, settings, store, live),
             partial(_show_job, metrics),
@@ -231,9 +232,20 @@ async def _opened_in_parts(
         classifier = await in_loader(_load_classifier, settings, loaders.classifier, metrics)
         await in_loader(live.start)
         engine = Engine(_engine_settings(settings), metrics, scorer, tracing, classifier)
+        jobs = Jobs(
+            settings,
+            store,
+            partial(_runner_of_job, settings, live),
+            partial(in_loader, _switch, settings, store, live),
+            partial(_show_job, metrics),
+        )
+        updating = Updating(store, live, engine, metrics)
+        compacting = Compacting(store, live, jobs, settings.compact_after)
         looks = (
             _repeat("the active set", partial(in_loader, live.follow), LONGEST_PAUSE_SECONDS),
             _repeat("the shards", partial(asyncio.to_thread, live.look)),
+            _repeat("the log of updates", updating.follow),
+            _repeat("compaction", compacting.look),
             _repeat("the model", partial(_probe, engine, live)),
             _repeat("the keys file", partial(asyncio.to_thread, access.look)),
         )
@@ -247,14 +259,16 @@ async def _opened_in_parts(
                     live=live,
                     trials=NoTrials(),
                     engine=engine,
-                    jobs=NoJobs(),
-                    updating=NotUpdating(live),
+                    jobs=jobs,
+                    updating=updating,
                     loader=loader,
                     access=access,
                     results=_results(settings, metrics, caches),
                     vocabulary=vocabulary,
                 )
         finally:
+            await jobs.close()
+            await asyncio.to_thread(updating.close)
             await asking.close()
             await asyncio.to_thread(live.close)
             await asyncio.to_thread(engine.close)
@@ -293,7 +307,7 @@ async def _probe(engine: Engine, live: Live | SetLive) -> None:
     await engine.probe(live.current)
 
 
-def _switch(settings: Settings, store: GenerationStore, live: Live) -> None:
+def _switch(settings: Settings, store: GenerationStore | SetStore, live: Live | SetLive) -> None:
     """Serve what a job has built, and remove what is too old."""
     try:
         live.follow()
@@ -302,12 +316,15 @@ def _switch(settings: Settings, store: GenerationStore, live: Live) -> None:
     collect(settings, store, live)
 
 
-def collect(settings: Settings, store: GenerationStore, live: Live) -> None:
+def collect(settings: Settings, store: GenerationStore | SetStore, live: Live | SetLive) -> None:
     """Remove old generations, but none while another generation than the active one is served: any may be needed."""
     try:
         if live.current is None or live.current.generation.id != store.current():
             return
-        removed = store.gc(settings.keep_generations, settings.redis())
+        if isinstance(store, SetStore):
+            removed = store.gc(settings.keep_generations)
+        else:
+            removed = store.gc(settings.keep_generations, settings.redis())
     except (RankingError, OSError) as error:
         log.warning("old generations could not be removed", extra={"fields": {"why": error}})
         return
@@ -315,7 +332,7 @@ def collect(settings: Settings, store: GenerationStore, live: Live) -> None:
         log.info("old generations removed", extra={"fields": {"generations": removed}})
 
 
-def _runner_of_job(settings: Settings, live: Live, request: JobRequest) -> Runner:
+def _runner_of_job(settings: Settings, live: Live | SetLive, request: JobRequest) -> Runner:
     """Return what is to run a job's model: for the model that is served, what runs it here.
 
     Where a setting is "auto", the job would measure beside a busy server and might choose something else.

@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 
 from service_fakes import count_nothing, load
 
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.scale.sets import SetStore
+from polyrank.service.changes.updating import Acknowledged, Updating
 from polyrank.service.live.serving import Opener
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.engine import Engine, EngineSettings
@@ -125,6 +127,24 @@ class ServedParts:
                 engine.close()
 
         return asyncio.run(alone())
+
+    def upsert(self, *candidates: Candidate) -> Acknowledged:
+        return self.updated(lambda updating: updating.upsert(candidates))
+
+    def delete(self, *ids: str) -> Acknowledged:
+        return self.updated(lambda updating: updating.delete(ids))
+
+    def updated(self, work: Callable[[Updating], Coroutine[Any, Any, T]]) -> T:
+        """Run something with what writes updates, in an event loop of its own."""
+
+        async def alone(engine: Engine) -> T:
+            updating = Updating(self.store, self.live, engine, self.metrics)
+            try:
+                return await work(updating)
+            finally:
+                updating.close()
+
+        return self.run(alone)
 
     def rank(self, *requests: RankRequest) -> list[Ranked]:
         """Rank requests at the same time."""

@@ -54,10 +54,10 @@ def compact(root: Path, *, redis_url: str | None = None, progress: OnProgress = 
             revision=revision,
             replaces=current,
         )
-        vectors = partial(_stored_vectors, snapshot)
+        vectors = partial(stored_vectors, snapshot)
         return build(
             ModelFiles(opened),
-            _candidates(snapshot),
+            candidates_of(snapshot),
             root,
             options,
             vectors=vectors,
@@ -83,7 +83,7 @@ class ModelFiles:
         shutil.copytree(self._directory, directory)
 
 
-def _stored_vectors(
+def stored_vectors(
     snapshot: Snapshot, shards: Iterator[ShardTexts], _on_done: Callable[[int], None]
 ) -> Iterator[EncodedShard]:
     """A `VectorSource` once the snapshot is given."""
@@ -92,7 +92,8 @@ def _stored_vectors(
         yield EncodedShard(shard, snapshot.representations(rows), 0)
 
 
-def _candidates(snapshot: Snapshot) -> Iterator[Candidate]:
+def candidates_of(snapshot: Snapshot) -> Iterator[Candidate]:
+    """Yield the candidates of all rows, in their order."""
     for start in range(0, snapshot.count, BATCH_ROWS):
         yield from snapshot.candidates(snapshot.all_rows[start : start + BATCH_ROWS])
 

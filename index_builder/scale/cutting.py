@@ -12,10 +12,10 @@ the parts that it would make of the same rows, and the finished shards of the pa
 """
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from polyrank.index_builder.scale.slots import MOST_PARTS, Slots, ranges, slots_
 from polyrank.index_builder.store.candidates import CandidateTable
 from polyrank.index_builder.store.generation import CANDIDATES_FILE, MODEL_DIRECTORY
 from polyrank.index_builder.store.words import evidence_of
-from polyrank.index_builder.vectors.encoder import Model
+from polyrank.index_builder.vectors.encoder import Model, TextEncoder, encode_texts
 from polyrank.model.durable import make_directory
 from polyrank.model.errors import InvalidInput
 from polyrank.model.evidence.statistics import Statistics
@@ -113,6 +113,8 @@ def build_parts(
     store, clock = SetStore(root), StageClock(progress)
     with disk_full_named(root), store.building():
         set_id = store.new_id(model.fingerprint)
+        # Read before the pool: the set is given all later updates when it becomes active.
+        revision = store.updates.highest() if options.revision is None else options.revision
         with _Workplace(store) as place:
             rows = ingest(pool, place.table_file, store.rejected_log(set_id), options.max_rejected, clock)
             table = CandidateTable(place.table_file)
@@ -125,11 +127,11 @@ def build_parts(
             maker = _Maker(store, place, model, options, statistics, vectors, clock)
             parts, built = maker.make(table, chosen)
             clock("rename", 0, 1)
-            made = _described(store, set_id, parts)
+            made = set_of(set_id, [store.manifest(part) for part in parts], parts, revision)
             store.publish(made)
         if options.activate:
             clock("CURRENT", 0, 1)
-            store.make_active(set_id)
+            store.make_active(made, partial(encode_texts, model) if isinstance(model, TextEncoder) else None)
         store.remove_unnamed()
     return _result(made, built, rows, maker.resumed, clock)
 
@@ -143,10 +145,6 @@ def _result(made: PartSet, built: dict[str, BuildResult], rows: Ingested, resume
         resumed=resumed,
         seconds=clock.elapsed(),
     )
-
-
-def _described(store: SetStore, set_id: str, parts: Sequence[PoolPart]) -> PartSet:
-    return set_of(set_id, datetime.now(UTC).isoformat(), [store.manifest(part) for part in parts], parts)
 
 
 def _rows_of_parts(table: CandidateTable, shards: int) -> dict[Slots, NDArray[np.int64]]:

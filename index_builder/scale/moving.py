@@ -2,13 +2,13 @@
 
 Hashes of ids are sorted in `ids.index`, so the rows that a new part takes from an old one are found at once. They are
 put in the order of the pool, their vectors are copied, and the statistics of the words stay. Each new part is built by
-`build`, as in a compaction. The set of the old parts stays, so a rollback leads back to it.
+`build`, as in a compaction. The new set receives all updates of the old one when it becomes active. The set of the old
+parts stays, so a rollback leads back to it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.build.progress import OnProgress, no_progress
 from polyrank.index_builder.errors import disk_full_named
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.scale.sets import PartSet, PoolPart, SetStore, part_of, set_of
+from polyrank.index_builder.scale.sets import PartSet, PoolPart, SetStore, order_of, part_of, set_of
 from polyrank.index_builder.scale.slots import MOST_PARTS, Slots, ranges
 from polyrank.index_builder.store.generation import Generation
 from polyrank.model.errors import InvalidInput
@@ -44,6 +44,7 @@ def move(root: Path, shards: int, *, progress: OnProgress = no_progress) -> Part
         InvalidInput: there are too many parts for the candidates, or so many already.
         GenerationNotFound: no set is active.
         GenerationCorrupt: the active one is damaged.
+        CompactionOvertaken: another set became active meanwhile; nothing is left of the new one.
         StoreWhole, BuildBusy, DiskFull, StoreBusy: see `build_parts`.
     """
     if not 1 <= shards <= MOST_PARTS:
@@ -62,14 +63,13 @@ def move(root: Path, shards: int, *, progress: OnProgress = no_progress) -> Part
                 parts = _parts(store, sources, wanted, kept, taken, progress)
             progress("rename", 0, 1)
             set_id = store.new_id(old.model.fingerprint)
-            moved = set_of(set_id, datetime.now(UTC).isoformat(), [store.manifest(part) for part in parts], parts)
+            manifests = [store.manifest(part) for part in parts]
+            moved = set_of(set_id, manifests, parts, old.revision, old.order_end)
             store.publish(moved)
-        except BaseException:
+            progress("CURRENT", 0, 1)
+            store.make_copy_active(old.id, moved, replaces=False)
+        finally:
             store.remove_unnamed()
-            raise
-        progress("CURRENT", 0, 1)
-        store.make_active(set_id)
-        store.remove_unnamed()
     return moved
 
 
@@ -94,14 +94,9 @@ def _taken(sources: Sequence[Generation], slots: Slots) -> _Taken:
     if not len(of):
         raise InvalidInput(f"the pool has too few candidates: the part {slots.name} would be empty")
     rows = np.concatenate(found)
-    order = np.concatenate([_order(each)[rows_] for each, rows_ in zip(sources, found, strict=True)])
+    order = np.concatenate([order_of(each)[rows_] for each, rows_ in zip(sources, found, strict=True)])
     by_order = np.argsort(order)
     return _Taken(of[by_order], rows[by_order], order[by_order])
-
-
-def _order(source: Generation) -> NDArray[np.int64]:
-    assert source.order is not None, "`SetStore.open` refuses a part without it"
-    return source.order
 
 
 def _parts(
@@ -132,14 +127,15 @@ def _parts(
             vectors=partial(_stored_vectors, sources, rows),
             statistics=first.words.table.statistics if first.words else None,
             order=rows.order,
-            progress=partial(_report, progress, done, total),
+            progress=partial(report_part, progress, done, total),
         )
         parts.append(part_of(slots, store.part(slots), result.generation))
         done += len(rows.rows)
     return parts
 
 
-def _report(progress: OnProgress, before: int, total: int, stage: str, done: int, of: int | None) -> None:
+def report_part(progress: OnProgress, before: int, total: int, stage: str, done: int, of: int | None) -> None:
+    """Pass the progress of a part on that is copied: its rows come behind `before` ones, of `total` of all parts."""
     if stage in ("encode", "append"):
         progress("copy", before + done, total)
     elif stage not in ("read", "rename"):

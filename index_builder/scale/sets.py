@@ -3,12 +3,16 @@
 STORE/CURRENT, HISTORY           which set is active: store/pointer.py
 STORE/sets/<id>/set.json         a set: the generation of each part; it never changes
 STORE/parts/<first>-<end>/       the part of a range of slots: a store of generations without CURRENT
+STORE/log/                       the updates of each set, one log for all of its parts: store/updates.py
 STORE/rejected/<id>/             rejected.jsonl: the bad rows of a set's pool
+STORE/jobs/                      index jobs: build/job_records.py
 STORE/building/                  what a build keeps while it runs: cutting.py
 STORE/build.lock, pointer.lock   who may build and switch: store/locks.py
 
 A part's generations are those of any store. Beside the other files they hold `order.bin`, the place of each row in the
 whole pool. Equal scores are ordered by it, so an answer does not depend on the number of parts.
+
+A row that an update adds takes the next place in the pool after all rows of the set, whatever part it is in.
 
 A set is complete: it is written once all its generations are published, and only then can CURRENT name it. No answer is
 made from two sets.
@@ -20,11 +24,22 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from polyrank.index_builder.errors import BuildBusy, GenerationCorrupt, GenerationError, GenerationNotFound, StoreWhole
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.index_builder.errors import (
+    BuildBusy,
+    GenerationCorrupt,
+    GenerationError,
+    GenerationNotFound,
+    StoreBusy,
+    StoreWhole,
+)
 from polyrank.index_builder.records import record, sealed, unsealed
 from polyrank.index_builder.scale.slots import SLOTS, Slots
 from polyrank.index_builder.store.generation import Generation, read_manifest
@@ -38,10 +53,11 @@ from polyrank.index_builder.store.layout import (
     is_in_parts,
     why_not_plain,
 )
-from polyrank.index_builder.store.locks import build_lock, locked
+from polyrank.index_builder.store.locks import build_lock
 from polyrank.index_builder.store.manifest import MANIFEST_FILE, Manifest, ModelReference
-from polyrank.index_builder.store.pointer import Pointer
+from polyrank.index_builder.store.switch import Switch
 from polyrank.index_builder.time_ids import is_time_id, new_time_id
+from polyrank.index_builder.vectors.encoder import Encode
 from polyrank.model.durable import make_directory, rename_durably, sync_tree
 from polyrank.model.errors import InvalidInput, shortage_in
 from polyrank.model.representations import LateRows
@@ -83,16 +99,20 @@ class PoolPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartSet:
-    """The generations of all parts that are served together.
+    """The generations of all parts that are served together, as they were built.
 
     Attributes:
         created_at: ISO 8601, UTC.
+        revision: of the last update that its pool can contain.
+        order_end: rows that updates add have their places in the pool from here on.
         model, backend, precision, dim, late, dtype: of every part; see `Manifest`.
         parts: by their slots, ascending; together they have all of them.
     """
 
     id: str
     created_at: str
+    revision: int
+    order_end: int
     model: ModelReference
     backend: str
     precision: str
@@ -123,9 +143,11 @@ class PartSet:
             del body["format_version"]
             if body.pop("slots", None) != SLOTS:
                 raise ValueError(f"its slots are not {SLOTS}")
+            if "revision" not in body:  # it was made before sets could be updated
+                body |= {"revision": 0, "order_end": sum(part["count"] for part in body["parts"])}
             read = record(cls, body, "set", {"late": _late})
             _check(read, set_id)
-        except ValueError as error:
+        except (ValueError, TypeError, KeyError) as error:
             raise GenerationCorrupt(set_id, f"{SET_FILE}: {error}") from error
         return read
 
@@ -142,6 +164,8 @@ def _check(read: PartSet, set_id: str) -> None:
         raise ValueError("its parts do not have every slot once")
     if not all(is_time_id(part.generation) and part.count > 0 for part in read.parts):
         raise ValueError("a part names no generation, or one without candidates")
+    if read.revision < 0 or read.order_end < read.count:
+        raise ValueError("revision or order_end is out of bounds")
 
 
 class SetStore:
@@ -155,7 +179,8 @@ class SetStore:
         if (root / GENERATIONS).is_dir() and not is_in_parts(root):
             raise StoreWhole(root)
         self.root, self._sets = root, root / SETS
-        self._pointer = Pointer(root)
+        self._switch = Switch(root, "set", self.ids, self.read)
+        self._pointer, self.updates = self._switch.pointer, self._switch.updates
 
     # What there is.
 
@@ -181,7 +206,7 @@ class SetStore:
 
     def history(self) -> list[str]:
         """The sets that rollbacks can reach; the next one last."""
-        return self._pointer.history(self.ids())
+        return self._switch.history()
 
     def path(self, set_id: str) -> Path:
         """The directory of a set. Raises GenerationNotFound if the text does not have the form of an id."""
@@ -241,7 +266,9 @@ class SetStore:
         Errors as `manifest`.
         """
         worst = min(map(self.manifest, made.parts), key=lambda each: float(each.recall["recall@10"] or 0.0))
-        return dataclasses.replace(worst, id=made.id, created_at=made.created_at, count=made.count, revision=0)
+        return dataclasses.replace(
+            worst, id=made.id, created_at=made.created_at, count=made.count, revision=made.revision
+        )
 
     def open(self, part: PoolPart, *, verify: bool = True) -> Generation:
         """Open a part's generation; errors as `manifest` and `Generation.open`."""
@@ -253,13 +280,14 @@ class SetStore:
         return opened
 
     def verify(self, set_id: str) -> PartSet:
-        """Check every byte of a set's parts.
+        """Check every byte of a set's parts and of its update log.
 
         Raises:
             GenerationNotFound, GenerationCorrupt, Shortage: of the set, or of the first part that is not as it was; the
                 message names the part.
         """
         read = self.read(set_id)
+        self.check_updates(read)
         for part in read.parts:
             try:
                 self.open(part).close()
@@ -267,28 +295,67 @@ class SetStore:
                 raise GenerationCorrupt(set_id, f"part {part.name}: {error}") from error
         return read
 
+    def check_updates(self, made: PartSet) -> None:
+        """Read a set's update log to its end.
+
+        Raises:
+            GenerationCorrupt: it is damaged, or gone though the set is active or was.
+            Shortage: it cannot be read at the moment.
+        """
+        self._switch.check_updates(made)
+
     def rejected_log(self, set_id: str) -> Path:
         """The path of the list of bad rows in a set's pool; it exists if there were any."""
         return self.root / "rejected" / set_id / "rejected.jsonl"
 
     # Switching.
 
-    def activate(self, set_id: str) -> None:
-        """Verify a set, then make it the active one; errors as `verify` and `make_active`."""
-        self.verify(set_id)
-        self.make_active(set_id)
+    def activate(self, set_id: str, encode: Encode | None = None) -> None:
+        """Verify a set, then make it the active one; arguments and errors as `verify` and `make_active`."""
+        self.make_active(self.verify(set_id), encode)
 
-    def make_active(self, set_id: str) -> None:
+    def make_active(self, made: PartSet, encode: Encode | None = None) -> None:
         """Make a set the active one; the caller has checked its parts.
 
+        A set that was never active receives the updates made since its pool was read. One that was active before comes
+        back as its own last update left it.
+
+        Args:
+            made: the set.
+            encode: its model, which encodes updates made under another one; None: there must be none.
+
         Raises:
-            GenerationNotFound: it was removed meanwhile.
-            StoreBusy: another process holds pointer.lock for too long.
+            GenerationNotFound: it was removed meanwhile. After this and all other errors, nothing has changed.
+            GenerationCorrupt: its update log is damaged or gone.
+            FingerprintMismatch: an update has to be encoded, and there is no `encode`.
+            StoreBusy: another process holds a lock of the store for too long.
         """
-        with self._changing():
-            if set_id not in self.ids():
-                raise GenerationNotFound(f"set {set_id} has just been removed")
-            self._pointer.advance(set_id)
+        with self._switch.to(made, encode):
+            self._pointer.advance(made.id)
+
+    def make_copy_active(self, old: str, copy: PartSet, *, replaces: bool) -> None:
+        """Make a copy of the active set the active one, with the updates of that set alone.
+
+        Args:
+            old: the active set.
+            copy: what the caller has just made of it. It is removed if it cannot become active.
+            replaces: a rollback leads where it would have led before; else it leads to the old set.
+
+        Raises:
+            CompactionOvertaken: another set is active.
+            GenerationNotFound, GenerationCorrupt, StoreBusy: see `make_active`.
+        """
+        try:
+            with self._switch.to(copy, copy_of=old):
+                if replaces:
+                    self._pointer.replace(copy.id, self.ids())
+                else:
+                    self._pointer.advance(copy.id)
+        except BaseException:
+            with suppress(StoreBusy), self._switch.changing():
+                if self._pointer.current_or_none() != copy.id:
+                    self._remove(copy.id)
+            raise
 
     def rollback(self) -> str:
         """Verify the set that was active before the current one, then go back to it; returns its id.
@@ -301,26 +368,19 @@ class SetStore:
             history = self.history()
             if not history:
                 raise GenerationNotFound(f"no earlier set to roll back to in {self.root}")
-            self.verify(history[-1])
-            if self.go_back(history[-1]):
+            if self.go_back(self.verify(history[-1])):
                 return history[-1]
 
-    def go_back(self, set_id: str) -> bool:
+    def go_back(self, made: PartSet) -> bool:
         """Go back to a set that the caller has checked, provided that it is still the last of `history`.
 
         Returns False if another process has switched meanwhile. Errors as `make_active`.
         """
-        with self._changing():
-            if self.history()[-1:] != [set_id]:
+        with self._switch.to(made):
+            if self.history()[-1:] != [made.id]:
                 return False
-            self._pointer.go_back(set_id)
+            self._pointer.go_back(made.id)
             return True
-
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        make_directory(self.root)
-        with locked(self.root / "pointer.lock"):
-            yield
 
     # Building.
 
@@ -342,7 +402,7 @@ class SetStore:
         make_directory(temporary)
         (temporary / SET_FILE).write_bytes(made.to_json())
         sync_tree(temporary)
-        with self._changing():
+        with self._switch.changing():
             rename_durably(temporary, self.path(made.id))
 
     # Collecting.
@@ -356,15 +416,32 @@ class SetStore:
             GenerationCorrupt: CURRENT or a set that stays is damaged; no generation is removed.
             StoreBusy: another process holds a lock for too long; the next collection continues.
         """
-        with self._changing():
+        with self._switch.changing():
             removed = self._pointer.expired(self.ids(), keep)
             for set_id in removed:
-                temporary = self._sets / f"{TEMPORARY_PREFIX}{set_id}"
-                rename_durably(self.path(set_id), temporary)
-                shutil.rmtree(temporary)
+                self._remove(set_id)
         with suppress(BuildBusy), self.building():
             self.remove_unnamed()
+            self._switch.remove_updates([stray.path.name for stray in self.strays()])
         return removed
+
+    def _remove(self, set_id: str) -> None:
+        temporary = self._sets / f"{TEMPORARY_PREFIX}{set_id}"
+        rename_durably(self.path(set_id), temporary)
+        shutil.rmtree(temporary)
+
+    def discard_killed(self, since: datetime, _redis_url: str | None = None) -> None:
+        """Remove what killed builds have left in the parts that began after `since`.
+
+        Raises:
+            BuildBusy: another builder is at work; the next build removes it.
+            GenerationCorrupt, StoreBusy: see `remove_unnamed`.
+        """
+        with self.building():
+            for directory in (self.root / PARTS).glob("*-*"):
+                if why_not_plain(directory, is_directory=True) is None:
+                    GenerationStore(directory).discard_killed(since, None)
+            self.remove_unnamed()
 
     def remove_unnamed(self) -> None:
         """Remove the generations that no set names, parts without any, and logs of bad rows older than all sets.
@@ -404,8 +481,23 @@ def part_of(slots: Slots, store: GenerationStore, generation: str) -> PoolPart:
     return PoolPart(slots.first, slots.end, generation, digest, manifest.count)
 
 
-def set_of(set_id: str, created_at: str, manifests: Sequence[Manifest], parts: Sequence[PoolPart]) -> PartSet:
-    """Describe a set of parts, given the manifests of their generations.
+def order_of(part: Generation) -> NDArray[np.int64]:
+    """Return the place of each row of a part's generation in the pool, (N,)."""
+    assert part.order is not None, "`SetStore.open` refuses a part without it"
+    return part.order
+
+
+def set_of(
+    set_id: str, manifests: Sequence[Manifest], parts: Sequence[PoolPart], revision: int, order_end: int | None = None
+) -> PartSet:
+    """Describe a set of parts that was made just now.
+
+    Args:
+        set_id: its id.
+        manifests: those of the parts' generations.
+        parts: of the set.
+        revision: see `PartSet`.
+        order_end: see `PartSet`; None: the number of candidates.
 
     Raises:
         InvalidInput: they are of different models or kinds of vectors.
@@ -416,4 +508,11 @@ def set_of(set_id: str, created_at: str, manifests: Sequence[Manifest], parts: S
     ]
     if any(each != facts[0] for each in facts):
         raise InvalidInput("the parts of a set are of different models or kinds of vectors")
-    return PartSet(id=set_id, created_at=created_at, parts=list(parts), **facts[0])
+    return PartSet(
+        id=set_id,
+        created_at=datetime.now(UTC).isoformat(),
+        revision=revision,
+        order_end=sum(part.count for part in parts) if order_end is None else order_end,
+        parts=list(parts),
+        **facts[0],
+    )

@@ -21,7 +21,6 @@ from pathlib import Path
 
 from polyrank.index_builder.errors import (
     BuildBusy,
-    CompactionOvertaken,
     GenerationCorrupt,
     GenerationError,
     GenerationNotFound,
@@ -47,15 +46,14 @@ from polyrank.index_builder.store.leftovers import (
     journal_of,
     resumable,
 )
-from polyrank.index_builder.store.locks import Lease, build_lock, fenced, leased, locked
+from polyrank.index_builder.store.locks import Lease, build_lock, fenced, leased
 from polyrank.index_builder.store.manifest import Manifest
-from polyrank.index_builder.store.pointer import Pointer
 from polyrank.index_builder.store.snapshot import Snapshot
-from polyrank.index_builder.store.updates import MissedUpdates, UpdateLogs
+from polyrank.index_builder.store.switch import Switch
 from polyrank.index_builder.time_ids import is_time_id, new_time_id, stamp
 from polyrank.index_builder.vectors.encoder import Encode
 from polyrank.model.durable import make_directory, rename_durably, sync_tree
-from polyrank.model.errors import InvalidInput, shortage_in
+from polyrank.model.errors import InvalidInput
 
 _STRAYS_NAMED = 10
 
@@ -81,8 +79,8 @@ class GenerationStore:
             raise StoreInParts(root)
         self.root, self._needs_matrix = root, needs_matrix
         self._generations = root / GENERATIONS
-        self._pointer = Pointer(root)
-        self.updates = UpdateLogs(root)
+        self._switch = Switch(root, "generation", self.ids, self.manifest)
+        self._pointer, self.updates = self._switch.pointer, self._switch.updates
 
     # What there is.
 
@@ -108,7 +106,7 @@ class GenerationStore:
 
     def history(self) -> list[str]:
         """The generations that rollbacks can reach; the next one last."""
-        return self._pointer.history(self.ids())
+        return self._switch.history()
 
     def trial(self) -> str | None:
         """The generation that servers load beside the active one; None: there is none. Errors as `Pointer.trial`."""
@@ -150,7 +148,7 @@ class GenerationStore:
         """
         opened = Generation.open(self.path(generation), verify=verify, needs_matrix=self._needs_matrix)
         if verify:
-            self._check_updates(opened.manifest)
+            self._switch.check_updates(opened.manifest)
         return opened
 
     def verify(self, generation: str) -> Manifest:
@@ -158,16 +156,6 @@ class GenerationStore:
         opened = self.open(generation)
         opened.close()
         return opened.manifest
-
-    def _check_updates(self, manifest: Manifest) -> None:
-        name = f"its update log {manifest.id}.log"
-        if manifest.id in (self.current_or_none(), *self.history()) and not self.updates.exists(manifest.id):
-            raise GenerationCorrupt(manifest.id, f"{name} is gone; build again, or restore it")
-        try:
-            self.updates.of(manifest).catch_up()
-        except OSError as error:
-            corrupt = GenerationCorrupt(manifest.id, f"{name} cannot be read: {error.strerror}")
-            raise shortage_in(error) or corrupt from error
 
     def snapshot(self, opened: Generation) -> Snapshot:
         """An open generation with its updates. Raises GenerationCorrupt if its update log is damaged."""
@@ -242,7 +230,7 @@ class GenerationStore:
             StoreBusy: another process holds a lock of the store for too long.
             LeaseLost: another builder has taken over.
         """
-        with self._switching(manifest, encode, lease):
+        with self._switch.to(manifest, encode, lease):
             self._pointer.advance(manifest.id)
 
     def rollback(self) -> str:
@@ -265,7 +253,7 @@ class GenerationStore:
         Returns False if another process has switched meanwhile; then the active generation stays. Errors as
         `make_active`.
         """
-        with self._switching(manifest):
+        with self._switch.to(manifest):
             if self.history()[-1:] != [manifest.id]:
                 return False
             self._pointer.go_back(manifest.id)
@@ -287,7 +275,7 @@ class GenerationStore:
             CompactionOvertaken: another generation is active.
         """
         try:
-            with self._switching(self.manifest(new), lease=lease, instead_of=old):
+            with self._switch.to(self.manifest(new), lease=lease, copy_of=old):
                 self._pointer.replace(new, self.ids())
         except BaseException:
             self._remove_useless(new, forget)
@@ -295,7 +283,7 @@ class GenerationStore:
 
     def _remove_useless(self, generation: str, forget: Forget) -> None:
         try:
-            with self._changing():
+            with self._switch.changing():
                 useless = generation in self.ids() and self.current_or_none() != generation
                 temporary = self._unlist(generation) if useless else None
         except StoreBusy as error:
@@ -303,61 +291,6 @@ class GenerationStore:
             return
         if temporary:
             discard(temporary, forget)
-
-    @contextmanager
-    def _switching(
-        self,
-        manifest: Manifest,
-        encode: Encode | None = None,
-        lease: Lease | None = None,
-        instead_of: str | None = None,
-    ) -> Iterator[None]:
-        """Prepare a generation, then hold all locks for the block, which makes CURRENT name it.
-
-        If the process dies
-        * before the block, the generation is not active. What its log has received is completed the next time;
-        * in the block, CURRENT names the old generation or the new one: pointer.py;
-        * after the block, the new generation's log does not say yet that it was active, and TRIAL may still name it.
-          The next switch mends both before it leaves the generation.
-        """
-        self._check_active(instead_of)
-        self._check_updates(manifest)
-        missed = MissedUpdates(self.updates, manifest, encode, instead_of)
-        if manifest.id != self.current_or_none():
-            missed.encode()
-        with self._changing(), self.updates.writing(), fenced(lease):
-            if manifest.id not in self.ids():  # collected before the lock was taken
-                raise GenerationNotFound(f"generation {manifest.id} has just been removed")
-            self._check_active(instead_of)
-            if (current := self.current_or_none()) != manifest.id:
-                missed.write()
-                self._mark_active(current)
-            # The old generation's, too: a process that died after its block has not ended it.
-            ends_trial = self._pointer.trial() in (manifest.id, current)
-            yield
-            self._mark_active(manifest.id)
-            if ends_trial:
-                self._pointer.set_trial(None)
-
-    def _check_active(self, generation: str | None) -> None:
-        if generation is not None and self.current() != generation:
-            raise CompactionOvertaken(f"generation {generation}, which was compacted, is not the active one any more")
-
-    def _mark_active(self, generation: str | None) -> None:
-        """Note in a generation's log that it is active, or was: it receives no missed updates when it comes back.
-
-        Errors are dropped. A damaged generation cannot come back, and a lost log must not be made anew. If the disk is
-        full, the next switch tries again.
-        """
-        with suppress(GenerationError, OSError):
-            if generation is not None and self.updates.exists(generation):
-                self.updates.of(self.manifest(generation)).mark_active()
-
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
-        make_directory(self.root)
-        with locked(self.root / "pointer.lock"):
-            yield
 
     # A trial.
 
@@ -371,7 +304,7 @@ class GenerationStore:
             GenerationNotFound: it was removed meanwhile.
             StoreBusy: another process holds pointer.lock for too long.
         """
-        with self._changing():
+        with self._switch.changing():
             if generation == self.current_or_none():
                 raise InvalidInput(f"generation: {generation} is active; put another one on trial")
             if generation not in self.ids():
@@ -380,7 +313,7 @@ class GenerationStore:
 
     def end_trial(self) -> None:
         """End the trial, if there is one; raises StoreBusy as `begin_trial`."""
-        with self._changing():
+        with self._switch.changing():
             self._pointer.set_trial(None)
 
     # Building.
@@ -422,7 +355,7 @@ class GenerationStore:
             StoreBusy: another process holds pointer.lock for too long; the next build can take over the shards.
         """
         sync_tree(temporary)
-        with self._changing(), fenced(lease):
+        with self._switch.changing(), fenced(lease):
             rename_durably(temporary, self.path(temporary.name.removeprefix(TEMPORARY_PREFIX)))
         journal_of(temporary).unlink(missing_ok=True)
 
@@ -432,7 +365,7 @@ class GenerationStore:
         Raises:
             StoreBusy: another process holds a lock for too long; the next call continues.
         """
-        with self._changing(), self.updates.writing():
+        with self._switch.changing(), self.updates.writing():
             for generation in generations:
                 shutil.rmtree(self._unlist(generation))
             kept = [*self.ids(), *(stray.path.name for stray in self.strays())]
@@ -475,7 +408,7 @@ class GenerationStore:
         """
         copies = Copies(self.root, redis_url)
         self._name_strays()
-        with self._changing():
+        with self._switch.changing():
             removed = self._pointer.expired(self.ids(), keep)
             for generation in removed:
                 copies.forget(generation)
@@ -484,7 +417,7 @@ class GenerationStore:
         with suppress(BuildBusy), self.building(redis_url):
             spare = resumable(self._generations, copies.forget)
             discard_all(self._generations, copies.forget, spare if spare and spare.is_recent else None)
-            self._remove_updates()
+            self._switch.remove_updates([stray.path.name for stray in self.strays()])
             copies.forget_orphans()
         return removed
 
@@ -503,19 +436,3 @@ class GenerationStore:
             is_old = kept and is_time_id(directory.name) and directory.name < kept[0]
             if is_old and why_not_plain(directory, is_directory=True) is None:
                 shutil.rmtree(directory)
-
-    def _remove_updates(self) -> None:
-        """Remove the update logs of generations that are gone, unless a generation may still have to receive them.
-
-        The caller is the builder, so no generation is being built that may need them.
-        """
-        with self.updates.writing():
-            ids, current = self.ids(), self.current_or_none()
-            if all(generation == current or self._was_active(generation) for generation in ids):
-                self.updates.keep_only([*ids, *(stray.path.name for stray in self.strays())])
-
-    def _was_active(self, generation: str) -> bool:
-        try:
-            return self.updates.was_active(self.manifest(generation))
-        except GenerationError:
-            return True  # it is damaged, and never will be

@@ -5,9 +5,11 @@ removes the row that had the id before. A row keeps its number as long as the ge
 their order at every revision, and also after a compaction, which keeps the order of the rows.
 
 Added rows are in memory, in one buffer that all snapshots of a generation share. It only grows, and each snapshot sees
-the part that it knows of. Their words are in tables that never change; a few tables cover all rows.
+the part that it knows of. The buffer also holds when each row came and went, so that the snapshots of earlier revisions
+can be made of a later one. Their words are in tables that never change; a few tables cover all rows.
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -50,10 +52,17 @@ class WordValues(NamedTuple):
 
 
 class _AddedRows:
-    """Every row that was ever added, also those removed since. One thread writes, others read rows they know of."""
+    """Every row that was ever added, also those removed since. One thread writes, others read rows they know of.
+
+    Attributes:
+        came: at which revision each came.
+        went: at which revision rows went, also the generation's own; by their numbers.
+    """
 
     def __init__(self, dim: int, dtype: np.dtype[Any], late: LateRows | None) -> None:
         self.candidates: list[Candidate] = []
+        self.came: list[int] = []
+        self.went: dict[int, int] = {}
         self.vectors: NDArray[Any] = np.empty((0, dim), dtype)
         # Those of the second stage, and where each candidate's begin; the last entry in use is the end.
         self.late: NDArray[Any] | None = None if late is None else np.empty((0, late.dim), dtype)
@@ -61,7 +70,7 @@ class _AddedRows:
         self.rows_of: dict[str, list[int]] = {}
         self.longest = 0.0
 
-    def extend(self, candidates: Sequence[Candidate], made: Representations) -> None:
+    def extend(self, candidates: Sequence[Candidate], made: Representations, revision: int) -> None:
         start = len(self.candidates)
         self.vectors = _with_end(self.vectors, start, made.first)
         if self.late is not None and made.late is not None and made.counts is not None:
@@ -71,6 +80,7 @@ class _AddedRows:
         if len(made.first):
             self.longest = max(self.longest, float(np.linalg.norm(made.first.astype(np.float32), axis=1).max()))
         self.candidates.extend(candidates)
+        self.came.extend([revision] * len(candidates))
         for row, candidate in enumerate(candidates, start):
             self.rows_of.setdefault(candidate.id, []).append(row)
 
@@ -88,7 +98,7 @@ class _AddedRows:
             rows = self.rows_of.get(candidate.id, [])
             while rows and rows[-1] >= count:
                 rows.pop()
-        del self.candidates[count:]
+        del self.candidates[count:], self.came[count:]
 
 
 def _with_end(array: NDArray[Any], start: int, new: NDArray[Any]) -> NDArray[Any]:
@@ -138,20 +148,40 @@ class Snapshot:
         removed, alive = set[int](), dict.fromkeys(self.added.tolist())
         for update in updates:
             gone = [*update.deletes, *(candidate.id for candidate in update.upserts)]
-            removed.update(self.generation.embeddings.ids.rows(gone).tolist())
+            went = {row for row in self.generation.embeddings.ids.rows(gone).tolist() if row >= 0} - removed
+            removed |= went
             for candidate_id in gone:
-                alive.pop((self._buffer.rows_of.get(candidate_id) or [-1])[-1], None)
+                row = (self._buffer.rows_of.get(candidate_id) or [-1])[-1]
+                if row in alive:
+                    del alive[row]
+                    went.add(self._built + row)
+            self._buffer.went.update(dict.fromkeys(went - self._buffer.went.keys(), update.revision))
             start = len(self._buffer.candidates)
-            self._buffer.extend(update.upserts, update.vectors)
+            self._buffer.extend(update.upserts, update.vectors, update.revision)
             alive.update(dict.fromkeys(range(start, len(self._buffer.candidates))))
         return replace(
             self,
             revision=updates[-1].revision,
             changes=self.changes + sum(len(update.upserts) + len(update.deletes) for update in updates),
-            removed=np.union1d(self.removed, np.array(sorted(removed - {-1}), np.int64)),
+            removed=np.union1d(self.removed, np.array(sorted(removed), np.int64)),
             added=np.fromiter(alive, np.int64, len(alive)),
             _seen=len(self._buffer.candidates),
             _tables=self._tables_with(self._buffer.candidates[self._seen :]),
+        )
+
+    def at(self, revision: int) -> "Snapshot":
+        """This one as it was at a revision, or itself at its own and later ones; `changes` stays."""
+        if revision >= self.revision:
+            return self
+        seen = bisect_right(self._buffer.came, revision, hi=self._seen)
+        # A copy, because another thread may be adding to it.
+        went = np.array([row for row, gone_at in self._buffer.went.copy().items() if gone_at <= revision], np.int64)
+        return replace(
+            self,
+            revision=revision,
+            removed=np.sort(went[went < self._built]),
+            added=np.setdiff1d(np.arange(seen), went[went >= self._built] - self._built, assume_unique=True),
+            _seen=seen,
         )
 
     def _tables_with(self, new: Sequence[Candidate]) -> tuple[WordTable, ...]:
@@ -210,7 +240,7 @@ class Snapshot:
         if words is None:
             return None
         own, *added = words.evidence.values_of(conversation, words.table.statistics, [words.table, *self._tables])
-        return WordValues(own, np.concatenate([np.empty(0, np.float32), *added]))
+        return WordValues(own, np.concatenate([np.empty(0, np.float32), *added])[: self._seen])
 
     def rows(self, ids: Sequence[str]) -> Rows:
         """The rows of the ids, (N,); -1 for an id that is not there."""

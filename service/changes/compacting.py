@@ -4,10 +4,13 @@ import asyncio
 import logging
 
 from polyrank.index_builder.errors import JobConflict
+from polyrank.index_builder.scale.sets import SetStore
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.errors import shortage_in
 from polyrank.service.changes.jobs import Jobs
 from polyrank.service.live.switching import Live
+from polyrank.service.ranking.parts import SetServing
+from polyrank.service.scale.switching import SetLive
 
 MOST_LOG_BYTES = 32 << 20  # some 35,000 updates of usual texts; their texts and vectors are in memory
 
@@ -21,7 +24,7 @@ class Compacting:
     begun, or could not be, twice as much makes the next one due. `after` 0: it never is.
     """
 
-    def __init__(self, store: GenerationStore, live: Live, jobs: Jobs, after: int) -> None:
+    def __init__(self, store: GenerationStore | SetStore, live: Live | SetLive, jobs: Jobs, after: int) -> None:
         self._store, self._live, self._jobs, self._after = store, live, jobs, after
         self._generation, self._due = "", 1.0
 
@@ -38,7 +41,9 @@ class Compacting:
             self._generation, self._due = current.generation.id, 1.0
         changed = current.snapshot.changes
         share = max(changed / self._after, current.log.size / MOST_LOG_BYTES)
-        if share < self._due or not current.snapshot.count or not current.generation.embeddings.has_matrix:
+        if share < self._due or not current.snapshot.count:
+            return
+        if not isinstance(current, SetServing) and not current.generation.embeddings.has_matrix:
             return
         if await asyncio.to_thread(self._store.current_or_none) != current.generation.id:
             return  # another one stands in for the active generation

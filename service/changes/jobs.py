@@ -29,6 +29,7 @@ from polyrank.index_builder.build.job_records import (
 from polyrank.index_builder.build.progress import PUBLISHING
 from polyrank.index_builder.errors import JobConflict, JobNotFound, PoolInvalid
 from polyrank.index_builder.pool.rows import read_pool
+from polyrank.index_builder.scale.sets import SetStore
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.updates import UpdateLogs
 from polyrank.model.checkpoint.kind import LEXICAL
@@ -36,6 +37,7 @@ from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.model.inference.names import Runner
 from polyrank.service.changes.builder_process import BuilderProcess
 from polyrank.service.changes.idempotency import IdempotencyKeys
+from polyrank.service.changes.in_parts import not_in_parts
 from polyrank.service.errors import NotConfigured
 from polyrank.service.settings import Settings
 
@@ -62,7 +64,7 @@ class Rebuild:
 
 
 class Jobs:
-    """Starts, watches and cancels the jobs of one store.
+    """Starts, watches and cancels the jobs of one store. A store that is cut into parts is only compacted.
 
     `runner_of` returns what runs a job's model. `on_success` serves the new generation; the job counts as
     running until it returns. `on_end` receives every job that has ended.
@@ -71,11 +73,13 @@ class Jobs:
     def __init__(
         self,
         settings: Settings,
+        generations: GenerationStore | SetStore,
         runner_of: Callable[[JobRequest], Runner],
         on_success: Callable[[], Awaitable[None]],
         on_end: Callable[[JobRecord], None],
     ) -> None:
-        self._settings, self._runner_of, self._on_success, self._on_end = settings, runner_of, on_success, on_end
+        self._settings, self._generations = settings, generations
+        self._runner_of, self._on_success, self._on_end = runner_of, on_success, on_end
         self._store, self._keys = JobStore(settings.root), IdempotencyKeys(settings.root)
         self._starting = asyncio.Lock()
         self._builders: dict[str, tuple[BuilderProcess, asyncio.Task[None]]] = {}
@@ -89,9 +93,13 @@ class Jobs:
         Raises:
             JobConflict: another job has not finished.
             IdempotencyMismatch: the key was used with another rebuild.
-            NotConfigured: the request names a pool or a model, but the server has no root for them.
+            NotConfigured: the request names a pool or a model, but the server has no root for them; or the store is cut
+                into parts.
             InvalidInput: the pool or the model is not where the request says.
         """
+        if isinstance(self._generations, SetStore):
+            instead = "build it anew with polyrank build --shards, and the server follows"
+            raise not_in_parts("a rebuild by the server", instead)
         async with self._starting:
             record, is_new = await asyncio.to_thread(self._queue_once, rebuild, raw, key, has_active)
             if is_new:
@@ -99,7 +107,7 @@ class Jobs:
         return self._seen(record)
 
     async def compact(self) -> JobRecord:
-        """Start a compaction of the active generation.
+        """Start a compaction of the active generation or set.
 
         Raises:
             JobConflict: another job has not finished.
@@ -212,9 +220,8 @@ class Jobs:
         """Remove what a killed builder has left; if that fails, the next build removes it."""
         if record.started is None:
             return
-        store = GenerationStore(self._settings.root)
         try:
-            store.discard_killed(datetime.fromisoformat(record.started), self._settings.redis())
+            self._generations.discard_killed(datetime.fromisoformat(record.started), self._settings.redis())
         except (OSError, RankingError) as error:
             log.warning("a cancelled build has left something", extra={"fields": {"job": record.id, "why": error}})
 

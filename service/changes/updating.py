@@ -1,4 +1,4 @@
-"""Updates of the generation that is served: encoded, written to the log, made searchable, and then acknowledged."""
+"""Updates of what is served: encoded, written to the log, made searchable, and then acknowledged."""
 
 import asyncio
 import math
@@ -14,15 +14,18 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.scale.sets import SetStore
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update, UpdateLog
 from polyrank.index_builder.vectors.codec import rounded_all
 from polyrank.model.representations import Representations
-from polyrank.service.errors import NotReady, Overloaded, RevisionNotReached
+from polyrank.service.errors import NotReady, Overloaded, RevisionNotReached, ShardsMissing
 from polyrank.service.live.serving import Serving
 from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.engine import Engine
+from polyrank.service.ranking.parts import Served, SetServing
+from polyrank.service.scale.switching import SetLive
 
 # A request waits so long for an update of another process. Processes read each other's updates once a second.
 ARRIVES_WITHIN_SECONDS = 2.0
@@ -30,6 +33,8 @@ ARRIVES_WITHIN_SECONDS = 2.0
 SWITCHES_WITHIN_SECONDS = 10.0
 # An update waits so long for other processes that write or switch.
 WRITES_WITHIN_SECONDS = 10.0
+# Shards may take so long to say which texts stay as they are; after that all are encoded.
+KNOWN_WITHIN_SECONDS = 2.0
 # So many updates may be in progress at a time.
 MOST_WAITING = 256
 _LOOK_SECONDS = 0.02
@@ -40,7 +45,7 @@ class Acknowledged:
     """A change that is on the disk and searchable.
 
     Attributes:
-        generation: the id of the generation that was updated.
+        generation: the id of the generation, or set, that was updated.
         missing: ids to delete that were not there.
     """
 
@@ -60,12 +65,14 @@ class _Encoded:
 class Updating:
     """Writes updates, one at a time; processes on the same store wait for each other."""
 
-    def __init__(self, store: GenerationStore, live: Live, engine: Engine, metrics: Metrics) -> None:
+    def __init__(
+        self, store: GenerationStore | SetStore, live: Live | SetLive, engine: Engine, metrics: Metrics
+    ) -> None:
         self._store, self._live, self._engine, self._metrics = store, live, engine, metrics
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="updates-write")
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="updates-read")
         self._waiting = 0
-        self._refreshing: asyncio.Future[Serving | None] | None = None
+        self._refreshing: asyncio.Future[Served | None] | None = None
         self._log: UpdateLog | None = None
 
     async def upsert(self, candidates: Sequence[Candidate]) -> Acknowledged:
@@ -89,7 +96,7 @@ class Updating:
         self._metrics.count_updated("delete", len(ids) - len(acknowledged.missing))
         return acknowledged
 
-    async def reached(self, revision: int, deadline: float) -> Serving:
+    async def reached(self, revision: int, deadline: float) -> Served:
         """Wait until what is served holds the update of a revision, and return it; the deadline is monotonic seconds.
 
         Raises:
@@ -108,7 +115,7 @@ class Updating:
                     await asyncio.sleep(min(_LOOK_SECONDS, left))
         return serving
 
-    def _refreshed(self) -> Awaitable[Serving | None]:
+    def _refreshed(self) -> Awaitable[Served | None]:
         """Read the log once for all requests that wait."""
         if self._refreshing is None or self._refreshing.done():
             reading = asyncio.get_running_loop().run_in_executor(self._reader, self._live.refresh)
@@ -153,14 +160,17 @@ class Updating:
                 raise NotReady(f"the active generation {current} is not served here, so it cannot be updated here")
             await asyncio.sleep(_LOOK_SECONDS)
 
-    async def _encoded(self, serving: Serving, candidates: Sequence[Candidate], before: _Encoded | None) -> _Encoded:
+    async def _encoded(self, serving: Served, candidates: Sequence[Candidate], before: _Encoded | None) -> _Encoded:
         """Encode the candidates, unless they were encoded for the same model; an unchanged text keeps its vector."""
         maker = serving.ranker.fingerprint, serving.generation.manifest.dtype
         if before is not None and before.maker == maker:
             return before
         if not candidates:
             return _Encoded(maker, Representations.none(serving.ranker.dim, serving.ranker.late_rows))
-        made, same = await self._engine.look_up(partial(_known, serving, candidates))
+        if isinstance(serving, SetServing):
+            made, same = await _known_in_parts(serving, candidates)
+        else:
+            made, same = await self._engine.look_up(partial(_known, serving, candidates))
         new = np.setdiff1d(np.arange(len(candidates)), same, assume_unique=True)
         if len(new):
             texts = [candidates[at].text for at in new.tolist()]
@@ -178,8 +188,7 @@ class Updating:
             serving = self._live.refresh()
             if serving is None or serving.generation.id != generation:
                 return None
-            rows = serving.snapshot.rows(deletes)
-            missing = [candidate_id for candidate_id, row in zip(deletes, rows.tolist(), strict=True) if row < 0]
+            missing = serving.missing(deletes)
             log = self._log_of(serving)
             revision = 1 + max(log.revision, log.floor, serving.generation.manifest.revision)
             # Missing ids are written, too: a generation that is being built may hold them.
@@ -187,7 +196,7 @@ class Updating:
         self._live.refresh()
         return Acknowledged(generation, revision, missing)
 
-    def _log_of(self, serving: Serving) -> UpdateLog:
+    def _log_of(self, serving: Served) -> UpdateLog:
         manifest = serving.generation.manifest
         if self._log is None or self._log.subject.generation != manifest.id:
             self._log = self._store.updates.of(manifest)
@@ -205,3 +214,17 @@ def _known(serving: Serving, candidates: Sequence[Candidate]) -> tuple[Represent
         return serving.representations(rows[same])[0], np.array(same, np.int64)
     except StoreUnavailable:  # then they are encoded as new ones are
         return Representations.none(serving.ranker.dim, serving.ranker.late_rows), np.empty(0, np.int64)
+
+
+async def _known_in_parts(
+    serving: SetServing, candidates: Sequence[Candidate]
+) -> tuple[Representations, NDArray[np.int64]]:
+    """Do what `_known` does, as far as shards answer."""
+    ids, until = [candidate.id for candidate in candidates], time.monotonic() + KNOWN_WITHIN_SECONDS
+    try:
+        known = await serving.parts.known(serving, ids, None, until)
+    except ShardsMissing:
+        return Representations.none(serving.ranker.dim, serving.ranker.late_rows), np.empty(0, np.int64)
+    before = zip(known.positions.tolist(), known.candidates, strict=True)
+    same = np.array([n for n, (at, old) in enumerate(before) if old.text == candidates[at].text], np.int64)
+    return known.made.take(same), known.positions[same]

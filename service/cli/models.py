@@ -3,6 +3,8 @@
 import argparse
 import os
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from polyrank.model.errors import WrongKind
@@ -21,6 +23,7 @@ from polyrank.service.cli.output import UsageError
 from polyrank.service.variables import BACKEND, PRECISION
 
 if TYPE_CHECKING:
+    from polyrank.index_builder.vectors.encoder import Encode
     from polyrank.model.rankers.classifier import Classifier
     from polyrank.model.rankers.cross import CrossRanker
     from polyrank.model.rankers.late import LateRanker
@@ -134,6 +137,17 @@ def load_late(name: str, hint: str = "", runner: Runner = REFERENCE) -> "LateRan
     from polyrank.model.rankers import load as checkpoint
 
     return checkpoint.load_late(name, *runner, disk=disk_cache.configured(os.environ))
+
+
+def encoded_by(directory: Path) -> "Encode":
+    """Return what encodes texts by the model in a directory, which is loaded when the first text comes."""
+    from polyrank.index_builder.vectors.encoder import encode_texts
+
+    @cache
+    def ranker() -> "LateRanker":
+        return load_late(str(directory), runner=chosen_runner())
+
+    return lambda texts: encode_texts(ranker(), texts)
 
 
 def load_cross(flag: str, name: str, runner: Runner = REFERENCE) -> "CrossRanker":

@@ -3,7 +3,7 @@
 import gc
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -122,6 +122,11 @@ class Serving(Searchable):
     texts: TextCache | None
     loaded_at: float
     checksum: int = 0
+
+    def missing(self, ids: Sequence[str]) -> list[str]:
+        """Return those of the ids that are not there."""
+        rows = self.snapshot.rows(ids).tolist()
+        return [candidate_id for candidate_id, row in zip(ids, rows, strict=True) if row < 0]
 
     def caught_up(self) -> "Serving":
         """Return it with the updates written since; for one thread at a time.

@@ -13,6 +13,7 @@ from polyrank.model.errors import ModelError, RankingError, Shortage, shortage_i
 from polyrank.model.inference.names import Runner
 from polyrank.service.errors import NotReady
 from polyrank.service.live.serving import Opener, Serving
+from polyrank.service.live.taking_over import TakingOver
 from polyrank.service.observe.metrics import Metrics
 
 # What CURRENT named, and its stamp, which changes when the same id is activated again.
@@ -21,7 +22,7 @@ _Seen = tuple[str, tuple[int, int] | None]
 log = logging.getLogger(__name__)
 
 
-class Live:
+class Live(TakingOver[Serving]):
     """Holds what is served, and replaces it as a whole.
 
     `current` may be read from any thread; a request uses what it read until its end. The methods that load or take over
@@ -46,14 +47,12 @@ class Live:
         `reranks_by_words` says that a reranker counts words as the generations hold them. Without `has_pool` there
         will never be a generation.
         """
+        super().__init__(store.ids)
         self._has_pool = has_pool
-        self.current: Serving | None = None
         self.beside: Serving | None = None
         self._reranks_by_words = reranks_by_words
-        self.refused: dict[str, str] = {}
         self._store, self._opener, self._metrics = store, opener, metrics
-        self._switching, self._replacing, self._refusing = threading.Lock(), threading.Lock(), threading.Lock()
-        self._unreadable: str | None = None  # whose log `take_over` could not read
+        self._switching = threading.Lock()
         self._seen: _Seen | None = None  # CURRENT when it was last followed
 
     def require(self) -> Serving:
@@ -117,41 +116,6 @@ class Live:
                         if isinstance(error, Shortage):
                             raise
                 self._seen = seen  # only now: after an error that is no refusal it is tried again
-
-    def take_over(self) -> None:
-        """Take over the updates that others wrote, without waiting for a switch. Logs damage once."""
-        try:
-            serving = self.refresh()
-        except GenerationCorrupt as error:
-            if error.generation not in self.refused:
-                self._refuse(error.generation, error)
-                self._unreadable = error.generation
-            return
-        if serving is not None and serving.generation.id == self._unreadable:
-            self._accept(serving.generation.id)
-            self._unreadable = None
-
-    def refresh(self) -> Serving | None:
-        """Take over the updates written since; returns what is served now.
-
-        Raises:
-            GenerationCorrupt: the update log is damaged; what was served stays served.
-            OSError: it cannot be read; likewise.
-        """
-        with self._replacing:
-            if self.current is not None:
-                try:
-                    self.current = self.current.caught_up()
-                except GenerationCorrupt:
-                    # After a switch elsewhere it may have been removed: the switch here comes next.
-                    if self.current.generation.id in self._store.ids():
-                        raise
-                self._show_snapshot(self.current)
-            return self.current
-
-    def _accept(self, generation: str) -> None:
-        with self._refusing:
-            self.refused = {each: why for each, why in self.refused.items() if each != generation}
 
     def activate(self, generation: str) -> Serving:
         """Switch to a generation. It is loaded first, so one that cannot be served never becomes the active one.

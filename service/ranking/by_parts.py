@@ -34,7 +34,7 @@ async def rank(
     has_late = serving.ranker.late_rows is not None
     searched = deeper(serving.ranker, request) if has_late else request
     with timings.timed("retrieve"):
-        found = await serving.parts.search(serving.made, _for_shards(serving, searched), context.encoding.codes)
+        found = await serving.parts.search(serving, _for_shards(serving, searched), context.encoding.codes)
     search = _Search(serving, request, found)
     if has_late:
         best, exact = await search.by_second_stage(context, second_stage, timings)
@@ -70,7 +70,7 @@ class _Search:
         if request.exact and not best.is_all:
             raise TooManyForExact(best.found.looked_at, most_exact(serving.ranker, request.conversation))
         with timings.timed("fetch"):
-            stored = await serving.parts.fetch(serving.made, self._at(best.rows), True, most_of(request.deadline))
+            stored = await serving.parts.fetch(serving, self._at(best.rows), True, most_of(request.deadline))
         is_all = best.is_all and len(stored.positions) == len(best.rows)
         best = self._only(best, stored.positions)
         late = LateScores(np.empty(0, np.float32), [])
@@ -87,9 +87,7 @@ class _Search:
         """Fetch the candidates of the best rows."""
         best = best.first(self._request.depth)
         with timings.timed("fetch"):
-            fetched = await self._serving.parts.fetch(
-                self._serving.made, self._at(best.rows), False, self._request.deadline
-            )
+            fetched = await self._serving.parts.fetch(self._serving, self._at(best.rows), False, self._request.deadline)
         best = self._only(best, fetched.positions)
         ranked = ranked_of(best, fetched.candidates, exact).without(*self._degraded)
         return with_missing(self._serving, ranked, self._missing)
@@ -109,14 +107,14 @@ def with_missing(serving: SetServing, ranked: Ranked, missing: Collection[int]) 
     """Return a ranking that says which share of the pool was searched; raises ShardsMissing if that is too little."""
     if not missing:
         return ranked
-    searched = serving.parts.searched(serving.made, missing)
+    searched = serving.parts.searched(serving, missing)
     return replace(ranked.without("shards_missing"), exact=False, searched=searched)
 
 
 def require_all(serving: SetServing, missing: Collection[int]) -> None:
     """Raise ShardsMissing if a part is missing."""
     if missing:
-        raise shards_missing(serving.made, missing)
+        raise shards_missing(serving, missing)
 
 
 def _taken(made: Representations, positions: NDArray[np.int64]) -> tuple[Representations, bool]:
@@ -126,4 +124,4 @@ def _taken(made: Representations, positions: NDArray[np.int64]) -> tuple[Represe
 async def stored(serving: SetServing, candidate_id: str, deadline: float) -> Sequence[Candidate]:
     """Return the candidate with an id, if there is one; raises ShardsMissing where its part does not answer."""
     conversation: Conversation | None = None
-    return (await serving.parts.known(serving.made, [candidate_id], conversation, deadline)).candidates
+    return (await serving.parts.known(serving, [candidate_id], conversation, deadline)).candidates

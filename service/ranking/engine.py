@@ -324,7 +324,7 @@ class Engine:
         if isinstance(serving, SetServing):
             ids = given.ids_of(request)
             with timings.timed("fetch"):
-                known = await serving.parts.known(serving.made, ids, request.conversation, request.deadline)
+                known = await serving.parts.known(serving, ids, request.conversation, request.deadline)
             return given.stored_in_parts(known, len(ids))
         async with self._room_for_words(serving, request, timings):
             read_pool = partial(pool_words, serving, request.conversation)

@@ -1,19 +1,22 @@
 """What is served of a pool that is cut into parts: the model and a set, but no vectors. Shards hold these.
 
-A request keeps the set that it began with; the set's id travels in every call of a shard, so no answer mixes two sets.
+A request keeps the set and the revision that it began with. Both travel in every call of a shard. So no answer mixes
+two sets, or has an update in one part and not in another.
 """
 
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.scale.membership import Counts, Membership
 from polyrank.index_builder.scale.sets import PartSet
 from polyrank.index_builder.store.manifest import Manifest
+from polyrank.index_builder.store.update_log import UpdateLog
 from polyrank.index_builder.store.words import Words
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
@@ -87,14 +90,14 @@ class Known(NamedTuple):
 class PoolParts(Protocol):
     """Asks the shards that hold the parts of sets."""
 
-    def searched(self, made: PartSet, missing: Collection[int]) -> float:
+    def searched(self, serving: "SetServing", missing: Collection[int]) -> float:
         """Return the share of a set's candidates that all but the missing parts hold, given by their numbers.
 
         Raises:
             ShardsMissing: it is too small for an answer.
         """
 
-    async def search(self, made: PartSet, request: RankRequest, codes: NDArray[np.float32]) -> PoolFound:
+    async def search(self, serving: "SetServing", request: RankRequest, codes: NDArray[np.float32]) -> PoolFound:
         """Find the best `request.depth` candidates for context vectors (M, D).
 
         Raises:
@@ -102,11 +105,13 @@ class PoolParts(Protocol):
             ShardsMissing: see `searched`.
         """
 
-    async def fetch(self, made: PartSet, places: NDArray[np.int64], with_vectors: bool, deadline: float) -> PoolFetched:
+    async def fetch(
+        self, serving: "SetServing", places: NDArray[np.int64], with_vectors: bool, deadline: float
+    ) -> PoolFetched:
         """Fetch candidates by their places (n, 2), or with vectors what is stored of them and no texts."""
 
     async def known(
-        self, made: PartSet, ids: Sequence[str], conversation: Conversation | None, deadline: float
+        self, serving: "SetServing", ids: Sequence[str], conversation: Conversation | None, deadline: float
     ) -> Known:
         """Fetch candidates by their ids; with a conversation also what words say for them.
 
@@ -130,13 +135,16 @@ class SetFacts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SetSnapshot:
-    """How many candidates a set has, and that it was not updated: parts never are."""
+    """How many candidates a set has at a revision, and how many changes led there; see `Snapshot`."""
 
-    count: int
-    revision: int = 0
-    changes: int = 0
-    added: Sequence[int] = ()
-    removed: Sequence[int] = ()
+    revision: int
+    changes: int
+    counts: Counts
+
+    @property
+    def count(self) -> int:
+        """The number of candidates."""
+        return sum(self.counts.of_parts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,23 +153,50 @@ class SetServing:
 
     Attributes:
         made: the set.
-        generation, snapshot: what it says of itself.
+        generation, snapshot: what it says of itself, and at which revision it is.
+        log: its updates; for one thread at a time.
+        members: which candidates are in it, at the latest revision; likewise.
         ranker: the model that made the vectors.
         parts: asks the shards.
         texts: vectors of texts that came with earlier requests; None: every text is encoded.
         search_status: how shards find candidates.
         loaded_at: seconds since the epoch.
+        checksum: of the updates in the snapshot; 0: there are none.
     """
 
     made: PartSet
     generation: SetFacts
     snapshot: SetSnapshot
+    log: UpdateLog
+    members: Membership
     ranker: LateScorer
     parts: PoolParts
     texts: TextCache | None
     search_status: SearchStatus
     loaded_at: float
     checksum: int = 0
+
+    def missing(self, ids: Sequence[str]) -> list[str]:
+        """Return those of the ids that are not there."""
+        return self.members.missing(ids)
+
+    def caught_up(self) -> "SetServing":
+        """Return it with the updates written since; for one thread at a time.
+
+        Raises:
+            GenerationCorrupt: the update log is damaged.
+        """
+        updates = list(self.log.read())
+        if not updates:
+            return self
+        try:
+            self.members.update(updates)
+        except BaseException:
+            self.log.unread()
+            raise
+        changes = self.snapshot.changes + sum(len(update.upserts) + len(update.deletes) for update in updates)
+        snapshot = SetSnapshot(updates[-1].revision, changes, self.members.counts())
+        return replace(self, snapshot=snapshot, checksum=self.log.checksum)
 
 
 # What is served of a store of either kind.
@@ -174,11 +209,13 @@ def most_of(deadline: float) -> float:
     return now + SHARE_OF_TIME * max(0.0, deadline - now)
 
 
-def share_without(made: PartSet, missing: Collection[int]) -> float:
+def share_without(serving: SetServing, missing: Collection[int]) -> float:
     """Return the share of a set's candidates that is on other parts than these, given by their numbers."""
-    return (made.count - sum(made.parts[part].count for part in missing)) / made.count
+    counts = serving.snapshot.counts.of_parts
+    return 1.0 - sum(counts[part] for part in missing) / max(1, sum(counts))
 
 
-def shards_missing(made: PartSet, missing: Collection[int]) -> ShardsMissing:
+def shards_missing(serving: SetServing, missing: Collection[int]) -> ShardsMissing:
     """Return the error that names missing parts, given by their numbers."""
-    return ShardsMissing([made.parts[part].name for part in sorted(missing)], share_without(made, missing))
+    names = [serving.made.parts[part].name for part in sorted(missing)]
+    return ShardsMissing(names, share_without(serving, missing))

@@ -49,7 +49,7 @@ class Watch(Protocol):
         """A call was answered after so long."""
 
     def count_shard_call(self, part: str, result: str) -> None:
-        """A call ended: "ok", "lost", "gone", "damaged", "short" or "refused"; or "late": nobody waits for it any more.
+        """A call ended: "ok", or with an error of a kind of `Reply`; or "late": nobody waits for it any more.
 
         A late call is counted once more when it ends.
         """

@@ -2,6 +2,10 @@
 
 A shard keeps no model: contexts come encoded. It can hold the same part of two sets, so another set is prepared beside
 the one that is served.
+
+Every call says at which revision the part is to be searched. A shard that does not know of so late an update reads the
+set's log first. At an earlier revision it leaves out what came later. So an answer does not depend on which replica
+gave it.
 """
 
 import asyncio
@@ -9,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +22,8 @@ import numpy as np
 
 from polyrank.index_builder.errors import GenerationNotFound
 from polyrank.index_builder.scale.sets import SetStore
-from polyrank.index_builder.store.generation import Generation
-from polyrank.index_builder.store.snapshot import Snapshot
+from polyrank.index_builder.scale.updated_part import UpdatedPart
+from polyrank.index_builder.store.update_log import UpdateLog
 from polyrank.model.errors import RankingError, Shortage, VectorsDamaged, shortage_in
 from polyrank.model.representations import Representations
 from polyrank.model.search.scan import Query, prepare
@@ -36,7 +41,6 @@ from polyrank.service.scale.calls import (
     PartQuery,
     PartStored,
     Reply,
-    Rows,
     Wanted,
 )
 
@@ -45,11 +49,57 @@ class _Gone(Exception):  # what happened, not what went wrong
     """The shard does not hold the part of the set."""
 
 
+class _Behind(Exception):  # likewise
+    """The set's log does not reach the revision that was asked for."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Part(Searchable):
-    """A part that is held, ready to be searched."""
+    """A part at a revision, ready to be searched.
 
-    order: Rows
+    Attributes:
+        updated: the part at the latest revision that the shard knows of.
+    """
+
+    updated: UpdatedPart
+
+
+class _Held:
+    """A part that is held, and the log of its set. Several threads may call its methods."""
+
+    def __init__(self, part: _Part, log: UpdateLog) -> None:
+        self._latest, self._log = part, log
+        self._reading = threading.Lock()
+
+    @property
+    def search_status(self) -> SearchStatus:
+        """How candidates are found."""
+        return self._latest.search_status
+
+    def at(self, revision: int) -> _Part:
+        """Return the part at a revision of its set.
+
+        Raises:
+            _Behind: the log does not reach it.
+            GenerationCorrupt: the log is damaged.
+        """
+        if self._latest.updated.revision < revision:
+            self.catch_up()
+        latest = self._latest
+        if latest.updated.revision < revision:
+            raise _Behind(f"the shard does not see update {revision} in the store; it sees {latest.updated.revision}")
+        return replace(latest, snapshot=latest.updated.snapshot.at(revision))
+
+    def catch_up(self) -> None:
+        """Read the updates that were written since; raises GenerationCorrupt where the log is damaged."""
+        with self._reading:
+            updates = list(self._log.read())
+            try:
+                updated = self._latest.updated.updated(updates)
+            except BaseException:
+                self._log.unread()
+                raise
+            self._latest = replace(self._latest, snapshot=updated.snapshot, updated=updated)
 
 
 class Body:
@@ -62,7 +112,7 @@ class Body:
 
     def __init__(self, root: str, threads: int | None = None) -> None:
         self._root, self._threads = Path(root), threads
-        self._held: dict[Holding, _Part] = {}
+        self._held: dict[Holding, _Held] = {}
         self._preparing, self._changing = threading.Lock(), threading.Lock()
         self._budget = RetrievalBudget()
         self._methods: dict[str, Callable[..., Any]] = {
@@ -75,13 +125,15 @@ class Body:
             return Reply(self._methods[method](*arguments))
         except _Gone:
             return Reply(None, "the shard does not hold this part of the set", "gone")
+        except _Behind as error:
+            return Reply(None, str(error), "behind")
         except VectorsDamaged as error:
             return Reply(None, str(error), "damaged")
         except (RankingError, OSError, MemoryError) as error:
             return Reply(None, str(error) or type(error).__name__, "refused" if shortage_in(error) is None else SHORT)
 
     def prepare(self, holding: Holding) -> SearchStatus:
-        """Open a part and check its every byte, then search it once, unless it is held already.
+        """Open a part and check its every byte, read its updates, then search it once, unless it is held already.
 
         Returns how it finds candidates.
 
@@ -92,44 +144,50 @@ class Body:
             Shortage: this machine lacks something for that, or the store.
         """
         with self._preparing:
-            part = self._held.get(holding)
-            if part is None:
-                part = self._opened(holding)
+            held = self._held.get(holding)
+            if held is None:
+                held = self._opened(holding)
                 with self._changing:
-                    self._held = {**self._held, holding: part}
-            return part.search_status
+                    self._held = {**self._held, holding: held}
+            return held.search_status
 
-    def _opened(self, holding: Holding) -> _Part:
+    def _opened(self, holding: Holding) -> _Held:
         if not self._root.is_dir():
             raise Shortage(f"there is no {self._root} on the shard's machine; mount the store there")
         store = SetStore(self._root)
-        named = next((each for each in store.read(holding.set_id).parts if each.name == holding.part), None)
+        made = store.read(holding.set_id)
+        named = next((each for each in made.parts if each.name == holding.part), None)
         if named is None:
             raise GenerationNotFound(f"set {holding.set_id} has no part {holding.part}")
         generation = store.open(named)
         try:
-            part = self._searchable(generation)
+            part = self._searchable(UpdatedPart.of(made, named, generation))
+            held = _Held(part, store.updates.of(made))
+            held.catch_up()
             codes = np.asarray(generation.embeddings.gather(np.zeros(1, np.int64)), np.float32)
             part.scan.top_k([Query(codes, 1)])
         except BaseException:
             generation.close()
             raise
-        return part
+        return held
 
-    def _searchable(self, generation: Generation) -> _Part:
-        assert generation.order is not None, "`SetStore.open` refuses a part without it"
+    def _searchable(self, updated: UpdatedPart) -> _Part:
+        generation = updated.snapshot.generation
         vectors = MatrixVectors(generation, lambda *_: None)
         with runs_here(generation.manifest):
             scan = prepare(vectors.matrix(), "cpu", with_bytes=generation.index is None)
-        return _Part(Snapshot.of(generation), vectors, scan, generation.order)
+        return _Part(updated.snapshot, vectors, scan, updated)
 
     def drop(self, set_id: str) -> None:
         """Let go of the parts of a set; searches in progress end on them."""
         with self._changing:
-            self._held = {holding: part for holding, part in self._held.items() if holding.set_id != set_id}
+            self._held = {holding: held for holding, held in self._held.items() if holding.set_id != set_id}
 
     def held(self) -> list[Holding]:
-        """What is ready to be searched."""
+        """What is ready to be searched; reads the logs, so that requests seldom find much to read."""
+        for held in self._held.values():
+            with suppress(RankingError, OSError):  # a request that needs what cannot be read says so
+                held.catch_up()
         return list(self._held)
 
     def search(self, holding: Holding, queries: Sequence[PartQuery], left_s: Sequence[float]) -> list[PartFound]:
@@ -140,28 +198,29 @@ class Body:
             queries: what to find.
             left_s: how much time each has left. Where an index is searched, it bounds how many candidates it finds.
         """
-        part, now = self._part(holding), time.monotonic()
+        held, now = self._part(holding), time.monotonic()
         asked = [
-            PartQuery(replace(query.request, deadline=now + left), query.codes)
+            (held.at(query.revision), query._replace(request=replace(query.request, deadline=now + left)))
             for query, left in zip(queries, left_s, strict=True)
         ]
         # An index is searched for one after the other anyway, and each has the time that those before it have left.
-        passes = [asked] if part.scans_all else [[query] for query in asked]
-        return [found for together in passes for found in self._found(part, together)]
+        passes = [asked] if all(part.scans_all for part, _ in asked) else [[pair] for pair in asked]
+        return [found for together in passes for found in self._found(together)]
 
-    def _found(self, part: _Part, queries: Sequence[PartQuery]) -> Iterator[PartFound]:
-        """Find the best for queries, whose deadlines are on this machine's clock."""
+    def _found(self, asked: Sequence[tuple[_Part, PartQuery]]) -> Iterator[PartFound]:
+        """Find the best for queries, each in the part at its revision; deadlines are on this machine's clock."""
         searches = []
-        for query in queries:
+        for part, query in asked:
             affordable = self._budget.affordable(part, query.request)
             read = retrieval.read_words(part, affordable)
             searches.append(PoolSearch(part, affordable, query.codes, Timings(), read))
-        for search, query, among in zip(searches, queries, retrieval.search(searches, self._threads), strict=True):
+        found = retrieval.search(searches, self._threads)
+        for search, (part, query), among in zip(searches, asked, found, strict=True):
             best = retrieval.best_of(search, among)
             if among.plan in ("index", "selector"):
                 self._budget.learn(search.request, search.timings.total())
             yield PartFound(
-                order=part.order[best.rows],
+                order=part.updated.order(best.rows),
                 rows=best.rows,
                 scores=best.scores,
                 lexical=best.lexical,
@@ -173,7 +232,7 @@ class Body:
 
     def stored(self, holding: Holding, wanted: Wanted) -> PartStored:
         """Return what is stored of candidates, by their rows or their ids."""
-        part = self._part(holding)
+        part = self._part(holding).at(wanted.revision)
         if wanted.rows is None:
             found = part.snapshot.rows(wanted.ids)
             positions = np.flatnonzero(found >= 0)
@@ -187,11 +246,11 @@ class Body:
         candidates = part.snapshot.candidates(rows) if wanted.with_candidates else []
         return PartStored(positions, candidates, made, words, part.longest)
 
-    def _part(self, holding: Holding) -> _Part:
-        part = self._held.get(holding)
-        if part is None:
+    def _part(self, holding: Holding) -> _Held:
+        held = self._held.get(holding)
+        if held is None:
             raise _Gone
-        return part
+        return held
 
 
 class Desk:

@@ -25,10 +25,17 @@ class Holding(NamedTuple):
 
 
 class PartQuery(NamedTuple):
-    """What one request looks for: its request, without a deadline, and its context vectors (M, D)."""
+    """What one request looks for.
+
+    Attributes:
+        request: without a deadline.
+        codes: the context vectors, (M, D).
+        revision: at which the part is searched.
+    """
 
     request: RankRequest
     codes: NDArray[np.float32]
+    revision: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,10 +78,12 @@ class Wanted(NamedTuple):
     """Which candidates of a part are asked for, and what of them.
 
     Attributes:
+        revision: at which the part is looked at.
         rows: in the part; None: `ids` say which.
         conversation: also tell what words say after it.
     """
 
+    revision: int
     rows: Rows | None
     ids: tuple[str, ...] = ()
     with_candidates: bool = True
@@ -90,7 +99,8 @@ class Reply(NamedTuple):
     Attributes:
         value: what the method returned; None after an error.
         error: why there is none; None: there is.
-        kind: "gone": the shard does not hold the part. LATE: the time was over before its turn. "damaged": a stored
+        kind: "gone": the shard does not hold the part. "behind": the set's log, as its machine sees it, does not reach
+            the revision asked for. LATE: the time was over before its turn. "damaged": a stored
             vector gave a score that cannot be. LOST: the shard was not reached. SHORT: its machine lacks something.
             "refused": any other error. Empty: there was none.
     """

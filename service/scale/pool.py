@@ -11,13 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.scale.sets import PartSet, PoolPart
 from polyrank.index_builder.scale.slots import slots_of
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.caching.redis_server import Budget
 from polyrank.service.errors import DeadlineExceeded
-from polyrank.service.ranking.parts import Known, PoolFetched, PoolFound, most_of, shards_missing, share_without
+from polyrank.service.ranking.parts import (
+    Known,
+    PoolFetched,
+    PoolFound,
+    SetServing,
+    most_of,
+    shards_missing,
+    share_without,
+)
 from polyrank.service.ranking.stages import ANSWER_SECONDS
 from polyrank.service.ranking.values import RankRequest
 from polyrank.service.scale.asking import Asking, PartMissing
@@ -105,33 +112,34 @@ class Pool:
         known = [*self._shared.items()]  # a copy: the event loop may add to it meanwhile
         self._shared = {holding: each for holding, each in known if holding.set_id != set_id}
 
-    def searched(self, made: PartSet, missing: Collection[int]) -> float:
+    def searched(self, serving: SetServing, missing: Collection[int]) -> float:
         """See `PoolParts.searched`."""
-        share = share_without(made, missing)
-        if missing and (share < self._min_searched or len(missing) == len(made.parts)):
-            raise shards_missing(made, missing)
+        share = share_without(serving, missing)
+        if missing and (share < self._min_searched or len(missing) == len(serving.made.parts)):
+            raise shards_missing(serving, missing)
         return share
 
-    async def search(self, made: PartSet, request: RankRequest, codes: NDArray[np.float32]) -> PoolFound:
+    async def search(self, serving: SetServing, request: RankRequest, codes: NDArray[np.float32]) -> PoolFound:
         """See `PoolParts.search`."""
         deadline = most_of(request.deadline)
-        query = PartQuery(replace(request, deadline=math.inf, budget=Budget()), codes)
-        found = await self._of_each(
-            range(len(made.parts)), lambda part: self._of(made, made.parts[part]).search(query, deadline)
-        )
+        asked = replace(request, deadline=math.inf, budget=Budget())
+        query, parts = PartQuery(asked, codes, serving.snapshot.revision), range(len(serving.made.parts))
+        found = await self._of_each(parts, lambda part: self._of(serving, part).search(query, deadline))
         if not found and time.monotonic() >= deadline:
             raise DeadlineExceeded("before a shard answered")
-        missing = [part for part in range(len(made.parts)) if part not in found]
-        self._watch.observe_searched(self.searched(made, missing))
+        missing = [part for part in parts if part not in found]
+        self._watch.observe_searched(self.searched(serving, missing))
         return merged(found, request.depth, missing)
 
-    async def fetch(self, made: PartSet, places: NDArray[np.int64], with_vectors: bool, deadline: float) -> PoolFetched:
+    async def fetch(
+        self, serving: SetServing, places: NDArray[np.int64], with_vectors: bool, deadline: float
+    ) -> PoolFetched:
         """See `PoolParts.fetch`."""
         of_part = {part: np.flatnonzero(places[:, 0] == part) for part in np.unique(places[:, 0]).tolist()}
 
         async def stored(part: int) -> PartStored:
-            wanted = Wanted(places[of_part[part], 1], (), not with_vectors, with_vectors)
-            return await self._stored(made, part, wanted, deadline)
+            wanted = Wanted(serving.snapshot.revision, places[of_part[part], 1], (), not with_vectors, with_vectors)
+            return await self._stored(serving, part, wanted, deadline)
 
         found = await self._of_each(of_part, stored)
         positions = np.concatenate([np.empty(0, np.int64), *(of_part[part] for part in found)])
@@ -139,44 +147,45 @@ class Pool:
         return PoolFetched(positions[order], _candidates(found, order), _made(found, order))
 
     async def known(
-        self, made: PartSet, ids: Sequence[str], conversation: Conversation | None, deadline: float
+        self, serving: SetServing, ids: Sequence[str], conversation: Conversation | None, deadline: float
     ) -> Known:
         """See `PoolParts.known`."""
-        ends = np.array([part.end_slot for part in made.parts])
+        ends = np.array([part.end_slot for part in serving.made.parts])
         parts = np.searchsorted(ends, slots_of(ids), side="right")
         of_part = {part: np.flatnonzero(parts == part) for part in np.unique(parts).tolist()}
 
         async def stored(part: int) -> PartStored:
             asked = tuple(ids[at] for at in of_part[part].tolist())
-            return await self._stored(made, part, Wanted(None, asked, True, True, conversation), deadline)
+            wanted = Wanted(serving.snapshot.revision, None, asked, True, True, conversation)
+            return await self._stored(serving, part, wanted, deadline)
 
         found = await self._of_each(of_part, stored)
         missing = [part for part in of_part if part not in found]
-        self.searched(made, missing)
+        self.searched(serving, missing)
         positions = np.concatenate(
             [np.empty(0, np.int64), *(of_part[part][each.positions] for part, each in found.items())]
         )
         if missing and not len(positions):
-            raise shards_missing(made, missing)
+            raise shards_missing(serving, missing)
         order = np.argsort(positions)
         words = [each.words for each in found.values() if each.words is not None]
         return Known(
             positions[order],
             _candidates(found, order),
-            _made(found, order) or Representations.none(made.dim, made.late),
+            _made(found, order) or Representations.none(serving.made.dim, serving.made.late),
             np.concatenate(words)[order] if words else None,
             max((each.longest for each in found.values()), default=0.0),
             frozenset(missing),
         )
 
-    async def _stored(self, made: PartSet, part: int, wanted: Wanted, deadline: float) -> PartStored:
-        holding = Holding(made.id, made.parts[part].name)
+    async def _stored(self, serving: SetServing, part: int, wanted: Wanted, deadline: float) -> PartStored:
+        holding = Holding(serving.made.id, serving.made.parts[part].name)
         end = deadline - ANSWER_SECONDS
         stored: PartStored = await self._asking.ask(holding.part, "stored", lambda: (holding, wanted), end)
         return stored
 
-    def _of(self, made: PartSet, part: PoolPart) -> _Shared:
-        holding = Holding(made.id, part.name)
+    def _of(self, serving: SetServing, part: int) -> _Shared:
+        holding = Holding(serving.made.id, serving.made.parts[part].name)
         return self._shared.setdefault(holding, _Shared(self._asking, holding))
 
     async def _of_each(self, parts: Iterable[int], ask: Callable[[int], Any]) -> dict[int, Any]:

@@ -13,16 +13,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound, StoreBusy
+from polyrank.index_builder.scale.membership import Membership
 from polyrank.index_builder.scale.sets import PartSet, SetStore
 from polyrank.index_builder.store.generation import MODEL_DIRECTORY
 from polyrank.index_builder.store.words import evidence_of, open_words
+from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.errors import CheckpointInvalid, RankingError, Shortage, shortage_in
 from polyrank.model.inference.names import Runner
 from polyrank.service.errors import NotReady
 from polyrank.service.live.serving import Opener, SearchStatus, runs_here
 from polyrank.service.live.switching import kind_of_refusal
+from polyrank.service.live.taking_over import TakingOver
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.parts import SetFacts, SetServing, SetSnapshot
 from polyrank.service.scale.calls import LOST, SHORT, Holding
@@ -43,7 +47,7 @@ class _Old:
     drop_at: float
 
 
-class SetLive:
+class SetLive(TakingOver[SetServing]):
     """Holds what is served, as `Live` does; the methods that load or look wait for shards: call them on a thread.
 
     Args:
@@ -68,8 +72,7 @@ class SetLive:
         metrics: Metrics,
         longest_s: float,
     ) -> None:
-        self.current: SetServing | None = None
-        self.refused: dict[str, str] = {}
+        super().__init__(store.ids)
         self._store, self._opener, self._replicas = store, opener, replicas
         self._pool, self._metrics, self._longest_s = pool, metrics, longest_s
         self._old: list[_Old] = []
@@ -137,7 +140,7 @@ class SetLive:
         with self._switching, self._switch_counted(set_id):
             loaded = self._loaded(set_id)
             with self._dropped_on_failure(set_id):
-                self._store.make_active(set_id)
+                self._store.make_active(loaded.made, partial(encode_texts, loaded.ranker))
             return self._serve_active(loaded)
 
     def rollback(self) -> SetServing:
@@ -150,7 +153,7 @@ class SetLive:
                 with self._switch_counted(history[-1]):
                     loaded = self._loaded(history[-1])
                     with self._dropped_on_failure(history[-1]):
-                        if self._store.go_back(history[-1]):
+                        if self._store.go_back(loaded.made):
                             return self._serve_active(loaded)
                 self._drop_unneeded(history[-1])
 
@@ -169,7 +172,8 @@ class SetLive:
 
     def close(self) -> None:
         """End all shards."""
-        self.current = None
+        with self._replacing:
+            self.current = None
         self._replicas.close()
 
     # The way of a switch.
@@ -177,6 +181,7 @@ class SetLive:
     def _loaded(self, set_id: str) -> SetServing:
         """Prepare a set on its shards, and load its model; nothing is held of it if that fails."""
         made = self._store.read(set_id)
+        self._store.check_updates(made)
         with self._dropped_on_failure(set_id):
             status = self._prepared(made)
             return self._opened(made, status)
@@ -211,26 +216,32 @@ class SetLive:
             words = open_words(directory, evidence, first.count) if evidence else None
         except (OSError, ValueError, CheckpointInvalid) as error:
             raise shortage_in(error) or GenerationCorrupt(made.id, f"part {first.name}: {error}") from error
-        return SetServing(
+        members = Membership(self._store, made)
+        serving = SetServing(
             made=made,
             generation=SetFacts(made.id, manifest, words),
-            snapshot=SetSnapshot(made.count),
+            snapshot=SetSnapshot(made.revision, 0, members.counts()),
+            log=self._store.updates.of(made),
+            members=members,
             ranker=ranker,
             parts=self._pool,
             texts=self._opener.texts(manifest, ranker),
             search_status=status,
             loaded_at=time.time(),
         )
+        return serving.caught_up()
 
     def _serve(self, loaded: SetServing) -> SetServing:
-        before, self.current = self.current, loaded
+        with self._replacing:
+            before = self.current
+            self.current = loaded = loaded.caught_up()  # with the updates written when it became the active one
         if before is not None and before.made.id != loaded.made.id:
             self._old.append(_Old(before.made.id, time.monotonic() + self._longest_s + SPARE_SECONDS))
         self._old = [each for each in self._old if each.set_id != loaded.made.id]
         manifest, ranker = loaded.generation.manifest, loaded.ranker
         self.refused = {each: why for each, why in self.refused.items() if each != loaded.made.id}
         self._metrics.show_generation(manifest.id, ranker.fingerprint, manifest.format_version, loaded.loaded_at)
-        self._metrics.show_snapshot(0, loaded.snapshot.count, 0)
+        self._show_snapshot(loaded)
         self._metrics.show_scan(loaded.search_status.kind, loaded.search_status.fallback)
         runner = Runner(ranker.backend, ranker.precision)
         self._metrics.show_model("ranker", manifest.model.name, ranker.architecture, ranker.fingerprint, runner)
@@ -239,6 +250,9 @@ class SetLive:
         fields = {"set": manifest.id, "candidates": loaded.snapshot.count, "parts": len(loaded.made.parts)}
         log.info("serving", extra={"fields": {**fields, "scan": loaded.search_status.kind}})
         return loaded
+
+    def _show_snapshot(self, serving: SetServing) -> None:
+        self._metrics.show_snapshot(serving.snapshot.revision, serving.snapshot.count, serving.snapshot.changes)
 
     def _serve_active(self, loaded: SetServing) -> SetServing:
         seen = loaded.made.id, self._store.stamp()

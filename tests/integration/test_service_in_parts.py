@@ -1,5 +1,6 @@
 """A server over a pool that is cut into parts, with shards in the test's process: routes, and what is refused."""
 
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -162,11 +163,8 @@ def test_sets_are_shown_and_switched(client: TestClient, made: tuple[Path, PartS
 @pytest.mark.parametrize(
     ("method", "path", "body", "what"),
     [
-        ("PUT", "/index/candidates", {"candidates": [{"id": "a", "text": "b"}]}, "adding candidates"),
-        ("POST", "/index/candidates/delete", {"ids": ["c1"]}, "removing candidates"),
         ("GET", "/index/candidates", None, "listing candidates"),
         ("POST", "/index", {"candidates": [{"text": "w1"}]}, "a rebuild by the server"),
-        ("POST", "/index/compact", None, "a compaction"),
         ("POST", "/index/trial", {"generation": "x"}, "a trial"),
         ("POST", "/rank", {"context": "w1", "generation": "trial"}, "a trial"),
     ],
@@ -180,7 +178,113 @@ def test_what_is_not_done_is_refused_by_name(
     assert response.json()["detail"].startswith(f"{what} is not possible where the pool is cut into parts; ")
 
 
-def test_there_are_no_jobs_and_no_updates(client: TestClient) -> None:
+@pytest.fixture
+def updated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[TestClient, TestClient, LocalShards]]:
+    """A server over parts and one over the whole pool, of stores of their own; and the shards of the first."""
+    build_store(tmp_path / "whole", POOL, ranker=RANKER)
+    build_parts(RANKER, POOL, tmp_path / "parts", 3, BuildOptions(index="exact"))
+    local = LocalShards(tmp_path / "parts")
+    monkeypatch.setattr(settings_module, "why_unusable", lambda _: None)
+    monkeypatch.setattr(resources, "connected", nullcontext)
+    monkeypatch.setattr(resources, "RayShards", lambda *_: local)
+    cut = Settings(store=tmp_path / "parts", cluster="auto", reranker="cross", result_cache_ttl_s=60, compact_after=100)
+    with (
+        TestClient(create_app(Settings(store=tmp_path / "whole", reranker="cross"), load, load)) as whole,
+        TestClient(create_app(cut, load, load)) as client,
+    ):
+        yield client, whole, local
+
+
+def both_answer(client: TestClient, whole: TestClient, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Send a request to both, and compare all but the ids."""
+    one, other = (each.request(method, path, json=body) for each in (client, whole))
+    assert one.status_code == other.status_code == 200, one.text
+    told = [{name: value for name, value in each.json().items() if name != "generation"} for each in (one, other)]
+    assert told[0] == told[1]
+    return told[0]
+
+
+def compacted(client: TestClient) -> str:
+    """Compact, and return the id of the set that is served then."""
+    job = client.post("/index/compact")
+    assert job.status_code == 202, job.text
+    deadline = time.monotonic() + 60
+    while (record := client.get(job.headers["location"]).json())["state"] not in ("succeeded", "failed"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert (record["state"], record["error"]) == ("succeeded", None)
+    return str(record["generation"])
+
+
+def test_updates_and_a_compaction_as_on_one_machine(updated: tuple[TestClient, TestClient, LocalShards]) -> None:
+    client, whole, _ = updated
+    rows = [{"id": f"new {n}", "text": f"w{n} w1", "metadata": {"lang": "en", "n": n}} for n in range(9)]
+    again = [{"id": "c3", "text": POOL[3].text, "metadata": {"lang": "xx"}}, {"id": "c4", "text": "w1 w2 ord-3"}]
+    assert both_answer(client, whole, "PUT", "/index/candidates", {"candidates": rows})["revision"] == 1
+    assert both_answer(client, whole, "PUT", "/index/candidates", {"candidates": again})["revision"] == 2
+    gone = both_answer(client, whole, "POST", "/index/candidates/delete", {"ids": ["c1", "new 2", "none", "c1"]})
+    assert (gone["revision"], gone["deleted"], gone["missing_ids"]) == (3, 2, ["none"])
+
+    def same() -> None:
+        for body in BODIES:
+            one, other = (each.post("/rank", json={**body, "min_revision": 3}).json() for each in (client, whole))
+            assert told(client, "/rank", body) == told(whole, "/rank", body)
+            assert one["revision"] == other["revision"] == 3
+        assert client.get("/index/candidates/c3").json()["metadata"] == {"lang": "xx"}
+        assert client.get("/index/candidates/new 2").status_code == 404
+
+    same()
+    active, there = (each.get("/index").json()["active"] for each in (client, whole))
+    for name in ("count", "revision", "added", "removed"):
+        assert active[name] == there[name], name
+    assert "polyrank_index_revision 3.0" in client.get("/metrics").text
+    before = active["id"]
+    assert compacted(client) == client.get("/info").json()["generation"] != before
+    same()
+    assert client.get("/index").json()["active"]["added"] == 0
+    assert client.post("/index/compact").json()["type"].endswith("nothing-to-compact")
+    more = {"candidates": [{"id": "late", "text": "w1 w2 w3"}]}
+    assert client.put("/index/candidates", json=more).json()["revision"] == 4
+
+
+def test_many_updates_are_compacted_without_being_asked(updated: tuple[TestClient, TestClient, LocalShards]) -> None:
+    client, whole, _ = updated
+    before = client.get("/info").json()["generation"]
+    for rows in ([{"id": f"new {n}", "text": f"w{n} w1"} for n in range(101)], [{"text": "w1"}]):
+        both_answer(client, whole, "PUT", "/index/candidates", {"candidates": rows})
+    deadline = time.monotonic() + 60
+    while client.get("/info").json()["generation"] == before:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    active = client.get("/index").json()["active"]
+    assert (active["count"], active["added"], active["revision"]) == (len(POOL) + 102, 0, 2)
+    for body in BODIES:
+        assert told(client, "/rank", body) == told(whole, "/rank", body)
+
+
+def test_an_answer_is_kept_for_its_revision_only(updated: tuple[TestClient, TestClient, LocalShards]) -> None:
+    client, _, _ = updated
+    body = {"context": "w1 w2", "top_k": 3}
+    assert [client.post("/rank", json=body).headers["x-cache"] for _ in range(2)] == ["miss", "hit"]
+    client.put("/index/candidates", json={"candidates": [{"id": "best", "text": "w1 w2"}]})
+    answer = client.post("/rank", json=body)
+    assert answer.headers["x-cache"] == "miss"
+    assert "best" in [each["id"] for each in answer.json()["results"]]
+
+
+def test_an_update_needs_no_shard(updated: tuple[TestClient, TestClient, LocalShards]) -> None:
+    client, whole, local = updated
+    for replica in local.replicas.values():
+        replica.lost = True
+    rows = {"candidates": [{"id": "c3", "text": POOL[3].text}, {"id": "new", "text": "w1 w2"}]}
+    both_answer(client, whole, "PUT", "/index/candidates", rows)
+    both_answer(client, whole, "POST", "/index/candidates/delete", {"ids": ["c5", "none"]})
+    assert client.get("/index").json()["active"]["count"] == len(POOL)
+    for replica in local.replicas.values():
+        replica.lost = False
+
+
+def test_there_are_no_jobs_and_no_updates_yet(client: TestClient) -> None:
     assert client.get("/index/jobs").json() == {"jobs": []}
     assert client.get("/index/jobs/none").status_code == client.post("/index/jobs/none/cancel").status_code == 404
     assert client.post("/index/trial/end").status_code == 200

@@ -282,7 +282,11 @@ async def _nothing() -> None:
 def test_what_was_read_before_the_end_is_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the reading of a dead builder's record and the look at what runs, its end may have been written down."""
     jobs = Jobs(
-        Settings(store=tmp_path), lambda _: Runner("torch", "float32"), on_success=_nothing, on_end=lambda _: None
+        Settings(store=tmp_path),
+        GenerationStore(tmp_path),
+        lambda _: Runner("torch", "float32"),
+        on_success=_nothing,
+        on_end=lambda _: None,
     )
     store = JobStore(tmp_path)
     record = store.create(JobRequest(pool=("a.jsonl",)))

@@ -90,6 +90,7 @@ def test_updates_are_those_of_a_dictionary_and_the_past_stays(generation, encode
     model, snapshot = {each.id: each for each in BUILT}, Snapshot.of(generation)
     past: list[tuple[Snapshot, dict[str, Candidate], int]] = [(snapshot, dict(model), 0)]
     waiting: list[Update] = []
+    models = [dict(model)]
     for revision, ((upserts, deletes), cut) in enumerate(zip(changes, cuts, strict=False), start=1):
         candidates = [Candidate(each, text, metadata) for each, (text, metadata) in upserts.items()]
         stored = rounded_all(encoder.of([each.text for each in candidates]), "float16")
@@ -97,9 +98,14 @@ def test_updates_are_those_of_a_dictionary_and_the_past_stays(generation, encode
         for each in (*deletes, *upserts):
             model.pop(each, None)
         model.update((each.id, each) for each in candidates)
+        models.append(dict(model))
         if cut:  # several at once, or one by one
             snapshot, waiting = snapshot.updated(waiting), []
             past.append((snapshot, dict(model), revision))
     for at in reversed(past):  # the latest first: what is looked at must not help what is looked at later
         snapshot, *rest = at
         assert_is(snapshot, encoder, *rest)
+    latest = past[-1][0]
+    for revision in range(latest.revision + 1):  # also those that came with others
+        assert_is(latest.at(revision), encoder, models[revision], revision)
+    assert latest.at(latest.revision + 1) is latest

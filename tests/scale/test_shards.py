@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -116,6 +117,56 @@ def test_a_lost_part_is_missing_from_the_answers_which_say_so(stores: Stores, cl
         until(
             lambda: said(server.answer(BODIES[0])) == stores.expected[stores.sets["c"].id][0], "answers are whole again"
         )
+
+
+def test_acknowledged_updates_outlive_killed_shards_and_a_restarted_server(
+    stores: Stores, cluster: Cluster, tmp_path: Path
+) -> None:
+    root = tmp_path / "store"
+    shutil.copytree(stores.parts, root)
+    options = ["--store", root, "--cluster", cluster.address, "--shard-replicas", 2]
+    others = {each.pid for each in cluster.actors("ShardActor")}
+    acknowledged: list[int] = []
+    log = tmp_path / "log"
+
+    def found(server: Server, number: int, revision: int) -> None:
+        text = f"w1 ord-{number} w{number}"
+        answer = server.answer({"context": text, "top_k": 3, "exact": True, "min_revision": revision})
+        assert answer["revision"] >= revision
+        assert answer["degraded"] == [], log.read_text()[-6000:]
+        body = {"context": text, "candidates": [{"id": f"new {number}"}], "min_revision": revision}
+        assert [each["text"] for each in server.answer(body)["results"]] == [text]
+
+    def update(server: Server, number: int) -> None:
+        row = {"id": f"new {number}", "text": f"w1 ord-{number} w{number}", "metadata": {"n": number}}
+        told = server.client.put("/index/candidates", json={"candidates": [row]})
+        assert told.status_code == 200, told.text
+        acknowledged.append(told.json()["revision"])
+        found(server, number, acknowledged[-1])
+
+    with serving(cluster.environment, tmp_path / "log", *options) as server:
+        with asked_all_the_time(server) as answers:
+            for number in range(10):
+                update(server, number)
+            until(lambda: server.metric("set_ready") == [2.0] * PARTS, "both replicas of every part are ready")
+            [victim, *_] = [each for each in cluster.actors("ShardActor") if each.pid not in others]
+            victim.kill()
+            for number in range(10, 20):
+                update(server, number)
+            until(lambda: server.metric("set_ready") == [2.0] * PARTS, "it comes back, and reads its updates")
+            job = server.client.post("/index/compact").headers["location"]
+            for number in range(20, 25):
+                update(server, number)
+            until(lambda: server.client.get(job).json()["state"] in ("succeeded", "failed"), "the compaction ends")
+            assert server.client.get(job).json()["error"] is None
+            for number in range(25):
+                found(server, number, acknowledged[-1])
+        assert answers
+        assert acknowledged == list(range(1, 26))
+    with serving(cluster.environment, tmp_path / "log again", *options) as server:
+        for number in range(25):
+            found(server, number, acknowledged[-1])
+        assert server.client.get("/index").json()["active"]["count"] == len(POOL) + 25
 
 
 def test_encoders_build_the_parts_that_this_process_builds(stores: Stores, cluster: Cluster, tmp_path: Path) -> None:

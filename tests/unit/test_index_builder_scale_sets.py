@@ -167,6 +167,9 @@ def test_a_generation_that_took_the_place_of_another_is_refused(tmp_path: Path) 
         {"parts": lambda parts: [replace(parts[0], count=0), *parts[1:]]},
         {"parts": lambda parts: [replace(parts[0], generation="../elsewhere"), *parts[1:]]},
         {"id": "20261121T013000123456-1a2b3c4d"},
+        {"revision": -1},
+        {"order_end": len(POOL) - 1},
+        {"order_end": None},
     ],
 )
 def test_a_set_that_cannot_be_is_refused(tmp_path: Path, change: dict[str, object]) -> None:

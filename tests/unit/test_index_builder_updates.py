@@ -29,6 +29,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.locks import is_locked, locked
 from polyrank.index_builder.store.manifest import Manifest
 from polyrank.index_builder.store.pointer import Pointer
+from polyrank.index_builder.store.switch import Switch
 from polyrank.index_builder.store.update_log import Update, UpdateLog
 from polyrank.index_builder.store.updates import MissedUpdates, UpdateLogs
 from polyrank.index_builder.vectors.codec import DTYPES, rounded_all
@@ -390,7 +391,7 @@ def test_a_crash_at_any_step_of_a_rollback_loses_nothing(store: Store, monkeypat
 
 def _crash(patch: pytest.MonkeyPatch, step: str, after: bool) -> None:
     """Let a step of a switch be the last thing that happens, or the first that does not."""
-    owners = {"write": MissedUpdates, "raise_floor": UpdateLog, "_mark_active": GenerationStore}
+    owners = {"write": MissedUpdates, "raise_floor": UpdateLog, "_mark_active": Switch}
     owner: type = owners.get(step, Pointer)
     original = getattr(owner, step)
 

@@ -63,11 +63,12 @@ def test_what_is_not_cut_is_refused_with_what_to_do(capsys: Capture, store: Path
 
 def test_what_needs_a_whole_store_says_so(capsys: Capture, store: Path) -> None:
     cut(store)
-    for command in (["store", "compact", "--store", store], ["rank", "--store", store, "hello"]):
-        assert "is cut into parts" in call(capsys, *command).failure()
+    assert "is cut into parts" in call(capsys, "rank", "--store", store, "hello").failure()
+    for action in ("compact", "gc"):
+        refused = call(capsys, "store", action, "--store", store, "--redis", "redis://localhost").failure(2)
+        assert "--redis: the vectors of parts" in refused
     collecting = ["store", "gc", "--store", store]
     assert "--keep must be at least 1" in call(capsys, *collecting, "--keep", "0").failure(2)
-    assert "--redis: the vectors of parts" in call(capsys, *collecting, "--redis", "redis://localhost").failure(2)
 
 
 def test_a_pool_is_built_into_parts(capsys: Capture, store: Path, tmp_path: Path) -> None:

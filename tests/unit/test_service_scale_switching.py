@@ -146,7 +146,7 @@ def test_a_switch_back_that_fails_leaves_requests_the_set_that_they_began_with(
     before, second = served.serving, cut(tmp_path, "n", activate=False)
     served.live.activate(second.id)
 
-    def busy(_: str) -> None:
+    def busy(*_: object) -> None:
         raise StoreBusy(tmp_path / "pointer.lock", "another process")
 
     monkeypatch.setattr(served.store, "make_active", busy)

@@ -1,10 +1,12 @@
 """`polyrank shards`: the sets of a store that is cut into parts, and cutting it into another number of parts."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationError
+from polyrank.service.cli.models import encoded_by
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 
 if TYPE_CHECKING:
@@ -88,7 +90,11 @@ def verify(store: "SetStore", arguments: argparse.Namespace) -> int:
 
 def activate(store: "SetStore", arguments: argparse.Namespace) -> int:
     """Make a set the active one."""
-    store.activate(arguments.generation)
+    from polyrank.index_builder.store.generation import MODEL_DIRECTORY
+
+    part = store.read(arguments.generation).parts[0]
+    directory = store.part(part.slots).path(part.generation) / MODEL_DIRECTORY
+    store.activate(arguments.generation, encoded_by(directory))
     print_result(arguments, {"current": arguments.generation}, f"{arguments.generation} is active")
     return 0
 
@@ -97,6 +103,23 @@ def rollback(store: "SetStore", arguments: argparse.Namespace) -> int:
     """Go back to the set that was active before."""
     current = store.rollback()
     print_result(arguments, {"current": current}, f"{current} is active")
+    return 0
+
+
+def compact(store: "SetStore", arguments: argparse.Namespace) -> int:
+    """Build the parts anew that updates have changed."""
+    if arguments.redis:
+        raise UsageError("--redis: the vectors of parts are not copied into Redis; leave it out")
+    from polyrank.index_builder.scale.compacting import compact_parts
+
+    with Progress("candidates") as progress:
+        result = compact_parts(store.root, progress=progress)
+    for note in result.notes:
+        print(note, file=sys.stderr)
+    made, anew = result.made, len(result.built)
+    facts = {"current": made.id, "count": made.count, "parts": anew, "seconds": round(result.seconds, 3)}
+    line = f"{made.id} is active: {made.count} candidates, {anew} parts built anew in {result.seconds:.1f} s"
+    print_result(arguments, facts, line)
     return 0
 
 
@@ -118,16 +141,31 @@ def _facts(store: "SetStore", set_id: str, current: str | None) -> dict[str, Any
         read = store.read(set_id)
     except GenerationError as error:
         return {**row, "error": str(error)}
-    return {**row, **_described(read), "parts": [_part(store, part) for part in read.parts]}
+    return {**row, **_described(store, read), "parts": [_part(store, part) for part in read.parts]}
 
 
-def _described(read: "PartSet") -> dict[str, Any]:
+def _described(store: "SetStore", read: "PartSet") -> dict[str, Any]:
+    count, revision = _updated(store, read)
     return {
-        "count": read.count,
+        "count": count,
+        "built": read.count,
+        "revision": revision,
         "created_at": read.created_at,
         "model": read.model.name,
         "fingerprint": read.model.fingerprint,
     }
+
+
+def _updated(store: "SetStore", read: "PartSet") -> tuple[int, int]:
+    """Return how many candidates a set has with its updates, and their revision; if they cannot be read, as built."""
+    from polyrank.index_builder.scale.membership import Membership
+
+    try:
+        members, log = Membership(store, read), store.updates.of(read)
+        members.update(list(log.read()))
+    except GenerationError:  # `verify` tells what is damaged
+        return read.count, read.revision
+    return sum(members.counts().of_parts), max(log.revision, read.revision)
 
 
 def _part(store: "SetStore", part: "PoolPart") -> dict[str, Any]:
@@ -144,7 +182,10 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     mark = "*" if facts["active"] else " "
     if "error" in facts:
         return [f"{mark} {facts['id']}  refused: {facts['error']}"]
-    head = f"{mark} {facts['id']}  {facts['count']} candidates in {len(facts['parts'])} parts, {facts['model']}"
+    updated = "" if facts["count"] == facts["built"] else f" ({facts['built']} built)"
+    head = (
+        f"{mark} {facts['id']}  {facts['count']} candidates{updated} in {len(facts['parts'])} parts, {facts['model']}"
+    )
     return [f"{head}, {facts['created_at']}", *map(_part_line, facts["parts"])]
 
 

@@ -3,19 +3,18 @@
 import argparse
 import sys
 from contextlib import closing
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationError
 from polyrank.service.cli.commands import shards
 from polyrank.service.cli.files import require_writable
-from polyrank.service.cli.models import chosen_runner, load_late
+from polyrank.service.cli.models import encoded_by
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 
 if TYPE_CHECKING:
     from polyrank.index_builder.store.generation_store import GenerationStore
-    from polyrank.index_builder.vectors.encoder import Encode, TextEncoder
 
 
 def add_to(commands: Any) -> None:
@@ -38,7 +37,7 @@ def add_to(commands: Any) -> None:
     activate = add("activate", _activate, "make a generation the active one", shards.activate)
     activate.add_argument("generation", help="its id")
     add("rollback", _rollback, "go back to the generation that was active before", shards.rollback)
-    compaction = add("compact", _compact, "build the active one anew with its updates")
+    compaction = add("compact", _compact, "build the active one anew with its updates", shards.compact)
     compaction.add_argument("--redis", metavar="URL", help="also copy the vectors into this Redis")
     gc = add("gc", _gc, "remove old generations", shards.gc)
     gc.add_argument("--keep", type=int, default=2, help="how many to keep, the active one among them; default: 2")
@@ -153,21 +152,11 @@ def _write_report(path: Path, store: "GenerationStore", rows: list[dict[str, Any
 
 
 def _activate(store: "GenerationStore", arguments: argparse.Namespace) -> int:
-    store.activate(arguments.generation, _encoded_by(store, arguments.generation))
+    from polyrank.index_builder.store.generation import MODEL_DIRECTORY
+
+    store.activate(arguments.generation, encoded_by(store.path(arguments.generation) / MODEL_DIRECTORY))
     print_result(arguments, {"current": arguments.generation}, f"{arguments.generation} is active")
     return 0
-
-
-def _encoded_by(store: "GenerationStore", generation: str) -> "Encode":
-    """Encode texts by the generation's model, which is loaded when the first text comes: few activations need it."""
-    from polyrank.index_builder.store.generation import MODEL_DIRECTORY
-    from polyrank.index_builder.vectors.encoder import encode_texts
-
-    @cache
-    def ranker() -> "TextEncoder":
-        return load_late(str(store.path(generation) / MODEL_DIRECTORY), runner=chosen_runner())
-
-    return lambda texts: encode_texts(ranker(), texts)
 
 
 def _rollback(store: "GenerationStore", arguments: argparse.Namespace) -> int:

@@ -34,7 +34,7 @@ from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import fails, takes
 from polyrank.service.http.plumbing.guards import ADMIN
 from polyrank.service.live.serving import Serving
-from polyrank.service.ranking.parts import Served
+from polyrank.service.ranking.parts import Served, SetSnapshot
 from polyrank.service.resources import Resources, resources, writing
 
 router = APIRouter(prefix="/index", tags=["index"], dependencies=[ADMIN])
@@ -88,19 +88,19 @@ async def compact(request: Request, response: Response) -> dict[str, Any]:
     """Rebuild what is served with its updates, and switch to the result; no answer changes."""
     held = resources(request)
     serving = held.live.require()
-    if isinstance(serving, Serving):
-        await _check_compactable(held, serving)
+    await _check_compactable(held, serving)
     with writing(held):
         record = await held.jobs.compact()
     return _started(record, response)
 
 
-async def _check_compactable(held: Resources, serving: Serving) -> None:
+async def _check_compactable(held: Resources, serving: Served) -> None:
     if await asyncio.to_thread(held.store.current_or_none) != serving.generation.id:
         raise NotReady("what is served stands in for the active generation, which could not be loaded")
     if not serving.snapshot.changes:
         raise NothingToCompact("what is served was not updated since it was built")
-    serving.generation.embeddings.require_matrix()
+    if isinstance(serving, Serving):
+        serving.generation.embeddings.require_matrix()
 
 
 def _started(record: JobRecord, response: Response) -> dict[str, Any]:
@@ -217,8 +217,8 @@ def _active(serving: Served) -> dict[str, Any]:
         **_generation(serving.generation.manifest),
         "count": snapshot.count,
         "revision": snapshot.revision,
-        "added": len(snapshot.added),
-        "removed": len(snapshot.removed),
+        "added": snapshot.counts.added if isinstance(snapshot, SetSnapshot) else len(snapshot.added),
+        "removed": snapshot.counts.removed if isinstance(snapshot, SetSnapshot) else len(snapshot.removed),
         "loaded_at": datetime.fromtimestamp(serving.loaded_at, UTC).isoformat(),
     }
 

@@ -1,0 +1,113 @@
+"""Compaction of a pool that is cut into parts: build the parts anew that updates have changed. No answer changes.
+
+Nothing is encoded, rows keep their places in the pool, and the statistics of the words stay. A part that no update has
+changed keeps its generation. Updates made meanwhile are given to the new set when it takes the old one's place.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from polyrank.index_builder.build.compaction import ModelFiles, candidates_of, chosen_again, stored_vectors
+from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
+from polyrank.index_builder.build.progress import OnProgress, StageClock, no_progress
+from polyrank.index_builder.errors import NothingToCompact, disk_full_named
+from polyrank.index_builder.scale.cutting import SetResult
+from polyrank.index_builder.scale.moving import report_part
+from polyrank.index_builder.scale.sets import PartSet, PoolPart, SetStore, part_of, set_of
+from polyrank.index_builder.scale.slots import slots_of
+from polyrank.index_builder.scale.updated_part import UpdatedPart
+from polyrank.index_builder.store.update_log import Update
+
+
+def compact_parts(root: Path, *, progress: OnProgress = no_progress) -> SetResult:
+    """Build the active set anew with its updates, and put the new one in its place.
+
+    Args:
+        root: the store's directory.
+        progress: see `build`; the rows of all parts that are built count together.
+
+    Raises:
+        GenerationNotFound: no set is active.
+        GenerationCorrupt: the active one is damaged.
+        NothingToCompact: it was not updated, or a part has no candidate left, which no set may have.
+        CompactionOvertaken: another set became active meanwhile; nothing is left of the new one.
+        StoreWhole, BuildBusy, DiskFull, StoreBusy: see `build_parts`.
+    """
+    store, clock = SetStore(root), StageClock(progress)
+    with disk_full_named(root), store.building():
+        old = store.active()
+        with store.updates.writing():  # no update may come between the two
+            updates, revision = list(store.updates.of(old).read()), store.updates.highest()
+        if not updates:
+            raise NothingToCompact(f"set {old.id} was not updated")
+        order_end = old.order_end + sum(len(update.upserts) for update in updates)
+        try:
+            with ExitStack() as stack:
+                changed = {}
+                for part in _named(old, updates):
+                    opened = stack.enter_context(closing(store.open(part)))
+                    updated = UpdatedPart.of(old, part, opened).updated(updates)
+                    if len(updated.snapshot.removed) or len(updated.snapshot.added):
+                        changed[part.name] = updated
+                _check_not_empty(changed)
+                built = _built(store, changed, clock)
+            clock("rename", 0, 1)
+            parts = [_new(store, part, built) for part in old.parts]
+            set_id = store.new_id(old.model.fingerprint)
+            made = set_of(set_id, [store.manifest(part) for part in parts], parts, revision, order_end)
+            store.publish(made)
+            clock("CURRENT", 0, 1)
+            store.make_copy_active(old.id, made, replaces=True)
+        finally:
+            store.remove_unnamed()
+    return SetResult(made=made, built=built, rejected=0, rejected_log=None, resumed=0, seconds=clock.elapsed())
+
+
+def _named(old: PartSet, updates: Sequence[Update]) -> list[PoolPart]:
+    """The parts of the ids that updates name."""
+    ids = [each for update in updates for each in (*update.deletes, *(candidate.id for candidate in update.upserts))]
+    slots = np.unique(slots_of(ids))
+    return [part for part in old.parts if ((slots >= part.first_slot) & (slots < part.end_slot)).any()]
+
+
+def _check_not_empty(changed: dict[str, UpdatedPart]) -> None:
+    for name, part in changed.items():
+        if not part.snapshot.count:
+            raise NothingToCompact(
+                f"part {name} has no candidate left; cut the pool into fewer parts before, with polyrank shards move"
+            )
+
+
+def _built(store: SetStore, changed: dict[str, UpdatedPart], clock: StageClock) -> dict[str, BuildResult]:
+    """Build the parts that updates have changed, one after the other."""
+    total, done = sum(part.snapshot.count for part in changed.values()), 0
+    built = {}
+    for name, part in changed.items():
+        snapshot, source = part.snapshot, part.snapshot.generation
+        built[name] = build(
+            ModelFiles(source),
+            candidates_of(snapshot),
+            store.part(part.slots).root,
+            BuildOptions(
+                chosen=chosen_again(source.manifest, snapshot.count),
+                dtype=source.manifest.dtype,
+                activate=False,
+                revision=0,
+            ),
+            vectors=partial(stored_vectors, snapshot),
+            statistics=source.words.table.statistics if source.words else None,
+            order=part.order(snapshot.all_rows),
+            progress=partial(report_part, clock, done, total),
+        )
+        done += snapshot.count
+    return built
+
+
+def _new(store: SetStore, part: PoolPart, built: dict[str, BuildResult]) -> PoolPart:
+    if part.name not in built:
+        return part
+    return part_of(part.slots, store.part(part.slots), built[part.name].generation)

@@ -1,0 +1,183 @@
+"""Updates of a pool in parts: what a server and its shards know of them, and another server on the same store."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from service_fakes import WordRanker, asked, pool
+from shards_in_process import ServedParts, until
+
+from polyrank.index_builder.build.pipeline import BuildOptions
+from polyrank.index_builder.errors import GenerationCorrupt
+from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.scale.cutting import build_parts
+from polyrank.index_builder.scale.slots import slots_of
+from polyrank.service.errors import NotReady, RevisionNotReached, ShardsMissing
+from polyrank.service.ranking import by_parts
+from polyrank.service.scale.asking import STRIKE_SECONDS
+
+POOL = pool(60)
+
+
+def cut(root: Path, prefix: str = "c", activate: bool = True) -> str:
+    options = BuildOptions(index="exact", activate=activate)
+    return build_parts(WordRanker(), pool(60, prefix), root, 3, options).made.id
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    cut(tmp_path / "store")
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def here(root: Path) -> Iterator[ServedParts]:
+    made = ServedParts(root)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def there(root: Path, here: ServedParts) -> Iterator[ServedParts]:
+    """Another server on the same store."""
+    made = ServedParts(root)
+    yield made
+    made.close()
+
+
+def ids(served: ServedParts, text: str = "w1 w2 w3", k: int = 100) -> list[str | None]:
+    [found] = served.rank(asked(text, top_k=k))
+    assert (found.degraded, found.searched) == ([], None)
+    return [place.id for place in found.places]
+
+
+def stored(served: ServedParts, candidate_id: str) -> list[str]:
+    found = served.run(lambda _: by_parts.stored(served.serving, candidate_id, time.monotonic() + 10))
+    return [each.text for each in found]
+
+
+def test_searchable_when_acknowledged(here: ServedParts) -> None:
+    first = here.upsert(Candidate("new", "w1 w2 w3"), Candidate("c1", "w9"))
+    assert (first.generation, first.revision, list(first.missing)) == (here.serving.made.id, 1, [])
+    assert "new" in ids(here)
+    assert (stored(here, "new"), stored(here, "c1")) == (["w1 w2 w3"], ["w9"])
+    second = here.delete("new", "c3", "none")
+    assert (second.revision, list(second.missing)) == (2, ["none"])
+    assert not {"new", "c3"} & set(ids(here))
+    assert stored(here, "new") == []
+    assert here.value("index_revision") == 2
+    assert here.value("index_candidates") == here.serving.snapshot.count == 59
+
+
+def test_a_server_takes_over_what_another_one_wrote(here: ServedParts, there: ServedParts) -> None:
+    here.upsert(Candidate("new", "w1 w2 w3"))
+    before = there.serving
+    assert "new" not in ids(there)
+    there.live.take_over()
+    assert "new" in ids(there)
+    assert before.snapshot.revision == 0
+    assert there.delete("new").revision == 2, "it reads before it writes"
+    reached = here.updated(lambda updating: updating.reached(2, time.monotonic() + 10))
+    assert reached.snapshot.revision == 2
+    assert "new" not in ids(here)
+    with pytest.raises(RevisionNotReached):
+        here.updated(lambda updating: updating.reached(3, time.monotonic() + 0.1))
+
+
+def test_a_text_that_stays_as_it_is_keeps_its_vector(here: ServedParts, monkeypatch: pytest.MonkeyPatch) -> None:
+    here.upsert(Candidate("new", "w5"))
+    calls: list[list[str]] = []
+    ranker, tokenize = here.serving.ranker, here.serving.ranker.tokenize_candidates
+
+    def watched(texts: list[str]) -> tuple[list[list[int]], int]:
+        calls.append(list(texts))
+        return tokenize(texts)
+
+    monkeypatch.setattr(ranker, "tokenize_candidates", watched)
+    here.upsert(Candidate("c1", POOL[1].text, {"now": 1}), Candidate("new", "w5", {"now": 2}))
+    assert calls == []
+    lost = here.serving.made.parts[slots_of(["c1"])[0] * 3 // 4096].name
+    for replica in here.shards.of(lost):
+        replica.lost = True
+    here.upsert(Candidate("c1", POOL[1].text))
+    assert calls == [[POOL[1].text]], "it is encoded where its part does not answer"
+
+
+def test_a_shard_that_is_started_anew_has_all_updates(here: ServedParts) -> None:
+    here.upsert(*(Candidate(f"new {n}", "w1 w2 w3") for n in range(9)))
+    before = ids(here)
+    for replica in here.shards.replicas.values():
+        replica.restart()
+    here.live.look()
+    until(lambda: all(each.body.held() for each in here.shards.replicas.values()))
+    assert ids(here) == before
+
+
+def test_a_server_that_is_started_anew_has_all_updates(here: ServedParts, there: ServedParts, root: Path) -> None:
+    here.upsert(*(Candidate(f"new {n}", "w1 w2 w3") for n in range(9)))
+    here.delete("c1", "new 3")
+    again = ServedParts(root)
+    assert ids(again) == ids(here)
+    assert again.serving.snapshot == here.serving.snapshot
+    assert again.serving.checksum == here.serving.checksum != 0
+    again.close()
+
+
+def test_parts_whose_shards_do_not_see_an_update_are_missing_until_they_do(root: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(root, elsewhere)
+    served = ServedParts(root, shards_root=elsewhere)
+    served.upsert(Candidate("new", "w1 w2 w3"))
+    with pytest.raises(ShardsMissing):
+        ids(served)
+    part = served.serving.made.parts[0].name
+    assert served.value("shard_calls_total", part=part, result="behind") == 1
+    shutil.copytree(root / "log", elsewhere / "log", dirs_exist_ok=True)
+    time.sleep(STRIKE_SECONDS)
+    assert "new" in ids(served)
+    served.close()
+
+
+def test_what_is_searched_is_counted_with_updates(here: ServedParts) -> None:
+    part = here.serving.made.parts[1]
+    of_part = [each for each in (c.id for c in POOL) if part.first_slot <= slots_of([each])[0] < part.end_slot]
+    here.delete(*of_part[2:])
+    for replica in here.shards.of(part.name):
+        replica.lost = True
+    [found] = here.rank(asked())
+    assert found.searched == pytest.approx(1 - 2 / here.serving.snapshot.count)
+
+
+def test_damage_in_the_log_is_told_and_what_was_served_stays(here: ServedParts, there: ServedParts, root: Path) -> None:
+    here.upsert(Candidate("new", "w1 w2 w3"))
+    before = ids(here)
+    here.upsert(Candidate("newer", "w1 w2 w3"))
+    log = root / "log" / f"{here.serving.made.id}.log"
+    content = bytearray(log.read_bytes())
+    whole = bytes(content)
+    content[-5] ^= 1
+    log.write_bytes(content)
+    for _ in range(2):
+        there.live.take_over()
+    assert there.serving.snapshot.revision == 0
+    assert "is damaged" in there.live.refused[there.serving.made.id]
+    assert "new" not in ids(there)
+    with pytest.raises(GenerationCorrupt, match="is damaged"):
+        there.upsert(Candidate("more", "w1"))
+    log.write_bytes(whole)
+    there.live.take_over()
+    assert there.live.refused == {}
+    assert len(ids(there)) == len(before) + 1
+
+
+def test_a_switch_comes_between_an_update_and_its_writing(here: ServedParts, there: ServedParts, root: Path) -> None:
+    second = cut(root, "n", activate=False)
+    there.live.activate(second)
+    here.live.refused = {second: "it is damaged"}
+    with pytest.raises(NotReady, match="is not served here"):
+        here.upsert(Candidate("new", "w1"))
+    here.live.refused = {}
+    here.live.follow()
+    assert here.upsert(Candidate("new", "w1")).generation == second
