@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from benchmarks.build_memory import HashEncoder
@@ -37,7 +37,8 @@ from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.scale.cluster import connected
 from polyrank.index_builder.scale.cutting import build_parts
-from polyrank.index_builder.scale.sets import PartSet
+from polyrank.index_builder.scale.membership import Membership
+from polyrank.index_builder.scale.sets import PartSet, SetStore
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.model.errors import RankingError
@@ -47,6 +48,7 @@ from polyrank.service.caching.vectors import MatrixVectors
 from polyrank.service.live.serving import Searchable
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking import retrieval
+from polyrank.service.ranking.parts import SetFacts, SetServing, SetSnapshot
 from polyrank.service.ranking.retrieval import PoolSearch
 from polyrank.service.ranking.stages import Timings
 from polyrank.service.ranking.values import RankRequest
@@ -79,20 +81,39 @@ class Sharded:
 
     def __init__(self, ray: Any, root: Path, made: PartSet, replicas: int, hedge_s: float = 0.0) -> None:
         metrics = Metrics()
-        self._made, self._asking = made, Asking(metrics, hedge_s)
+        self._asking = Asking(metrics, hedge_s)
         self._pool = Pool(self._asking, 0.0, metrics)
+        self._serving = served(root, made, self._pool)
         self._replicas = Replicas(RayShards(ray, str(root), 1), self._asking, metrics, replicas)
         failed = [reply.error for own in self._replicas.prepare(made).values() for reply in own if reply.error]
         if failed:
             sys.exit(f"a shard cannot be prepared: {failed[0]}")
 
     async def ask(self, request: RankRequest, codes: Codes) -> None:
-        found = await self._pool.search(self._made, request, codes)
-        await self._pool.fetch(self._made, found.places, False, math.inf)
+        found = await self._pool.search(self._serving, request, codes)
+        assert found.candidates is not None, "so few come along"
 
     async def close(self) -> None:
         await self._asking.close()
         await asyncio.to_thread(self._replicas.close)
+
+
+def served(root: Path, made: PartSet, pool: Pool) -> SetServing:
+    """Describe the set without a model: its context vectors are drawn."""
+    store = SetStore(root)
+    members, nothing = Membership(store, made), cast(Any, None)
+    return SetServing(
+        made=made,
+        generation=SetFacts(made.id, store.described(made), None),
+        snapshot=SetSnapshot(made.revision, 0, members.counts()),
+        log=store.updates.of(made),
+        members=members,
+        ranker=nothing,
+        parts=pool,
+        texts=None,
+        search_status=nothing,
+        loaded_at=0.0,
+    )
 
 
 def asked() -> RankRequest:

@@ -58,6 +58,9 @@ class _Search:
         self._serving, self._request = serving, request
         self._places = dict(zip(found.order.tolist(), found.places.tolist(), strict=True))
         self._missing = found.missing
+        self._sent = (
+            None if found.candidates is None else dict(zip(found.order.tolist(), found.candidates, strict=True))
+        )
         self._degraded: list[Degraded] = ["retrieve_k_reduced"] if found.reduced else []
         among = Found(found.order, found.scores, found.looked_at, found.bound, found.plan)
         self.best = BestRows(found.order, found.scores, found.lexical, among, cache_available=True)
@@ -84,12 +87,16 @@ class _Search:
         return best, late.scores is not None and is_all
 
     async def placed(self, best: BestRows, exact: bool, timings: Timings) -> Ranked:
-        """Fetch the candidates of the best rows."""
+        """Fetch the candidates of the best rows, unless they came with what was found."""
         best = best.first(self._request.depth)
         with timings.timed("fetch"):
-            fetched = await self._serving.parts.fetch(self._serving, self._at(best.rows), False, self._request.deadline)
-        best = self._only(best, fetched.positions)
-        ranked = ranked_of(best, fetched.candidates, exact).without(*self._degraded)
+            if self._sent is not None:
+                candidates = [self._sent[row] for row in best.rows.tolist()]
+            else:
+                at, deadline = self._at(best.rows), self._request.deadline
+                positions, candidates, _ = await self._serving.parts.fetch(self._serving, at, False, deadline)
+                best = self._only(best, positions)
+        ranked = ranked_of(best, candidates, exact).without(*self._degraded)
         return with_missing(self._serving, ranked, self._missing)
 
     def _at(self, order: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -46,6 +46,7 @@ class PoolFound:
         bound: no other candidate of these parts scores more than this; -inf: there is no other.
         missing: the numbers of the parts that did not answer.
         reduced: fewer candidates were retrieved than asked for, because time was short.
+        candidates: those found; None: they have to be fetched.
     """
 
     order: Rows
@@ -57,6 +58,7 @@ class PoolFound:
     plan: Plan
     missing: frozenset[int]
     reduced: bool
+    candidates: Sequence[Candidate] | None
 
 
 class PoolFetched(NamedTuple):

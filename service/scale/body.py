@@ -228,6 +228,7 @@ class Body:
                 bound=among.bound,
                 plan=among.plan,
                 reduced=search.request.retrieve_k < query.request.retrieve_k,
+                candidates=part.snapshot.candidates(best.rows) if query.with_candidates else (),
             )
 
     def stored(self, holding: Holding, wanted: Wanted) -> PartStored:

@@ -1,5 +1,6 @@
 """What front and shards say to each other. All of it can be pickled."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -31,11 +32,13 @@ class PartQuery(NamedTuple):
         request: without a deadline.
         codes: the context vectors, (M, D).
         revision: at which the part is searched.
+        with_candidates: also send the candidates that are found.
     """
 
     request: RankRequest
     codes: NDArray[np.float32]
     revision: int
+    with_candidates: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +47,7 @@ class PartFound:
 
     Attributes:
         rows: in the part, (n,).
+        candidates: at these rows; empty where they were not asked for.
     """
 
     order: Rows
@@ -54,6 +58,7 @@ class PartFound:
     bound: float
     plan: Plan
     reduced: bool
+    candidates: Sequence[Candidate] = ()
 
 
 class PartStored(NamedTuple):

@@ -29,6 +29,7 @@ def merged(found: Mapping[int, PartFound], k: int, missing: Iterable[int] = ()) 
     rows = np.concatenate([each.rows for each in found.values()])
     parts = np.repeat(np.fromiter(found, np.int64, len(found)), [len(each.rows) for each in found.values()])
     best = np.lexsort((order, -scores))[:k]
+    candidates = [candidate for each in found.values() for candidate in each.candidates]
     lexical = [each.lexical for each in found.values() if each.lexical is not None]
     return PoolFound(
         order=order[best],
@@ -40,4 +41,5 @@ def merged(found: Mapping[int, PartFound], k: int, missing: Iterable[int] = ()) 
         plan=max((each.plan for each in found.values()), key=_BY_CARE.index),
         missing=frozenset(missing),
         reduced=any(each.reduced for each in found.values()),
+        candidates=[candidates[at] for at in best.tolist()] if len(candidates) == len(order) else None,
     )

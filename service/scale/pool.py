@@ -33,6 +33,8 @@ from polyrank.service.scale.merge import merged
 
 # Searches that share a call.
 MOST_SHARED = 16
+# Parts send the candidates along with what they find if all of them send so many at most: that spares a second call.
+MOST_SENT_ALONG = 128
 
 
 class WatchPool(Protocol):
@@ -123,7 +125,8 @@ class Pool:
         """See `PoolParts.search`."""
         deadline = most_of(request.deadline)
         asked = replace(request, deadline=math.inf, budget=Budget())
-        query, parts = PartQuery(asked, codes, serving.snapshot.revision), range(len(serving.made.parts))
+        parts = range(len(serving.made.parts))
+        query = PartQuery(asked, codes, serving.snapshot.revision, len(parts) * request.depth <= MOST_SENT_ALONG)
         found = await self._of_each(parts, lambda part: self._of(serving, part).search(query, deadline))
         if not found and time.monotonic() >= deadline:
             raise DeadlineExceeded("before a shard answered")

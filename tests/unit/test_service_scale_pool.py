@@ -21,6 +21,7 @@ from polyrank.service.ranking import by_parts
 from polyrank.service.ranking.forwards import Forwards
 from polyrank.service.ranking.values import Given
 from polyrank.service.scale.calls import Reply
+from polyrank.service.scale.pool import MOST_SENT_ALONG
 
 RANKER = WordRanker(evidence=EVIDENCE, late=LateRows(DIM, None))
 POOL = numbered(pool(200))
@@ -60,6 +61,17 @@ def test_an_answer_without_a_part_is_that_of_the_others_and_says_so(served: Serv
     assert found.searched == pytest.approx(1 - len(gone) / len(POOL))
     assert full.searched is None
     assert served.value("searched_share_sum") == pytest.approx(2 + found.searched)
+
+
+def test_few_candidates_come_along_with_what_is_found_and_many_are_fetched(tmp_path: Path) -> None:
+    build_parts(WordRanker(), POOL, tmp_path, 4, BuildOptions(index="exact"))
+    served = ServedParts(tmp_path)
+    [few] = served.rank(asked(top_k=MOST_SENT_ALONG // 4))
+    assert [each.calls for each in served.shards.replicas.values()] == [["search"]] * 4
+    [many] = served.rank(asked(top_k=MOST_SENT_ALONG // 4 + 1))
+    assert {call for each in served.shards.replicas.values() for call in each.calls} == {"search", "stored"}
+    assert many.places[:-1] == few.places
+    served.close()
 
 
 def test_too_little_of_the_pool_is_no_answer(served: ServedParts) -> None:
