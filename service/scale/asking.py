@@ -1,6 +1,7 @@
 """Which replica of a part is asked, and what happens if it is slow or gone. For the event loop's thread.
 
-A call goes to the replica with the fewest calls in progress. If there is no answer after a while, another replica is
+A call goes to the replica with the fewest calls in progress, and of equals to the one that was asked the longest ago:
+servers that have little to ask must not all ask the same one. If there is no answer after a while, another replica is
 asked as well (a hedge), and the first answer counts. Hedges are at most a tenth of all calls, so that slowness of all
 replicas does not double their load. Only for the call that tries a replica after a strike there is always one: it most
 likely waits in vain, and later calls do without.
@@ -18,6 +19,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
 from typing import Any, Protocol
 
 from polyrank.service.scale.calls import LATE, LOST, Replica, ReplicaLost, Reply
@@ -67,6 +69,7 @@ class _Asked:
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
         self.in_progress = self.strikes = 0
+        self.turn = 0  # the number of the last call
         self.struck_at, self.struck_until = -math.inf, 0.0
         self.tried = False  # a call is under way that tries it after a strike
 
@@ -89,6 +92,7 @@ class Asking:
         self._times: deque[float] = deque(maxlen=_TIMED)
         self._saved = 1.0  # hedges
         self._calls: set[asyncio.Task[Reply]] = set()
+        self._turns = count(1)
 
     def serve_with(self, replicas: Mapping[str, Sequence[Replica]]) -> None:
         """Set the replicas of each part; what is known of those that stay is kept. May be called from any thread."""
@@ -194,11 +198,12 @@ class Asking:
         """Return who is to be asked; one whose strike is over goes first, to be tried."""
         now = self._clock()
         able = [each for each in self._asked.get(part, ()) if each not in without and each.may_be_asked(now)]
-        return min(able, key=lambda each: (each.strikes == 0, each.in_progress), default=None)
+        return min(able, key=lambda each: (each.strikes == 0, each.in_progress, each.turn), default=None)
 
     def _start(
         self, one: _Asked, part: str, method: str, arguments: Arguments, deadline: float
     ) -> "asyncio.Task[Reply]":
+        one.turn = next(self._turns)
         one.in_progress += 1  # now, not when the task begins: the next call must see it
         one.tried = one.strikes > 0
         task = asyncio.get_running_loop().create_task(self._call(one, part, method, arguments(), deadline))

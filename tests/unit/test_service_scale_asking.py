@@ -89,6 +89,16 @@ def test_who_has_fewest_calls_is_asked(watched: Watched) -> None:
     assert [len(each.asked) for each in shards] == [3, 3]
 
 
+def test_calls_one_after_the_other_go_round(watched: Watched) -> None:
+    shards = [Shard("a"), Shard("b"), Shard("c")]
+
+    async def six() -> list[Any]:
+        made = asking(watched, *shards)
+        return [await ask(made) for _ in range(6)]
+
+    assert run(six()) == ["a", "b", "c"] * 2
+
+
 @pytest.mark.parametrize(
     ("bad", "result"),
     [
