@@ -14,7 +14,7 @@ from secrets import token_hex
 from fakes import HashEncoder, pool
 
 from polyrank.index_builder.build.pipeline import BuildOptions, build
-from polyrank.index_builder.store import generation_store, locks
+from polyrank.index_builder.store import locks, switch
 from polyrank.model.errors import RankingError
 
 COUNT = 20
@@ -30,7 +30,7 @@ def lock_of_another_host(_path: Path, *, within_seconds: float = 0.0) -> Iterato
 def main() -> int:
     """Build, and stop once on the way."""
     root, url, step = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-    generation_store.locked = locks.try_locked = lock_of_another_host
+    switch.locked = locks.try_locked = lock_of_another_host
     locks._machine = lambda: token_hex(8)
     locks.LEASE_SECONDS, locks.RENEW_SECONDS = LEASE_SECONDS, LEASE_SECONDS / 4
     stops = [step]

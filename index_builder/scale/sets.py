@@ -353,7 +353,7 @@ class SetStore:
                     self._pointer.advance(copy.id)
         except BaseException:
             with suppress(StoreBusy), self._switch.changing():
-                if self._pointer.current_or_none() != copy.id:
+                if copy.id in self.ids() and self._pointer.current_or_none() != copy.id:
                     self._remove(copy.id)
             raise
 

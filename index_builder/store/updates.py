@@ -3,8 +3,8 @@
     STORE/log/<generation>.log   the updates of a generation since it was built: update_log.py
     STORE/log/write.lock         held while an update is written, and while CURRENT changes
 
-In a store that is cut into parts the logs are those of its sets: one for all parts. A set is meant, too, wherever this
-module says generation.
+In a store that is cut into parts the logs are those of its sets, each of which has one for all parts. What is said of
+generations here holds for sets as well.
 
 Only the active generation is updated. A generation that becomes active for the first time receives the updates made
 since its pool was read, from the logs of all other generations. One that was active before comes back as it was left.

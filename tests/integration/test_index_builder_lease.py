@@ -19,7 +19,7 @@ from redis_process import RedisProcess, vector_keys
 
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import BuildBusy, BuildError, LeaseLost, StoreUnavailable
-from polyrank.index_builder.store import generation_store, locks
+from polyrank.index_builder.store import locks, switch
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.locks import Lease, leased
 
@@ -199,7 +199,7 @@ class Paused:
 @contextmanager
 def on_another_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patched:
-        patched.setattr(generation_store, "locked", lock_of_another_host)
+        patched.setattr(switch, "locked", lock_of_another_host)
         patched.setattr(locks, "try_locked", lock_of_another_host)
         patched.setattr(locks, "_machine", lambda: "this test")
         yield

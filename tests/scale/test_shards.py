@@ -127,13 +127,12 @@ def test_acknowledged_updates_outlive_killed_shards_and_a_restarted_server(
     options = ["--store", root, "--cluster", cluster.address, "--shard-replicas", 2]
     others = {each.pid for each in cluster.actors("ShardActor")}
     acknowledged: list[int] = []
-    log = tmp_path / "log"
 
     def found(server: Server, number: int, revision: int) -> None:
         text = f"w1 ord-{number} w{number}"
         answer = server.answer({"context": text, "top_k": 3, "exact": True, "min_revision": revision})
         assert answer["revision"] >= revision
-        assert answer["degraded"] == [], log.read_text()[-6000:]
+        assert answer["degraded"] == []
         body = {"context": text, "candidates": [{"id": f"new {number}"}], "min_revision": revision}
         assert [each["text"] for each in server.answer(body)["results"]] == [text]
 
