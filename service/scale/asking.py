@@ -6,7 +6,7 @@ asked as well (a hedge), and the first answer counts. Hedges are at most a tenth
 replicas does not double their load. Only for the call that tries a replica after a strike there is always one: it most
 likely waits in vain, and later calls do without.
 
-Who fails, answers after a hedge of its own, or lets a call wait until its time is over, and for LATE_SECONDS at least,
+Who fails, answers after a hedge of its own while another replica is not struck, or lets a call wait until its time is over, and for LATE_SECONDS at least,
 gets a strike: it is not asked for half a second, and for twice as long with every further strike. Then one call tries
 it. Calls that were under way at a strike change nothing more, so many that fail together are one strike. Where all
 replicas of a part are struck, the part is missing at once: nobody waits for it. A caller who allows little time makes
@@ -179,7 +179,12 @@ class Asking:
             self._watch.count_hedge(one is hedge)
             if one is hedge:
                 for slow in running.values():
-                    self._strike(part, slow, began)
+                    if self._has_others(part, slow):
+                        self._strike(part, slow, began)
+
+    def _has_others(self, part: str, one: _Asked) -> bool:
+        """Whether a part has replicas that are not struck, besides one that is slow: better slow than missing."""
+        return any(each is not one and each.strikes == 0 for each in self._asked.get(part, ()))
 
     def _give_up(self, part: str, late: Iterable[_Asked], began: float, seconds: float) -> None:
         """Take in that the time of a call is over after so long."""

@@ -89,6 +89,27 @@ def test_who_has_fewest_calls_is_asked(watched: Watched) -> None:
     assert [len(each.asked) for each in shards] == [3, 3]
 
 
+def test_hedges_that_cross_do_not_leave_a_part_without_replicas(watched: Watched) -> None:
+    """Each of two replicas is slow once, and overtaken by the other one."""
+    shards = [Shard("a"), Shard("b")]
+
+    async def cross() -> list[Any]:
+        made = asking(watched, *shards)
+        for _ in range(20):  # so that two hedges may come
+            await ask(made)
+        for each in shards:
+            each.seconds = 0.1
+        calls = [asyncio.ensure_future(ask(made)), asyncio.ensure_future(ask(made))]
+        await asyncio.sleep(0.01)
+        for each in shards:
+            each.seconds = 0.0  # the hedges are fast
+        return [*await asyncio.gather(*calls), await ask(made)]
+
+    assert run(cross())[:2] == ["b", "a"]
+    assert watched.hedges == [True, True]
+    assert watched.struck == {"p": 1}
+
+
 def test_calls_one_after_the_other_go_round(watched: Watched) -> None:
     shards = [Shard("a"), Shard("b"), Shard("c")]
 
