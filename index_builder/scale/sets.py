@@ -143,11 +143,9 @@ class PartSet:
             del body["format_version"]
             if body.pop("slots", None) != SLOTS:
                 raise ValueError(f"its slots are not {SLOTS}")
-            if "revision" not in body:  # it was made before sets could be updated
-                body |= {"revision": 0, "order_end": sum(part["count"] for part in body["parts"])}
             read = record(cls, body, "set", {"late": _late})
             _check(read, set_id)
-        except (ValueError, TypeError, KeyError) as error:
+        except ValueError as error:
             raise GenerationCorrupt(set_id, f"{SET_FILE}: {error}") from error
         return read
 

@@ -19,7 +19,6 @@ from polyrank.index_builder.errors import (
     NothingToCompact,
 )
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.records import sealed, unsealed
 from polyrank.index_builder.scale.compacting import compact_parts
 from polyrank.index_builder.scale.cutting import build_parts
 from polyrank.index_builder.scale.membership import Membership
@@ -320,17 +319,6 @@ def test_updates_that_changed_nothing_are_compacted_away(sets: Sets) -> None:
     assert made.parts == first.parts
     assert sets.held(made) == BUILT
     assert os.path.getsize(sets.log(made)) < os.path.getsize(sets.log(first))
-
-
-def test_a_set_made_before_there_were_updates_is_read(sets: Sets) -> None:
-    made = sets.build()
-    file = sets.store.path(made.id) / "set.json"
-    fields = unsealed(file.read_bytes(), 1)
-    del fields["revision"], fields["order_end"]
-    file.write_bytes(sealed(fields))
-    assert sets.store.read(made.id) == made
-    sets.log(made).unlink()
-    assert sets.held(move(sets.root, 2)) == BUILT
 
 
 def test_who_is_in_a_set_is_known_by_ids_alone(sets: Sets) -> None:
