@@ -7,8 +7,8 @@ replicas does not double their load. Only for the call that tries a replica afte
 likely waits in vain, and later calls do without.
 
 Who fails, lets a call wait until its time is over, and for LATE_SECONDS at least, or answers after a hedge of its own
-while the part has another replica that is not struck, gets a strike: it is not asked for half a second, and for twice as
-long with every further strike. Then one call tries it. Calls that were under way at a strike change nothing more, so
+while the part has another replica that is not struck, gets a strike: it is not asked for half a second, and for twice
+as long with every further strike. Then one call tries it. Calls that were under way at a strike change nothing more, so
 many that fail together are one strike. Where all replicas of a part are struck, the part is missing at once: nobody
 waits for it. A caller who allows little time makes no replica look slow to others.
 """
