@@ -7,7 +7,7 @@ processors is enough.
 
 `one shard`: the whole pool is one part, which a shard holds on one thread. Its answers are compared with those of a
 search in this process over the same rows, in turns. `one of four stalls`: four shards hold the part, and one of them is
-stopped for 0.4 s in every 2. Callers come one after the other; with hedges and without, against a time in which
+stopped for 0.4 s in every 2. Calls come one after the other; with hedges and without, against a time in which
 nothing stalls. `many parts`: an answer needs S parts and takes as long as the slowest of S times that one shard was
 measured to take, drawn with replacement: of the calm times, and of those while one of four stalls. A hedge after the
 95th percentile takes the faster of two.
