@@ -24,10 +24,12 @@ from polyrank.index_builder.build.progress import PUBLISHING, OnProgress
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationNotFound, StoreBusy
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.index_builder.scale.compacting import compact_parts
-from polyrank.index_builder.scale.cutting import SetResult
+from polyrank.index_builder.scale.cutting import SetResult, build_parts
+from polyrank.index_builder.scale.sets import SetStore
 from polyrank.index_builder.store.generation import MODEL_DIRECTORY
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.layout import is_in_parts
+from polyrank.index_builder.store.manifest import ModelReference
 from polyrank.index_builder.vectors.encoder import CandidateEncoder
 from polyrank.model.errors import RankingError
 from polyrank.model.inference import disk_cache
@@ -142,6 +144,8 @@ def _generation(request: JobRequest, root: Path, progress: OnProgress) -> str:
         result = compact_parts(root, progress=progress)
     elif request.compacts:
         result = compact(root, redis_url=redis_url, progress=progress)
+    elif is_in_parts(root):
+        result = _built_in_parts(request, root, progress)
     else:
         result = _built(request, root, redis_url, progress)
     if result.notes:
@@ -153,12 +157,25 @@ def _generation(request: JobRequest, root: Path, progress: OnProgress) -> str:
 def _built(request: JobRequest, root: Path, redis_url: str | None, progress: OnProgress) -> BuildResult:
     pool, store = read_pool(request.pool, root), GenerationStore(root)
     encoder = _load(request.model) if request.model else _load_active(store)
-    options = BuildOptions(
-        index=request.index, redis_url=redis_url, activate=request.activate, revision=request.revision
-    )
+    options = replace(_options(request), redis_url=redis_url)
     if (active := store.active_manifest()) is not None:  # who chose it for the store was not asked again
         options = replace(options, dtype=active.dtype)
     return build(encoder, pool, root, options, progress=progress)
+
+
+def _built_in_parts(request: JobRequest, root: Path, progress: OnProgress) -> SetResult:
+    """Build as many parts as the active set has."""
+    pool, store = read_pool(request.pool, root), SetStore(root)
+    active = store.active()
+    first = active.parts[0]
+    stored = store.part(first.slots).path(first.generation) / MODEL_DIRECTORY
+    encoder = _load(request.model) if request.model else _load_stored(stored, active.model)
+    options = replace(_options(request), dtype=active.dtype)
+    return build_parts(encoder, pool, root, len(active.parts), options, progress=progress)
+
+
+def _options(request: JobRequest) -> BuildOptions:
+    return BuildOptions(index=request.index, activate=request.activate, revision=request.revision)
 
 
 def _load(name: str) -> CandidateEncoder:
@@ -170,12 +187,16 @@ def _load(name: str) -> CandidateEncoder:
 
 
 def _load_active(store: GenerationStore) -> CandidateEncoder:
-    """The active generation's model, under its original name instead of the path of its copy."""
+    """The active generation's model."""
     current = store.current()
     if current is None:
         raise GenerationNotFound(f"{store.root} has no active generation whose model could be used; name a model")
-    reference = store.manifest(current).model
-    encoder = _load(str(store.path(current) / MODEL_DIRECTORY))
+    return _load_stored(store.path(current) / MODEL_DIRECTORY, store.manifest(current).model)
+
+
+def _load_stored(directory: Path, reference: ModelReference) -> CandidateEncoder:
+    """The model that a generation holds, under its original name instead of the path of its copy."""
+    encoder = _load(str(directory))
     if encoder.fingerprint != reference.fingerprint:
         raise FingerprintMismatch(reference.fingerprint, encoder.fingerprint)
     encoder.name = reference.name

@@ -31,7 +31,7 @@ from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, bui
 from polyrank.index_builder.build.progress import OnProgress, StageClock, no_progress
 from polyrank.index_builder.errors import GenerationError, StoreBusy, disk_full_named
 from polyrank.index_builder.pool.rows import Candidate, Rejected
-from polyrank.index_builder.scale.sets import PartSet, PoolPart, SetStore, part_of, set_of
+from polyrank.index_builder.scale.sets import BUILDING, PartSet, PoolPart, SetStore, part_of, set_of
 from polyrank.index_builder.scale.slots import MOST_PARTS, Slots, ranges, slots_of
 from polyrank.index_builder.store.candidates import CandidateTable
 from polyrank.index_builder.store.generation import CANDIDATES_FILE, MODEL_DIRECTORY
@@ -160,7 +160,7 @@ class _Workplace:
     """STORE/building, for the block: removed at its end, and left where the process is killed."""
 
     def __init__(self, store: SetStore) -> None:
-        self._store, self.directory = store, store.root / "building"
+        self._store, self.directory = store, store.root / BUILDING
         self.table_file, self.model = self.directory / CANDIDATES_FILE, self.directory / MODEL_DIRECTORY
         self._finished = self.directory / _FINISHED
 

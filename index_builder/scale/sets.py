@@ -65,6 +65,7 @@ from polyrank.model.representations import LateRows
 FORMAT_VERSION = 1
 SET_FILE = "set.json"
 PARTS = "parts"
+BUILDING = "building"
 
 log = logging.getLogger(__name__)
 
@@ -439,6 +440,7 @@ class SetStore:
             for directory in (self.root / PARTS).glob("*-*"):
                 if why_not_plain(directory, is_directory=True) is None:
                     GenerationStore(directory).discard_killed(since, None)
+            shutil.rmtree(self.root / BUILDING, ignore_errors=True)
             self.remove_unnamed()
 
     def remove_unnamed(self) -> None:

@@ -37,7 +37,6 @@ from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.model.inference.names import Runner
 from polyrank.service.changes.builder_process import BuilderProcess
 from polyrank.service.changes.idempotency import IdempotencyKeys
-from polyrank.service.changes.in_parts import not_in_parts
 from polyrank.service.errors import NotConfigured
 from polyrank.service.settings import Settings
 
@@ -64,7 +63,7 @@ class Rebuild:
 
 
 class Jobs:
-    """Starts, watches and cancels the jobs of one store. A store that is cut into parts is only compacted.
+    """Starts, watches and cancels the jobs of one store.
 
     `runner_of` returns what runs a job's model. `on_success` serves the new generation; the job counts as
     running until it returns. `on_end` receives every job that has ended.
@@ -93,13 +92,9 @@ class Jobs:
         Raises:
             JobConflict: another job has not finished.
             IdempotencyMismatch: the key was used with another rebuild.
-            NotConfigured: the request names a pool or a model, but the server has no root for them; or the store is cut
-                into parts.
+            NotConfigured: the request names a pool or a model, but the server has no root for them.
             InvalidInput: the pool or the model is not where the request says.
         """
-        if isinstance(self._generations, SetStore):
-            instead = "build it anew with polyrank build --shards, and the server follows"
-            raise not_in_parts("a rebuild by the server", instead)
         async with self._starting:
             record, is_new = await asyncio.to_thread(self._queue_once, rebuild, raw, key, has_active)
             if is_new:

@@ -11,10 +11,11 @@ from fakes import EVIDENCE
 from in_process import TestClient
 from service_fakes import DIM, WordRanker, build_store, load, numbered, pool
 from shards_in_process import LocalShards
+from tiny import write_base
 
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.scale.cutting import build_parts
-from polyrank.index_builder.scale.sets import PartSet
+from polyrank.index_builder.scale.sets import PartSet, SetStore
 from polyrank.model.rankers.load import load_retriever
 from polyrank.model.representations import LateRows
 from polyrank.service import resources
@@ -164,7 +165,6 @@ def test_sets_are_shown_and_switched(client: TestClient, made: tuple[Path, PartS
     ("method", "path", "body", "what"),
     [
         ("GET", "/index/candidates", None, "listing candidates"),
-        ("POST", "/index", {"candidates": [{"text": "w1"}]}, "a rebuild by the server"),
         ("POST", "/index/trial", {"generation": "x"}, "a trial"),
         ("POST", "/rank", {"context": "w1", "generation": "trial"}, "a trial"),
     ],
@@ -206,7 +206,11 @@ def both_answer(client: TestClient, whole: TestClient, method: str, path: str, b
 
 def compacted(client: TestClient) -> str:
     """Compact, and return the id of the set that is served then."""
-    job = client.post("/index/compact")
+    return succeeded(client, client.post("/index/compact"))
+
+
+def succeeded(client: TestClient, job: Any) -> str:
+    """Wait for a job that was just started, and return the id of the set that it made."""
     assert job.status_code == 202, job.text
     deadline = time.monotonic() + 60
     while (record := client.get(job.headers["location"]).json())["state"] not in ("succeeded", "failed"):
@@ -245,6 +249,26 @@ def test_updates_and_a_compaction_as_on_one_machine(updated: tuple[TestClient, T
     assert client.post("/index/compact").json()["type"].endswith("nothing-to-compact")
     more = {"candidates": [{"id": "late", "text": "w1 w2 w3"}]}
     assert client.put("/index/candidates", json=more).json()["revision"] == 4
+
+
+def test_a_rebuild_makes_as_many_parts_of_the_new_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "store"
+    before = build_parts(load_retriever(write_base(tmp_path / "base", seed=0)), POOL[:50], root, 3, BuildOptions()).made
+    local = LocalShards(root)
+    monkeypatch.setattr(settings_module, "why_unusable", lambda _: None)
+    monkeypatch.setattr(resources, "connected", nullcontext)
+    monkeypatch.setattr(resources, "RayShards", lambda *_: local)
+    with TestClient(create_app(Settings(store=root, cluster="auto", backend="torch"))) as client:
+        rows = [{"id": f"r{n}", "text": f"w{n} w2"} for n in range(70)]
+        made = succeeded(client, client.post("/index", json={"candidates": rows}))
+        assert client.get("/info").json()["generation"] == made
+        answer = client.post("/rank", json={"context": "w7 w2", "top_k": 100}).json()
+        assert {each["id"] for each in answer["results"]} == {each["id"] for each in rows}
+        late = succeeded(client, client.post("/index", json={"candidates": rows[:60], "activate": False}))
+        assert client.get("/info").json()["generation"] == made
+    after = SetStore(root).read(late)
+    assert (after.model, after.dtype, after.count) == (before.model, before.dtype, 60)
+    assert [part.name for part in after.parts] == [part.name for part in before.parts]
 
 
 def test_many_updates_are_compacted_without_being_asked(updated: tuple[TestClient, TestClient, LocalShards]) -> None:
