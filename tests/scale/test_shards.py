@@ -77,7 +77,7 @@ def test_switches_with_replicas_killed_before_the_commit(server: Server, stores:
     """A replica is killed when the new set was prepared on all, and CURRENT does not name it yet."""
     with asked_all_the_time(server) as load, ThreadPoolExecutor(1) as switcher:
         for at, name in enumerate("nc" * 10):
-            set_id, kills = stores.sets[name].id, at % 3 == 0
+            set_id, kills = stores.sets[name].id, at % 5 == 0
             if kills:
                 until(lambda: all_are_ready(server), "both replicas of every part are ready")
             with locked(stores.parts / "pointer.lock"):  # the commit waits for it
@@ -144,7 +144,7 @@ def test_acknowledged_updates_outlive_killed_shards_and_a_restarted_server(
         found(server, number, acknowledged[-1])
 
     with serving(cluster.environment, tmp_path / "log", *options) as server:
-        with asked_all_the_time(server) as answers:
+        with asked_all_the_time(server) as load:
             for number in range(10):
                 update(server, number)
             until(lambda: server.metric("set_ready") == [2.0] * PARTS, "both replicas of every part are ready")
@@ -160,7 +160,7 @@ def test_acknowledged_updates_outlive_killed_shards_and_a_restarted_server(
             assert server.client.get(job).json()["error"] is None
             for number in range(25):
                 found(server, number, acknowledged[-1])
-        assert answers
+        assert load.answers
         assert acknowledged == list(range(1, 26))
     with serving(cluster.environment, tmp_path / "log again", *options) as server:
         for number in range(25):
