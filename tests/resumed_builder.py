@@ -1,8 +1,8 @@
-"""A builder to be killed in the middle of encoding, and started again: without torch, in shards of 16 candidates.
+"""A builder to be killed in the middle of encoding, and started again: without torch, in chunks of 16 candidates.
 
 Run as a script it is a nursery: it imports everything once and forks a builder for each JSON line of standard input,
-{"root": …, "pool": rows, "salt": …, "kill": [stage, which of its announcements] or null, "seconds": of each shard}. On
-standard output come lines: "pid <pid>" of a new builder, "encode <first row>" before it encodes a shard, "resumed
+{"root": …, "pool": rows, "salt": …, "kill": [stage, which of its announcements] or null, "seconds": of each chunk}. On
+standard output come lines: "pid <pid>" of a new builder, "encode <first row>" before it encodes a chunk, "resumed
 <rows>" when it has published, and "dead <exit status>".
 """
 
@@ -19,12 +19,12 @@ from typing import Any
 from fakes import EVIDENCE, HashEncoder, pool
 from nursery import tell
 
-from polyrank.index_builder.build.encoding import EncodedShard, ShardTexts, encoded_by
+from polyrank.index_builder.build.encoding import ChunkTexts, EncodedChunk, encoded_by
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.store import candidates
 from polyrank.model.representations import LateRows
 
-SHARD = 16
+CHUNK = 16
 ENCODER = HashEncoder(dim=32, longest=7, evidence=EVIDENCE, late=LateRows(8, None))  # cuts some texts
 
 
@@ -33,11 +33,11 @@ def run(order: dict[str, Any]) -> None:
     announced: Counter[str] = Counter()
     encoded = encoded_by(ENCODER)
 
-    def vectors(shards: Iterator[ShardTexts], _on_done: Callable[[int], None]) -> Iterator[EncodedShard]:
-        for shard in shards:
-            tell("encode", shard.start)
+    def vectors(chunks: Iterator[ChunkTexts], _on_done: Callable[[int], None]) -> Iterator[EncodedChunk]:
+        for chunk in chunks:
+            tell("encode", chunk.start)
             time.sleep(order["seconds"])
-            yield from encoded(iter([shard]), lambda _done: None)
+            yield from encoded(iter([chunk]), lambda _done: None)
 
     def progress(stage: str, _done: int, _total: int | None) -> None:
         announced[stage] += 1
@@ -61,5 +61,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    candidates.BATCH_ROWS = SHARD
+    candidates.BATCH_ROWS = CHUNK
     main()

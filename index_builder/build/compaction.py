@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from polyrank.index_builder.build.encoding import EncodedShard, ShardTexts
+from polyrank.index_builder.build.encoding import ChunkTexts, EncodedChunk
 from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
 from polyrank.index_builder.build.progress import OnProgress, no_progress
 from polyrank.index_builder.errors import GenerationNotFound, NothingToCompact
@@ -84,12 +84,12 @@ class ModelFiles:
 
 
 def stored_vectors(
-    snapshot: Snapshot, shards: Iterator[ShardTexts], _on_done: Callable[[int], None]
-) -> Iterator[EncodedShard]:
+    snapshot: Snapshot, chunks: Iterator[ChunkTexts], _on_done: Callable[[int], None]
+) -> Iterator[EncodedChunk]:
     """A `VectorSource` once the snapshot is given."""
-    for shard in shards:
-        rows = snapshot.all_rows[shard.start : shard.start + len(shard.ids)]
-        yield EncodedShard(shard, snapshot.representations(rows), 0)
+    for chunk in chunks:
+        rows = snapshot.all_rows[chunk.start : chunk.start + len(chunk.ids)]
+        yield EncodedChunk(chunk, snapshot.representations(rows), 0)
 
 
 def candidates_of(snapshot: Snapshot) -> Iterator[Candidate]:

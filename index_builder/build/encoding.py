@@ -1,8 +1,8 @@
 """The second stage of a build: make the vectors of the candidate table's rows and write them to the matrix.
 
-The matrix grows shard by shard, and beside it the block of the model's second stage, if it has one. A batch of the
-candidate table is a shard. A shard is put on the disk and then noted in the build's journal. If the build is killed,
-the next one compares the journal with its own pool and model and copies the shards that agree.
+The matrix grows chunk by chunk, and beside it the block of the model's second stage, if it has one. A batch of the
+candidate table is a chunk. A chunk is put on the disk and then noted in the build's journal. If the build is killed,
+the next one compares the journal with its own pool and model and copies the chunks that agree.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +18,7 @@ from polyrank.index_builder.build.progress import StageClock
 from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.store.candidates import CandidateTable
 from polyrank.index_builder.store.generation import CANDIDATES_FILE
-from polyrank.index_builder.store.leftovers import Journal, Leftover, Shard, content_digest, journal_of, source_digest
+from polyrank.index_builder.store.leftovers import Chunk, Journal, Leftover, content_digest, journal_of, source_digest
 from polyrank.index_builder.vectors.codec import rounded_all
 from polyrank.index_builder.vectors.encoder import Model, TextEncoder
 from polyrank.index_builder.vectors.late import fits
@@ -27,40 +27,40 @@ from polyrank.model.durable import sync_directory
 from polyrank.model.representations import Representations
 
 
-class ShardTexts(NamedTuple):
-    """What a shard is made from: some rows of the candidate table, from row `start` on."""
+class ChunkTexts(NamedTuple):
+    """What a chunk is made from: some rows of the candidate table, from row `start` on."""
 
     start: int
     ids: Sequence[str]
     texts: Sequence[str]
 
 
-class EncodedShard(NamedTuple):
-    """What was made of a shard, of any floating dtype, and how many of its texts were cut."""
+class EncodedChunk(NamedTuple):
+    """What was made of a chunk, of any floating dtype, and how many of its texts were cut."""
 
-    shard: ShardTexts
+    chunk: ChunkTexts
     made: Representations
     truncated: int
 
 
-# Called with the shards to make and a function to call with the number of rows that were made. Yields every shard in
+# Called with the chunks to make and a function to call with the number of rows that were made. Yields every chunk in
 # its order; it may read ahead.
-VectorSource = Callable[[Iterator[ShardTexts], Callable[[int], None]], Iterator[EncodedShard]]
+VectorSource = Callable[[Iterator[ChunkTexts], Callable[[int], None]], Iterator[EncodedChunk]]
 
 
 def encoded_by(model: Model | TextEncoder) -> VectorSource:
     """A source that has the model encode the texts. Raises TypeError if the model encodes no texts."""
     if not isinstance(model, TextEncoder):
         raise TypeError("a model that encodes no texts needs another source of vectors")
-    return partial(_encode_shards, model)
+    return partial(_encode_chunks, model)
 
 
-def _encode_shards(
-    encoder: TextEncoder, shards: Iterator[ShardTexts], on_done: Callable[[int], None]
-) -> Iterator[EncodedShard]:
-    for shard in shards:
-        tokens, truncated = encoder.tokenize_candidates(shard.texts)
-        yield EncodedShard(shard, encoder.represent_candidates(tokens, on_done), truncated)
+def _encode_chunks(
+    encoder: TextEncoder, chunks: Iterator[ChunkTexts], on_done: Callable[[int], None]
+) -> Iterator[EncodedChunk]:
+    for chunk in chunks:
+        tokens, truncated = encoder.tokenize_candidates(chunk.texts)
+        yield EncodedChunk(chunk, encoder.represent_candidates(tokens, on_done), truncated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def encode(
 ) -> Encoded:
     """Write the matrix and the index of the ids for the candidate table in the build's directory.
 
-    The source makes the vectors that no killed build has left. What one has left is removed once its shards are copied.
+    The source makes the vectors that no killed build has left. What one has left is removed once its chunks are copied.
 
     Raises:
         BuildError: the source gave vectors that are not finite or not of the model's dimension, or not all of them.
@@ -92,7 +92,7 @@ def encode(
         if resumed < len(table):
             _fill(assembly, table, source, clock)
         matrix.commit()
-    return Encoded(sum(shard.truncated for shard in assembly.shards), resumed, assembly.attempts)
+    return Encoded(sum(chunk.truncated for chunk in assembly.chunks), resumed, assembly.attempts)
 
 
 def _fill(assembly: "_Assembly", table: CandidateTable, source: VectorSource, clock: StageClock) -> None:
@@ -105,7 +105,7 @@ def _fill(assembly: "_Assembly", table: CandidateTable, source: VectorSource, cl
         clock("encode", made, total)
 
     clock("encode", made, total)
-    for encoded in source(_shards(table, len(assembly.shards)), on_done):
+    for encoded in source(_chunks(table, len(assembly.chunks)), on_done):
         clock("append", assembly.rows, total)
         assembly.append(encoded)
         made = max(made, assembly.rows)
@@ -115,11 +115,11 @@ def _fill(assembly: "_Assembly", table: CandidateTable, source: VectorSource, cl
         raise BuildError(f"vectors of {assembly.rows} candidates were made, not of all {total}")
 
 
-def _shards(table: CandidateTable, skipped: int) -> Iterator[ShardTexts]:
+def _chunks(table: CandidateTable, skipped: int) -> Iterator[ChunkTexts]:
     start = 0
     for place, (ids, texts) in enumerate(table.batches()):
         if place >= skipped:
-            yield ShardTexts(start, ids, texts)
+            yield ChunkTexts(start, ids, texts)
         start += len(ids)
 
 
@@ -127,7 +127,7 @@ class _Assembly:
     """The matrix and the journal of a build, of which it is the only writer, whoever makes the vectors.
 
     Attributes:
-        shards: those that are on the disk and in the journal.
+        chunks: those that are on the disk and in the journal.
         rows: of these.
         attempts: how many builds, this one included, have worked on them.
     """
@@ -135,58 +135,58 @@ class _Assembly:
     def __init__(self, directory: Path, model: Model, dtype: str, matrix: EmbeddingsWriter) -> None:
         self._directory, self._model, self._dtype, self._matrix = directory, model, dtype, matrix
         self._journal: Journal | None = None
-        self.shards: list[Shard] = []
+        self.chunks: list[Chunk] = []
         self.rows, self.attempts = 0, 1
 
-    def append(self, encoded: EncodedShard) -> None:
-        """Write the next shard, and note it when it is on the disk."""
-        shard, made, truncated = encoded
-        if shard.start != self.rows:
-            raise BuildError(f"the shard from row {shard.start} came where that from row {self.rows} was due")
-        stored = _stored(made, len(shard.ids), self._model, self._dtype)
-        self._matrix.put_many(shard.ids, stored)
+    def append(self, encoded: EncodedChunk) -> None:
+        """Write the next chunk, and note it when it is on the disk."""
+        chunk, made, truncated = encoded
+        if chunk.start != self.rows:
+            raise BuildError(f"the chunk from row {chunk.start} came where that from row {self.rows} was due")
+        stored = _stored(made, len(chunk.ids), self._model, self._dtype)
+        self._matrix.put_many(chunk.ids, stored)
         self._matrix.sync()
-        self._add(_described(self._model, self._dtype, shard.ids, shard.texts, stored, truncated))
+        self._add(_described(self._model, self._dtype, chunk.ids, chunk.texts, stored, truncated))
         if self._journal is None:
             self._begin_journal()
         else:
-            self._journal.append(self.shards[-1])
+            self._journal.append(self.chunks[-1])
 
     def take_over(self, leftover: Leftover, table: CandidateTable, clock: StageClock) -> None:
-        """Copy a killed build's shards, up to the first that does not fit the model, dtype or table."""
+        """Copy a killed build's chunks, up to the first that does not fit the model, dtype or table."""
         attempts, found = leftover.journal()
-        total = sum(shard.rows for shard in found)
+        total = sum(chunk.rows for chunk in found)
         with (
             suppress(FileNotFoundError),
             closing(LeftBlocks(leftover.matrix, self._model.dim, self._model.late_rows, self._dtype)) as left,
         ):
-            for shard, (ids, texts) in zip(found, table.batches(), strict=False):
+            for chunk, (ids, texts) in zip(found, table.batches(), strict=False):
                 clock("resume", self.rows, total)
                 made = left.read(len(ids))
-                if made is None or shard != _described(self._model, self._dtype, ids, texts, made, shard.truncated):
+                if made is None or chunk != _described(self._model, self._dtype, ids, texts, made, chunk.truncated):
                     break
                 self._matrix.put_many(ids, made)
-                self._add(shard)
-        if self.shards:
+                self._add(chunk)
+        if self.chunks:
             self.attempts = attempts + 1
             self._matrix.sync()
             self._begin_journal()
 
-    def _add(self, shard: Shard) -> None:
-        self.shards.append(shard)
-        self.rows += shard.rows
+    def _add(self, chunk: Chunk) -> None:
+        self.chunks.append(chunk)
+        self.rows += chunk.rows
 
     def _begin_journal(self) -> None:
-        """Start the journal once the first shards are on the disk: without any, there is nothing to take over."""
+        """Start the journal once the first chunks are on the disk: without any, there is nothing to take over."""
         sync_directory(self._directory)
-        self._journal = Journal(journal_of(self._directory), self.attempts, self.shards)
+        self._journal = Journal(journal_of(self._directory), self.attempts, self.chunks)
 
 
 def _described(
     model: Model, dtype: str, ids: Sequence[str], texts: Sequence[str], made: Representations, truncated: int
-) -> Shard:
+) -> Chunk:
     source = source_digest(model.fingerprint, (model.backend, model.precision), dtype, ids, texts)
-    return Shard(len(ids), truncated, source, content_digest(made, truncated))
+    return Chunk(len(ids), truncated, source, content_digest(made, truncated))
 
 
 def _stored(made: Representations, count: int, model: Model, dtype: str) -> Representations:

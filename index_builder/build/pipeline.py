@@ -4,7 +4,7 @@
 
 The pool is checked and written to the candidate table before anything is encoded, so that a bad pool fails early. All
 files are written to a temporary directory, which is renamed when it is complete. A build that fails or is cancelled
-removes it. A build that is killed cannot; the next build takes over its finished shards. Memory does not grow with the
+removes it. A build that is killed cannot; the next build takes over its finished chunks. Memory does not grow with the
 pool, except for the FAISS index and a little where words count.
 """
 
@@ -134,7 +134,7 @@ def build(
         statistics: by which words count, if they do for the model; None: those of the pool.
         order: the place of each good row in the whole pool, (N,), ascending, if this is a part of it.
         progress: called with (stage, done, total) before each step. The stages are "read" (total unknown); "words" if
-            they count for the model, two steps a row; "resume" if a killed build has left shards; "encode" and "append"
+            they count for the model, two steps a row; "resume" if a killed build has left chunks; "encode" and "append"
             in turns, from the first row that is left to encode; "choose" if the index is chosen by measured times;
             "index"; "recall" if it is measured; "manifest"; "redis" if asked for; "rename"; "CURRENT" if activated.
             An exception that it raises ends the build.
@@ -233,7 +233,7 @@ def _connected(generation: str, model: Model, options: BuildOptions) -> Iterator
 def _temporary_directory(store: GenerationStore, generation: str, copies: Copies) -> Iterator[Path]:
     """The directory to build in. If the block fails, it is removed, with what was copied to Redis.
 
-    If only a lock was not free, the next build takes over the shards, as after a kill.
+    If only a lock was not free, the next build takes over the chunks, as after a kill.
     """
     directory = store.begin(generation)
     try:

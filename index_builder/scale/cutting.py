@@ -8,7 +8,7 @@ Then each part is built by `build` into its own store, one after the other.
 
 STORE/building/ holds the table and `finished.jsonl`, a line for each part that is done. A build that fails or is
 cancelled removes both, and the generations that it made. A build that is killed leaves them: the next one takes over
-the parts that it would make of the same rows, and the finished shards of the part in which the other was killed.
+the parts that it would make of the same rows, and the finished chunks of the part in which the other was killed.
 """
 
 import shutil

@@ -1,11 +1,11 @@
 """Makes a build's vectors by encoders: processes of a Ray cluster, each with the model and one processor.
 
-The builder hands out shards and takes back their vectors; it alone writes matrix and journal. Each encoder has one
-shard at a time, and at most twice as many shards as encoders are read ahead. A shard whose encoder was lost is encoded
+The builder hands out chunks and takes back their vectors; it alone writes matrix and journal. Each encoder has one
+chunk at a time, and at most twice as many chunks as encoders are read ahead. A chunk whose encoder was lost is encoded
 again: it comes first in the order, so the next free encoder gets it. Ray starts a lost encoder again where it can.
 
-Vectors depend on what made them, so the builder resolves "auto" before, and every shard says which model, back-end,
-precision and software made it. A shard that differs ends the build.
+Vectors depend on what made them, so the builder resolves "auto" before, and every chunk says which model, back-end,
+precision and software made it. A chunk that differs ends the build.
 """
 
 import os
@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from polyrank.index_builder.build.encoding import EncodedShard, ShardTexts
+from polyrank.index_builder.build.encoding import ChunkTexts, EncodedChunk
 from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.scale.cluster import require_token
 from polyrank.index_builder.vectors.codec import rounded_all
@@ -31,7 +31,7 @@ from polyrank.model.inference.names import Runner
 from polyrank.model.rankers import load as checkpoint
 from polyrank.model.representations import Representations
 
-_MOST_LOSSES = 5  # of encoders by one shard, or of one encoder before it has begun
+_MOST_LOSSES = 5  # of encoders by one chunk, or of one encoder before it has begun
 _LONGEST_PAUSE_SECONDS = 30.0
 _LOOK_SECONDS = 0.5
 _SAY_WHO_WAITS_AFTER_SECONDS = 30.0
@@ -66,8 +66,8 @@ class Readiness(NamedTuple):
     processor: str
 
 
-class ShardDone(NamedTuple):
-    """What an encoder says of a shard when it is encoded; the vectors are fetched when it is their turn."""
+class ChunkDone(NamedTuple):
+    """What an encoder says of a chunk when it is encoded; the vectors are fetched when it is their turn."""
 
     maker: Maker
     host: str
@@ -86,12 +86,12 @@ class Encoder:
             require_token()
             return Readiness(Maker.of(self._model), socket.gethostname(), processor())
 
-    def encode(self, texts: Sequence[str]) -> tuple[ShardDone, Representations]:
-        """Encode the texts of a shard, and round the vectors to the store's dtype."""
+    def encode(self, texts: Sequence[str]) -> tuple[ChunkDone, Representations]:
+        """Encode the texts of a chunk, and round the vectors to the store's dtype."""
         with _named():
             tokens, truncated = self._model.tokenize_candidates(texts)
             made = rounded_all(self._model.represent_candidates(tokens), self._dtype)
-            return ShardDone(Maker.of(self._model), socket.gethostname(), truncated), made
+            return ChunkDone(Maker.of(self._model), socket.gethostname(), truncated), made
 
     @cached_property
     def _model(self) -> CandidateEncoder:
@@ -109,7 +109,7 @@ def _named() -> Iterator[None]:
 
 @dataclass(eq=False, slots=True)
 class _Job:
-    """A shard that was read ahead.
+    """A chunk that was read ahead.
 
     Attributes:
         given: whether an encoder has it, or has had it and was not lost.
@@ -119,9 +119,9 @@ class _Job:
         losses: how often its encoder, or what was made, was lost.
     """
 
-    shard: ShardTexts
+    chunk: ChunkTexts
     given: bool = False
-    done: ShardDone | None = None
+    done: ChunkDone | None = None
     vectors: Any = None
     counted: bool = False
     losses: int = 0
@@ -160,10 +160,10 @@ class Encoders:
         tell: called with a line for the user where encoders are missing, lost or of another kind.
 
     Attributes:
-        retries: how often a shard was encoded again because its encoder was lost.
+        retries: how often a chunk was encoded again because its encoder was lost.
 
     Calling it raises BuildError where an encoder cannot load the model or makes vectors by something else than the
-    builder would, where no encoder stays alive, and where one shard has ended five encoders.
+    builder would, where no encoder stays alive, and where one chunk has ended five encoders.
     """
 
     def __init__(self, ray: Any, model: Model, dtype: str, count: int, tell: Callable[[str], None]) -> None:
@@ -174,19 +174,19 @@ class Encoders:
         self._say_who_waits_at = 0.0
         self.retries = 0
 
-    def __call__(self, shards: Iterator[ShardTexts], on_done: Callable[[int], None]) -> Iterator[EncodedShard]:
+    def __call__(self, chunks: Iterator[ChunkTexts], on_done: Callable[[int], None]) -> Iterator[EncodedChunk]:
         """See `VectorSource`."""
         jobs: deque[_Job] = deque()
         self._start()
         try:
-            while self._read_ahead(shards, jobs):
+            while self._read_ahead(chunks, jobs):
                 self._ask(jobs)
                 first = jobs[0]
                 if first.done is None:
                     self._listen(on_done)
                 elif (made := self._fetched(first)) is not None:
                     jobs.popleft()
-                    yield EncodedShard(first.shard, made, first.done.truncated)
+                    yield EncodedChunk(first.chunk, made, first.done.truncated)
         finally:
             for worker in self._workers:
                 self._ray.kill(worker.actor)
@@ -198,14 +198,14 @@ class Encoders:
         self._workers = [_Worker(kind.remote(*self._given)) for _ in range(self._count)]
         self._say_who_waits_at = time.monotonic() + _SAY_WHO_WAITS_AFTER_SECONDS
 
-    def _read_ahead(self, shards: Iterator[ShardTexts], jobs: deque[_Job]) -> bool:
-        """Read up to twice as many shards as there are encoders; returns whether any is left to yield."""
-        while len(jobs) < 2 * self._count and (shard := next(shards, None)) is not None:
-            jobs.append(_Job(shard))
+    def _read_ahead(self, chunks: Iterator[ChunkTexts], jobs: deque[_Job]) -> bool:
+        """Read up to twice as many chunks as there are encoders; returns whether any is left to yield."""
+        while len(jobs) < 2 * self._count and (chunk := next(chunks, None)) is not None:
+            jobs.append(_Job(chunk))
         return bool(jobs)
 
     def _ask(self, jobs: deque[_Job]) -> None:
-        """Ask new and lost encoders to begin, and give each free one the first shard that none has."""
+        """Ask new and lost encoders to begin, and give each free one the first chunk that none has."""
         open_jobs = (job for job in jobs if not job.given)
         for worker in (each for each in self._workers if each.answer is None):
             if worker.begun is None:
@@ -213,7 +213,7 @@ class Encoders:
                     worker.answer = worker.actor.begin.remote()
             elif (job := next(open_jobs, None)) is not None:
                 job.given, worker.job = True, job
-                worker.answer, job.vectors = worker.actor.encode.options(num_returns=2).remote(job.shard.texts)
+                worker.answer, job.vectors = worker.actor.encode.options(num_returns=2).remote(job.chunk.texts)
 
     def _listen(self, on_done: Callable[[int], None]) -> None:
         """Wait for an answer, but not for long, and take it in."""
@@ -244,9 +244,9 @@ class Encoders:
             job.done = heard
             if not job.counted:
                 job.counted = True
-                on_done(len(job.shard.ids))
+                on_done(len(job.chunk.ids))
 
-    def _check(self, heard: Readiness | ShardDone) -> None:
+    def _check(self, heard: Readiness | ChunkDone) -> None:
         if difference := self._maker.difference(heard.maker):
             raise BuildError(
                 f"the encoder on {heard.host} would make other vectors than this machine: {difference}; "
@@ -259,7 +259,7 @@ class Encoders:
             self._tell(f"{begun.host} has another processor than this machine: vectors may differ in their last bits")
 
     def _lost(self, worker: _Worker, job: _Job | None, error: Exception) -> None:
-        """Take note that an encoder was lost; it is asked again, each time later, and its shard is free again."""
+        """Take note that an encoder was lost; it is asked again, each time later, and its chunk is free again."""
         if getattr(error, "actor_init_failed", False):
             raise _failed(error) from error
         host = f"the encoder on {worker.begun.host}" if worker.begun else "an encoder"
@@ -275,7 +275,7 @@ class Encoders:
             self._free(job, host, reason)
 
     def _fetched(self, job: _Job) -> Representations | None:
-        """Fetch what was made of a shard; None: it was lost meanwhile, and the shard is free again."""
+        """Fetch what was made of a chunk; None: it was lost meanwhile, and the chunk is free again."""
         try:
             made: Representations = self._ray.get(job.vectors)
         except self._ray.exceptions.RayError as error:
@@ -287,10 +287,10 @@ class Encoders:
         job.losses += 1
         if job.losses >= _MOST_LOSSES:
             raise BuildError(
-                f"the shard from row {job.shard.start} has ended {job.losses} encoders; the last: {reason}"
+                f"the chunk from row {job.chunk.start} has ended {job.losses} encoders; the last: {reason}"
             )
         self.retries += 1
-        self._tell(f"{what} was lost; {len(job.shard.ids)} candidates from row {job.shard.start} are encoded again")
+        self._tell(f"{what} was lost; {len(job.chunk.ids)} candidates from row {job.chunk.start} are encoded again")
         job.given, job.done, job.vectors = False, None, None
 
     def _say_who_waits(self) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.build.compaction import ModelFiles, chosen_again
-from polyrank.index_builder.build.encoding import EncodedShard, ShardTexts
+from polyrank.index_builder.build.encoding import ChunkTexts, EncodedChunk
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.build.progress import OnProgress, no_progress
 from polyrank.index_builder.errors import disk_full_named
@@ -150,13 +150,13 @@ def _candidates(sources: Sequence[Generation], taken: _Taken) -> Iterator[Candid
 
 
 def _stored_vectors(
-    sources: Sequence[Generation], taken: _Taken, shards: Iterator[ShardTexts], _on_done: Callable[[int], None]
-) -> Iterator[EncodedShard]:
+    sources: Sequence[Generation], taken: _Taken, chunks: Iterator[ChunkTexts], _on_done: Callable[[int], None]
+) -> Iterator[EncodedChunk]:
     """A `VectorSource` once the old parts and the rows are given."""
-    for shard in shards:
-        here = slice(shard.start, shard.start + len(shard.ids))
+    for chunk in chunks:
+        here = slice(chunk.start, chunk.start + len(chunk.ids))
         of, rows = taken.sources[here], taken.rows[here]
         made = Representations.join(
             [each.embeddings.representations(rows[of == at]) for at, each in enumerate(sources)]
         )
-        yield EncodedShard(shard, made.take(np.argsort(np.argsort(of, kind="stable"))), 0)
+        yield EncodedChunk(chunk, made.take(np.argsort(np.argsort(of, kind="stable"))), 0)

@@ -4,7 +4,7 @@ STORE/CURRENT, HISTORY           which generation is active: pointer.py
 STORE/generations/               what may lie in it: layout.py
 STORE/generations/<id>/          complete and checksummed: generation.py, manifest.py
 STORE/generations/.tmp-<id>/     being built, or being removed: leftovers.py
-STORE/generations/.journal-<id>  the finished shards of a build: leftovers.py
+STORE/generations/.journal-<id>  the finished chunks of a build: leftovers.py
 STORE/log/                       the updates of each generation: updates.py, update_log.py
 STORE/rejected/<id>/             rejected.jsonl: the bad rows of a generation's pool
 STORE/copies/                    which generations have a copy in Redis: copies.py
@@ -352,7 +352,7 @@ class GenerationStore:
 
         Raises:
             LeaseLost: another builder has taken over; nothing is published.
-            StoreBusy: another process holds pointer.lock for too long; the next build can take over the shards.
+            StoreBusy: another process holds pointer.lock for too long; the next build can take over the chunks.
         """
         sync_tree(temporary)
         with self._switch.changing(), fenced(lease):

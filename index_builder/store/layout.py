@@ -2,7 +2,7 @@
 
     <id>/             a published generation
     .tmp-<id>/        one that is being built, or being removed
-    .journal-<id>     the finished shards of a build
+    .journal-<id>     the finished chunks of a build
 
 Everything else is a stray: a symbolic link, or a name or a kind of file that no store makes. Strays are named and left
 alone: they are neither followed nor removed.

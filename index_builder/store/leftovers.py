@@ -1,17 +1,17 @@
 """What a build keeps while it runs, and what it leaves behind when it is killed.
 
     generations/.tmp-<id>/      the files of the generation being built
-    generations/.journal-<id>   which shards of its matrix are finished, and what they were made of
+    generations/.journal-<id>   which chunks of its matrix are finished, and what they were made of
 
 A build that fails or is cancelled removes both itself. If the process dies, both stay, and the next builder decides:
 
-* A directory with a matrix and a journal can be resumed. The next build copies the shards that are also its own, then
-  removes the rest. A shard enters the journal only after its vectors are on the disk, so each shard in it is complete.
+* A directory with a matrix and a journal can be resumed. The next build copies the chunks that are also its own, then
+  removes the rest. A chunk enters the journal only after its vectors are on the disk, so each chunk in it is complete.
 * Anything else is removed. The journal goes first: a removal that dies halfway cannot be taken for a build to resume.
 * A journal without a directory belongs to a generation that was published just before the process died.
 
-The journal holds one JSON object a line: first the number of builds that have worked on these shards, then one line for
-each shard. A line that is damaged or cut short ends it.
+The journal holds one JSON object a line: first the number of builds that have worked on these chunks, then one line for
+each chunk. A line that is damaged or cut short ends it.
 
 The caller of every function that removes something is the builder (`GenerationStore.building`).
 """
@@ -34,7 +34,7 @@ from polyrank.index_builder.vectors.local import MATRIX_FILE
 from polyrank.model.durable import sync_directory
 from polyrank.model.representations import Representations
 
-# Time to notice that a build was killed, and to start it again, before a collection removes its shards.
+# Time to notice that a build was killed, and to start it again, before a collection removes its chunks.
 RESUMABLE_FOR = timedelta(hours=24)
 
 # Called with a generation's id; removes what other systems hold of it.
@@ -46,8 +46,8 @@ def forget_nothing(_generation: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
-    """A finished shard.
+class Chunk:
+    """A finished chunk.
 
     Attributes:
         truncated: texts that were cut to the model's length.
@@ -70,7 +70,7 @@ def source_digest(model: str, runner: tuple[str, str], dtype: str, ids: Sequence
 
 
 def content_digest(made: Representations, truncated: int) -> str:
-    """Digest what was made of a shard's rows, as the files hold it, and its number of truncated texts."""
+    """Digest what was made of a chunk's rows, as the files hold it, and its number of truncated texts."""
     digest = sha256(made.first.data)
     if made.late is not None and made.counts is not None:
         digest.update(made.late.data)
@@ -90,21 +90,21 @@ def journals(generations: Path) -> dict[Path, Path]:
     return {path.with_name(TEMPORARY_PREFIX + path.name.removeprefix(JOURNAL_PREFIX)): path for path in found}
 
 
-def read_journal(path: Path) -> tuple[int, list[Shard]]:
-    """Read the number of builds so far, and the shards up to the first line that is damaged or cut short."""
-    attempts, shards = 0, []
+def read_journal(path: Path) -> tuple[int, list[Chunk]]:
+    """Read the number of builds so far, and the chunks up to the first line that is damaged or cut short."""
+    attempts, chunks = 0, []
     try:
         with path.open("rb") as file:
             attempts = int(orjson.loads(file.readline())["attempts"])
             for line in file:
-                shards.append(_shard(**orjson.loads(line)))
+                chunks.append(_chunk(**orjson.loads(line)))
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    return attempts, shards
+    return attempts, chunks
 
 
-def _shard(*, rows: int, truncated: int, source: str, content: str) -> Shard:
-    return Shard(int(rows), int(truncated), str(source), str(content))
+def _chunk(*, rows: int, truncated: int, source: str, content: str) -> Chunk:
+    return Chunk(int(rows), int(truncated), str(source), str(content))
 
 
 class Journal:
@@ -112,18 +112,18 @@ class Journal:
 
     Args:
         path: its file, which must not exist.
-        attempts: the number of builds that have worked on the shards, this one included.
-        shards: those that are on the disk already.
+        attempts: the number of builds that have worked on the chunks, this one included.
+        chunks: those that are on the disk already.
     """
 
-    def __init__(self, path: Path, attempts: int = 1, shards: Iterable[Shard] = ()) -> None:
+    def __init__(self, path: Path, attempts: int = 1, chunks: Iterable[Chunk] = ()) -> None:
         self._path = path
-        self._write("xb", _line({"attempts": attempts}) + b"".join(_line(asdict(shard)) for shard in shards))
+        self._write("xb", _line({"attempts": attempts}) + b"".join(_line(asdict(chunk)) for chunk in chunks))
         sync_directory(path.parent)
 
-    def append(self, shard: Shard) -> None:
-        """Note a finished shard; the line is on the disk when this returns."""
-        self._write("ab", _line(asdict(shard)))
+    def append(self, chunk: Chunk) -> None:
+        """Note a finished chunk; the line is on the disk when this returns."""
+        self._write("ab", _line(asdict(chunk)))
 
     def _write(self, mode: str, content: bytes) -> None:
         with self._path.open(mode) as file:
@@ -156,7 +156,7 @@ class Leftover:
         """Whether its journal was last written less than `RESUMABLE_FOR` ago."""
         return time.time() - journal_of(self.temporary).stat().st_mtime < RESUMABLE_FOR.total_seconds()
 
-    def journal(self) -> tuple[int, list[Shard]]:
+    def journal(self) -> tuple[int, list[Chunk]]:
         """Read its journal; see `read_journal`."""
         return read_journal(journal_of(self.temporary))
 
@@ -167,11 +167,11 @@ class Leftover:
 
 def resumable(generations: Path, forget: Forget) -> Leftover | None:
     """Find the newest killed build that has a matrix and a journal."""
-    found = [each for each in entries(generations).temporary if _has_shards(each)]
+    found = [each for each in entries(generations).temporary if _has_chunks(each)]
     return Leftover(max(found), forget) if found else None
 
 
-def _has_shards(temporary: Path) -> bool:
+def _has_chunks(temporary: Path) -> bool:
     files = temporary / MATRIX_FILE, journal_of(temporary)
     return all(path.exists() and why_not_plain(path, is_directory=False) is None for path in files)
 

@@ -212,7 +212,7 @@ def test_a_killed_job_is_resumed_by_the_next_one(builder: Builder, root: Path, t
     process = builder(root, "--job", job_id)
     while not any(b"source" in each.read_bytes() for each in (root / "generations").glob(".journal-*")):
         assert not jobs.get(job_id).is_finished
-        time.sleep(0.001)  # until the first of three shards is on the disk
+        time.sleep(0.001)  # until the first of three chunks is on the disk
     process.kill()
     end(process)
     assert jobs.get(job_id).state == FAILED

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes import HashEncoder, assert_whole, pool
-from resumed_builder import ENCODER, SHARD
+from resumed_builder import CHUNK, ENCODER
 
-from polyrank.index_builder.build.encoding import EncodedShard, ShardTexts, encoded_by
+from polyrank.index_builder.build.encoding import ChunkTexts, EncodedChunk, encoded_by
 from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
 from polyrank.index_builder.errors import DiskFull
 from polyrank.index_builder.pool.rows import Candidate
@@ -29,8 +29,8 @@ from polyrank.index_builder.vectors.local import EmbeddingsWriter
 from polyrank.index_builder.vectors.redis import RedisEmbeddings
 
 REPOSITORY = Path(__file__).parents[2]
-ROWS = 10 * SHARD + 5
-SHARDS = 11
+ROWS = 10 * CHUNK + 5
+CHUNKS = 11
 
 
 class Nursery:
@@ -51,7 +51,7 @@ class Nursery:
         return self._line()[1]
 
     def wait(self) -> tuple[list[int], int | None, int]:
-        """First rows of the shards it encoded, how many it took over if it came to its end, and its exit status."""
+        """First rows of the chunks it encoded, how many it took over if it came to its end, and its exit status."""
         encoded, resumed = [], None
         while (line := self._line())[0] != "dead":
             if line[0] == "encode":
@@ -78,48 +78,48 @@ def nursery() -> Iterator[Nursery]:
 
 
 @pytest.fixture(autouse=True)
-def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "BATCH_ROWS", SHARD)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "BATCH_ROWS", CHUNK)
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(candidates, "BATCH_ROWS", SHARD)
+        patched.setattr(candidates, "BATCH_ROWS", CHUNK)
         root = tmp_path_factory.mktemp("uninterrupted")
         return GenerationStore(root).manifest(build(ENCODER, pool(ROWS), root, BuildOptions(index="hnsw")).generation)
 
 
 @pytest.fixture
 def killed(nursery: Nursery, tmp_path: Path) -> Path:
-    """A store whose only build was killed when seven of its shards were complete."""
+    """A store whose only build was killed when seven of its chunks were complete."""
     root = tmp_path / "store"
     nursery.start(root, kill=("encode", 8))
-    assert nursery.wait() == ([i * SHARD for i in range(7)], None, -signal.SIGKILL)
+    assert nursery.wait() == ([i * CHUNK for i in range(7)], None, -signal.SIGKILL)
     return root
 
 
 class Counting:
-    """A source of vectors that counts the shards it was asked for."""
+    """A source of vectors that counts the chunks it was asked for."""
 
     def __init__(self, encoder: HashEncoder = ENCODER) -> None:
-        self.shards: list[int] = []
+        self.chunks: list[int] = []
         self._encode = encoded_by(encoder)
 
-    def __call__(self, shards: Iterator[ShardTexts], _on_done: Callable[[int], None]) -> Iterator[EncodedShard]:
-        for shard in shards:
-            self.shards.append(shard.start // SHARD)
-            yield from self._encode(iter([shard]), lambda _done: None)
+    def __call__(self, chunks: Iterator[ChunkTexts], _on_done: Callable[[int], None]) -> Iterator[EncodedChunk]:
+        for chunk in chunks:
+            self.chunks.append(chunk.start // CHUNK)
+            yield from self._encode(iter([chunk]), lambda _done: None)
 
 
 def built(
     root: Path, rows: Sequence[Candidate] | None = None, encoder: HashEncoder = ENCODER, **options: Any
 ) -> tuple[BuildResult, list[int]]:
-    """Build here; returns which shards were encoded."""
+    """Build here; returns which chunks were encoded."""
     counting, chosen = Counting(encoder), BuildOptions(index="hnsw", **options)
     result = build(encoder, pool(ROWS) if rows is None else rows, root, chosen, vectors=counting)
     assert GenerationStore(root).verify(result.generation).dtype == chosen.dtype
-    return result, counting.shards
+    return result, counting.chunks
 
 
 def leftover(root: Path) -> Path:
@@ -139,7 +139,7 @@ def assert_alike(root: Path, expected: Manifest, attempts: int | None = None) ->
     assert [path.name for path in (root / "generations").iterdir()] == [only]
 
 
-def test_killed_again_and_again_a_build_loses_a_shard_each_time_at_most(
+def test_killed_again_and_again_a_build_loses_a_chunk_each_time_at_most(
     nursery: Nursery, tmp_path: Path, uninterrupted: Manifest
 ) -> None:
     chance, encoded, kills, status = random.Random(20261121), list[int](), 0, -signal.SIGKILL
@@ -150,13 +150,13 @@ def test_killed_again_and_again_a_build_loses_a_shard_each_time_at_most(
             with suppress(ProcessLookupError):  # it may just have ended
                 os.kill(pid, signal.SIGKILL)
         more, resumed, status = nursery.wait()
-        assert more == sorted(more), "a shard is encoded once"
+        assert more == sorted(more), "a chunk is encoded once"
         kills += status == -signal.SIGKILL
         encoded += more
     assert status == 0
     assert kills >= 3
-    assert len(encoded) <= SHARDS + kills
-    assert set(encoded) == {i * SHARD for i in range(SHARDS)}
+    assert len(encoded) <= CHUNKS + kills
+    assert set(encoded) == {i * CHUNK for i in range(CHUNKS)}
     assert resumed == (more[0] if more else ROWS)
     assert_alike(tmp_path, uninterrupted)
 
@@ -173,8 +173,8 @@ def test_wherever_it_was_killed_a_build_makes_what_it_would_have_made(
     nursery.start(tmp_path)
     after, resumed, status = nursery.wait()
     assert status == 0
-    assert len(before) + len(after) == SHARDS + lost
-    assert resumed == min(ROWS, (len(before) - lost) * SHARD)
+    assert len(before) + len(after) == CHUNKS + lost
+    assert resumed == min(ROWS, (len(before) - lost) * CHUNK)
     assert_alike(tmp_path, uninterrupted, attempts=2)
 
 
@@ -185,7 +185,7 @@ def test_killed_while_it_counts_words_a_build_begins_anew(
     assert nursery.wait() == ([], None, -signal.SIGKILL)
     assert [path.name for path in (tmp_path / "generations").glob(".tmp-*/words")] == ["words"]
     nursery.start(tmp_path)
-    assert nursery.wait() == ([i * SHARD for i in range(SHARDS)], 0, 0)
+    assert nursery.wait() == ([i * CHUNK for i in range(CHUNKS)], 0, 0)
     assert_alike(tmp_path, uninterrupted)
 
 
@@ -228,18 +228,18 @@ def test_progress_begins_behind_what_was_taken_over(killed: Path) -> None:
     told: list[tuple[str, int, int | None]] = []
     build(ENCODER, pool(ROWS), killed, progress=lambda *each: told.append(each))
     resumed = [each for each in told if each[0] == "resume"]
-    assert resumed == [("resume", i * SHARD, 7 * SHARD) for i in range(7)]
-    assert next(each for each in told if each[0] == "encode") == ("encode", 7 * SHARD, ROWS)
+    assert resumed == [("resume", i * CHUNK, 7 * CHUNK) for i in range(7)]
+    assert next(each for each in told if each[0] == "encode") == ("encode", 7 * CHUNK, ROWS)
 
 
-@pytest.mark.parametrize("byte", [0, 2 * SHARD * 32 * 2, 7 * SHARD * 32 * 2 - 1])
+@pytest.mark.parametrize("byte", [0, 2 * CHUNK * 32 * 2, 7 * CHUNK * 32 * 2 - 1])
 def test_a_flipped_bit_is_encoded_again(killed: Path, uninterrupted: Manifest, byte: int) -> None:
     matrix = leftover(killed) / "embeddings.bin"
     content = bytearray(matrix.read_bytes())
     content[byte] ^= 1
     matrix.write_bytes(content)
-    assert built(killed)[1] == list(range(byte // (SHARD * 32 * 2), SHARDS))
-    assert_alike(killed, uninterrupted, attempts=2 if byte >= SHARD * 32 * 2 else 1)
+    assert built(killed)[1] == list(range(byte // (CHUNK * 32 * 2), CHUNKS))
+    assert_alike(killed, uninterrupted, attempts=2 if byte >= CHUNK * 32 * 2 else 1)
 
 
 @pytest.mark.parametrize(
@@ -252,29 +252,29 @@ def test_a_flipped_bit_in_the_second_block_is_encoded_again(
     content = bytearray(path.read_bytes())
     content[byte] ^= 1
     path.write_bytes(content)
-    assert built(killed)[1] == list(range(kept, SHARDS))
+    assert built(killed)[1] == list(range(kept, CHUNKS))
     assert_alike(killed, uninterrupted, attempts=2 if kept else 1)
 
 
 def test_a_second_block_that_is_gone_is_encoded_again(killed: Path, uninterrupted: Manifest) -> None:
     (leftover(killed) / "late.bin").unlink()
-    assert built(killed)[1] == list(range(SHARDS))
+    assert built(killed)[1] == list(range(CHUNKS))
     assert_alike(killed, uninterrupted, attempts=1)
 
 
-@pytest.mark.parametrize("left", [0, 5 * SHARD * 32 * 2 + 7])
+@pytest.mark.parametrize("left", [0, 5 * CHUNK * 32 * 2 + 7])
 def test_a_matrix_that_is_too_short_is_encoded_from_there(killed: Path, uninterrupted: Manifest, left: int) -> None:
     os.truncate(leftover(killed) / "embeddings.bin", left)
-    assert built(killed)[1] == list(range(left // (SHARD * 32 * 2), SHARDS))
+    assert built(killed)[1] == list(range(left // (CHUNK * 32 * 2), CHUNKS))
     assert_alike(killed, uninterrupted, attempts=2 if left else 1)
 
 
-def test_another_pool_keeps_the_shards_before_the_first_difference(killed: Path) -> None:
+def test_another_pool_keeps_the_chunks_before_the_first_difference(killed: Path) -> None:
     rows = pool(ROWS)
-    rows[3 * SHARD + 1] = Candidate("c49", "another text")
+    rows[3 * CHUNK + 1] = Candidate("c49", "another text")
     result, encoded = built(killed, rows)
-    assert encoded == list(range(3, SHARDS))
-    assert result.resumed == 3 * SHARD
+    assert encoded == list(range(3, CHUNKS))
+    assert result.resumed == 3 * CHUNK
     assert result.truncated == sum(len(row.text) > ENCODER.longest for row in rows)
     generation = GenerationStore(killed).open(result.generation)
     assert generation.candidates.rows([49])[0].text == "another text"
@@ -282,9 +282,9 @@ def test_another_pool_keeps_the_shards_before_the_first_difference(killed: Path)
 
 
 def test_a_shorter_pool_keeps_what_it_has(killed: Path) -> None:
-    result, encoded = built(killed, pool(3 * SHARD + 2))
+    result, encoded = built(killed, pool(3 * CHUNK + 2))
     assert encoded == [3]
-    assert_whole(GenerationStore(killed).open(result.generation), ENCODER, pool(3 * SHARD + 2))
+    assert_whole(GenerationStore(killed).open(result.generation), ENCODER, pool(3 * CHUNK + 2))
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_a_shorter_pool_keeps_what_it_has(killed: Path) -> None:
 )
 def test_nothing_is_taken_over_from_a_build_of_something_else(killed: Path, options: dict[str, Any]) -> None:
     result, encoded = built(killed, **options)
-    assert encoded == list(range(SHARDS))
+    assert encoded == list(range(CHUNKS))
     assert result.resumed == 0
     manifest = GenerationStore(killed).manifest(result.generation)
     assert manifest.build.attempts == 1

@@ -1,4 +1,4 @@
-"""A build by encoders in shards of 16 candidates, which waits for a line of standard input before it writes each.
+"""A build by encoders in chunks of 16 candidates, which waits for a line of standard input before it writes each.
 
 Arguments: store, pool, model, cluster, number of encoders. Prints lines of JSON: {"told": line for the user},
 {"append": first row, "begun": how many encoders are ready}, and at the end {"retries": …, "resumed": …}.
@@ -15,7 +15,7 @@ from polyrank.index_builder.scale.encoders import Encoders
 from polyrank.index_builder.store import candidates
 from polyrank.model.rankers.load import load_retriever
 
-SHARD = 16
+CHUNK = 16
 STDOUT = sys.stdout
 
 
@@ -25,7 +25,7 @@ def say(**what: object) -> None:
 
 
 def main(store: str, pool: str, name: str, cluster: str, count: str) -> None:
-    candidates.BATCH_ROWS = SHARD
+    candidates.BATCH_ROWS = CHUNK
     model = load_retriever(name)
     with connected(cluster) as ray:
         encoders = Encoders(ray, model, "float16", int(count), lambda line: say(told=line))

@@ -28,8 +28,8 @@ if importlib.util.find_spec("ray") is None:
     pytest.skip("needs Ray: make test-scale", allow_module_level=True)
 
 HERE = Path(__file__).parent
-SHARD, SHARDS = 16, 60
-ROWS = SHARD * SHARDS - 3
+CHUNK, CHUNKS = 16, 60
+ROWS = CHUNK * CHUNKS - 3
 STALLED_SECONDS = 5
 
 
@@ -48,9 +48,9 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def local(model: Path, pool: Path, tmp_path_factory: pytest.TempPathFactory) -> Manifest:
-    """A build in this process, in the same shards."""
+    """A build in this process, in the same chunks."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(candidates, "BATCH_ROWS", SHARD)
+        patched.setattr(candidates, "BATCH_ROWS", CHUNK)
         return built_here(tmp_path_factory.mktemp("local"), model, pool)
 
 
@@ -59,7 +59,7 @@ def built_here(root: Path, model: Path, pool: Path) -> Manifest:
 
 
 class Builder:
-    """A builder of its own process, which writes a shard when it is told to."""
+    """A builder of its own process, which writes a chunk when it is told to."""
 
     def __init__(self, cluster: Cluster, store: Path, pool: Path, model: Path, encoders: int) -> None:
         command = [HERE / "builder.py", store, pool, model, cluster.address, encoders]
@@ -115,7 +115,7 @@ class Builder:
             return line
 
     def write(self) -> None:
-        """Let it write the shard that it has announced."""
+        """Let it write the chunk that it has announced."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
@@ -179,7 +179,7 @@ def test_the_command_makes_the_files_of_a_build_on_one_machine(
     )
 
 
-def test_a_killed_encoders_shard_is_encoded_again(
+def test_a_killed_encoders_chunk_is_encoded_again(
     cluster: Cluster, model: Path, pool: Path, local: Manifest, tmp_path: Path
 ) -> None:
     with Builder(cluster, tmp_path, pool, model, encoders=2) as builder:
@@ -187,13 +187,13 @@ def test_a_killed_encoders_shard_is_encoded_again(
         one, other = cluster.actors("Encoder")
         one.suspend()
         other.suspend()
-        builder.until_it_stalls()  # each of them has a shard
+        builder.until_it_stalls()  # each of them has a chunk
         one.kill()
         other.resume()
         end = builder.rest()
     assert end == {"retries": 1, "resumed": 0}
     assert [line for line in builder.told if "are encoded again" in line]
-    assert builder.appended == list(range(0, ROWS, SHARD)), "every shard is written once, in order"
+    assert builder.appended == list(range(0, ROWS, CHUNK)), "every chunk is written once, in order"
     assert_equal(tmp_path, local)
 
 
@@ -211,8 +211,8 @@ def test_a_killed_builder_is_continued(
         first.kill()
     with Builder(cluster, tmp_path, pool, model, encoders=1) as second:
         end = second.rest()
-    assert end == {"retries": 0, "resumed": 5 * SHARD}
-    assert first.appended[:5] + second.appended == list(range(0, ROWS, SHARD))
+    assert end == {"retries": 0, "resumed": 5 * CHUNK}
+    assert first.appended[:5] + second.appended == list(range(0, ROWS, CHUNK))
     assert_equal(tmp_path, local)
     deadline = time.monotonic() + WITHIN_SECONDS
     while cluster.actors("Encoder"):
@@ -220,7 +220,7 @@ def test_a_killed_builder_is_continued(
         time.sleep(0.1)
 
 
-def test_a_killed_nodes_shard_is_encoded_on_another(
+def test_a_killed_nodes_chunk_is_encoded_on_another(
     cluster: Cluster, model: Path, pool: Path, local: Manifest, tmp_path: Path
 ) -> None:
     with Builder(cluster, tmp_path, pool, model, encoders=2) as builder:
@@ -235,7 +235,7 @@ def test_a_killed_nodes_shard_is_encoded_on_another(
         other.resume()
         end = builder.rest()
     assert end["retries"] >= 1
-    assert builder.appended == list(range(0, ROWS, SHARD))
+    assert builder.appended == list(range(0, ROWS, CHUNK))
     assert_equal(tmp_path, local)
 
 

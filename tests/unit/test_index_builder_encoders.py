@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from fakes import HashEncoder
 
-from polyrank.index_builder.build.encoding import EncodedShard, ShardTexts
+from polyrank.index_builder.build.encoding import ChunkTexts, EncodedChunk
 from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.scale import encoders as module
-from polyrank.index_builder.scale.encoders import Encoder, Encoders, Maker, Readiness, ShardDone
+from polyrank.index_builder.scale.encoders import ChunkDone, Encoder, Encoders, Maker, Readiness
 from polyrank.model.representations import Representations
 
 MODEL = HashEncoder()
@@ -84,7 +84,7 @@ class FakeRay:
         call = len(self.calls)
         made = MODEL.of(texts)
         vectors = Ref(ActorDied("its node is gone") if call in self.lost_vectors else made)
-        return self._ask(self.deaths.get(call) or ShardDone(self.maker, "host", 0)), vectors
+        return self._ask(self.deaths.get(call) or ChunkDone(self.maker, "host", 0)), vectors
 
     def _ask(self, value: object) -> Ref:
         self.asked.append(Ref(value))
@@ -113,52 +113,52 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LOOK_SECONDS", 0.0)
 
 
-def shards(count: int) -> list[ShardTexts]:
-    return [ShardTexts(at * 2, [f"c{at}", f"d{at}"], [str(at), f"text {at}"]) for at in range(count)]
+def chunks(count: int) -> list[ChunkTexts]:
+    return [ChunkTexts(at * 2, [f"c{at}", f"d{at}"], [str(at), f"text {at}"]) for at in range(count)]
 
 
-def run(ray: FakeRay, count: int = 8, encoders: int = 2) -> tuple[list[EncodedShard], Encoders, list[str], list[int]]:
+def run(ray: FakeRay, count: int = 8, encoders: int = 2) -> tuple[list[EncodedChunk], Encoders, list[str], list[int]]:
     told: list[str] = []
     done: list[int] = []
     source = Encoders(ray, MODEL, "float16", encoders, told.append)
-    made = list(source(iter(shards(count)), done.append))
+    made = list(source(iter(chunks(count)), done.append))
     return made, source, told, done
 
 
-def assert_all_made(made: list[EncodedShard], count: int = 8) -> None:
-    assert [each.shard for each in made] == shards(count)
+def assert_all_made(made: list[EncodedChunk], count: int = 8) -> None:
+    assert [each.chunk for each in made] == chunks(count)
     for each in made:
-        np.testing.assert_array_equal(each.made.first, MODEL.of(each.shard.texts).first)
+        np.testing.assert_array_equal(each.made.first, MODEL.of(each.chunk.texts).first)
 
 
-def test_shards_come_in_order_and_are_encoded_once() -> None:
+def test_chunks_come_in_order_and_are_encoded_once() -> None:
     ray = FakeRay()
     made, source, told, done = run(ray)
     assert_all_made(made)
-    assert [shard for _, shard in ray.calls] == list(range(8))
+    assert [chunk for _, chunk in ray.calls] == list(range(8))
     assert done == [2] * 8
     assert source.retries == 0
     assert told == ["host has another processor than this machine: vectors may differ in their last bits"]
     assert ray.killed == 2
 
 
-def test_no_more_than_twice_as_many_shards_as_encoders_are_read_ahead() -> None:
+def test_no_more_than_twice_as_many_chunks_as_encoders_are_read_ahead() -> None:
     read: list[int] = []
 
-    def counted() -> Iterator[ShardTexts]:
-        for shard in shards(20):
-            read.append(shard.start)
-            yield shard
+    def counted() -> Iterator[ChunkTexts]:
+        for chunk in chunks(20):
+            read.append(chunk.start)
+            yield chunk
 
     for at, _ in enumerate(Encoders(FakeRay(), MODEL, "float16", 3, print)(counted(), lambda _rows: None)):
         assert len(read) - at <= 6
 
 
-def test_the_shard_of_a_lost_encoder_goes_first_to_a_free_one() -> None:
+def test_the_chunk_of_a_lost_encoder_goes_first_to_a_free_one() -> None:
     ray = FakeRay(deaths={3: ActorDied("killed\nmore")})
     made, source, told, done = run(ray, encoders=1)
     assert_all_made(made)
-    assert [shard for _, shard in ray.calls] == [0, 1, 2, 2, 3, 4, 5, 6, 7]
+    assert [chunk for _, chunk in ray.calls] == [0, 1, 2, 2, 3, 4, 5, 6, 7]
     assert source.retries == 1
     assert told[1:] == ["the encoder on host was lost; 2 candidates from row 4 are encoded again"]
     assert sum(done) == 16
@@ -168,7 +168,7 @@ def test_another_encoder_takes_it_while_the_lost_one_begins() -> None:
     ray = FakeRay(deaths={1: ActorDied("killed")})
     assert_all_made(run(ray)[0])
     (first, zero), *_ = ray.calls
-    again = next(actor for actor, shard in ray.calls[1:] if shard == zero)
+    again = next(actor for actor, chunk in ray.calls[1:] if chunk == zero)
     assert again != first
 
 
@@ -180,9 +180,9 @@ def test_vectors_that_are_lost_before_their_turn_are_made_again() -> None:
     assert sum(done) == 16, "rows are told once"
 
 
-def test_a_shard_that_ends_every_encoder_ends_the_build() -> None:
+def test_a_chunk_that_ends_every_encoder_ends_the_build() -> None:
     ray = FakeRay(deaths={call: ActorDied("out of memory\nmore") for call in range(2, 20)})
-    with pytest.raises(BuildError, match=r"^the shard from row 2 has ended 5 encoders; the last: out of memory$"):
+    with pytest.raises(BuildError, match=r"^the chunk from row 2 has ended 5 encoders; the last: out of memory$"):
         run(ray, encoders=1)
     assert ray.killed == 1
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from fakes import HashEncoder, pool
 
-from polyrank.index_builder.build.encoding import EncodedShard, ShardTexts, VectorSource, encoded_by
+from polyrank.index_builder.build.encoding import ChunkTexts, EncodedChunk, VectorSource, encoded_by
 from polyrank.index_builder.build.pipeline import build
 from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.store import candidates
@@ -17,29 +17,29 @@ encode = encoded_by(ENCODER)
 
 def test_the_model_is_a_source_that_reports_each_of_its_batches() -> None:
     done: list[int] = []
-    shards = [ShardTexts(100, ["a", "b", "c"], ["x", "yyy", "zz"]), ShardTexts(103, ["d"], ["w"])]
-    source = encode(iter(shards), done.append)
-    shard, made, truncated = next(source)
-    assert shard == shards[0]
+    chunks = [ChunkTexts(100, ["a", "b", "c"], ["x", "yyy", "zz"]), ChunkTexts(103, ["d"], ["w"])]
+    source = encode(iter(chunks), done.append)
+    chunk, made, truncated = next(source)
+    assert chunk == chunks[0]
     assert (made.first == [ENCODER.vector(text) for text in ("x", "yyy", "zz")]).all()
     assert truncated == 1
     assert done == [3], "it reads no further than it is asked to"
-    assert next(source).shard == shards[1]
+    assert next(source).chunk == chunks[1]
     assert done == [3, 1]
     assert list(source) == []
 
 
-def reading_ahead(shards: Iterator[ShardTexts], on_done: OnDone) -> Iterator[EncodedShard]:
-    yield from list(encode(shards, on_done))
+def reading_ahead(chunks: Iterator[ChunkTexts], on_done: OnDone) -> Iterator[EncodedChunk]:
+    yield from list(encode(chunks, on_done))
 
 
-def swapped(shards: Iterator[ShardTexts], on_done: OnDone) -> Iterator[EncodedShard]:
-    one, other, *others = encode(shards, on_done)
+def swapped(chunks: Iterator[ChunkTexts], on_done: OnDone) -> Iterator[EncodedChunk]:
+    one, other, *others = encode(chunks, on_done)
     yield from (other, one, *others)
 
 
-def cut_short(shards: Iterator[ShardTexts], on_done: OnDone) -> Iterator[EncodedShard]:
-    yield from list(encode(shards, on_done))[:-1]
+def cut_short(chunks: Iterator[ChunkTexts], on_done: OnDone) -> Iterator[EncodedChunk]:
+    yield from list(encode(chunks, on_done))[:-1]
 
 
 def test_a_source_may_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def test_a_source_may_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (cut_short, "of 8 candidates .* not of all"),
     ],
 )
-def test_a_source_must_give_every_shard_in_order(
+def test_a_source_must_give_every_chunk_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: VectorSource, message: str
 ) -> None:
     monkeypatch.setattr(candidates, "BATCH_ROWS", 4)

@@ -194,7 +194,7 @@ def test_ids_sort_after_all_others_even_when_the_clock_was_set_back(
 def test_bytes_are_on_the_disk_before_the_names_that_lead_to_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Record every fsync and rename of a second build: a shard, then the journal that tells of it; at last files,
+    """Record every fsync and rename of a second build: a chunk, then the journal that tells of it; at last files,
     directories, then the name, then its directory."""
     root = tmp_path / "store"
     old = build(HashEncoder(), pool(5), root).generation

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.store.leftovers import Journal, Shard, journal_of
+from polyrank.index_builder.store.leftovers import Chunk, Journal, journal_of
 
-SHARD = Shard(1, 0, "ab", "cd")
+CHUNK = Chunk(1, 0, "ab", "cd")
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def left(store: GenerationStore) -> Path:
     (temporary / "model").mkdir()
     for name in ("embeddings.bin", "candidates.arrow", "manifest.json", "model/x"):
         (temporary / name).write_text(f"old {name}")
-    Journal(journal_of(temporary), 1, [SHARD])
+    Journal(journal_of(temporary), 1, [CHUNK])
     return temporary
 
 
@@ -53,11 +53,11 @@ def cleared(store: GenerationStore) -> Path | None:
     return leftover and leftover.temporary
 
 
-def test_what_is_left_tells_of_its_shards_and_is_removed_with_its_copies(store: GenerationStore, left: Path) -> None:
+def test_what_is_left_tells_of_its_chunks_and_is_removed_with_its_copies(store: GenerationStore, left: Path) -> None:
     forgotten: list[str] = []
     leftover = store.discard_leftovers(forgotten.append)
     assert leftover is not None
-    assert leftover.journal() == (1, [SHARD])
+    assert leftover.journal() == (1, [CHUNK])
     assert leftover.matrix.read_text() == "old embeddings.bin"
     assert forgotten == []
     leftover.discard()

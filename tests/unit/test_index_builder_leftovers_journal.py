@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from polyrank.index_builder.store.leftovers import (
+    Chunk,
     Journal,
-    Shard,
     content_digest,
     journal_of,
     journals,
@@ -15,21 +15,21 @@ from polyrank.index_builder.store.leftovers import (
 )
 from polyrank.model.representations import Representations
 
-SHARDS = [Shard(8192, 3, "ab" * 32, "cd" * 32), Shard(17, 0, "01" * 32, "23" * 32)]
+CHUNKS = [Chunk(8192, 3, "ab" * 32, "cd" * 32), Chunk(17, 0, "01" * 32, "23" * 32)]
 
 
 def test_what_is_appended_is_read(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j")
     assert read_journal(tmp_path / "j") == (1, [])
-    for shard in SHARDS:
-        journal.append(shard)
-    assert read_journal(tmp_path / "j") == (1, SHARDS)
+    for chunk in CHUNKS:
+        journal.append(chunk)
+    assert read_journal(tmp_path / "j") == (1, CHUNKS)
 
 
-def test_a_later_build_begins_with_the_shards_it_keeps(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "j", 2, SHARDS[:1])
-    journal.append(SHARDS[1])
-    assert read_journal(tmp_path / "j") == (2, SHARDS)
+def test_a_later_build_begins_with_the_chunks_it_keeps(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j", 2, CHUNKS[:1])
+    journal.append(CHUNKS[1])
+    assert read_journal(tmp_path / "j") == (2, CHUNKS)
 
 
 def test_a_journal_is_never_written_over(tmp_path: Path) -> None:
@@ -40,23 +40,23 @@ def test_a_journal_is_never_written_over(tmp_path: Path) -> None:
 
 def test_wherever_it_breaks_off_the_lines_before_count(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j", 3)
-    for shard in SHARDS:
-        journal.append(shard)
+    for chunk in CHUNKS:
+        journal.append(chunk)
     content = (tmp_path / "j").read_bytes()
     for length in range(len(content)):
         (tmp_path / "j").write_bytes(content[:length])
         whole = content[: length + 1].count(b"\n")  # a line needs not its newline, but all of its braces
-        assert read_journal(tmp_path / "j") == (3 if whole else 0, SHARDS[: max(0, whole - 1)])
+        assert read_journal(tmp_path / "j") == (3 if whole else 0, CHUNKS[: max(0, whole - 1)])
 
 
 @pytest.mark.parametrize("damaged", [b"\xff\n", b"[1]\n", b"{}\n", b'{"rows": "x"}\n', b"\n"])
 def test_nothing_behind_a_damaged_line_counts(tmp_path: Path, damaged: bytes) -> None:
     journal = Journal(tmp_path / "j")
-    journal.append(SHARDS[0])
+    journal.append(CHUNKS[0])
     with (tmp_path / "j").open("ab") as file:
         file.write(damaged)
-    journal.append(SHARDS[1])
-    assert read_journal(tmp_path / "j") == (1, SHARDS[:1])
+    journal.append(CHUNKS[1])
+    assert read_journal(tmp_path / "j") == (1, CHUNKS[:1])
 
 
 def test_a_missing_journal_tells_of_nothing(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from polyrank.service.cli.output import Progress, print_json
 
-SHARD = 8192
+CHUNK = 8192
 
 
 class Terminal(io.StringIO):
@@ -42,14 +42,14 @@ def test_lines_come_every_five_seconds_with_rate_and_time_left(
     )
 
 
-def test_a_build_in_shards_shows_its_true_rate(capsys: pytest.CaptureFixture[str], clock: list[float]) -> None:
+def test_a_build_in_chunks_shows_its_true_rate(capsys: pytest.CaptureFixture[str], clock: list[float]) -> None:
     with Progress("candidates") as progress:
-        for shard in range(4):
-            done = shard * SHARD
-            progress("encode", done, 4 * SHARD)
+        for chunk in range(4):
+            done = chunk * CHUNK
+            progress("encode", done, 4 * CHUNK)
             clock[0] += 4
-            progress("encode", done + SHARD, 4 * SHARD)
-            progress("append", done, 4 * SHARD)
+            progress("encode", done + CHUNK, 4 * CHUNK)
+            progress("append", done, 4 * CHUNK)
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
         "encode: 16384 of 32768, 8 s left (2048 candidates/s)",
@@ -93,12 +93,12 @@ def test_a_terminal_sees_one_bar_that_fills(
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     with Progress("candidates") as progress:
-        progress("read", 3 * SHARD, None)
-        for shard in range(3):
-            done = shard * SHARD
-            progress("encode", done, 3 * SHARD)
-            progress("encode", done + SHARD, 3 * SHARD)
-            progress("append", done, 3 * SHARD)
+        progress("read", 3 * CHUNK, None)
+        for chunk in range(3):
+            done = chunk * CHUNK
+            progress("encode", done, 3 * CHUNK)
+            progress("encode", done + CHUNK, 3 * CHUNK)
+            progress("append", done, 3 * CHUNK)
         progress("manifest", 0, 1)
     monkeypatch.undo()
     shown = terminal.getvalue()
