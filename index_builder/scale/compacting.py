@@ -63,7 +63,7 @@ def compact_parts(root: Path, *, progress: OnProgress = no_progress) -> SetResul
             clock("CURRENT", 0, 1)
             store.make_copy_active(old.id, made, replaces=True)
         finally:
-            store.remove_unnamed()
+            store.tidy()
     return SetResult(made=made, built=built, rejected=0, rejected_log=None, resumed=0, seconds=clock.elapsed())
 
 

@@ -132,7 +132,7 @@ def build_parts(
         if options.activate:
             clock("CURRENT", 0, 1)
             store.make_active(made, partial(encode_texts, model) if isinstance(model, TextEncoder) else None)
-        store.remove_unnamed()
+        store.tidy()
     return _result(made, built, rows, maker.resumed, clock)
 
 
@@ -175,8 +175,7 @@ class _Workplace:
             return
         shutil.rmtree(self.directory)
         if kind is not None:
-            with suppress(GenerationError):  # then nothing more can be removed
-                self._store.remove_unnamed()
+            self._store.tidy()
 
     def _read(self) -> dict[str, str]:
         """The generations of the parts that were finished, by what they were made of, up to a line cut short."""

@@ -69,7 +69,7 @@ def move(root: Path, shards: int, *, progress: OnProgress = no_progress) -> Part
             progress("CURRENT", 0, 1)
             store.make_copy_active(old.id, moved, replaces=False)
         finally:
-            store.remove_unnamed()
+            store.tidy()
     return moved
 
 

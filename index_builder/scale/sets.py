@@ -443,6 +443,16 @@ class SetStore:
             shutil.rmtree(self.root / BUILDING, ignore_errors=True)
             self.remove_unnamed()
 
+    def tidy(self) -> None:
+        """Do what `remove_unnamed` does, if it can be done now; else say why not, and leave it to the next call.
+
+        For those whose own work is done or has failed by then: a set that is damaged is no fault of theirs.
+        """
+        try:
+            self.remove_unnamed()
+        except (GenerationError, StoreBusy) as error:
+            log.warning("generations that no set names stay in %s: %s", self.root, error)
+
     def remove_unnamed(self) -> None:
         """Remove the generations that no set names, parts without any, and logs of bad rows older than all sets.
 

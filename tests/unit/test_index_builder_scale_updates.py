@@ -1,7 +1,7 @@
 """Updates of sets: what a switch gives to a set, who is in it, compactions, moves and collections; without torch."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from polyrank.index_builder.scale.compacting import compact_parts
 from polyrank.index_builder.scale.cutting import build_parts
 from polyrank.index_builder.scale.membership import Membership
 from polyrank.index_builder.scale.moving import move
-from polyrank.index_builder.scale.sets import PartSet, SetStore
+from polyrank.index_builder.scale.sets import SET_FILE, PartSet, SetStore
 from polyrank.index_builder.scale.slots import slots_of
 from polyrank.index_builder.scale.updated_part import UpdatedPart
 from polyrank.index_builder.store.pointer import Pointer
@@ -240,6 +240,22 @@ def test_a_copy_that_another_set_overtook_leaves_nothing(sets: Sets, copy: objec
     assert sets.store.active() == other
     assert len(sets.store.ids()) == 2
     assert {path for path in sets.root.rglob("*") if "generations" in path.parts} == files
+
+
+@pytest.mark.parametrize(
+    "work",
+    [Sets.build, lambda sets: compact_parts(sets.root), lambda sets: move(sets.root, 2)],
+    ids=["build", "compaction", "move"],
+)
+def test_damage_in_another_set_fails_no_work_that_is_done(
+    sets: Sets, caplog: pytest.LogCaptureFixture, work: Callable[[Sets], object]
+) -> None:
+    damaged, active = sets.build("x"), sets.build()
+    sets.update("a")
+    (sets.store.path(damaged.id) / SET_FILE).write_bytes(b"{}")
+    work(sets)
+    assert sets.store.current() not in (damaged.id, active.id)
+    assert f"stay in {sets.root}: generation {damaged.id} is refused" in caplog.text
 
 
 OWNERS: dict[str, type] = {
