@@ -41,8 +41,8 @@ class ShardActor:
 class _RayReplica:
     """See `Replica`."""
 
-    def __init__(self, ray: Any, actor: Any, name: str) -> None:
-        self._ray, self.actor, self.name = ray, actor, name
+    def __init__(self, ray: Any, actor: Any, name: str, node: str) -> None:
+        self._ray, self.actor, self.name, self.node = ray, actor, name, node
 
     async def ask(self, method: str, arguments: tuple[Any, ...], left_s: float) -> Reply:
         try:
@@ -73,40 +73,44 @@ class RayShards:
         self._actor_class = ray.remote(ShardActor)
         self._affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
         self._placing = threading.Lock()
-        self._nodes: dict[tuple[str, int], str] = {}  # of each replica that was started last
+        self._started: dict[tuple[str, int], _RayReplica] = {}  # the last one of each part and number, until it ends
 
     def start(self, part: str, number: int) -> Replica:
         """Start an actor; see `_node_for` for where."""
         try:
+            alive = self._alive()
             with self._placing:
-                node = self._nodes[part, number] = self._node_for(part, number)
-            actor = self._actor_class.options(
-                num_cpus=0,
-                memory=1,  # bytes: Ray places an actor that needs nothing at random
-                max_restarts=-1,
-                max_task_retries=0,
-                scheduling_strategy=self._affinity(node, soft=True),
-            ).remote(self._root, self._threads)
+                node = self._node_for(part, number, alive)
+                actor = self._actor_class.options(
+                    num_cpus=0,
+                    memory=1,  # bytes: Ray places an actor that needs nothing at random
+                    max_restarts=-1,
+                    max_task_retries=0,
+                    scheduling_strategy=self._affinity(node, soft=True),
+                ).remote(self._root, self._threads)
+                made = self._started[part, number] = _RayReplica(self._ray, actor, f"{part}/{number}", node)
         except self._ray.exceptions.RayError as error:
             raise Shortage(f"the cluster starts no shard: {_why(error)}") from error
-        return _RayReplica(self._ray, actor, f"{part}/{number}")
+        return made
 
-    def _node_for(self, part: str, number: int) -> str:
-        """The node with the fewest replicas of the part, then another than this replica had, then the emptiest.
-
-        One without processors, as a head often is, is for no work.
-        """
-        nodes = [node for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
-        alive: list[str] = sorted(node["NodeID"] for node in nodes)
+    def _alive(self) -> list[str]:
+        """The nodes that work. One without processors, as a head often is, is for none."""
+        alive = [node for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
         if not alive:
             raise Shortage("the cluster has no node with a processor for a shard")
-        before, used = self._nodes.get((part, number)), Counter(self._nodes.values())
-        others = Counter(node for (each, at), node in self._nodes.items() if each == part and at != number)
-        return min(alive, key=lambda node: (others[node], node == before, used[node]))
+        return sorted(node["NodeID"] for node in alive)
+
+    def _node_for(self, part: str, number: int, alive: list[str]) -> str:
+        """The node with the fewest replicas of the part, then another than this replica had, then the emptiest."""
+        before, used = self._started.get((part, number)), Counter(each.node for each in self._started.values())
+        others = Counter(each.node for (of, at), each in self._started.items() if of == part and at != number)
+        return min(alive, key=lambda node: (others[node], before is not None and node == before.node, used[node]))
 
     def stop(self, replica: Replica) -> None:
         """Kill the actor for good."""
         assert isinstance(replica, _RayReplica), "`start` makes no others"
+        with self._placing:
+            self._started = {key: each for key, each in self._started.items() if each is not replica}
         with suppress(self._ray.exceptions.RayError):  # then it ends with this process
             self._ray.kill(replica.actor, no_restart=True)
 
