@@ -3,14 +3,18 @@
 A call goes to the replica with the fewest calls in progress, and of equals to the one that was asked the longest ago:
 servers that have little to ask must not all ask the same one. If there is no answer after a while, another replica is
 asked as well (a hedge), and the first answer counts. Hedges are at most a tenth of all calls, so that slowness of all
-replicas does not double their load. Only for the call that tries a replica after a strike there is always one: it most
-likely waits in vain, and later calls do without.
+replicas does not double their load. A call that tries a replica after a strike may always be hedged, because it most
+likely waits in vain; later calls then have one hedge less.
 
-Who fails, lets a call wait until its time is over, and for LATE_SECONDS at least, or answers after a hedge of its own
-while the part has another replica that is not struck, gets a strike: it is not asked for half a second, and for twice
-as long with every further strike. Then one call tries it. Calls that were under way at a strike change nothing more, so
-many that fail together are one strike. Where all replicas of a part are struck, the part is missing at once: nobody
-waits for it. A caller who allows little time makes no replica look slow to others.
+A replica gets a strike if it
+* fails;
+* has not answered when the time of a call is over, after LATE_SECONDS at least: a caller who allows little time makes
+  no replica look slow to others;
+* is overtaken by the hedge of its call, and the part has another replica that is not struck.
+
+A replica that was struck is not asked for half a second, and for twice as long with every further strike. Then one call
+tries it. Calls that were under way at a strike change nothing more, so many that fail together are one strike. Where
+all replicas of a part are struck, the part is missing at once: nobody waits for it.
 """
 
 import asyncio
