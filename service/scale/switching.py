@@ -239,7 +239,7 @@ class SetLive(TakingOver[SetServing]):
             self._old.append(_Old(before.made.id, time.monotonic() + self._longest_s + SPARE_SECONDS))
         self._old = [each for each in self._old if each.set_id != loaded.made.id]
         manifest, ranker = loaded.generation.manifest, loaded.ranker
-        self.refused = {each: why for each, why in self.refused.items() if each != loaded.made.id}
+        self._accept(loaded.made.id)
         self._metrics.show_generation(manifest.id, ranker.fingerprint, manifest.format_version, loaded.loaded_at)
         self._show_snapshot(loaded)
         self._metrics.show_scan(loaded.search_status.kind, loaded.search_status.fallback)
@@ -307,7 +307,7 @@ class SetLive(TakingOver[SetServing]):
             if self.refused.get("CURRENT") != str(error):
                 self._refuse("CURRENT", error)
             return None
-        self.refused = {each: why for each, why in self.refused.items() if each != "CURRENT"}
+        self._accept("CURRENT")
         return None if named is None else (named, stamp)
 
     @contextmanager
@@ -325,5 +325,6 @@ class SetLive(TakingOver[SetServing]):
     def _refuse(self, set_id: str, error: RankingError) -> None:
         if self.refused.get(set_id) != str(error):
             log.error("set refused", extra={"fields": {"set": set_id, "why": str(error)}})
-        self.refused = {**self.refused, set_id: str(error)}
+        with self._refusing:
+            self.refused = {**self.refused, set_id: str(error)}
         self._metrics.count_refused(kind_of_refusal(error))
