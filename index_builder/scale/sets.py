@@ -337,7 +337,8 @@ class SetStore:
 
         Args:
             old: the active set.
-            copy: what the caller has just made of it. It is removed if it cannot become active.
+            copy: what the caller has just made of it. It is removed if it cannot become active. If another process
+                holds pointer.lock for too long, it stays, and a warning says so.
             replaces: a rollback leads where it would have led before; else it leads to the old set.
 
         Raises:
@@ -351,10 +352,16 @@ class SetStore:
                 else:
                     self._pointer.advance(copy.id)
         except BaseException:
-            with suppress(StoreBusy), self._switch.changing():
-                if copy.id in self.ids() and self._pointer.current_or_none() != copy.id:
-                    self._remove(copy.id)
+            self._remove_useless(copy.id)
             raise
+
+    def _remove_useless(self, set_id: str) -> None:
+        try:
+            with self._switch.changing():
+                if set_id in self.ids() and self._pointer.current_or_none() != set_id:
+                    self._remove(set_id)
+        except StoreBusy as error:
+            log.warning("set %s stays, though it cannot become active: %s", set_id, error)
 
     def rollback(self) -> str:
         """Verify the set that was active before the current one, then go back to it; returns its id.

@@ -17,6 +17,7 @@ from polyrank.index_builder.errors import (
     GenerationCorrupt,
     GenerationNotFound,
     NothingToCompact,
+    StoreBusy,
 )
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.scale.compacting import compact_parts
@@ -240,6 +241,27 @@ def test_a_copy_that_another_set_overtook_leaves_nothing(sets: Sets, copy: objec
     assert sets.store.active() == other
     assert len(sets.store.ids()) == 2
     assert {path for path in sets.root.rglob("*") if "generations" in path.parts} == files
+
+
+def test_a_copy_that_cannot_be_removed_stays_and_is_told(
+    sets: Sets, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = sets.build()
+    sets.update("a")
+
+    def busy(_: Switch) -> None:
+        raise StoreBusy(sets.root / "pointer.lock", "another process")
+
+    def report(stage: str, _done: int, _total: int | None) -> None:
+        if stage == "CURRENT":
+            monkeypatch.setattr(Switch, "changing", busy)
+
+    with pytest.raises(StoreBusy):
+        compact_parts(sets.root, progress=report)
+    monkeypatch.undo()
+    assert sets.store.active() == first
+    assert f"set {sets.store.ids()[-1]} stays, though it cannot become active" in caplog.text
+    assert list(sets.held(compact_parts(sets.root).made))[-1] == "a"
 
 
 @pytest.mark.parametrize(
