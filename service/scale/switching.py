@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -41,9 +41,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Old:
-    """A set that is served no more."""
+    """A set that is served no more. The store may have removed it already."""
 
-    set_id: str
+    made: PartSet
     drop_at: float
 
 
@@ -166,7 +166,8 @@ class SetLive(TakingOver[SetServing]):
             current = self.current
             if current is None:
                 return
-            self._replicas.look([Holding(current.made.id, part.name) for part in current.made.parts], self._needed())
+            wanted = [Holding(current.made.id, part.name) for part in current.made.parts]
+            self._replicas.look(wanted, self._needed().keys())
         finally:
             self._switching.release()
 
@@ -236,8 +237,8 @@ class SetLive(TakingOver[SetServing]):
             before = self.current
             self.current = loaded = loaded.caught_up()  # with the updates written when it became the active one
         if before is not None and before.made.id != loaded.made.id:
-            self._old.append(_Old(before.made.id, time.monotonic() + self._longest_s + SPARE_SECONDS))
-        self._old = [each for each in self._old if each.set_id != loaded.made.id]
+            self._old.append(_Old(before.made, time.monotonic() + self._longest_s + SPARE_SECONDS))
+        self._old = [each for each in self._old if each.made.id != loaded.made.id]
         manifest, ranker = loaded.generation.manifest, loaded.ranker
         self._accept(loaded.made.id)
         self._metrics.show_generation(manifest.id, ranker.fingerprint, manifest.format_version, loaded.loaded_at)
@@ -273,28 +274,21 @@ class SetLive(TakingOver[SetServing]):
         if set_id not in self._needed():
             self._drop(set_id)
 
-    def _needed(self) -> set[str]:
-        """The sets that requests may need: the one that is served, and those that were lately."""
-        current = [] if self.current is None else [self.current.made.id]
-        return {*current, *(each.set_id for each in self._old)}
+    def _needed(self) -> dict[str, PartSet]:
+        """The sets that requests may need, by id: the one that is served, and those that were lately."""
+        current = [] if self.current is None else [self.current.made]
+        return {made.id: made for made in (*current, *(each.made for each in self._old))}
 
     def _drop_old(self) -> None:
         due = [each for each in self._old if time.monotonic() >= each.drop_at]
         self._old = [each for each in self._old if each not in due]
         for each in due:
-            self._drop(each.set_id)
+            self._drop(each.made.id)
 
     def _drop(self, set_id: str) -> None:
         """Have all shards let go of a set, and end those that hold no part any more."""
         self._pool.forget(set_id)
-        self._replicas.drop(set_id, {part.name for made in self._held_sets() for part in made.parts})
-
-    def _held_sets(self) -> list[PartSet]:
-        held = [] if self.current is None else [self.current.made]
-        for each in self._old:
-            with suppress(RankingError):  # collected meanwhile
-                held.append(self._store.read(each.set_id))
-        return held
+        self._replicas.drop(set_id, {part.name for made in self._needed().values() for part in made.parts})
 
     # The pointer, and what is refused.
 

@@ -283,3 +283,18 @@ def test_shards_of_parts_that_no_set_has_end(
     ready = {part.name: served.value("set_ready", part=part.name) for part in first.parts}
     assert ready == {"0000-1365": None, "1365-2730": None, "2730-4096": None}, "they are shown no more"
     assert prefix(*served.rank(asked())) == "c"
+
+
+def test_shards_of_a_set_that_was_collected_stay_as_long_as_requests_may_need_them(
+    served: ServedParts, first: PartSet, tmp_path: Path
+) -> None:
+    before = served.serving
+    move(tmp_path, 2)
+    served.live.follow()
+    damaged = cut(tmp_path, "n", shards=2, activate=False)
+    damage(tmp_path, damaged, 0)
+    assert served.store.gc(keep=1) == [first.id]
+    with pytest.raises(GenerationCorrupt):
+        served.live.activate(damaged.id)
+    found = served.run(lambda engine: engine.rank(before, asked()))
+    assert (prefix(found), found.degraded) == ("c", [])
