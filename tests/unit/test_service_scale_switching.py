@@ -156,6 +156,18 @@ def test_a_switch_back_that_fails_leaves_requests_the_set_that_they_began_with(
     assert (prefix(found), found.degraded) == ("c", [])
 
 
+def test_a_set_that_is_served_again_is_not_dropped(
+    served: ServedParts, first: PartSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(switching, "SPARE_SECONDS", -10.0)
+    second, dropped = cut(tmp_path, "n", activate=False), list[str]()
+    served.live.activate(second.id)
+    served.live.rollback()
+    monkeypatch.setattr(served.replicas, "drop", lambda set_id, _: dropped.append(set_id))
+    served.live.look()
+    assert dropped == [second.id]
+
+
 def test_a_set_that_another_process_was_faster_to_leave_is_dropped(
     served: ServedParts, first: PartSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
