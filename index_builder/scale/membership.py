@@ -20,8 +20,8 @@ class Counts(NamedTuple):
 
     Attributes:
         of_parts: in each part, by its number.
-        added: of all, those that were added by updates.
-        removed: those that were built and are no longer there.
+        added: of all, those that updates added or replaced.
+        removed: of those that were built, those that updates removed or replaced.
     """
 
     of_parts: tuple[int, ...]
