@@ -150,7 +150,7 @@ async def one_shard(sharded: Sharded, here: Callable[[Codes], object], codes: li
             took.append((between - began, time.perf_counter() - between))
     own, by_shard = np.array(took).T
     quartiles = [round(float(each), 3) for each in np.percentile(by_shard / own, [50, 25, 75])]
-    return {"here": Figures.of(own), "by_shard": Figures.of(by_shard), "times": quartiles}
+    return {"here": Figures.of(own), "by_shard": Figures.of(by_shard), "ratio": quartiles}
 
 
 async def timed(sharded: Sharded, codes: list[Codes]) -> NDArray[np.float64]:

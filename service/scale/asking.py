@@ -214,13 +214,15 @@ class Asking:
     ) -> "asyncio.Task[Reply]":
         one.turn = next(self._turns)
         one.in_progress += 1  # now, not when the task begins: the next call must see it
-        one.tried = one.strikes > 0
-        task = asyncio.get_running_loop().create_task(self._call(one, part, method, arguments(), deadline))
+        tries = one.tried = one.strikes > 0
+        task = asyncio.get_running_loop().create_task(self._call(one, part, method, arguments(), deadline, tries))
         self._calls.add(task)  # it goes on if nobody waits for it any more
         task.add_done_callback(self._calls.discard)
         return task
 
-    async def _call(self, one: _Asked, part: str, method: str, arguments: tuple[Any, ...], deadline: float) -> Reply:
+    async def _call(
+        self, one: _Asked, part: str, method: str, arguments: tuple[Any, ...], deadline: float, tries: bool
+    ) -> Reply:
         began = self._clock()
         left = min(deadline - began, LONGEST_CALL_SECONDS)
         try:
@@ -230,7 +232,8 @@ class Asking:
             reply = Reply(None, str(error) or "no answer", LOST)
         finally:
             one.in_progress -= 1
-            one.tried = False
+            if tries:
+                one.tried = False
         self._watch.count_shard_call(part, reply.kind or "ok")
         if reply.error is not None:
             if reply.kind != LATE:

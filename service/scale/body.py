@@ -87,7 +87,10 @@ class _Held:
             self.catch_up()
         latest = self._latest
         if latest.updated.revision < revision:
-            raise _Behind(f"the shard does not see update {revision} in the store; it sees {latest.updated.revision}")
+            raise _Behind(
+                f"the shard does not see update {revision} in the store, only {latest.updated.revision}; check that "
+                "its machine mounts the same store, and for how long the mount keeps what it has read"
+            )
         return replace(latest, snapshot=latest.updated.snapshot.at(revision))
 
     def catch_up(self) -> None:

@@ -86,10 +86,12 @@ class _Shared:
 
         try:
             found = await self._asking.ask(self._holding.part, "search", arguments, max(deadlines))
-        except PartMissing as missing:
+        except BaseException as error:  # whatever it is, nobody shall wait any longer
             for _, _, own in batch:
                 if not own.done():
-                    own.set_exception(PartMissing(str(missing)))
+                    own.set_exception(PartMissing(str(error) or f"part {self._holding.part}: the server ends"))
+            if not isinstance(error, PartMissing):
+                raise
         else:
             for (_, _, own), each in zip(batch, found, strict=True):
                 if not own.done():

@@ -2,14 +2,14 @@
 
 A replica that was restarted holds nothing. It loads its part for as long as that takes, and nothing waits for it; if it
 cannot, it is told again, ever less often. A replica that says nothing for a minute is ended, and another one takes its
-place.
+place. No switch waits for it longer than that.
 """
 
 import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Set
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import chain
 from typing import Protocol
 
@@ -50,7 +50,7 @@ class _Kept:
 
 
 class Replicas:
-    """Starts, tells and ends replicas. For one thread at a time.
+    """Starts, tells and ends replicas. For one thread at a time, but `look` may run beside the other methods.
 
     Args:
         shards: starts and ends them.
@@ -78,7 +78,7 @@ class Replicas:
         """Have the replicas of a set's parts prepare it, and return what those of each part say.
 
         Replicas are started where a part has none. One that loads what it lost is left out if the part has others: it
-        is given the set once that is served.
+        is given the set once that is served. One that stays silent counts as lost.
 
         Raises:
             Shortage: a replica cannot be started.
@@ -86,17 +86,26 @@ class Replicas:
         for part in made.parts:
             self._start(part.name)
         asked = [(Holding(made.id, part.name), each) for part in made.parts for each in self._free(part.name)]
+        calls = {self._calls.submit(self._prepare, *each): each for each in asked}
+        waiting = set(calls)
+        while waiting:
+            _, waiting = wait(waiting, timeout=LOOK_WITHIN_SECONDS)
+            for call in waiting:
+                self._hear(calls[call][1])
+            waiting = {call for call in waiting if not self._is_silent(calls[call][1])}
         found: dict[str, list[Reply]] = {}
-        for (holding, _), reply in zip(asked, self._calls.map(lambda each: self._prepare(*each), asked), strict=True):
+        for call, (holding, _) in calls.items():
+            reply = call.result() if call.done() else Reply(None, "it says nothing", LOST)
             found.setdefault(holding.part, []).append(reply)
         return found
 
-    def look(self, wanted: Collection[Holding], needed: Set[str]) -> None:
+    def look(self, wanted: Collection[Holding], needed: Callable[[], Set[str]]) -> None:
         """Ask the replicas what they hold, and have those that lack their part load it, without waiting for that.
 
         Args:
             wanted: the parts that are served.
-            needed: the sets that requests may need; all others are dropped.
+            needed: returns the sets that requests may need; all others are dropped. Called when a replica has said what
+                it holds: a switch that goes on meanwhile says that it needs a set before it has replicas prepare it.
         """
         asked = [(holding, each) for holding in wanted for each in self._parts.get(holding.part, ())]
         holds = list(self._calls.map(lambda each: self._look_at(each[0], each[1], needed), asked))
@@ -145,24 +154,30 @@ class Replicas:
 
     # One replica.
 
-    def _look_at(self, holding: Holding, kept: _Kept, needed: Set[str]) -> bool:
+    def _look_at(self, holding: Holding, kept: _Kept, needed: Callable[[], Set[str]]) -> bool:
         """Whether a replica holds a part; if not, it loads the part, unless it is too early for that.
 
         It is told to drop the sets that are not needed: it may not have heard of it when they were dropped.
         """
-        held, now = self._tell(kept, "held", None, LOOK_WITHIN_SECONDS), self._clock()
+        held, now = self._hear(kept), self._clock()
         if held.error is None:
-            kept.silent_since = None
-            for set_id in {each.set_id for each in held.value} - needed:
+            for set_id in {each.set_id for each in held.value} - needed():
                 self._tell(kept, "drop", set_id, LOOK_WITHIN_SECONDS)
             if holding in held.value:
                 return True
-        elif kept.silent_since is None:
-            kept.silent_since = now
         if not kept.loads and now >= kept.load_at and (held.error is None or self._is_silent(kept)):
             kept.loads = True
             self._loads.submit(self._load, holding, kept)
         return False
+
+    def _hear(self, kept: _Kept) -> Reply:
+        """Ask a replica what it holds, and note since when it says nothing."""
+        held = self._tell(kept, "held", None, LOOK_WITHIN_SECONDS)
+        if held.error is None:
+            kept.silent_since = None
+        elif kept.silent_since is None:
+            kept.silent_since = self._clock()
+        return held
 
     def _is_silent(self, kept: _Kept) -> bool:
         return kept.silent_since is not None and self._clock() - kept.silent_since >= SILENT_SECONDS

@@ -76,6 +76,7 @@ class SetLive(TakingOver[SetServing]):
         self._store, self._opener, self._replicas = store, opener, replicas
         self._pool, self._metrics, self._longest_s = pool, metrics, longest_s
         self._old: list[_Old] = []
+        self._preparing: PartSet | None = None  # the last one that was prepared; requests may need it in a moment
         self._switching = threading.Lock()
         self._seen: tuple[str, tuple[int, int] | None] | None = None
 
@@ -158,18 +159,25 @@ class SetLive(TakingOver[SetServing]):
                 self._drop_unneeded(history[-1])
 
     def look(self) -> None:
-        """Give shards what they are to hold, and drop what no request needs; call it about once a second."""
+        """Give shards what they are to hold, and drop what no request needs; call it about once a second.
+
+        While a switch prepares, shards get what they lost as at other times, and nothing is dropped that it prepares.
+        """
         if not self._switching.acquire(blocking=False):
-            return  # a switch prepares
+            self._look_at_replicas()
+            return
         try:
+            self._preparing = None
             self._drop_old()
-            current = self.current
-            if current is None:
-                return
-            wanted = [Holding(current.made.id, part.name) for part in current.made.parts]
-            self._replicas.look(wanted, self._needed().keys())
+            self._look_at_replicas()
         finally:
             self._switching.release()
+
+    def _look_at_replicas(self) -> None:
+        current = self.current
+        if current is not None:
+            wanted = [Holding(current.made.id, part.name) for part in current.made.parts]
+            self._replicas.look(wanted, lambda: self._needed().keys())
 
     def close(self) -> None:
         """End all shards."""
@@ -181,7 +189,7 @@ class SetLive(TakingOver[SetServing]):
 
     def _loaded(self, set_id: str) -> SetServing:
         """Prepare a set on its shards, and load its model; nothing is held of it if that fails."""
-        made = self._store.read(set_id)
+        made = self._preparing = self._store.read(set_id)
         self._store.check_updates(made)
         with self._dropped_on_failure(set_id):
             status = self._prepared(made)
@@ -233,11 +241,11 @@ class SetLive(TakingOver[SetServing]):
         return serving.caught_up()
 
     def _serve(self, loaded: SetServing) -> SetServing:
-        with self._replacing:
-            before = self.current
-            self.current = loaded = loaded.caught_up()  # with the updates written when it became the active one
-        if before is not None and before.made.id != loaded.made.id:
+        before = self.current
+        if before is not None and before.made.id != loaded.made.id:  # first, because `look` may look meanwhile
             self._old.append(_Old(before.made, time.monotonic() + self._longest_s + SPARE_SECONDS))
+        with self._replacing:
+            self.current = loaded = loaded.caught_up()  # with the updates written when it became the active one
         self._old = [each for each in self._old if each.made.id != loaded.made.id]
         manifest, ranker = loaded.generation.manifest, loaded.ranker
         self._accept(loaded.made.id)
@@ -271,13 +279,16 @@ class SetLive(TakingOver[SetServing]):
             raise
 
     def _drop_unneeded(self, set_id: str) -> None:
+        self._preparing = None
         if set_id not in self._needed():
             self._drop(set_id)
 
     def _needed(self) -> dict[str, PartSet]:
-        """The sets that requests may need, by id: the one that is served, and those that were lately."""
-        current = [] if self.current is None else [self.current.made]
-        return {made.id: made for made in (*current, *(each.made for each in self._old))}
+        """The sets that requests may need, by id: the one that is served, those that were lately, and the next one."""
+        current, preparing = self.current, self._preparing
+        served = [] if current is None else [current.made]
+        next_ = [] if preparing is None else [preparing]
+        return {made.id: made for made in (*served, *(each.made for each in self._old), *next_)}
 
     def _drop_old(self) -> None:
         due = [each for each in self._old if time.monotonic() >= each.drop_at]

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from polyrank.index_builder.scale.cutting import build_parts
 from polyrank.index_builder.scale.sets import PartSet
 from polyrank.model.errors import Shortage
 from polyrank.service.observe.metrics import Metrics
+from polyrank.service.scale import replicas
 from polyrank.service.scale.asking import Asking
-from polyrank.service.scale.calls import Holding, Replica
+from polyrank.service.scale.calls import Holding, Replica, ReplicaLost, Reply
 from polyrank.service.scale.replicas import LOAD_AGAIN_SECONDS, LONGEST_PAUSE_SECONDS, SILENT_SECONDS, Replicas
 
 
@@ -31,7 +33,12 @@ class Kept:
         self.replicas.prepare(self.made)
 
     def look(self) -> None:
-        self.replicas.look(self.wanted, {self.made.id})
+        self.replicas.look(self.wanted, lambda: {self.made.id})
+
+    def passed(self, seconds: float) -> bool:
+        """Let time pass."""
+        self.now += seconds
+        return True
 
     def of_first_part(self) -> list[LocalReplica]:
         return self.shards.of(self.wanted[0].part)
@@ -82,14 +89,39 @@ def test_nothing_waits_for_a_replica_that_loads_what_it_lost(
     assert kept.ready() == 2
 
 
-def test_the_only_replica_is_asked_to_prepare_though_it_loads(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_all_replicas_of_a_part_load_all_are_asked(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = [Slow(each, monkeypatch) for each in kept.of_first_part()]
     for each in kept.of_first_part():
         each.restart()
     kept.look()
-    for one in slow:
-        one.go_on.set()
-    assert [reply.error for reply in kept.replicas.prepare(kept.made)[kept.wanted[0].part]] == [None, None]
+    with ThreadPoolExecutor(1) as thread:
+        replies = thread.submit(kept.replicas.prepare, kept.made)
+        until(lambda: [one.calls for one in slow] == [2, 2])
+        for one in slow:
+            one.go_on.set()
+    assert [reply.error for reply in replies.result()[kept.wanted[0].part]] == [None, None]
+
+
+def test_no_switch_waits_for_a_replica_that_stays_silent(
+    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicas, "LOOK_WITHIN_SECONDS", 0.01)
+    [one, _] = kept.of_first_part()
+    slow = Slow(one, monkeypatch)
+    second = build_parts(WordRanker(), pool(60, "n"), tmp_path, 2, BuildOptions(index="exact")).made
+    with ThreadPoolExecutor(1) as thread:
+        replies = thread.submit(kept.replicas.prepare, second)
+        until(lambda: slow.calls == 1)
+        time.sleep(0.1)
+        assert not replies.done(), "it answers what it holds, so it is waited for"
+        monkeypatch.setattr(one, "control", lost)
+        until(lambda: kept.passed(SILENT_SECONDS) and replies.done())
+    assert [reply.kind for reply in replies.result()[second.parts[0].name]] == ["lost", ""]
+    slow.go_on.set()
+
+
+def lost(method: str, arguments: tuple[Any, ...], within_s: float) -> Reply:
+    raise ReplicaLost("gone")
 
 
 def test_a_replica_that_cannot_load_is_told_ever_less_often(

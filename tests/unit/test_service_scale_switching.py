@@ -4,6 +4,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from service_fakes import WordRanker, asked, pool
@@ -267,6 +268,26 @@ def test_a_shard_that_was_restarted_is_given_what_it_is_to_hold(served: ServedPa
     assert found.degraded == [], "it is asked again at once"
     served.live.look()
     assert served.value("set_ready", part=part) == 1
+
+
+def test_a_shard_that_is_restarted_during_a_switch_is_given_what_is_served_and_the_next_set_stays(
+    served: ServedParts, first: PartSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second, make_active = cut(tmp_path, "n", activate=False), served.store.make_active
+    [one, other] = served.shards.of(first.parts[0].name)
+
+    def restarted_before(*arguments: Any) -> None:
+        one.restart()
+        served.live.look()
+        until(lambda: one.body.held() == [Holding(first.id, one.part)])
+        assert {each.set_id for each in other.body.held()} == {first.id, second.id}
+        make_active(*arguments)
+
+    monkeypatch.setattr(served.store, "make_active", restarted_before)
+    assert served.live.activate(second.id).made == second
+    assert prefix(*served.rank(asked())) == "n"
+    served.live.look()
+    until(lambda: Holding(second.id, one.part) in one.body.held())
 
 
 def test_why_a_restarted_shard_cannot_load_its_part_is_logged(

@@ -117,7 +117,7 @@ def compact(store: "SetStore", arguments: argparse.Namespace) -> int:
     for note in result.notes:
         print(note, file=sys.stderr)
     made, anew = result.made, len(result.built)
-    facts = {"current": made.id, "count": made.count, "parts": anew, "seconds": round(result.seconds, 3)}
+    facts = {"current": made.id, "count": made.count, "built": anew, "seconds": round(result.seconds, 3)}
     line = f"{made.id} is active: {made.count} candidates, {anew} parts built anew in {result.seconds:.1f} s"
     print_result(arguments, facts, line)
     return 0
