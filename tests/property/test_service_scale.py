@@ -90,6 +90,25 @@ def test_answers_do_not_depend_on_the_number_of_parts(
             same(found, wanted)
 
 
+@pytest.mark.parametrize("index", ["flat", "hnsw"])
+def test_where_parts_have_indexes_an_answer_that_is_called_exact_is_that_of_a_scan(
+    kind: str, whole: Serving, tmp_path: Path, index: str
+) -> None:
+    build_parts(KINDS[kind], POOL, tmp_path, 3, BuildOptions(index=index))
+    served, exact = ServedParts(tmp_path), 0
+    for retrieve_k in (8, 64):
+        texts = [asked(text, top_k=3, retrieve_k=retrieve_k) for text in TEXTS]
+        for request, found in zip(texts, served.rank(*texts), strict=True):
+            assert found.plan == "index"
+            if found.exact:
+                exact += 1
+                wanted = rank(whole, replace(request, exact=True))
+                assert [(each.id, each.score) for each in found.places] == [(p.id, p.score) for p in wanted.places]
+    served.close()
+    # A graph finds what it finds, and a second stage scores what was found: neither is ever certain.
+    assert (exact > 0) == (index == "flat" and KINDS[kind].late_rows is None)
+
+
 def test_a_pool_of_one_text_keeps_its_order(tmp_path: Path) -> None:
     alike = [replace(each, text="w1 w2") for each in pool(80)]
     build_parts(WordRanker(), alike, tmp_path, 5, BuildOptions(index="exact"))
