@@ -16,7 +16,7 @@ import pytest
 from ray_cluster import WITHIN_SECONDS, Cluster
 from sharded_server import BODIES, PARTS, POOL, Server, Stores, asked_all_the_time, said, serving, until
 
-from polyrank.index_builder.scale.sets import SetStore
+from polyrank.index_builder.scale.sets import PartSet, SetStore
 from polyrank.index_builder.store.locks import locked
 
 if importlib.util.find_spec("ray") is None:
@@ -73,20 +73,30 @@ def test_a_replica_that_stalls_is_left_alone_until_it_answers(server: Server, st
     assert load.are_right(stores.expected)
 
 
+def maps(shard: psutil.Process, made: PartSet) -> bool:
+    """Whether a shard has files of a set in its memory."""
+    mapped = Path(f"/proc/{shard.pid}/maps").read_text()
+    return any(part.generation in mapped for part in made.parts)
+
+
 def test_switches_with_replicas_killed_before_the_commit(server: Server, stores: Stores, cluster: Cluster) -> None:
     """A replica is killed when the new set was prepared on all, and CURRENT does not name it yet."""
     with asked_all_the_time(server) as load, ThreadPoolExecutor(1) as switcher:
         for at, name in enumerate("nc" * 10):
-            set_id, kills = stores.sets[name].id, at % 5 == 0
+            made, kills = stores.sets[name], at % 5 == 0
             if kills:
                 until(lambda: all_are_ready(server), "both replicas of every part are ready")
             with locked(stores.parts / "pointer.lock"):  # the commit waits for it
-                switch = switcher.submit(server.client.post, "/index/activate", json={"generation": set_id})
-                time.sleep(0.5)
-                assert not switch.done()
+                switch = switcher.submit(server.client.post, "/index/activate", json={"generation": made.id})
+                time.sleep(0.3)
                 if kills:
-                    cluster.actors("ShardActor")[at % (2 * PARTS)].kill()
-            assert switch.result().json()["active"]["id"] == set_id
+                    shards = cluster.actors("ShardActor")
+                    until(
+                        lambda made=made, shards=shards: all(maps(each, made) for each in shards), "all have prepared"
+                    )
+                    shards[at % (2 * PARTS)].kill()
+                assert not switch.done()
+            assert switch.result().json()["active"]["id"] == made.id
     assert {answer["generation"] for _, answer in load.answers} == {each.id for each in stores.sets.values()}
     assert load.are_right(stores.expected)
     until(lambda: all_are_ready(server), "all come back")
