@@ -1,6 +1,7 @@
 """Takes over the updates that are appended to the log of what is served."""
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -22,7 +23,7 @@ class Updatable(Protocol):
 S = TypeVar("S", bound=Updatable)
 
 
-class TakingOver(Generic[S]):
+class TakingOver(ABC, Generic[S]):
     """Holds what is served, and replaces it when the log of its updates has grown.
 
     Args:
@@ -75,8 +76,10 @@ class TakingOver(Generic[S]):
         with self._refusing:
             self.refused = {each: why for each, why in self.refused.items() if each != generation}
 
+    @abstractmethod
     def _refuse(self, generation: str, error: RankingError) -> None:
-        raise NotImplementedError
+        """Note and log why something is not served."""
 
+    @abstractmethod
     def _show_snapshot(self, serving: S) -> None:
-        raise NotImplementedError
+        """Show in the metrics what is served."""
