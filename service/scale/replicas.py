@@ -23,7 +23,8 @@ PREPARE_WITHIN_SECONDS = 3600.0
 LOOK_WITHIN_SECONDS = 2.0
 # A replica that failed to load its part is told again after so long, and after twice as long with each further failure.
 LOAD_AGAIN_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
-SILENT_SECONDS = 60.0
+# A replica may be silent for so long, and one that takes its place for twice as long: perhaps starting takes long here.
+SILENT_SECONDS, LONGEST_SILENT_SECONDS = 60.0, 3600.0
 _AT_ONCE = 64
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class _Kept:
     def __init__(self, replica: Replica, number: int) -> None:
         self.replica, self.number = replica, number
         self.silent_since: float | None = None
+        self.may_be_silent = SILENT_SECONDS
         self.loads = False  # a thread has it load what it lost
         self.failures, self.load_at = 0, 0.0
 
@@ -174,13 +176,13 @@ class Replicas:
         """Ask a replica what it holds, and note since when it says nothing."""
         held = self._tell(kept, "held", None, LOOK_WITHIN_SECONDS)
         if held.error is None:
-            kept.silent_since = None
+            kept.silent_since, kept.may_be_silent = None, SILENT_SECONDS
         elif kept.silent_since is None:
             kept.silent_since = self._clock()
         return held
 
     def _is_silent(self, kept: _Kept) -> bool:
-        return kept.silent_since is not None and self._clock() - kept.silent_since >= SILENT_SECONDS
+        return kept.silent_since is not None and self._clock() - kept.silent_since >= kept.may_be_silent
 
     def _load(self, holding: Holding, kept: _Kept) -> None:
         """Have a replica load a part that it lost, or another one in its place if it is silent."""
@@ -210,11 +212,12 @@ class Replicas:
     def _replace(self, part: str, kept: _Kept) -> None:
         """Put another replica in the place of a silent one; raises Shortage if none can be started."""
         silent, new = kept.replica, self._shards.start(part, kept.number)
-        fields = {"part": part, "replica": silent.name, "silent_seconds": round(SILENT_SECONDS)}
+        fields = {"part": part, "replica": silent.name, "silent_seconds": round(kept.may_be_silent)}
         log.warning("another shard takes the place of a silent one", extra={"fields": fields})
         with self._changing:
             is_kept = kept in self._parts.get(part, ())  # else the part went meanwhile
             kept.replica, kept.silent_since = new, None
+            kept.may_be_silent = min(LONGEST_SILENT_SECONDS, 2 * kept.may_be_silent)
         self._tell_asking()
         for each in [silent] if is_kept else [silent, new]:
             self._shards.stop(each)

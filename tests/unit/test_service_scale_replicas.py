@@ -165,6 +165,24 @@ def test_another_replica_takes_the_place_of_a_silent_one(kept: Kept) -> None:
     assert kept.ready() == 2
 
 
+def test_who_takes_the_place_of_a_silent_one_may_be_silent_for_longer(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [first, _] = kept.of_first_part()
+    first.lost = True
+    monkeypatch.setattr(LocalReplica, "control", lambda _, *rest: lost(*rest))
+    kept.look()
+    kept.now += SILENT_SECONDS
+    kept.look()
+    until(lambda: first not in kept.of_first_part())
+    [second, _] = kept.of_first_part()
+    kept.look()
+    kept.now += 2 * SILENT_SECONDS - 1
+    kept.look()
+    assert kept.of_first_part()[0] is second
+    until(lambda: kept.passed(1) and kept.look() is None and kept.of_first_part()[0] is not second)
+
+
 def test_one_answer_ends_the_silence(kept: Kept) -> None:
     replicas = kept.of_first_part()
     for lost in (True, False, True):
