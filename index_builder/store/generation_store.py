@@ -224,11 +224,8 @@ class GenerationStore:
             lease: held by the builder that built it.
 
         Raises:
-            GenerationNotFound: it was removed meanwhile. After this and all other errors, nothing has changed.
-            GenerationCorrupt: its update log is damaged or gone.
-            FingerprintMismatch: an update has to be encoded, and there is no `encode`.
-            StoreBusy: another process holds a lock of the store for too long.
-            LeaseLost: another builder has taken over.
+            GenerationNotFound, GenerationCorrupt, FingerprintMismatch, StoreBusy, LeaseLost: see `Switch.to`; nothing
+                has changed then.
         """
         with self._switch.to(manifest, encode, lease):
             self._pointer.advance(manifest.id)

@@ -36,19 +36,25 @@ def test_a_killed_node_costs_no_answer_and_its_shards_start_elsewhere(
 ) -> None:
     machine = [own.nodes[1], *own.nodes[1].children(recursive=True)]
     assert len([each for each in own.actors("ShardActor") if each in machine]) == PARTS, "one replica of each part"
+    missed = set[int]()
+
+    def each_is_missed() -> bool:  # not at the same time: one may be back before the other is missed
+        missed.update(at for at, ready in enumerate(server.metric("set_ready")) if ready < 2)
+        return len(missed) == PARTS
+
     with asked_all_the_time(server) as load:
         for process in machine:
             process.kill()
-        until(lambda: min(server.metric("set_ready")) < 2, "its shards are missed")
+        until(each_is_missed, "its shards are missed")
         until(lambda: all_are_ready(server), "they start on the other node")
     assert load.are_right(stores.expected)
 
 
 def test_without_the_control_plane_answers_go_on(server: Server, stores: Stores, own: Cluster) -> None:
     with asked_all_the_time(server) as load:
-        own.control_plane.kill()
-        time.sleep(5)
-        own.actors("ShardActor")[0].kill()
-        time.sleep(5)
-    assert len(load.answers) > 20
+        for victim in (own.control_plane, own.actors("ShardActor")[0]):
+            victim.kill()
+            time.sleep(5)
+            before = len(load.answers)
+            until(lambda before=before: len(load.answers) > before + 50, "answers go on")
     assert load.are_right(stores.expected)
