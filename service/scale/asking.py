@@ -13,8 +13,10 @@ A replica gets a strike if it
 * is overtaken by the hedge of its call, and the part has another replica that is not struck.
 
 A replica that was struck is not asked for half a second, and for twice as long with every further strike. Then one call
-tries it. Calls that were under way at a strike change nothing more, so many that fail together are one strike. Where
-all replicas of a part are struck, the part is missing at once: nobody waits for it.
+tries it. Calls that were under way at a strike change nothing more, so many that fail together are one strike.
+
+Where all replicas of a part are struck, one that was only overtaken is asked nevertheless: a slow answer is better than
+none. Where there is none of these, the part is missing at once: nobody waits for it.
 """
 
 import asyncio
@@ -76,9 +78,13 @@ class _Asked:
         self.turn = 0  # the number of the last call
         self.struck_at, self.struck_until = -math.inf, 0.0
         self.tried = False  # a call is under way that tries it after a strike
+        self.was_only_slow = True  # all its strikes are for being overtaken
 
     def may_be_asked(self, now: float) -> bool:
         return self.strikes == 0 or (now >= self.struck_until and not self.tried)
+
+    def pardon(self) -> None:
+        self.strikes, self.was_only_slow = 0, True
 
 
 class Asking:
@@ -113,7 +119,7 @@ class Asking:
         """Ask a replica again, which has just been given what it lacked. May be called from any thread."""
         for one in self._asked.get(part, ()):
             if one.replica is replica:
-                one.strikes = 0
+                one.pardon()
         self._show(part)
 
     async def ask(self, part: str, method: str, arguments: Arguments, deadline: float) -> Any:
@@ -136,7 +142,7 @@ class Asking:
         hedge_at = began + self._delay()
         while True:
             if not running:
-                one = self._choose(part, tried)
+                one = self._choose(part, tried) or self._choose_slow(part, tried)
                 if one is None:
                     raise PartMissing(f"part {part}: {why}")
                 tried.append(one)
@@ -184,7 +190,7 @@ class Asking:
             if one is hedge:
                 for slow in running.values():
                     if self._has_others(part, slow):
-                        self._strike(part, slow, began)
+                        self._strike(part, slow, began, only_slow=True)
 
     def _has_others(self, part: str, one: _Asked) -> bool:
         """Whether a part has replicas that are not struck, besides one that is slow: better slow than missing."""
@@ -208,6 +214,11 @@ class Asking:
         now = self._clock()
         able = [each for each in self._asked.get(part, ()) if each not in without and each.may_be_asked(now)]
         return min(able, key=lambda each: (each.strikes == 0, each.in_progress, each.turn), default=None)
+
+    def _choose_slow(self, part: str, without: Sequence[_Asked]) -> _Asked | None:
+        """Return who is to be asked where nobody else can be: one that was only overtaken."""
+        slow = [each for each in self._asked.get(part, ()) if each not in without and each.was_only_slow]
+        return min(slow, key=lambda each: (each.in_progress, each.turn), default=None)
 
     def _start(
         self, one: _Asked, part: str, method: str, arguments: Arguments, deadline: float
@@ -241,12 +252,13 @@ class Asking:
             fields = {"part": part, "replica": one.replica.name, "method": method, "why": reply.error}
             log.warning("a shard gave no answer", extra={"fields": fields})
         elif one.strikes and began >= one.struck_at:
-            one.strikes = 0
+            one.pardon()
             self._show(part)
         return reply
 
-    def _strike(self, part: str, one: _Asked, began: float) -> None:
+    def _strike(self, part: str, one: _Asked, began: float, only_slow: bool = False) -> None:
         """Strike a replica for a call that began at this time, unless it was struck since."""
+        one.was_only_slow &= only_slow
         if began < one.struck_at:
             return
         now = self._clock()

@@ -143,6 +143,29 @@ def test_another_replica_answers_for_one_that_fails_which_is_left_alone_then(
     assert watched.struck == {"p": 1}
 
 
+def test_a_slow_replica_answers_where_the_other_one_fails(watched: Watched) -> None:
+    """Until it does not answer in time: then nobody waits for it any more."""
+    shards = [Shard("slow", 0.1), Shard("quick")]
+
+    async def story() -> list[Any]:
+        made = asking(watched, *shards)
+        answers = [await ask(made)]
+        assert watched.struck == {"p": 1}
+        shards[1].lost = True
+        answers += [await ask(made), *await asyncio.gather(ask(made), ask(made))]
+        shards[0].seconds = 5.0
+        with pytest.raises(PartMissing, match="in time"):
+            await ask(made, module.LATE_SECONDS + 0.01)
+        before = len(shards[0].asked)
+        with pytest.raises(PartMissing, match="ended"):  # of the other one, which is tried again
+            await ask(made)
+        assert len(shards[0].asked) == before
+        await made.close()
+        return answers
+
+    assert run(story()) == ["quick", "slow", "slow", "slow"]
+
+
 def test_where_all_are_struck_nobody_waits_and_one_call_tries_it_later(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
