@@ -88,14 +88,14 @@ def connected(address: str) -> Iterator[Any]:
     import ray
 
     handlers = [(number, signal.getsignal(number)) for number in _SIGNALS]
-    try:
-        _join(ray, head)
-        for number, handler in handlers:  # Ray has taken SIGTERM
-            signal.signal(number, handler)
-        with redirect_stdout(sys.stderr):
+    with redirect_stdout(sys.stderr):
+        try:
+            _join(ray, head)
+            for number, handler in handlers:  # Ray has taken SIGTERM
+                signal.signal(number, handler)
             yield ray
-    finally:
-        ray.shutdown()
+        finally:
+            ray.shutdown()
 
 
 def require_token() -> None:
