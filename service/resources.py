@@ -3,15 +3,15 @@
 import asyncio
 import errno
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import cast
+from typing import Any, cast
 
 import torch
 from starlette.requests import Request
@@ -111,7 +111,7 @@ def writing(held: Resources) -> Iterator[None]:
 
 @asynccontextmanager
 async def opened(settings: Settings, metrics: Metrics, tracing: Tracing, loaders: Loaders) -> AsyncIterator[Resources]:
-    """Load the models and the generation, and follow the store until the end of the block.
+    """Load the models and the pool, and follow the store until the end of the block.
 
     A generation that cannot be loaded is no error: the server starts, and `/readyz` says why it is not ready.
 
@@ -121,19 +121,150 @@ async def opened(settings: Settings, metrics: Metrics, tracing: Tracing, loaders
         ClusterUnavailable: shards are to hold the pool, and their cluster cannot be used.
     """
     torch.set_num_threads(_threads(settings))
-    if settings.cluster is not None:
-        with connected(settings.cluster) as ray:
-            shards = RayShards(ray, str(settings.root.resolve()), settings.threads)
-            async with _opened_in_parts(settings, metrics, tracing, loaders, shards) as held:
-                yield held
-    elif settings.store is None:
-        with TemporaryDirectory(prefix="polyrank-") as empty:  # nothing is written to it
-            own = settings.model_copy(update={"store": Path(empty)})
-            async with _opened(own, False, metrics, tracing, loaders) as held:
-                yield held
-    else:
-        async with _opened(settings, True, metrics, tracing, loaders) as held:
+    with ExitStack() as stack:
+        open_pool: _OpenPool = _whole_pool
+        if settings.cluster is not None:
+            ray = stack.enter_context(connected(settings.cluster))
+            open_pool = partial(_pool_in_parts, RayShards(ray, str(settings.root.resolve()), settings.threads))
+        elif settings.store is None:
+            empty = stack.enter_context(TemporaryDirectory(prefix="polyrank-"))  # nothing is written to it
+            settings = settings.model_copy(update={"store": Path(empty)})
+            open_pool = partial(_whole_pool, has_pool=False)
+        async with _opened(settings, metrics, tracing, loaders, open_pool) as held:
             yield held
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Something to look at once a second; `what` names it in the log."""
+
+    what: str
+    look: Callable[[], Awaitable[None]]
+    longest_pause: float = 4 * LOOK_SECONDS  # after failures
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenedPool:
+    """A pool as it is served: whole in this process, or in parts that shards hold.
+
+    Attributes:
+        looks: what keeps it up to date.
+    """
+
+    has_pool: bool
+    store: GenerationStore | SetStore
+    live: Live | SetLive
+    trials: Trials | NoTrials
+    looks: tuple[_Look, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _ForPool:
+    """What a pool is opened with.
+
+    Attributes:
+        in_loader: runs a function in the one thread that opens generations and switches to them.
+    """
+
+    settings: Settings
+    metrics: Metrics
+    opener: Opener
+    scorer: PairScorer | None
+    in_loader: Callable[..., Awaitable[Any]]
+
+
+_OpenPool = Callable[[_ForPool], AbstractAsyncContextManager[_OpenedPool]]
+
+
+@asynccontextmanager
+async def _whole_pool(given: _ForPool, has_pool: bool = True) -> AsyncIterator[_OpenedPool]:
+    store = GenerationStore(given.settings.root, needs_matrix=given.settings.vectors == "local")
+    reads_words = given.scorer is not None and given.scorer.evidence is not None
+    live = Live(store, given.opener, given.metrics, reads_words, has_pool)
+    await given.in_loader(live.start)
+    trials = Trials(store, live, given.metrics)
+    await given.in_loader(trials.follow_if_possible)
+    looks = (
+        _Look("the active generation", partial(given.in_loader, live.follow), LONGEST_PAUSE_SECONDS),
+        _Look("the trial", partial(given.in_loader, trials.follow), LONGEST_PAUSE_SECONDS),
+    )
+    try:
+        yield _OpenedPool(has_pool, store, live, trials, looks)
+    finally:
+        live.current = live.beside = None
+
+
+@asynccontextmanager
+async def _pool_in_parts(shards: Shards, given: _ForPool) -> AsyncIterator[_OpenedPool]:
+    settings, metrics = given.settings, given.metrics
+    asking = Asking(metrics, settings.hedge_ms / 1000)
+    replicas = Replicas(shards, asking, metrics, settings.shard_replicas)
+    pool = Pool(asking, settings.min_searched, metrics)
+    store = SetStore(settings.root)
+    live = SetLive(store, given.opener, replicas, pool, metrics, settings.max_timeout_ms / 1000)
+    looks = (
+        _Look("the active set", partial(given.in_loader, live.follow), LONGEST_PAUSE_SECONDS),
+        _Look("the shards", partial(asyncio.to_thread, live.look)),
+    )
+    try:
+        await given.in_loader(live.start)
+        yield _OpenedPool(True, store, live, NoTrials(), looks)
+    finally:
+        await asking.close()
+        await asyncio.to_thread(live.close)
+
+
+@asynccontextmanager
+async def _opened(
+    settings: Settings, metrics: Metrics, tracing: Tracing, loaders: Loaders, open_pool: _OpenPool
+) -> AsyncIterator[Resources]:
+    async with AsyncExitStack() as stack:
+        access = Access(settings.keys_file, settings.rate_limit_per_s, metrics)
+        vocabulary = _vocabulary(settings)
+        caches = Caches(settings, metrics)
+        stack.callback(caches.close)
+        show_last_build(metrics, await asyncio.to_thread(JobStore(settings.root).records))
+        loader = stack.enter_context(ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader"))
+        in_loader = partial(asyncio.get_running_loop().run_in_executor, loader)
+        scorer = await in_loader(_load_scorer, settings, loaders.scorer, metrics)
+        classifier = await in_loader(_load_classifier, settings, loaders.classifier, metrics)
+        opener = Opener(metrics.count_cache, caches, loaders.ranker, device_of(settings))
+        pool = await stack.enter_async_context(open_pool(_ForPool(settings, metrics, opener, scorer, in_loader)))
+        engine = Engine(_engine_settings(settings), metrics, scorer, tracing, classifier)
+        stack.push_async_callback(asyncio.to_thread, engine.close)
+        updating = Updating(pool.store, pool.live, engine, metrics)
+        stack.push_async_callback(asyncio.to_thread, updating.close)
+        jobs = Jobs(
+            settings,
+            pool.store,
+            partial(_runner_of_job, settings, pool.live),
+            partial(in_loader, _switch, settings, pool.store, pool.live),
+            partial(_show_job, metrics),
+        )
+        stack.push_async_callback(jobs.close)
+        looks = (
+            *pool.looks,
+            _Look("the log of updates", updating.follow),
+            _Look("compaction", Compacting(pool.store, pool.live, jobs, settings.compact_after).look),
+            _Look("the model", partial(_probe, engine, pool.live)),
+            _Look("the keys file", partial(asyncio.to_thread, access.look)),
+        )
+        async with _looking(looks):
+            yield Resources(
+                settings=settings,
+                has_pool=pool.has_pool,
+                metrics=metrics,
+                store=pool.store,
+                live=pool.live,
+                trials=pool.trials,
+                engine=engine,
+                jobs=jobs,
+                updating=updating,
+                loader=loader,
+                access=access,
+                results=_results(settings, metrics, caches),
+                vocabulary=vocabulary,
+            )
 
 
 def _vocabulary(settings: Settings) -> Vocabulary | None:
@@ -146,139 +277,9 @@ def _vocabulary(settings: Settings) -> Vocabulary | None:
 
 
 @asynccontextmanager
-async def _opened(
-    settings: Settings,
-    has_pool: bool,
-    metrics: Metrics,
-    tracing: Tracing,
-    loaders: Loaders,
-) -> AsyncIterator[Resources]:
-    access = Access(settings.keys_file, settings.rate_limit_per_s, metrics)
-    vocabulary = _vocabulary(settings)
-    store = GenerationStore(settings.root, needs_matrix=settings.vectors == "local")
-    caches = Caches(settings, metrics)
-    results = _results(settings, metrics, caches)
-    opener = Opener(metrics.count_cache, caches, loaders.ranker, device_of(settings))
-    show_last_build(metrics, await asyncio.to_thread(JobStore(settings.root).records))
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader") as loader:
-        in_loader = partial(asyncio.get_running_loop().run_in_executor, loader)
-        scorer = await in_loader(_load_scorer, settings, loaders.scorer, metrics)
-        classifier = await in_loader(_load_classifier, settings, loaders.classifier, metrics)
-        live = Live(store, opener, metrics, scorer is not None and scorer.evidence is not None, has_pool)
-        await in_loader(live.start)
-        trials = Trials(store, live, metrics)
-        await in_loader(trials.follow_if_possible)
-        engine = Engine(_engine_settings(settings), metrics, scorer, tracing, classifier)
-        jobs = Jobs(
-            settings,
-            store,
-            partial(_runner_of_job, settings, live),
-            partial(in_loader, _switch, settings, store, live),
-            partial(_show_job, metrics),
-        )
-        updating = Updating(store, live, engine, metrics)
-        compacting = Compacting(store, live, jobs, settings.compact_after)
-        looks = (
-            _repeat("the active generation", partial(in_loader, live.follow), LONGEST_PAUSE_SECONDS),
-            _repeat("the trial", partial(in_loader, trials.follow), LONGEST_PAUSE_SECONDS),
-            _repeat("the log of updates", updating.follow),
-            _repeat("compaction", compacting.look),
-            _repeat("the model", partial(_probe, engine, live)),
-            _repeat("the keys file", partial(asyncio.to_thread, access.look)),
-        )
-        try:
-            async with _looking(*looks):
-                yield Resources(
-                    settings=settings,
-                    has_pool=has_pool,
-                    metrics=metrics,
-                    store=store,
-                    live=live,
-                    trials=trials,
-                    engine=engine,
-                    jobs=jobs,
-                    updating=updating,
-                    loader=loader,
-                    access=access,
-                    results=results,
-                    vocabulary=vocabulary,
-                )
-        finally:
-            await jobs.close()
-            await asyncio.to_thread(updating.close)
-            await asyncio.to_thread(engine.close)
-            live.current = live.beside = None
-            caches.close()
-
-
-@asynccontextmanager
-async def _opened_in_parts(
-    settings: Settings, metrics: Metrics, tracing: Tracing, loaders: Loaders, shards: Shards
-) -> AsyncIterator[Resources]:
-    """Do what `opened` does for a store that is cut into parts, which shards hold until the end of the block."""
-    access = Access(settings.keys_file, settings.rate_limit_per_s, metrics)
-    vocabulary = _vocabulary(settings)
-    store = SetStore(settings.root)
-    caches = Caches(settings, metrics)
-    opener = Opener(metrics.count_cache, caches, loaders.ranker, device_of(settings))
-    asking = Asking(metrics, settings.hedge_ms / 1000)
-    pool = Pool(asking, settings.min_searched, metrics)
-    longest = settings.max_timeout_ms / 1000
-    replicas = Replicas(shards, asking, metrics, settings.shard_replicas)
-    live = SetLive(store, opener, replicas, pool, metrics, longest)
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader") as loader:
-        in_loader = partial(asyncio.get_running_loop().run_in_executor, loader)
-        scorer = await in_loader(_load_scorer, settings, loaders.scorer, metrics)
-        classifier = await in_loader(_load_classifier, settings, loaders.classifier, metrics)
-        await in_loader(live.start)
-        engine = Engine(_engine_settings(settings), metrics, scorer, tracing, classifier)
-        jobs = Jobs(
-            settings,
-            store,
-            partial(_runner_of_job, settings, live),
-            partial(in_loader, _switch, settings, store, live),
-            partial(_show_job, metrics),
-        )
-        updating = Updating(store, live, engine, metrics)
-        compacting = Compacting(store, live, jobs, settings.compact_after)
-        looks = (
-            _repeat("the active set", partial(in_loader, live.follow), LONGEST_PAUSE_SECONDS),
-            _repeat("the shards", partial(asyncio.to_thread, live.look)),
-            _repeat("the log of updates", updating.follow),
-            _repeat("compaction", compacting.look),
-            _repeat("the model", partial(_probe, engine, live)),
-            _repeat("the keys file", partial(asyncio.to_thread, access.look)),
-        )
-        try:
-            async with _looking(*looks):
-                yield Resources(
-                    settings=settings,
-                    has_pool=True,
-                    metrics=metrics,
-                    store=store,
-                    live=live,
-                    trials=NoTrials(),
-                    engine=engine,
-                    jobs=jobs,
-                    updating=updating,
-                    loader=loader,
-                    access=access,
-                    results=_results(settings, metrics, caches),
-                    vocabulary=vocabulary,
-                )
-        finally:
-            await jobs.close()
-            await asyncio.to_thread(updating.close)
-            await asking.close()
-            await asyncio.to_thread(live.close)
-            await asyncio.to_thread(engine.close)
-            caches.close()
-
-
-@asynccontextmanager
-async def _looking(*looks: Coroutine[None, None, None]) -> AsyncIterator[None]:
+async def _looking(looks: Iterable[_Look]) -> AsyncIterator[None]:
     """Look beside the block; at its end the looks end first, so that nothing new begins."""
-    looking = [asyncio.create_task(each) for each in looks]
+    looking = [asyncio.create_task(_repeat(each)) for each in looks]
     try:
         yield
     finally:
@@ -287,18 +288,18 @@ async def _looking(*looks: Coroutine[None, None, None]) -> AsyncIterator[None]:
         await asyncio.gather(*looking, return_exceptions=True)
 
 
-async def _repeat(what: str, look: Callable[[], Awaitable[None]], longest_pause: float = 4 * LOOK_SECONDS) -> None:
-    """Look at something once a second, which `what` names in the log; after failures less often."""
+async def _repeat(given: _Look) -> None:
+    """Look once a second; after failures less often."""
     pause = LOOK_SECONDS
     while True:
         await asyncio.sleep(pause)
         try:
-            await look()
+            await given.look()
             pause = LOOK_SECONDS
         except Exception as error:
-            pause = min(2 * pause, longest_pause)
+            pause = min(2 * pause, given.longest_pause)
             shortage = shortage_in(error)
-            fields = {"what": what, "why": str(shortage or error), "again_in_seconds": pause}
+            fields = {"what": given.what, "why": str(shortage or error), "again_in_seconds": pause}
             message = "what is looked at every second failed"
             log.error(message, exc_info=None if shortage else error, extra={"fields": fields})
 
