@@ -48,7 +48,7 @@ from peers.ratios import Figure, ratios
 from torch import Tensor
 from transformers import BertConfig, BertModel
 
-from polyrank.index_builder.store.words import evidence_of
+from polyrank.index_builder.generation.words import evidence_of
 from polyrank.model.architectures.attention import code_attention
 from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.evidence.table import WordTable

@@ -22,14 +22,14 @@ from polyrank.index_builder.build.job_records import CANCELLED, FAILED, SUCCEEDE
 from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
 from polyrank.index_builder.build.progress import PUBLISHING, OnProgress
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationNotFound, StoreBusy
+from polyrank.index_builder.generation.generation import MODEL_DIRECTORY
+from polyrank.index_builder.generation.manifest import ModelReference
+from polyrank.index_builder.layout import is_in_parts
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.index_builder.scale.compacting import compact_parts
 from polyrank.index_builder.scale.cutting import SetResult, build_parts
 from polyrank.index_builder.scale.sets import SetStore
-from polyrank.index_builder.store.generation import MODEL_DIRECTORY
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.store.layout import is_in_parts
-from polyrank.index_builder.store.manifest import ModelReference
 from polyrank.index_builder.vectors.encoder import CandidateEncoder
 from polyrank.model.errors import RankingError
 from polyrank.model.inference import disk_cache

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.store.generation import Generation
 from polyrank.model.config import EvidenceConfig, ModelConfig
 from polyrank.model.representations import LateRows, Representations
 

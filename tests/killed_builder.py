@@ -12,7 +12,7 @@ from fakes import HashEncoder, pool
 from nursery import serve, tell
 
 from polyrank.index_builder.build.pipeline import BuildOptions, build
-from polyrank.index_builder.store import candidates
+from polyrank.index_builder.generation import candidates
 from polyrank.index_builder.store.generation_store import GenerationStore
 
 # Vectors large enough for writing and hashing them to take some time.

@@ -15,8 +15,8 @@ from fakes import HashEncoder
 from nursery import serve, tell
 
 from polyrank.index_builder.build.compaction import compact
+from polyrank.index_builder.generation import candidates
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.store import candidates
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
 from polyrank.model.representations import LateRows

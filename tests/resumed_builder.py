@@ -21,7 +21,7 @@ from nursery import tell
 
 from polyrank.index_builder.build.encoding import ChunkTexts, EncodedChunk, encoded_by
 from polyrank.index_builder.build.pipeline import BuildOptions, build
-from polyrank.index_builder.store import candidates
+from polyrank.index_builder.generation import candidates
 from polyrank.model.representations import LateRows
 
 CHUNK = 16

@@ -15,9 +15,9 @@ from brute_force import paper_scores
 from numpy.typing import NDArray
 
 from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.generation.words import evidence_of
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.store.words import evidence_of
 from polyrank.model.checkpoint.files import CONFIG_FILE
 from polyrank.model.config import CalibrationConfig, EvidenceConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid, ModelNotFound

@@ -25,9 +25,9 @@ from urllib.parse import urlsplit
 import numpy as np
 from benchmarks.words.stores import two_stores
 
+from polyrank.index_builder.generation.words import WORDS_DIRECTORY
 from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.store.words import WORDS_DIRECTORY
 from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.model.text.dialogues import read_dialogues
 from polyrank.service.cli.measuring.serving import served

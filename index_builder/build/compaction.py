@@ -14,11 +14,11 @@ from polyrank.index_builder.build.encoding import ChunkTexts, EncodedChunk
 from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
 from polyrank.index_builder.build.progress import OnProgress, no_progress
 from polyrank.index_builder.errors import GenerationNotFound, NothingToCompact
+from polyrank.index_builder.generation.generation import Generation
+from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.index.choice import IndexSpec, choose_index
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.store.manifest import Manifest
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.model.errors import InvalidInput
 

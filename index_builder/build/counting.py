@@ -9,9 +9,9 @@ from functools import reduce
 from pathlib import Path
 
 from polyrank.index_builder.build.progress import StageClock
-from polyrank.index_builder.store.candidates import CandidateTable
-from polyrank.index_builder.store.generation import CANDIDATES_FILE, MODEL_DIRECTORY
-from polyrank.index_builder.store.words import evidence_of, new_files, write_statistics
+from polyrank.index_builder.generation.candidates import CandidateTable
+from polyrank.index_builder.generation.generation import CANDIDATES_FILE, MODEL_DIRECTORY
+from polyrank.index_builder.generation.words import evidence_of, new_files, write_statistics
 from polyrank.model.evidence.joining import TableInParts
 from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.evidence.table import WordTable

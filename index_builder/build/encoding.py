@@ -16,8 +16,8 @@ import numpy as np
 
 from polyrank.index_builder.build.progress import StageClock
 from polyrank.index_builder.errors import BuildError
-from polyrank.index_builder.store.candidates import CandidateTable
-from polyrank.index_builder.store.generation import CANDIDATES_FILE
+from polyrank.index_builder.generation.candidates import CandidateTable
+from polyrank.index_builder.generation.generation import CANDIDATES_FILE
 from polyrank.index_builder.store.leftovers import Chunk, Journal, Leftover, content_digest, journal_of, source_digest
 from polyrank.index_builder.vectors.codec import rounded_all
 from polyrank.index_builder.vectors.encoder import Model, TextEncoder

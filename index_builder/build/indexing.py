@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.build.progress import StageClock
+from polyrank.index_builder.generation.candidates import CandidateTable
+from polyrank.index_builder.generation.generation import CANDIDATES_FILE, INDEX_FILE, MODEL_DIRECTORY
+from polyrank.index_builder.generation.words import evidence_of, open_words
 from polyrank.index_builder.index.choice import IndexSpec, SearchTimes
 from polyrank.index_builder.index.faiss_index import CandidateIndex
 from polyrank.index_builder.index.recall import EXACT, VECTORS_AND_WORDS, Probe, Recall, measured
-from polyrank.index_builder.store.candidates import CandidateTable
-from polyrank.index_builder.store.generation import CANDIDATES_FILE, INDEX_FILE, MODEL_DIRECTORY
-from polyrank.index_builder.store.words import evidence_of, open_words
 from polyrank.index_builder.vectors.encoder import ContextEncoder, Model
 from polyrank.model.text.assembly import Conversation
 

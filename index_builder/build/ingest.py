@@ -9,8 +9,8 @@ import orjson
 
 from polyrank.index_builder.build.progress import StageClock
 from polyrank.index_builder.errors import PoolEmpty, TooManyRejected
+from polyrank.index_builder.generation.candidates import CandidateWriter
 from polyrank.index_builder.pool.rows import Candidate, Rejected
-from polyrank.index_builder.store.candidates import CandidateWriter
 
 MOST_LISTED = 10_000  # a small compressed pool may hold millions of bad rows
 _ROWS_A_REPORT = 1000

@@ -24,23 +24,23 @@ from polyrank.index_builder.build.indexing import EncodedContext, make_index, se
 from polyrank.index_builder.build.ingest import Ingested, ingest
 from polyrank.index_builder.build.progress import OnProgress, StageClock, no_progress
 from polyrank.index_builder.errors import StoreBusy, StoreUnavailable, disk_full_named
-from polyrank.index_builder.index.choice import IndexSpec, check_factory, choose_index, needs_times
-from polyrank.index_builder.index.recall import Recall
-from polyrank.index_builder.names import MIN_RECALL
-from polyrank.index_builder.pool.rows import Candidate, Rejected
-from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
-from polyrank.index_builder.store.copies import Copies
-from polyrank.index_builder.store.generation import (
+from polyrank.index_builder.generation.generation import (
     CANDIDATES_FILE,
     MODEL_DIRECTORY,
     ORDER_FILE,
     Generation,
     describe_files,
 )
+from polyrank.index_builder.generation.manifest import MANIFEST_FILE, BuildStats, Manifest, ModelReference
+from polyrank.index_builder.index.choice import IndexSpec, check_factory, choose_index, needs_times
+from polyrank.index_builder.index.recall import Recall
+from polyrank.index_builder.layout import TEMPORARY_PREFIX
+from polyrank.index_builder.names import MIN_RECALL
+from polyrank.index_builder.pool.rows import Candidate, Rejected
+from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
+from polyrank.index_builder.store.copies import Copies
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.store.layout import TEMPORARY_PREFIX
 from polyrank.index_builder.store.leftovers import discard
-from polyrank.index_builder.store.manifest import MANIFEST_FILE, BuildStats, Manifest, ModelReference
 from polyrank.index_builder.vectors.codec import DTYPES
 from polyrank.index_builder.vectors.encoder import Model, TextEncoder, encode_texts
 from polyrank.index_builder.vectors.late import each_of

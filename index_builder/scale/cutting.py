@@ -30,12 +30,12 @@ from polyrank.index_builder.build.ingest import Ingested, ingest
 from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build, check_options, index_for
 from polyrank.index_builder.build.progress import OnProgress, StageClock, no_progress
 from polyrank.index_builder.errors import GenerationError, StoreBusy, disk_full_named
+from polyrank.index_builder.generation.candidates import CandidateTable
+from polyrank.index_builder.generation.generation import CANDIDATES_FILE, MODEL_DIRECTORY
+from polyrank.index_builder.generation.words import evidence_of
 from polyrank.index_builder.pool.rows import Candidate, Rejected
 from polyrank.index_builder.scale.sets import BUILDING, PartSet, PoolPart, SetStore, part_of, set_of
 from polyrank.index_builder.scale.slots import MOST_PARTS, Slots, ranges, slots_of
-from polyrank.index_builder.store.candidates import CandidateTable
-from polyrank.index_builder.store.generation import CANDIDATES_FILE, MODEL_DIRECTORY
-from polyrank.index_builder.store.words import evidence_of
 from polyrank.index_builder.vectors.encoder import Model, TextEncoder, encode_texts
 from polyrank.model.durable import make_directory
 from polyrank.model.errors import InvalidInput

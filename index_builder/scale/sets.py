@@ -40,11 +40,9 @@ from polyrank.index_builder.errors import (
     StoreBusy,
     StoreWhole,
 )
-from polyrank.index_builder.records import record, sealed, unsealed
-from polyrank.index_builder.scale.slots import SLOTS, Slots
-from polyrank.index_builder.store.generation import Generation, read_manifest
-from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.store.layout import (
+from polyrank.index_builder.generation.generation import Generation, read_manifest
+from polyrank.index_builder.generation.manifest import MANIFEST_FILE, Manifest, ModelReference
+from polyrank.index_builder.layout import (
     GENERATIONS,
     SETS,
     TEMPORARY_PREFIX,
@@ -53,8 +51,10 @@ from polyrank.index_builder.store.layout import (
     is_in_parts,
     why_not_plain,
 )
+from polyrank.index_builder.records import record, sealed, unsealed
+from polyrank.index_builder.scale.slots import SLOTS, Slots
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.locks import build_lock
-from polyrank.index_builder.store.manifest import MANIFEST_FILE, Manifest, ModelReference
 from polyrank.index_builder.store.switch import Switch
 from polyrank.index_builder.time_ids import is_time_id, new_time_id
 from polyrank.index_builder.vectors.encoder import Encode

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.scale.sets import PartSet, PoolPart, order_of
 from polyrank.index_builder.scale.slots import Slots, slots_of
-from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.store.update_log import Update
 

@@ -1,8 +1,9 @@
 """The store: a directory of generations with their updates.
 
 generation_store   GenerationStore: the directory; list, open, publish, activate, roll back, collect
-generation         Generation: one of them, open; manifest, candidates and words read its files
-snapshot           Snapshot: a generation with its updates; filters finds rows by their metadata, pages lists them
+switch             which generation is active, and how another one becomes it
+snapshot           Snapshot: a generation with its updates
+pages              the candidates of a snapshot, page by page
 updates            UpdateLogs: who may write updates, and what a new generation receives
 update_log         UpdateLog: the file
 pointer            Pointer: CURRENT and HISTORY

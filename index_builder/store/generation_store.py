@@ -27,9 +27,9 @@ from polyrank.index_builder.errors import (
     StoreBusy,
     StoreInParts,
 )
-from polyrank.index_builder.store.copies import Copies
-from polyrank.index_builder.store.generation import Generation, read_manifest
-from polyrank.index_builder.store.layout import (
+from polyrank.index_builder.generation.generation import Generation, read_manifest
+from polyrank.index_builder.generation.manifest import Manifest
+from polyrank.index_builder.layout import (
     GENERATIONS,
     TEMPORARY_PREFIX,
     Stray,
@@ -37,6 +37,7 @@ from polyrank.index_builder.store.layout import (
     is_in_parts,
     why_not_plain,
 )
+from polyrank.index_builder.store.copies import Copies
 from polyrank.index_builder.store.leftovers import (
     Forget,
     Leftover,
@@ -47,7 +48,6 @@ from polyrank.index_builder.store.leftovers import (
     resumable,
 )
 from polyrank.index_builder.store.locks import Lease, build_lock, fenced, leased
-from polyrank.index_builder.store.manifest import Manifest
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.store.switch import Switch
 from polyrank.index_builder.time_ids import is_time_id, new_time_id, stamp

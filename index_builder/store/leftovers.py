@@ -29,7 +29,7 @@ from typing import Any
 import orjson
 
 from polyrank.index_builder.errors import StoreUnavailable
-from polyrank.index_builder.store.layout import JOURNAL_PREFIX, TEMPORARY_PREFIX, entries, why_not_plain
+from polyrank.index_builder.layout import JOURNAL_PREFIX, TEMPORARY_PREFIX, entries, why_not_plain
 from polyrank.index_builder.vectors.local import MATRIX_FILE
 from polyrank.model.durable import sync_directory
 from polyrank.model.representations import Representations

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from polyrank.index_builder.generation.candidates import PART_ROWS
+from polyrank.index_builder.generation.filters import matching_places
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.store.candidates import PART_ROWS
-from polyrank.index_builder.store.filters import matching_places
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.model.text.steps import Steps
 

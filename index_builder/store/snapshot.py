@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.index_builder.generation.filters import matching_places, matching_rows, reading
+from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.store.filters import matching_places, matching_rows, reading
-from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.update_log import Update
 from polyrank.model.evidence.joining import joined
 from polyrank.model.evidence.table import WordTable

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Protocol
 
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt
+from polyrank.index_builder.generation.manifest import ModelReference
 from polyrank.index_builder.store.locks import locked
-from polyrank.index_builder.store.manifest import ModelReference
 from polyrank.index_builder.store.update_log import Subject, Update, UpdateLog
 from polyrank.index_builder.vectors.codec import rounded_all
 from polyrank.index_builder.vectors.encoder import Encode

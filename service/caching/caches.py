@@ -2,9 +2,9 @@
 
 from functools import partial
 
+from polyrank.index_builder.generation.generation import Generation
+from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
-from polyrank.index_builder.store.generation import Generation
-from polyrank.index_builder.store.manifest import Manifest
 from polyrank.index_builder.vectors.redis import RedisEmbeddings, beginning_of, rows_beginning_of
 from polyrank.service.caching.lru import Lru
 from polyrank.service.caching.redis_server import RedisServer

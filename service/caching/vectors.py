@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import StoreUnavailable
+from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.vectors.codec import rounded, rounded_all
 from polyrank.index_builder.vectors.late import LocalLateRows, each_of
 from polyrank.index_builder.vectors.redis import RedisEmbeddings

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from polyrank.index_builder.store.generation import Generation
+from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.inference import disk_cache
 from polyrank.model.inference.disk_cache import DiskCache

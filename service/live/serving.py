@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt
-from polyrank.index_builder.store.generation import Generation
-from polyrank.index_builder.store.manifest import Manifest
+from polyrank.index_builder.generation.generation import Generation
+from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.store.update_log import UpdateLog
 from polyrank.index_builder.vectors.encoder import encode_texts

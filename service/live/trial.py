@@ -9,9 +9,9 @@ import logging
 from contextlib import suppress
 
 from polyrank.index_builder.errors import GenerationNotFound
-from polyrank.index_builder.store.generation import INDEX_FILE, MODEL_DIRECTORY
+from polyrank.index_builder.generation.generation import INDEX_FILE, MODEL_DIRECTORY
+from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.store.manifest import Manifest
 from polyrank.model.checkpoint.base import find_base_files
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
 from polyrank.model.errors import InvalidInput, RankingError, Shortage

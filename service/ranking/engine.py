@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.store.words import Words
+from polyrank.index_builder.generation.words import Words
 from polyrank.model.errors import InvalidInput
 from polyrank.model.rankers.classifier import Classifier, shares
 from polyrank.model.representations import Representations

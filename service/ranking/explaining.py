@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.store.words import Words
+from polyrank.index_builder.generation.words import Words
 from polyrank.model.errors import InvalidInput
 from polyrank.model.evidence.evidence import Term
 from polyrank.model.explanation.cross import CrossExplainer, Occluded

@@ -12,12 +12,12 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.index_builder.generation.manifest import Manifest
+from polyrank.index_builder.generation.words import Words
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.scale.membership import Counts, Membership
 from polyrank.index_builder.scale.sets import PartSet
-from polyrank.index_builder.store.manifest import Manifest
 from polyrank.index_builder.store.update_log import UpdateLog
-from polyrank.index_builder.store.words import Words
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.caching.vector_cache import TextCache

@@ -1,7 +1,7 @@
 """Which of the ranked candidates are answered: those with scores high enough, so many groups, so many of each.
 
-Groups are made by the values of a metadata field, which are equal as filters say (store/filters.py). A list puts a
-candidate into the group of each of its values. A candidate without the field, or with an object there, is a group of
+Groups are made by the values of a metadata field, which are equal as filters say (`generation/filters.py`). A list puts
+a candidate into the group of each of its values. A candidate without the field, or with an object there, is a group of
 its own.
 
 The best candidates may all be of few groups. `next_round` says what to look for to fill the others: it leaves out the
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from polyrank.index_builder.store.filters import keys_of, value_of
+from polyrank.index_builder.generation.filters import keys_of, value_of
 from polyrank.service.ranking.values import Grouping, RankedCandidate, RankRequest
 
 # So many searches a request at most. Each looks at twice as many candidates as the one before.

@@ -39,7 +39,7 @@ class RankRequest:
         retrieve_k: how many candidates to score of those that an index finds.
         exact: score the whole pool.
         top_n: how many the cross-encoder reads; None: it reads none.
-        filter: conditions on metadata (polyrank.index_builder.store.filters), checked; None: no filter.
+        filter: conditions on metadata (polyrank.index_builder.generation.filters), checked; None: no filter.
         score_threshold: answer with none of a lower score, that of the stage which placed it last.
         grouping: groups to answer with; None: single candidates.
         budget: time to spend on Redis.

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.index_builder.generation.words import Words
 from polyrank.index_builder.store.snapshot import WordValues
-from polyrank.index_builder.store.words import Words
 from polyrank.model.search.additions import Additions
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.steps import Steps, in_parts

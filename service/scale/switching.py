@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound, StoreBusy
+from polyrank.index_builder.generation.generation import MODEL_DIRECTORY
+from polyrank.index_builder.generation.words import evidence_of, open_words
 from polyrank.index_builder.scale.membership import Membership
 from polyrank.index_builder.scale.sets import PartSet, SetStore
-from polyrank.index_builder.store.generation import MODEL_DIRECTORY
-from polyrank.index_builder.store.words import evidence_of, open_words
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.errors import CheckpointInvalid, RankingError, Shortage, shortage_in
 from polyrank.model.inference.names import Runner

@@ -11,8 +11,8 @@ from redis_process import vector_keys
 from polyrank.index_builder.build.indexing import EncodedContext
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import BuildError
+from polyrank.index_builder.generation import candidates
 from polyrank.index_builder.pool.rows import Candidate, read_pool
-from polyrank.index_builder.store import candidates
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.vectors.codec import HIT
 from polyrank.index_builder.vectors.redis import RedisEmbeddings

@@ -26,11 +26,11 @@ from polyrank.index_builder.errors import (
     StoreUnavailable,
     TooManyRejected,
 )
+from polyrank.index_builder.generation import candidates
+from polyrank.index_builder.generation.generation import Generation
+from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.pool.rows import Rejected, read_pool
-from polyrank.index_builder.store import candidates
-from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.store.manifest import Manifest
 from polyrank.index_builder.vectors.codec import HIT
 from polyrank.index_builder.vectors.local import EmbeddingsWriter
 from polyrank.index_builder.vectors.redis import RedisEmbeddings

@@ -21,10 +21,10 @@ from resumed_builder import CHUNK, ENCODER
 from polyrank.index_builder.build.encoding import ChunkTexts, EncodedChunk, encoded_by
 from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
 from polyrank.index_builder.errors import DiskFull
+from polyrank.index_builder.generation import candidates
+from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.store import candidates
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.store.manifest import Manifest
 from polyrank.index_builder.vectors.local import EmbeddingsWriter
 from polyrank.index_builder.vectors.redis import RedisEmbeddings
 

@@ -14,8 +14,8 @@ from in_process import TestClient
 from service_fakes import WordRanker, asked, build_store, count_nothing, load, pool, rank
 
 from polyrank.index_builder.errors import GenerationCorrupt
+from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
 from polyrank.model.representations import Representations

@@ -10,9 +10,9 @@ from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polyrank.index_builder.generation.candidates import CandidateTable, CandidateWriter
+from polyrank.index_builder.generation.filters import matching_places, matching_rows
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.store.candidates import CandidateTable, CandidateWriter
-from polyrank.index_builder.store.filters import matching_places, matching_rows
 from polyrank.service.http.native.filters_in import checked_filter
 
 numbers = st.one_of(st.integers(-3, 3), st.sampled_from([0.5, -1.5, 2.0, 2**53 + 1, float(2**53)]))

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.generation import candidates
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.index_builder.scale.cluster import connected
 from polyrank.index_builder.scale.encoders import Encoders
-from polyrank.index_builder.store import candidates
 from polyrank.model.rankers.load import load_retriever
 
 CHUNK = 16

@@ -18,10 +18,10 @@ from ray_cluster import WITHIN_SECONDS, Cluster
 from tiny import write_base
 
 from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.generation import candidates
+from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.pool.rows import read_pool
-from polyrank.index_builder.store import candidates
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.store.manifest import Manifest
 from polyrank.model.rankers.load import load_retriever
 
 if importlib.util.find_spec("ray") is None:

@@ -4,9 +4,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from polyrank.index_builder.generation import candidates
+from polyrank.index_builder.generation.candidates import CandidateTable, CandidateWriter
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.store import candidates
-from polyrank.index_builder.store.candidates import CandidateTable, CandidateWriter
 
 
 def rows(count: int) -> list[Candidate]:

@@ -8,8 +8,8 @@ from fakes import EVIDENCE, HashEncoder
 
 from polyrank.index_builder.build import counting
 from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.generation import candidates
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.store import candidates
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.evidence.table import WordTable

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from polyrank.index_builder.generation import filters
+from polyrank.index_builder.generation.candidates import CandidateTable, CandidateWriter
+from polyrank.index_builder.generation.filters import matching_rows, reading
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.store import filters
-from polyrank.index_builder.store.candidates import CandidateTable, CandidateWriter
-from polyrank.index_builder.store.filters import matching_rows, reading
 
 
 def table(path: Path, *metadata: dict[str, Any]) -> CandidateTable:

@@ -9,9 +9,9 @@ from fakes import EVIDENCE, HashEncoder, assert_whole, pool
 
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound
-from polyrank.index_builder.store.generation import Generation, describe_files
+from polyrank.index_builder.generation.generation import Generation, describe_files
+from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.store.manifest import Manifest
 
 ENCODER = HashEncoder(evidence=EVIDENCE)
 OLD, NEW = pool(40, "old "), pool(60, "new ")

@@ -9,7 +9,7 @@ from fakes import HashEncoder, pool
 
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import GenerationCorrupt, MatrixMissing
-from polyrank.index_builder.store.generation import Generation
+from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.vectors.late import LateReader, LateWriter, LocalLateRows, each_of, fits
 from polyrank.model.representations import LateRows, Representations, row_places
 

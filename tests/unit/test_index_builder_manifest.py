@@ -5,9 +5,9 @@ import orjson
 import pytest
 
 from polyrank.index_builder.errors import GenerationCorrupt
+from polyrank.index_builder.generation.manifest import BuildStats, FileEntry, Manifest, ModelReference
 from polyrank.index_builder.index.choice import IndexSpec, SearchTimes
 from polyrank.index_builder.records import sealed
-from polyrank.index_builder.store.manifest import BuildStats, FileEntry, Manifest, ModelReference
 from polyrank.model.representations import LateRows
 
 ID = "20261121T013000123456-1a2b3c4d"

@@ -8,13 +8,13 @@ import pytest
 from fakes import EVIDENCE, HashEncoder, pool
 
 from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.generation.generation import Generation
+from polyrank.index_builder.generation.words import Words
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store import snapshot as snapshot_module
-from polyrank.index_builder.store.generation import Generation
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.store.update_log import Update
-from polyrank.index_builder.store.words import Words
 from polyrank.model.evidence.evidence import Evidence
 from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.evidence.table import WordTable

@@ -23,11 +23,11 @@ from polyrank.index_builder.errors import (
     GenerationNotFound,
     StoreBusy,
 )
+from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store import locks
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.locks import is_locked, locked
-from polyrank.index_builder.store.manifest import Manifest
 from polyrank.index_builder.store.pointer import Pointer
 from polyrank.index_builder.store.switch import Switch
 from polyrank.index_builder.store.update_log import Update, UpdateLog

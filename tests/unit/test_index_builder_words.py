@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.build.pipeline import build
 from polyrank.index_builder.errors import GenerationCorrupt
-from polyrank.index_builder.store.generation import Generation, describe_files
+from polyrank.index_builder.generation.generation import Generation, describe_files
+from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.store.manifest import Manifest
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.model.text.assembly import Conversation
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from service_fakes import WordCross, WordRanker, asked, brute_force, build_store, open_serving, pool, rank
 
+from polyrank.index_builder.generation.candidates import CandidateTable
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.store.candidates import CandidateTable
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.search.scan import Status
 from polyrank.model.text import steps

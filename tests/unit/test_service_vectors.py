@@ -9,7 +9,7 @@ import pytest
 from service_fakes import DIM, WordRanker, build_store, pool
 
 from polyrank.index_builder.errors import MatrixMissing, StoreUnavailable
-from polyrank.index_builder.store.generation import Generation
+from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.vectors.codec import CORRUPT, HIT, MISS, Fetched
 from polyrank.index_builder.vectors.encoder import encode_texts

@@ -28,10 +28,10 @@ from service_fakes import (
 )
 from updated import updated
 
+from polyrank.index_builder.generation.words import Words
 from polyrank.index_builder.index.retrieval import BestByWords, best_by_words
 from polyrank.index_builder.index.retrieval import search as search_index
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.store.words import Words
 from polyrank.model.evidence.evidence import Evidence
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.steps import Steps, finish

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.index_builder.errors import StoreInParts, StoreWhole
-from polyrank.index_builder.store.layout import is_in_parts
+from polyrank.index_builder.layout import is_in_parts
 from polyrank.service.cli.models import add_runner_options, check_classifier, check_cross
 from polyrank.service.cli.output import UsageError
 

@@ -90,7 +90,7 @@ def verify(store: "SetStore", arguments: argparse.Namespace) -> int:
 
 def activate(store: "SetStore", arguments: argparse.Namespace) -> int:
     """Make a set the active one."""
-    from polyrank.index_builder.store.generation import MODEL_DIRECTORY
+    from polyrank.index_builder.generation.generation import MODEL_DIRECTORY
 
     part = store.read(arguments.generation).parts[0]
     directory = store.part(part.slots).path(part.generation) / MODEL_DIRECTORY

@@ -50,9 +50,9 @@ def _with_store(run: Any, in_parts: Any, arguments: argparse.Namespace) -> int:
         raise UsageError(f"{arguments.store} is no directory; polyrank build makes a store")
     if getattr(arguments, "report", None):
         require_writable("--report", arguments.report, ())
+    from polyrank.index_builder.layout import is_in_parts
     from polyrank.index_builder.scale.sets import SetStore
     from polyrank.index_builder.store.generation_store import GenerationStore
-    from polyrank.index_builder.store.layout import is_in_parts
 
     status: int
     if in_parts is not None and is_in_parts(arguments.store):
@@ -152,7 +152,7 @@ def _write_report(path: Path, store: "GenerationStore", rows: list[dict[str, Any
 
 
 def _activate(store: "GenerationStore", arguments: argparse.Namespace) -> int:
-    from polyrank.index_builder.store.generation import MODEL_DIRECTORY
+    from polyrank.index_builder.generation.generation import MODEL_DIRECTORY
 
     store.activate(arguments.generation, encoded_by(store.path(arguments.generation) / MODEL_DIRECTORY))
     print_result(arguments, {"current": arguments.generation}, f"{arguments.generation} is active")

@@ -1,4 +1,4 @@
-"""Checks the filter of a request. What a filter means is in `polyrank.index_builder.store.filters`."""
+"""Checks the filter of a request. What a filter means is in `polyrank.index_builder.generation.filters`."""
 
 import math
 from collections.abc import Callable

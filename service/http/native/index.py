@@ -21,9 +21,9 @@ from polyrank.index_builder.errors import (
     NothingToCompact,
     StoreBusy,
 )
+from polyrank.index_builder.generation.manifest import MANIFEST_FILE, Manifest
 from polyrank.index_builder.scale.sets import SetStore
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.store.manifest import MANIFEST_FILE, Manifest
 from polyrank.model.errors import InvalidInput
 from polyrank.service.changes import idempotency
 from polyrank.service.changes.jobs import Rebuild

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound
+from polyrank.index_builder.generation.candidates import CandidateTable
+from polyrank.index_builder.generation.manifest import MANIFEST_FILE, FileEntry, Manifest
+from polyrank.index_builder.generation.words import Words, evidence_of, open_words
 from polyrank.index_builder.index.faiss_index import CandidateIndex
-from polyrank.index_builder.store.candidates import CandidateTable
-from polyrank.index_builder.store.layout import TEMPORARY_PREFIX, why_not_plain
-from polyrank.index_builder.store.manifest import MANIFEST_FILE, FileEntry, Manifest
-from polyrank.index_builder.store.words import Words, evidence_of, open_words
+from polyrank.index_builder.layout import TEMPORARY_PREFIX, why_not_plain
 from polyrank.index_builder.vectors.late import LATE_FILE, late_files
 from polyrank.index_builder.vectors.local import IDS_FILE, MATRIX_FILE, LocalEmbeddings
 from polyrank.model.errors import CheckpointInvalid, shortage_in

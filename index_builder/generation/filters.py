@@ -25,7 +25,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from polyrank.index_builder.store.candidates import CandidateTable
+from polyrank.index_builder.generation.candidates import CandidateTable
 from polyrank.model.text.steps import Steps
 
 _Mask = NDArray[np.bool_]
