@@ -103,7 +103,7 @@ CHANGES: dict[str, Callable[[argparse.Namespace, systems.Recipe, Data], tuple[Da
 
 def compare(given: argparse.Namespace) -> None:
     """Train and rank what is missing, then print the table."""
-    recipe = systems.light_config_of if given.light else systems.config_of
+    recipe = systems.recipe_of(given)
     held_out = systems.LIGHT_HELD_OUT if given.light else systems.HELD_OUT
     lists = systems.Lists.of(given)
     files, *both = CHANGES[given.change](given, recipe, systems.training_files(given.data, held_out))

@@ -1,7 +1,7 @@
 """All architectures on conversations: same base, data, steps and seeds; no words beside them.
 
     python -m benchmarks.systems --data DATA --output FOLDER [--systems bi poly …] [--steps 150] [--seeds 0]
-        [--lists 1000] [--slow-lists 300] [--light] [--base MODEL] [--json]
+        [--lists 1000] [--slow-lists 300] [--light] [--learning-rate 1e-3] [--base MODEL] [--json]
 
 DATA holds the converted sets: training is on persona chat and Ubuntu IRC. FOLDER keeps checkpoints and the ranks of the
 gold replies: finished runs are not trained again, interrupted runs go on. Of each set `--lists` lists are ranked, drawn
@@ -62,6 +62,7 @@ SYSTEMS: dict[str, dict[str, Any]] = {
 }
 SLOW = ("deformer", "cross")
 REFERENCE = "bi"
+LEARNING_RATE = 1e-3
 HELD_OUT = 300  # examples of each file to select by
 LIGHT: dict[str, Any] = {
     "precision": "no",
@@ -82,7 +83,7 @@ def config_of(system: str, base: str, steps: int, seed: int) -> TrainConfig:
         steps=steps,
         seed=seed,
         batch_size=16,
-        learning_rate=1e-3,
+        learning_rate=LEARNING_RATE,
         code_learning_rate=1e-3,
         warmup_steps=min(20, steps - 1),
         schedule="cosine",
@@ -101,6 +102,16 @@ def light_config_of(system: str, base: str, steps: int, seed: int) -> TrainConfi
     """Return the same recipe for a slower processor."""
     batch = {"batch_size": 8} if system in SLOW else {}
     return replace(config_of(system, base, steps, seed), **LIGHT, **batch)
+
+
+def recipe_of(given: argparse.Namespace) -> Recipe:
+    """Return the recipe that the options name."""
+    recipe = light_config_of if given.light else config_of
+
+    def settings(system: str, base: str, steps: int, seed: int) -> TrainConfig:
+        return replace(recipe(system, base, steps, seed), learning_rate=given.learning_rate)
+
+    return settings
 
 
 def place(output: Path, system: str, seed: int) -> Path:
@@ -256,6 +267,7 @@ def options(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--lists", type=int, nargs="+", default=[1000])
     parser.add_argument("--slow-lists", type=int, nargs="+", default=[300])
     parser.add_argument("--light", action="store_true")
+    parser.add_argument("--learning-rate", type=float, default=LEARNING_RATE)
     parser.add_argument("--json", action="store_true")
     return parser
 
@@ -265,10 +277,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser = options(__doc__)
     arguments = parser.parse_args(given)
     try:
-        if arguments.light:
-            compare(arguments, light_config_of, held_out=LIGHT_HELD_OUT)
-        else:
-            compare(arguments)
+        compare(arguments, recipe_of(arguments), held_out=LIGHT_HELD_OUT if arguments.light else HELD_OUT)
     except RankingError as error:
         parser.exit(1, f"{error}\n")
 
