@@ -16,7 +16,7 @@ from warm_python import WarmPython
 
 from polyrank.model.architectures.batching import TokenBatch
 from polyrank.model.config import ModelConfig
-from polyrank.model.inference import openvino_backend
+from polyrank.model.inference import openvino_backend, trials
 from polyrank.model.inference.backend import Forward, TorchBackend
 from polyrank.model.inference.parts import Part
 from polyrank.model.rankers.cross import CrossRanker
@@ -99,6 +99,20 @@ def test_openvino_gives_what_torch_gives_for_every_kind_of_context_vectors(base:
     assert len(short) == (
         min(3, len(long)) if fields.get("context_vectors") in ("first", "last", "last+first") else len(long)
     )
+
+
+@pytest.mark.parametrize("architecture", ["colbert", "deformer", "mix", "virt"])
+def test_openvino_passes_its_trial_where_it_pads_further_than_torch(
+    base: Path, architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials, "_USUAL", ([23], [47, 30, 5]))
+    ours, theirs = (loaded(base, backend, architecture=architecture) for backend in ("openvino", "torch"))
+    texts = [list(range(2, 2 + length)) for length in (15, 7)]
+    for one, other in zip(ours.represent_contexts(texts), theirs.represent_contexts(texts), strict=True):
+        made = [ranker.represent_candidate_batch(texts) for ranker in (ours, theirs)]
+        scores = [ranker.late_scores(each, made[1]) for ranker, each in ((ours, one), (theirs, other))]
+        assert apart(made[0].first, made[1].first) < APART["float32"]
+        assert apart(scores[0], scores[1]) < 10 * APART["float32"]
 
 
 @pytest.mark.parametrize("precision", list(APART))
