@@ -80,7 +80,8 @@ class MixEncoder(LateEncoder):
         places = [layer - 1 if layer > 0 else count + layer for layer in _block(self.config).layers]
         if not all(0 <= place < count for place in places) or sorted(set(places)) != places:
             named = ", ".join(map(str, _block(self.config).layers))
-            raise CheckpointInvalid(f"mix: the layers {named} must ascend, and be some of the transformer's {count}")
+            known = f"1 to {count}, or -{count} to -1"
+            raise CheckpointInvalid(f"mix: the transformer's layers are {known}; {named} must be some, in this order")
         return places
 
     @property

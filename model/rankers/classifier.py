@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
 from polyrank.model.representations import Representations
-from polyrank.model.text.assembly import Conversation, Turn
+from polyrank.model.text.assembly import Conversation, Turn, require_several
 from polyrank.model.text.dialogues import Dialogue
 
 
@@ -46,6 +46,7 @@ class Classifier:
         context: what was said before; it may be empty for a classifier of single texts. Other arguments and errors as
         `LateRanker.rank`.
         """
+        require_several(texts)
         if self.reads_pairs:
             conversation = Conversation.of(context, persona)
             rows = self.probabilities([(conversation, text) for text in texts])

@@ -17,7 +17,7 @@ from polyrank.model.explanation.cross import CrossExplainer
 from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.forwards import PairForwards
 from polyrank.model.inference.network import Network
-from polyrank.model.text.assembly import Assembler, Conversation, Truncation, Turn, require_positive
+from polyrank.model.text.assembly import Assembler, Conversation, Truncation, Turn, require_positive, require_several
 from polyrank.model.text.pairs import Pairs
 from polyrank.model.text.steps import Steps
 
@@ -78,6 +78,7 @@ class CrossRanker(PairForwards):
     ) -> list[tuple[int, float]]:
         """Rank candidate texts against a context; arguments and result as `LateRanker.rank`."""
         require_positive(top_k)
+        require_several(candidates)
         scores = self.score_texts(Conversation.of(context, persona), candidates, self.statistics(candidates))
         order = np.argsort(-scores, kind="stable")[:top_k]
         return [(int(position), float(scores[position])) for position in order]

@@ -20,7 +20,7 @@ from polyrank.model.inference.network import Network
 from polyrank.model.representations import ContextEncoding, Representations
 from polyrank.model.search.additions import Additions
 from polyrank.model.search.topk import scores_of
-from polyrank.model.text.assembly import Assembler, Conversation, Truncation, Turn, require_positive
+from polyrank.model.text.assembly import Assembler, Conversation, Truncation, Turn, require_positive, require_several
 from polyrank.model.text.steps import Steps
 from polyrank.model.text.tokenizer import Token
 
@@ -103,6 +103,7 @@ class LateRanker(LateForwards):
             (position in `candidates`, score), best first; equal scores in the order given.
         """
         require_positive(top_k)
+        require_several(candidates)
         statistics = None if self.evidence is None else Statistics.of(candidates)
         scores = self.score_texts(Conversation.of(context, persona), candidates, statistics)
         order = np.argsort(-scores, kind="stable")[:top_k]

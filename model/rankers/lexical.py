@@ -17,7 +17,14 @@ from polyrank.model.evidence.table import WordTable
 from polyrank.model.inference.names import NO_RUNNER, Choice
 from polyrank.model.representations import ContextEncoding, LateRows, Representations
 from polyrank.model.search.additions import Additions
-from polyrank.model.text.assembly import COUNTED_LETTERS, Conversation, Truncation, Turn, require_positive
+from polyrank.model.text.assembly import (
+    COUNTED_LETTERS,
+    Conversation,
+    Truncation,
+    Turn,
+    require_positive,
+    require_several,
+)
 from polyrank.model.text.steps import Steps, finish
 from polyrank.model.text.tokenizer import Token
 
@@ -158,6 +165,7 @@ class LexicalRanker:
         Of fewer than 50 candidates no word is known to be rare, so hardly any word tells.
         """
         require_positive(top_k)
+        require_several(candidates)
         conversation = Conversation.of(context, persona)
         if not candidates:
             return []

@@ -74,6 +74,12 @@ def require_positive(top_k: int | None) -> None:
         raise InvalidInput(f"top_k is {top_k}; ask for at least 1")
 
 
+def require_several(texts: Sequence[str]) -> None:
+    """Raise InvalidInput if the texts are one string, which would be taken for as many texts as it has letters."""
+    if isinstance(texts, str):
+        raise InvalidInput("the texts must be a list, not one string; give [text]")
+
+
 class Assembler:
     """Turns conversations and candidates into token ids by the rules of a checkpoint's config; thread-safe."""
 

@@ -282,7 +282,10 @@ class MixTrainConfig(TwoStageTrainConfig):
         super().__post_init__()
         require(self.rows is None or 1 <= self.rows <= MOST_ROWS, f"rows must be at least 1 and at most {MOST_ROWS}")
         layers = self.interaction_layers
-        require(layers is None or (len(layers) > 0 and 0 not in layers), "interaction_layers begin with 1, or with -1")
+        require(
+            layers is None or (len(layers) > 0 and 0 not in layers),
+            "interaction_layers must not be 0: the first is 1, the last -1",
+        )
 
     def blocks(self, source: ModelConfig) -> dict[str, Any]:
         """Return the MixConfig of the model to train."""

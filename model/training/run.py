@@ -306,7 +306,9 @@ def require_no_classes(corpora: Sequence[tuple[Corpus, Report]]) -> None:
     """Refuse a file of classes for ranking: texts of every class would be taken for right replies."""
     for corpus, report in corpora:
         if set(report.categories) != {""}:
-            raise TrainingDataInvalid(f"{corpus.path}: its labels are classes; give --task classify to learn them")
+            raise TrainingDataInvalid(
+                f"{corpus.path}: its labels are classes; `polyrank train --task classify` learns them"
+            )
 
 
 def _labels(corpora: Sequence[tuple[Corpus, Report]]) -> tuple[str, ...]:

@@ -44,13 +44,13 @@ def _add_recipe(add: Any) -> None:
     add("--epochs", type=float, help="default: 3")
     add("--batch-size", type=int, help="default: 32")
     add("--accumulate", type=int, metavar="N", help="batches a step; default: 1")
-    add("--negatives", type=int, metavar="N", help="listed negatives a row; cross: others; default: 7")
+    add("--negatives", type=int, metavar="N", help="how many of the listed negatives; cross: any negatives; default: 7")
     add("--extra-replies", type=int, metavar="N", help="replies of others as negatives, per batch; default: 0")
     add("--retriever", metavar="MODEL", help="cross: ranks the batch's replies, for hard negatives")
     add("--first-stage", metavar="MODEL", help="cross: a poly-encoder to whose scores it adds")
     add("--loss", choices=("listwise", "pointwise"), help="pointwise: cross only")
     add("--teacher", metavar="MODEL", help="a model with a network to distil from")
-    first = "with a second stage: of the first stage's own loss; default: 1"
+    first = "with a second stage: how much the loss of the first one counts; default: 1"
     add("--first-weight", type=float, metavar="W", help=first)
     add("--rows", type=int, metavar="K", help="mix: rows of a candidate; default: 1")
     add("--row-strategy", choices=get_args(RowStrategy), help="mix: what makes rows; default: codes")
@@ -62,7 +62,7 @@ def _add_recipe(add: Any) -> None:
     add("--no-residual", dest="residual", action="store_const", const=False, help=no_residual)
     add("--teacher-weight", type=float, metavar="SHARE", help="default: 0.5")
     add("--teacher-temperature", type=float, metavar="T", help="by which scores are divided; default: 1")
-    inner = "virt: of a cross-encoder teacher's attention; deformer: of another's upper states; default: 0"
+    inner = "how much it counts to equal the teacher inside; virt: its attention, deformer: its states; default: 0"
     add("--inner-weight", type=float, metavar="W", help=inner)
     add("--learning-rate", type=float, metavar="R", help="default: 5e-5, with --lora-rank 5e-4")
     add("--code-learning-rate", type=float, metavar="R", help="of codes and head; default: 1e-3")

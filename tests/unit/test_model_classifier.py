@@ -164,8 +164,8 @@ def test_files_that_hold_no_classes_or_nothing_else(base: Path, tmp_path: Path) 
             [{**each, "label": "x"} for each in some],
             "all examples are of the class 'x'; a classifier needs",
         ),
-        ("rank", some, "its labels are classes; give --task classify to learn them"),
-        ("rank", [*ranked[1:], some[0]], "its labels are classes; give --task classify to learn them"),
+        ("rank", some, "its labels are classes; `polyrank train --task classify` learns them"),
+        ("rank", [*ranked[1:], some[0]], "its labels are classes; `polyrank train --task classify` learns them"),
     ):
         data = write_rows(tmp_path / "rows.jsonl", rows)
         with pytest.raises(TrainingDataInvalid, match=says):

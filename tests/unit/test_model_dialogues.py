@@ -109,6 +109,8 @@ def test_a_file_that_only_says_it_is_compressed(tmp_path: Path, name: str) -> No
         (line(context="hello"), "context must be a list of texts"),
         (line(context=["hello", 3]), "context must be a list of texts"),
         (line(context=[]), "the context is empty"),
+        (b'{"text": "hello", "intent": "greet"}', "context is missing; the line has text, intent"),
+        (b"{}", "context is missing; the line has nothing"),
         (line(context=[" "]), "the context is empty"),
         (line(persona="I sell lamps."), "persona must be a list of texts"),
         (line(candidates="yes"), "candidates must be a list of texts"),

@@ -23,6 +23,11 @@ def test_fewer_than_one_place_is_refused(ranker: polyrank.LateRanker | polyrank.
         ranker.rank("w1", ["w2", "w3"], top_k=top_k)
 
 
+def test_one_string_is_not_taken_for_a_text_a_letter(ranker: polyrank.LateRanker | polyrank.CrossRanker) -> None:
+    with pytest.raises(InvalidInput, match="must be a list"):
+        ranker.rank("w1", "w2")
+
+
 def test_a_persona_of_one_text_is_one_fact(ranker: polyrank.LateRanker | polyrank.CrossRanker) -> None:
     assert ranker.rank("w1", ["w2", "w3"], persona="w4 w5") == ranker.rank("w1", ["w2", "w3"], persona=["w4 w5"])
     assert ranker.rank("w1", ["w2", "w3"], persona="w4 w5") != ranker.rank("w1", ["w2", "w3"], persona=["w4", "w5"])

@@ -136,6 +136,17 @@ def test_what_is_dropped_is_told_by_reason_with_its_first_line(tmp_path: Path) -
     assert sum(map(len, both(corpus))) == report.kept + report.held_out == 20
 
 
+def test_a_pair_with_another_class_is_no_repeat(tmp_path: Path) -> None:
+    rows = [{"context": [f"hello {n}"], "response": "r", "label": "yes"} for n in range(20)]
+    rows += [rows[3], {**rows[3], "label": "no"}]
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    _, report = survey(file, False, 0.5, 1000)
+    assert "1 dropped: repeats another example (first in line 21)" in str(report)
+    assert "1 dropped: another line gives these texts another class (first in line 22)" in str(report)
+    assert report.bad == 1
+
+
 def test_too_many_bad_lines_are_refused(tmp_path: Path) -> None:
     path = write_bad(tmp_path)
     with pytest.raises(TrainingDataInvalid, match=r"bad\.jsonl: too many bad lines: .*not JSON.*raise --max-rejected"):

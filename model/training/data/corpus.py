@@ -15,6 +15,7 @@ from polyrank.model.training.errors import TrainingDataInvalid
 _SELECTION_SHARE = 0.1  # of a small file; the caller gives the number of examples for a large one
 _HASHES = 2**64
 _REPEATS = "repeats another example"
+_CONTRADICTS = "another line gives these texts another class"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +137,11 @@ def _kept(corpus: Corpus, report: Report) -> Iterator[Dialogue]:
             continue
         for example in _every_turn(line) if corpus.every_turn else (line,):
             key = _hash(repr((example.conversation, example.response)))
+            told = _hash(repr((example.conversation, example.response, example.category)))
             if key in seen:
-                report.drop(_REPEATS, number)
+                report.drop(_REPEATS if told in seen or not example.category else _CONTRADICTS, number)
             else:
-                seen.add(key)
+                seen |= {key, told} if example.category else {key}
                 report.kept += 1
                 yield _without_gold(example)
 

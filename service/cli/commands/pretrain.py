@@ -35,7 +35,7 @@ def _add_recipe(add: Any) -> None:
     add("--epochs", type=float, help="default: 1")
     add("--batch-size", type=int, help="default: 32")
     add("--accumulate", type=int, metavar="N", help="batches a step; default: 1")
-    add("--mask-share", type=float, metavar="SHARE", help="of the words that are masked; default: 0.15")
+    add("--mask-share", type=float, metavar="SHARE", help="of the words to mask; default: 0.15")
     add("--learning-rate", type=float, metavar="R", help="default: 1e-4")
     add("--code-learning-rate", type=float, metavar="R", help="of both heads, which are not kept; default: 1e-3")
     add("--warmup-steps", type=int, metavar="N", help="default: 100")

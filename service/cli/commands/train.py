@@ -27,7 +27,7 @@ _TUNE = re.compile(r"all|all-but-embeddings|top-[1-9]\d*")
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
-    parser = commands.add_parser("train", help="train a bi-, poly- or cross-encoder on dialogues")
+    parser = commands.add_parser("train", help="train a model that ranks replies, or one that tells classes")
     add_options(parser)
     parser.set_defaults(run=run)
 
