@@ -182,6 +182,14 @@ def test_a_store_to_build_into_that_is_a_file(refused: Refused, files: Path, che
     assert (status, line) == (1, f"Not a directory: {pool}")
 
 
+def test_a_store_to_build_into_that_is_a_checkpoint(refused: Refused, files: Path, checkpoints: Path) -> None:
+    model = checkpoints / "poly"
+    before = sorted(model.iterdir())
+    status, line = refused("build", "--model", model, "--pool", files / "pool.jsonl", "--store", model)
+    assert (status, line) == (2, f"--store {model} is a checkpoint; give another directory")
+    assert sorted(model.iterdir()) == before
+
+
 def test_a_store_without_a_generation(refused: Refused, files: Path) -> None:
     status, line = refused("rank", "w1", "--store", files / "store")
     assert status == 1

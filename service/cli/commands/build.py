@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.index_builder.names import DTYPE_NAMES, KINDS, MIN_RECALL
+from polyrank.model.checkpoint.files import CONFIG_FILE
 from polyrank.model.errors import InvalidInput
 from polyrank.service.cli.models import add_runner_options, chosen_runner, load_retriever
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
@@ -60,6 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     runner = chosen_runner(arguments.backend, arguments.precision)
     if arguments.store.exists() and not arguments.store.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(arguments.store))
+    if (arguments.store / CONFIG_FILE).exists():
+        raise UsageError(f"--store {arguments.store} is a checkpoint; give another directory")
     pool = begin_pool(arguments.pool, arguments.store)
     probes = _probes(arguments.probes) if arguments.probes else []
     if arguments.shards is not None and arguments.redis:
