@@ -81,7 +81,7 @@ class MixEncoder(LateEncoder):
         if not all(0 <= place < count for place in places) or sorted(set(places)) != places:
             named = ", ".join(map(str, _block(self.config).layers))
             known = f"1 to {count}, or -{count} to -1"
-            raise CheckpointInvalid(f"mix: the transformer's layers are {known}; {named} must be some, in this order")
+            raise CheckpointInvalid(f"mix: the transformer's layers are {known}; {named} must be some, ascending")
         return places
 
     @property

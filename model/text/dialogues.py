@@ -15,7 +15,6 @@ from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.jsonlines import compression_of, read_objects
 
 _BUFFER_BYTES = 1 << 16
-_NAMED = 6  # names of a line without a context that a message lists
 
 
 class DialoguesInvalid(InvalidInput):
@@ -97,7 +96,7 @@ def _parse(raw: dict[str, Any] | InvalidInput) -> Dialogue | InvalidInput:
 
 def _dialogue(raw: dict[str, Any]) -> Dialogue:
     if "context" not in raw:
-        raise InvalidInput(f"context is missing; the line has {_named(raw)}")
+        raise InvalidInput("context is missing: what was said before, as a list of texts")
     candidates = tuple(_texts(raw, "candidates"))
     told = raw.get("label")
     category = told if isinstance(told, str) and not candidates else ""
@@ -110,11 +109,6 @@ def _dialogue(raw: dict[str, Any]) -> Dialogue:
     named = raw.get("dialogue")
     dialogue = conversation.turns[0].text if named is None else str(named)
     return Dialogue(conversation, response, candidates, label, negatives, dialogue, category)
-
-
-def _named(raw: dict[str, Any]) -> str:
-    """List the first names of a line, for a message."""
-    return ", ".join(list(raw)[:_NAMED]) or "nothing"
 
 
 def _texts(raw: dict[str, Any], name: str) -> list[str]:

@@ -284,7 +284,7 @@ class MixTrainConfig(TwoStageTrainConfig):
         layers = self.interaction_layers
         require(
             layers is None or (len(layers) > 0 and 0 not in layers),
-            "interaction_layers must not be 0: the first is 1, the last -1",
+            "interaction_layers must name layers: the first is 1, the last -1",
         )
 
     def blocks(self, source: ModelConfig) -> dict[str, Any]:

@@ -167,7 +167,7 @@ class Asking:
             if hedge is None and running and now >= hedge_at:
                 hedge_at = math.inf
                 may = self._saved >= 1 or any(each.tried for each in running.values())
-                if may and (other := self._choose(part, tried)) is not None:
+                if may and (other := self._choose(part, tried) or self._choose_slow(part, tried)) is not None:
                     self._saved -= 1
                     hedge = other
                     tried.append(other)
@@ -258,9 +258,10 @@ class Asking:
 
     def _strike(self, part: str, one: _Asked, began: float, only_slow: bool = False) -> None:
         """Strike a replica for a call that began at this time, unless it was struck since."""
-        one.was_only_slow &= only_slow
         if began < one.struck_at:
+            one.was_only_slow &= only_slow or one.strikes == 0  # it may have been pardoned since
             return
+        one.was_only_slow = only_slow and (one.was_only_slow or one.strikes == 0)
         now = self._clock()
         seconds = min(LONGEST_STRIKE_SECONDS, STRIKE_SECONDS * 2 ** min(one.strikes, 16))
         one.strikes, one.struck_at, one.struck_until = one.strikes + 1, now, now + seconds

@@ -231,7 +231,7 @@ def test_a_block_that_makes_no_sense_is_refused(block: dict[str, Any], message: 
 
 def test_layers_that_are_not_there_are_refused(tmp_path: Path) -> None:
     for layers in ((3,), (-3,), (2, 1)):
-        with pytest.raises(CheckpointInvalid, match=r"layers are 1 to 2, or -2 to -1; .* must be some, in this order"):
+        with pytest.raises(CheckpointInvalid, match=r"layers are 1 to 2, or -2 to -1; .* must be some, ascending"):
             made(tmp_path, MixConfig(layers=layers))
 
 

@@ -166,6 +166,23 @@ def test_a_slow_replica_answers_where_the_other_one_fails(watched: Watched) -> N
     assert run(story()) == ["quick", "slow", "slow", "slow"]
 
 
+def test_a_slow_replica_answers_where_the_other_one_hangs(watched: Watched) -> None:
+    shards = [Shard("slow", 0.1), Shard("quick")]
+
+    async def story() -> list[Any]:
+        made = asking(watched, *shards)
+        answers = [await ask(made)]
+        for _ in range(10):  # so that another hedge may come
+            await ask(made)
+        assert watched.struck == {"p": 1}
+        shards[1].seconds = 5.0
+        answers.append(await ask(made, 1.0))
+        await made.close()
+        return answers
+
+    assert run(story()) == ["quick", "slow"]
+
+
 def test_where_all_are_struck_nobody_waits_and_one_call_tries_it_later(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:

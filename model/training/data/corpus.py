@@ -79,7 +79,7 @@ class Report:
 
     @property
     def bad(self) -> int:
-        """Number of lines that hold no example; repeated examples do not count."""
+        """Number of bad lines; repeated examples are none."""
         return self.dropped.total() - self.dropped[_REPEATS]
 
     def require_few_bad(self, path: Path, max_rejected: float) -> None:
@@ -137,11 +137,11 @@ def _kept(corpus: Corpus, report: Report) -> Iterator[Dialogue]:
             continue
         for example in _every_turn(line) if corpus.every_turn else (line,):
             key = _hash(repr((example.conversation, example.response)))
-            told = _hash(repr((example.conversation, example.response, example.category)))
+            told = _hash(f"{key} {example.category}") if example.category else key
             if key in seen:
-                report.drop(_REPEATS if told in seen or not example.category else _CONTRADICTS, number)
+                report.drop(_REPEATS if told in seen else _CONTRADICTS, number)
             else:
-                seen |= {key, told} if example.category else {key}
+                seen |= {key, told}
                 report.kept += 1
                 yield _without_gold(example)
 
