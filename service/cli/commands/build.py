@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.index_builder.names import DTYPE_NAMES, KINDS, MIN_RECALL
-from polyrank.model.checkpoint.files import CONFIG_FILE
 from polyrank.model.errors import InvalidInput
 from polyrank.service.cli.models import add_runner_options, chosen_runner, load_retriever
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
@@ -56,6 +55,7 @@ def add_to(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Build, and print what was built. Files and a store that are none are refused before the model is loaded."""
     from polyrank.index_builder.pool.rows import begin_pool
+    from polyrank.model.checkpoint.files import CONFIG_FILE
 
     _check_cluster(arguments)
     runner = chosen_runner(arguments.backend, arguments.precision)
