@@ -173,6 +173,11 @@ def test_files_that_hold_no_classes_or_nothing_else(base: Path, tmp_path: Path) 
         assert not (tmp_path / "out").exists()
 
 
+def test_one_string_is_not_taken_for_a_text_a_letter(learnt: Path) -> None:
+    with pytest.raises(InvalidInput, match="must be a list"):
+        load_classifier(learnt).classify("w1", "w2")
+
+
 @pytest.mark.parametrize("fit", [train_evidence, train_calibration])
 def test_nothing_is_fitted_on_classes(base: Path, tmp_path: Path, fit: Callable[..., object]) -> None:
     data = Data([write_rows(tmp_path / "pairs.jsonl", examples(200))])
