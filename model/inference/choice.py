@@ -2,7 +2,8 @@
 
 `auto` takes the fastest of what was left open. A precision below float32 must pass the trials of quality on each part
 of a model (trials.py). Speed is measured once in a process, with the first part of the first model: a later measurement
-would run beside requests, and chance would decide. What was found out is kept on disk (compiler.py).
+would run beside requests, and chance would decide. What was found out is kept on disk (compiler.py); what was measured
+beside other work only for a day, so that processes that start together agree and a later start measures anew.
 """
 
 import logging
@@ -42,10 +43,14 @@ WORTH = 0.9
 HOPELESS = 1.5
 _FIRST_ROUNDS, _ROUNDS = 2, 5
 _CALLS = 2  # in a row: during the first, threads of the previous back-end may still spin
+# Of the processors that its threads could use, torch gets nearly all if nothing else runs.
+CALM = 0.8
+DISTURBED_HOLDS_SECONDS = 86400.0
+_PROBED_SECONDS = 0.05
 
 log = logging.getLogger(__name__)
 _measuring = threading.Lock()
-_measured: dict[tuple[Runner, ...], Mapping[Runner, float]] = {}  # seconds, by what there was to choose from
+_measured: dict[tuple[Runner, ...], "Timing"] = {}  # by what there was to choose from
 
 
 def check_backend(backend: str, precision: str) -> None:
@@ -96,13 +101,25 @@ def _offered(precisions: Sequence[str]) -> list[str]:
         return []
 
 
+class Timing(NamedTuple):
+    """What a usual batch takes by each back-end, in seconds, and until when that holds.
+
+    Attributes:
+        seconds: by back-end; empty: nothing was measured.
+        until: in seconds since the epoch; None: it was measured undisturbed, and holds.
+    """
+
+    seconds: Mapping[Runner, float]
+    until: float | None = None
+
+
 class Findings(NamedTuple):
-    """What was found out about back-ends: seconds of a usual batch, and verdicts on a part of a model.
+    """What was found out about back-ends: their times, and verdicts on a part of a model.
 
     A verdict says why a back-end must not run the part; empty: it may. Those that were not tried have none.
     """
 
-    seconds: Mapping[Runner, float]
+    timing: Timing
     verdicts: Mapping[Runner, str]
 
 
@@ -125,13 +142,13 @@ class Chooser:
         self.backends = {each.runner: each for each in candidates}
         self._first = candidates[0].runner
         self._device, self._assembler, self._is_asked_for = device, assembler, is_asked_for
-        self._seconds: Mapping[Runner, float] = {}
+        self._timing = Timing({})
         self._verdicts: dict[str, dict[Runner, str]] = {}  # by part
 
     @property
     def choice(self) -> Choice:
         """What has been found out so far."""
-        milliseconds = {" ".join(runner): round(each * 1e3, 2) for runner, each in self._seconds.items()}
+        milliseconds = {" ".join(runner): round(each * 1e3, 2) for runner, each in self._timing.seconds.items()}
         refused = {
             f"{' '.join(runner)}, {part}": why
             for part, verdicts in self._verdicts.items()
@@ -142,13 +159,13 @@ class Chooser:
 
     def findings(self, part: str) -> Findings:
         """Return what there is to know about a part, for `learn`."""
-        return Findings(self._seconds, self._verdicts[part])
+        return Findings(self._timing, self._verdicts[part])
 
     def learn(self, part: str, found: Findings) -> None:
         """Take over what was found out before about a part; what is known here stays."""
-        if not self._seconds and found.seconds:
+        if not self._timing.seconds and found.timing.seconds:
             with _measuring:
-                self._seconds = _measured.setdefault(tuple(self.backends), found.seconds)
+                self._timing = _measured.setdefault(tuple(self.backends), found.timing)
         if not self._verdicts.get(part):
             self._verdicts[part] = dict(found.verdicts)
             for runner, why in found.verdicts.items():
@@ -157,7 +174,7 @@ class Chooser:
 
     def known(self, part: str) -> Runner | None:
         """Return what is to run a part; None: that has to be measured or tried first."""
-        best = self._best(part) if self._seconds else None
+        best = self._best(part) if self._timing.seconds else None
         return best if best == self._first or best in self._verdicts[part] else None
 
     def choose(self, name: str, part: Part) -> tuple[Runner, Forward]:
@@ -168,7 +185,8 @@ class Chooser:
         verdicts = self._verdicts.setdefault(name, {})
         forwards: dict[Runner, Forward] = {}
         with _measuring:
-            self._seconds = self._seconds or _measured.get(tuple(self.backends)) or self._measure(name, part, forwards)
+            if not self._timing.seconds:
+                self._timing = _measured.get(tuple(self.backends)) or self._measure(name, part, forwards)
         while (best := self._best(name)) != self._first:
             verdicts[best] = self._why_not(best, part, forwards)
             if not verdicts[best]:
@@ -178,9 +196,9 @@ class Chooser:
 
     def _best(self, part: str) -> Runner:
         verdicts = self._verdicts[part]
-        return fastest({runner: each for runner, each in self._seconds.items() if not verdicts.get(runner)})
+        return fastest({runner: each for runner, each in self._timing.seconds.items() if not verdicts.get(runner)})
 
-    def _measure(self, name: str, part: Part, forwards: dict[Runner, Forward]) -> Mapping[Runner, float]:
+    def _measure(self, name: str, part: Part, forwards: dict[Runner, Forward]) -> Timing:
         """Return what each back-end takes for a usual batch; fills `forwards`."""
         for runner, backend in self.backends.items():
             try:
@@ -190,7 +208,14 @@ class Chooser:
                     raise
                 self._verdicts[name][runner] = str(error)
                 self._warn("back-end refused", runner, name)
-        found = _measured[tuple(self.backends)] = measured(forwards, trials.usual(part, self._device.type != "cpu"))
+        before = share_of_processors()
+        seconds = measured(forwards, trials.usual(part, self._device.type != "cpu"))
+        until, share = None, min(before, share_of_processors())
+        if share < CALM:
+            until = time.time() + DISTURBED_HOLDS_SECONDS
+            fields = {"share_of_processors": round(share, 2), "holds_seconds": DISTURBED_HOLDS_SECONDS}
+            log.warning("back-ends were timed beside other work", extra={"fields": fields})
+        found = _measured[tuple(self.backends)] = Timing(seconds, until)
         return found
 
     def _why_not(self, runner: Runner, part: Part, forwards: dict[Runner, Forward]) -> str:
@@ -237,3 +262,13 @@ def measured(forwards: Mapping[Runner, Forward], batches: list[TokenBatch]) -> d
                 least[runner][at] = min(least[runner][at], time.perf_counter() - began)
         seconds = {runner: float(np.exp(np.log(times).mean())) for runner, times in least.items()}
     return seconds
+
+
+def share_of_processors() -> float:
+    """Return which share of the processors that torch's threads could use a product of matrices gets for a moment."""
+    matrix = torch.ones(512, 512)
+    _ = matrix @ matrix  # threads may have to be made first
+    began, spent = time.perf_counter(), time.process_time()
+    while (seconds := time.perf_counter() - began) < _PROBED_SECONDS:
+        _ = matrix @ matrix
+    return (time.process_time() - spent) / (seconds * torch.get_num_threads())

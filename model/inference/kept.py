@@ -7,6 +7,7 @@ of the libraries, same processor and number of threads. What is kept was tried w
 import hashlib
 import importlib.metadata
 import platform
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from polyrank.model.inference.choice import Findings
+from polyrank.model.inference.choice import Findings, Timing
 from polyrank.model.inference.disk_cache import DiskCache
 from polyrank.model.inference.names import Runner
 from polyrank.model.inference.network import LazyPart
@@ -46,17 +47,19 @@ class Kept:
         self._disk, self._part = disk, part
 
     def findings(self, names: Sequence[Runner]) -> Findings:
-        """Return what was found out about back-ends to choose from; empty where nothing is kept."""
+        """Return what was found out about back-ends to choose from, and holds; empty where nothing is kept."""
         speeds, verdicts = (self._disk.get(key) for key in self._findings_keys(names))
-        return Findings(
-            {Runner(*runner): seconds for *runner, seconds in speeds.facts["seconds"]} if speeds else {},
-            {Runner(*runner): why for *runner, why in verdicts.facts["verdicts"]} if verdicts else {},
-        )
+        timing = Timing({})
+        if speeds and ((until := speeds.facts["until"]) is None or time.time() < until):
+            timing = Timing({Runner(*runner): seconds for *runner, seconds in speeds.facts["seconds"]}, until)
+        tried = verdicts.facts["verdicts"] if verdicts else []
+        return Findings(timing, {Runner(*runner): why for *runner, why in tried})
 
     def keep_findings(self, names: Sequence[Runner], found: Findings) -> None:
         """Keep what was found out about back-ends to choose from: speeds for the network, verdicts for the part."""
         speeds, verdicts = self._findings_keys(names)
-        self._disk.put(speeds, {"seconds": [[*runner, seconds] for runner, seconds in found.seconds.items()]})
+        seconds, until = found.timing
+        self._disk.put(speeds, {"seconds": [[*runner, each] for runner, each in seconds.items()], "until": until})
         self._disk.put(verdicts, {"verdicts": [[*runner, why] for runner, why in found.verdicts.items()]})
 
     def model(self, runner: Runner) -> KeptModel | None:

@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt, GenerationNotFound, StoreBusy
@@ -11,6 +12,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.errors import ModelError, RankingError, Shortage, shortage_in
 from polyrank.model.inference.names import Runner
+from polyrank.model.search.scan import faster
 from polyrank.service.errors import NotReady
 from polyrank.service.live.serving import Opener, Serving
 from polyrank.service.live.taking_over import TakingOver
@@ -116,6 +118,17 @@ class Live(TakingOver[Serving]):
                         if isinstance(error, Shortage):
                             raise
                 self._seen = seen  # only now: after an error that is no refusal it is tried again
+            self._scan_faster()
+
+    def _scan_faster(self) -> None:
+        """Take up a scan that a timing had refused, once another timing does not."""
+        if (serving := self.current) is None:
+            return
+        scan = faster(serving.scan, serving.vectors.matrix())
+        if scan is not serving.scan:
+            with self._replacing:  # another thread may have taken over updates meanwhile
+                self.current = replace(self.current or serving, scan=scan)
+                self._show_snapshot(self.current)
 
     def activate(self, generation: str) -> Serving:
         """Switch to a generation. It is loaded first, so one that cannot be served never becomes the active one.

@@ -10,6 +10,8 @@ from polyrank.service.ranking.batching.packing import (
     MOST_DOUBTS,
     PADDING_SHARE,
     SPEEDS,
+    UNUSUAL,
+    Rate,
     Speed,
     cost,
     pack,
@@ -80,3 +82,50 @@ def test_a_speed_that_is_doubted_often_is_measured_anew() -> None:
     for _ in range(SPEEDS):
         speed.learn(100, 1.0)
     assert speed.predict(100) == pytest.approx(1.0)
+
+
+def learnt(*seconds: float) -> Rate:
+    rate = Rate()
+    for each in seconds:
+        rate.learn(100, each)
+    return rate
+
+
+@given(stall=st.floats(2.0, 1e6))
+def test_one_stall_prices_no_later_work(stall: float) -> None:
+    """Weighed as it is, a stall of 30 s prices batches of 50 ms twice too high for 39 batches."""
+    rate = learnt(*[1.0] * 20, stall)
+    assert rate.predict(100) < 1.5
+    for _ in range(10):
+        rate.learn(100, 1.0)
+    assert rate.predict(100) < 1.15
+
+
+@given(stall=st.floats(2.0, 1e6))
+def test_a_stall_in_the_first_measurement_is_mended_by_the_next_ones(stall: float) -> None:
+    assert learnt(stall, 1.0).predict(100) <= UNUSUAL
+    assert learnt(stall, *[1.0] * 4).predict(100) < 2
+
+
+def test_work_that_stays_slower_is_believed() -> None:
+    assert learnt(*[1.0] * 20, *[10.0] * 20).predict(100) > 8
+
+
+@given(stall=st.floats(2.0, 1000.0))
+def test_work_that_was_refused_for_a_stall_is_soon_tried(stall: float) -> None:
+    rate, refused = learnt(stall), 0
+    while rate.predict(100) > 1.0:
+        rate.doubt()
+        refused += 1
+    assert refused <= 17
+    rate.learn(100, 1.0)
+    assert rate.predict(100) <= UNUSUAL
+
+
+def test_work_that_is_as_slow_as_was_thought_is_priced_so_again_after_it_was_tried() -> None:
+    rate = learnt(*[9.0] * 5)
+    for _ in range(12):
+        rate.doubt()
+    assert rate.predict(100) < 1
+    rate.learn(100, 9.0)
+    assert rate.predict(100) == pytest.approx(9.0, rel=0.01)

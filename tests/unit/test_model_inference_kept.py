@@ -148,6 +148,38 @@ def test_what_was_measured_before_decides_for_all_parts_of_a_model(
     assert third.choice.milliseconds == second.choice.milliseconds
 
 
+@pytest.mark.parametrize(("share", "says"), [(0.79, ["back-ends were timed beside other work"]), (0.81, [])])
+def test_what_was_measured_beside_other_work_is_said_and_measured_anew_after_a_day(
+    share: float, says: list[str], tmp_path: Path, disk: DiskCache, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    path, now, shares = checkpoint(tmp_path), [1.0e9], [1.0, share]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    monkeypatch.setattr(choice, "share_of_processors", lambda: shares.pop(0))
+
+    def started(fastest: Runner) -> str:
+        """Start as another process, in which this back-end would be measured to be the fastest."""
+        monkeypatch.setattr(choice, "_measured", {})
+        monkeypatch.setattr(
+            choice, "measured", lambda forwards, _: {each: 1 + 9 * (each != fastest) for each in forwards}
+        )
+        backend: str = load(path, backend="auto", precision="float32", disk=disk).backend
+        return backend
+
+    assert started(OPENVINO) == "openvino"
+    assert [message for message in caplog.messages if "timed" in message] == says
+    now[0] += 86_000
+    assert started(TORCH) == "openvino", "processes that are started within a day run the same"
+    now[0] += 1000
+    shares += [1.0, 1.0]
+    assert started(TORCH) == ("torch" if says else "openvino")
+    now[0] += 1e9
+    assert started(OPENVINO) == ("torch" if says else "openvino"), "measured undisturbed, it holds"
+
+
+def test_the_share_of_the_processors_is_told() -> None:
+    assert 0 < choice.share_of_processors() < 2
+
+
 def test_a_back_end_that_was_chosen_before_and_fails_now_is_left(
     tmp_path: Path, disk: DiskCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import polyrank.model.search.scan
 from polyrank.model.errors import VectorsDamaged
-from polyrank.model.search.scan import Additions, Query, Scan, Status, prepare
+from polyrank.model.search.scan import Additions, Query, Scan, Status, faster, prepare
 from polyrank.model.search.scan.gpu.guarded import GuardedScan
 from polyrank.model.search.scan.plain import PlainScan
 from polyrank.model.search.scan.quantised import product
@@ -90,15 +90,35 @@ def test_a_gpu_that_computes_something_else_is_not_relied_upon() -> None:
 
 @pytest.fixture
 def looked_at_again() -> Iterator[None]:
-    """Clear the cached results of `refusal` before and after the test."""
+    """Clear what was found out about the product of bytes before and after the test."""
     product.refusal.cache_clear()
+    product._timed_again_at.clear()
     yield
     product.refusal.cache_clear()
+    product._timed_again_at.clear()
 
 
-def slow(right: Callable[..., Tensor], *arguments: object) -> Tensor:
-    time.sleep(0.02)
-    return right(*arguments)
+class Machine:
+    """Clocks that only the product of bytes and the test move; a product in float32 takes a second.
+
+    takes: seconds of each product of bytes, one after the other; the last one stays.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *takes: float) -> None:
+        self.now, self.spent, self.takes = 0.0, 0.0, list(takes)
+        right = product.ByteProduct.products
+
+        def products(own: product.ByteProduct, rows: Tensor) -> Tensor:
+            self.spent += (self.takes.pop(0) if len(self.takes) > 1 else self.takes[0]) - 1.0
+            return right(own, rows)
+
+        def thread_time() -> float:
+            self.spent += 1.0
+            return self.spent
+
+        monkeypatch.setattr(product.ByteProduct, "products", products)
+        monkeypatch.setattr(product, "thread_time", thread_time)
+        monkeypatch.setattr(product, "monotonic", lambda: self.now)
 
 
 def wrong(right: Callable[..., Tensor], *arguments: object) -> Tensor:
@@ -113,13 +133,12 @@ def missing(*_: object) -> Tensor:
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        (slow, "torch's product of bytes takes longer than that of float32 for vectors of 8 components"),
         (wrong, "torch's product of bytes is wrong for vectors of 8 components"),
         (missing, "this build of torch has no product of bytes: '_OpNamespace' 'onednn' object"),
     ],
 )
 @pytest.mark.usefixtures("looked_at_again")
-def test_bytes_are_not_relied_upon_where_they_are_slow_or_wrong_and_it_is_said(
+def test_bytes_are_not_relied_upon_where_they_are_wrong_or_missing_and_it_is_said(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, changed: Callable[..., Tensor], why: str
 ) -> None:
     right = product.ByteProduct.products
@@ -127,10 +146,67 @@ def test_bytes_are_not_relied_upon_where_they_are_slow_or_wrong_and_it_is_said(
     with caplog.at_level(logging.WARNING):
         scan = prepare(np.ones((10_000, 8), np.float16))
     assert isinstance(scan, PlainScan)
-    assert (scan.status.kind, scan.status.is_fallback) == ("stored rows", True)
+    assert (scan.status.kind, scan.status.is_fallback, scan.status.is_timed) == ("stored rows", True, False)
     assert scan.status.why.startswith(why)
     [record] = caplog.records
     assert (record.levelno, record.__dict__["fields"]["why"]) == (logging.WARNING, scan.status.why)
+
+
+POOL = np.random.default_rng(0).normal(size=(10_000, 16)).astype(np.float16)
+
+
+@needs_bytes
+@pytest.mark.parametrize("takes", [(1.2,), (10.0,), (4000.0, 4000.0, 4000.0, 4000.0, 3.0)])
+@pytest.mark.usefixtures("looked_at_again")
+def test_a_product_of_bytes_that_is_a_little_slow_or_was_held_up_serves(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, takes: tuple[float, ...]
+) -> None:
+    Machine(monkeypatch, *takes)
+    assert prepare(POOL).status.kind == "bytes"
+    assert not caplog.records
+
+
+@needs_bytes
+@pytest.mark.usefixtures("looked_at_again")
+def test_a_product_of_bytes_without_a_fast_kernel_is_refused_loudly_and_timed_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine = Machine(monkeypatch, 10.1)
+    scan = prepare(POOL)
+    why = "torch's product of bytes takes far longer than that of float32 for vectors of 16 components"
+    assert scan.status == Status("stored rows", why, is_fallback=True, is_timed=True)
+    [record] = caplog.records
+    assert record.getMessage() == "a slower scan serves than this machine should run"
+    machine.takes = [1.0]
+    machine.now += 0.9 * product.TIMED_AGAIN_SECONDS
+    assert faster(scan, POOL) is scan
+    machine.now += 0.2 * product.TIMED_AGAIN_SECONDS
+    now = faster(scan, POOL)
+    assert now.status.kind == "bytes"
+    assert caplog.messages[1:] == ["the faster scan serves that a timing had refused"]
+    query = Query(np.random.default_rng(1).normal(size=(32, 16)).astype(np.float32), 5)
+    assert_same(now.top_k([query]), scan.top_k([query])[0])
+    machine.takes = [4000.0]
+    machine.now += 2 * product.TIMED_AGAIN_SECONDS
+    assert prepare(POOL).status.kind == "bytes", "what was fast once has a fast kernel"
+
+
+@needs_bytes
+@pytest.mark.usefixtures("looked_at_again")
+def test_a_product_of_bytes_that_stays_slow_is_timed_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, 4000.0)
+    scan = prepare(POOL)
+    spent = []
+    for _ in range(20):
+        machine.now += product.TIMED_AGAIN_SECONDS / 4
+        assert faster(scan, POOL) is scan
+        spent.append(machine.spent)
+    assert len(set(spent)) == 6, "at first, and in every fourth look"
+
+
+def test_a_scan_that_no_timing_refused_is_kept() -> None:
+    for scan in (prepare(POOL, with_bytes=False), prepare(POOL[:100]), guarded()[0]):
+        assert faster(scan, POOL) is scan
 
 
 @pytest.mark.usefixtures("looked_at_again")
@@ -163,9 +239,9 @@ def test_a_pool_in_bytes_is_scanned_in_no_more_time_than_one_without() -> None:
 
 
 def seconds_of(scan: Scan, query: Query) -> float:
-    began = time.process_time()  # other processes do not count
+    began = time.thread_time()  # what else runs does not count
     scan.top_k([query])
-    return time.process_time() - began
+    return time.thread_time() - began
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])

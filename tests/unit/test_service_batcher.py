@@ -557,6 +557,19 @@ def test_the_wait_is_told_and_counted(bench: Bench) -> None:
     assert registry.get_sample_value("polyrank_batch_size_count", {"lane": "context"}) == 2
 
 
+def test_a_batch_that_fails_at_once_does_not_make_work_look_cheap(bench: Bench) -> None:
+    asyncio.run(bench.run(range(200), lane="pair", forward=bench.takes(0.001)))
+    before = bench.batcher.predict("pair", [10] * 200)
+
+    def fail(_: list[Any]) -> list[Any]:
+        bench.now += 1e-6
+        raise ValueError("no")
+
+    with pytest.raises(InferenceFailed):
+        asyncio.run(bench.run(range(10), lane="pair", forward=fail))
+    assert bench.batcher.predict("pair", [10] * 200) == before
+
+
 def test_what_work_costs_is_learnt(bench: Bench) -> None:
     assert bench.batcher.predict("pair", [10]) == 0, "nothing is known yet"
     asyncio.run(bench.run(range(200), lane="pair", forward=bench.takes(0.001)))

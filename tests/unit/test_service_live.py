@@ -3,12 +3,15 @@
 import errno
 import gc
 import logging
+import math
+import time
 import weakref
 from collections import Counter
 from hashlib import file_digest
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 import pytest
 from fakes import EVIDENCE
 from service_fakes import WordRanker, build_store, count_nothing, load, pool
@@ -17,7 +20,8 @@ from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.config import EvidenceConfig
 from polyrank.model.errors import InvalidInput, ModelNotFound, Shortage
-from polyrank.model.search.scan import Status
+from polyrank.model.search.scan import Query, Status
+from polyrank.model.search.scan.quantised import product
 from polyrank.service.errors import NotReady
 from polyrank.service.live.serving import Opener, Serving
 from polyrank.service.live.switching import Live
@@ -107,6 +111,31 @@ def test_a_scan_that_gives_way_to_a_slower_one_is_shown(store: Fixture, monkeypa
     assert serving.search_status == ("stored rows", "the GPU failed 3 times in a row: no", True)
     assert store.value("scan_info", kind="stored rows", fallback="true") == 1
     assert store.value("scan_info", kind="stored rows", fallback="false") is None
+
+
+def test_a_scan_that_a_timing_refused_is_taken_up_without_a_restart(
+    store: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.build()
+    store.live.start()
+    serving = store.live.require()
+    monkeypatch.setattr(serving.scan, "status", Status("stored rows", "it was slow", is_fallback=True, is_timed=True))
+    dim = serving.generation.manifest.dim
+    monkeypatch.setitem(product._timed_again_at, dim, time.monotonic() + 60)
+    store.live.follow()
+    store.live.refresh()
+    assert store.live.require().scan is serving.scan, "it is not timed again yet"
+    assert store.value("scan_info", kind="stored rows", fallback="true") == 1
+    monkeypatch.setitem(product._timed_again_at, dim, math.inf)
+    store.live.follow()
+    now = store.live.require()
+    assert (now.search_status.kind, now.search_status.fallback) == ("bytes", False)
+    assert store.value("scan_info", kind="bytes", fallback="false") == 1
+    assert store.value("scan_info", kind="stored rows", fallback="true") is None
+    query = Query(np.ones((1, dim), np.float32), 5)
+    assert now.scan.top_k([query])[0].rows.tolist() == serving.scan.top_k([query])[0].rows.tolist()
+    store.live.follow()
+    assert store.live.require() is now
 
 
 def test_beside_an_index_a_scan_that_gave_way_is_shown_too(store: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,11 +17,11 @@ from polyrank.model.search.additions import Additions
 from polyrank.model.search.scan.gpu.guarded import GuardedScan
 from polyrank.model.search.scan.gpu.scan import GpuScan
 from polyrank.model.search.scan.plain import STORED_ROWS, PlainScan, Query, Scan, Status
-from polyrank.model.search.scan.quantised.product import multiplies_bytes, refusal
+from polyrank.model.search.scan.quantised.product import is_slow, multiplies_bytes, refusal
 from polyrank.model.search.scan.quantised.scan import IN_BYTES, LEAST_ROWS, QuantisedScan
 from polyrank.model.search.topk import longest_row
 
-__all__ = ["Additions", "Query", "Scan", "Status", "prepare"]
+__all__ = ["Additions", "Query", "Scan", "Status", "faster", "prepare"]
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,17 @@ def prepare(matrix: NDArray[Any], device: str = "cpu", with_bytes: bool = True) 
     return PlainScan(matrix, longest_row(matrix), status)
 
 
+def faster(scan: Scan, matrix: NDArray[Any]) -> Scan:
+    """Return a scan in bytes of the matrix in place of one that only a timing made slow; else that one.
+
+    The product of bytes is timed again after a few minutes; until then, and for any other scan, this costs nothing.
+    """
+    if not scan.status.is_timed or is_slow(matrix.shape[1]):
+        return scan
+    log.warning("the faster scan serves that a timing had refused")
+    return QuantisedScan(matrix)
+
+
 def _on_gpu(matrix: NDArray[Any], device: str) -> GuardedScan:
     gpu = GpuScan(matrix, device)
     scan = GuardedScan(gpu, PlainScan(matrix, gpu.longest))
@@ -74,4 +85,7 @@ def _status(rows: int, dim: int, with_bytes: bool) -> Status:
         return Status("stored rows", f"a copy in bytes saves nothing for fewer than {LEAST_ROWS} rows")
     if (why := refusal(dim)) is not None:
         return Status("stored rows", why, is_fallback=multiplies_bytes())
+    if is_slow(dim):
+        why = f"torch's product of bytes takes far longer than that of float32 for vectors of {dim} components"
+        return Status("stored rows", why, is_fallback=True, is_timed=True)
     return IN_BYTES

@@ -39,11 +39,13 @@ class Status:
         kind: what is scanned: a copy in bytes, the stored rows, or a copy in the memory of a GPU.
         why: the reason, as a sentence without its full stop.
         is_fallback: whether a faster scan was asked for or usual on this processor, and failed.
+        is_timed: whether only a timing refused the faster one: another timing may not (`faster`).
     """
 
     kind: Literal["bytes", "stored rows", "gpu"]
     why: str
     is_fallback: bool = False
+    is_timed: bool = False
 
     @property
     def shares(self) -> bool:

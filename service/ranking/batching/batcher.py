@@ -211,9 +211,10 @@ class Batcher:
         outputs = self._outputs(lane, batch)
         lengths = [entry.length for entry in batch]
         seconds = self._clock() - began
-        self._rates[lane].learn(cost(lengths), seconds)
-        if sum(lengths) >= FULL_SHARE * self._budget and not any(isinstance(one, InferenceFailed) for one in outputs):
-            self._speeds[lane].learn(cost(lengths), seconds)
+        if not any(isinstance(one, InferenceFailed) for one in outputs):  # failing takes less time
+            self._rates[lane].learn(cost(lengths), seconds)
+            if sum(lengths) >= FULL_SHARE * self._budget:
+                self._speeds[lane].learn(cost(lengths), seconds)
         self.done_tokens += sum(lengths)
         self._metrics.observe_batch(lane, lengths)
         requests = [waiter.request for work, _ in batch for waiter in work.waiters]

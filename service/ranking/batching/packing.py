@@ -10,7 +10,9 @@ from polyrank.model.architectures.batching import FORWARD_TOKENS
 PADDING_SHARE = 0.25
 # Weight of what was known before, for each new measurement.
 KEPT = 0.9
-# Factor for each refusal. One slow moment must not make the work that it priced be refused for good.
+# A measurement that is so many times above or below what was known is not believed at once, or what was known is not.
+UNUSUAL = 4.0
+# Factor for the first refusal without a measurement after it; the n-th lowers the price by its n-th power.
 DOUBT = 0.95
 # Full batches whose speeds are remembered, and the fewest of them that say how long other work will take.
 SPEEDS = 16
@@ -67,23 +69,34 @@ def cost(lengths: Sequence[int]) -> int:
 
 
 class Rate:
-    """Cost of a unit of work, learnt as the ratio of two decaying sums, so that large pieces of work count for more."""
+    """Cost of a unit of work, learnt as the ratio of two decaying sums, so that large pieces of work count for more.
+
+    A moment in which the machine stood still must not price all later work. It makes one measurement too high, and
+    nothing makes one too low: what is known rises to UNUSUAL times a measurement at most, and one measurement counts
+    for UNUSUAL times what is known at most.
+    """
 
     def __init__(self) -> None:
         self._cost, self._units = 0.0, 1.0  # nothing is known, so nothing costs anything
+        self._doubts = 0
 
     def learn(self, units: float, cost: float) -> None:
         """Take in a measurement."""
+        if self._cost and cost:  # a clock may be too coarse to see the work
+            cost = min(cost, UNUSUAL * units * self._cost / self._units)
+            self._cost = min(self._cost, UNUSUAL * self._units * cost / units)
         self._cost = KEPT * self._cost + cost
         self._units = KEPT * self._units + units
+        self._doubts = 0
 
     def doubt(self) -> None:
-        """Lower the rate a little, because work that was refused for it teaches nothing."""
-        self._cost *= DOUBT
+        """Lower the price, the more the more refusals are in a row: work that was refused for it teaches nothing."""
+        self._doubts += 1
 
     def predict(self, units: float) -> float:
         """Return what so many units will cost."""
-        return units * self._cost / self._units
+        doubted: float = DOUBT ** (self._doubts * (self._doubts + 1) / 2)
+        return units * doubted * self._cost / self._units
 
 
 class Speed:

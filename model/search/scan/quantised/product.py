@@ -10,9 +10,10 @@ again. With VNNI it does so in int32. With AMX it rounds both numbers to float32
 are a little off; `largest_error` says by how much.
 """
 
-import time
+import math
 from collections.abc import Callable
 from functools import cache
+from time import monotonic, thread_time
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,11 @@ _CHECKED_ROWS = 40
 _TIMED_ROWS, _TIMED_CODES = 4096, 64
 _TIMED_BYTES = 512 * 384  # of the rows, at most
 _ROUNDS = 5
+# Where oneDNN has a kernel for bytes, the product takes 0.3 to 3 times as long as in float32; where it has none,
+# thousands of times.
+_SLOW = 10.0
+TIMED_AGAIN_SECONDS = 300.0  # after a product that was found to be slow
+_timed_again_at: dict[int, float] = {}  # by components, on the monotonic clock; infinity: it is fast
 
 
 class ByteProduct:
@@ -92,10 +98,10 @@ def multiplies_bytes() -> bool:
 
 @cache
 def refusal(dim: int) -> str | None:
-    """Say why the product of bytes is not to be used for vectors of `dim` components; None: it is right and fast.
+    """Say why the product of bytes is not to be used for vectors of `dim` components; None: it is right.
 
     Instructions older than VNNI add pairs of products in 16 bits, which may overflow. The operator is not part of
-    torch's public interface, so this checks its sums at the ends of the range, and its speed.
+    torch's public interface, so this checks its sums at the ends of the range.
     """
     if not multiplies_bytes():
         return "the processor has no instructions that multiply bytes fast (VNNI, AMX)"
@@ -104,11 +110,19 @@ def refusal(dim: int) -> str | None:
     try:
         if not _is_right(dim):
             return f"torch's product of bytes is wrong for vectors of {dim} components"
-        if not _is_fast(dim):
-            return f"torch's product of bytes takes longer than that of float32 for vectors of {dim} components"
     except (RuntimeError, AttributeError, NotImplementedError) as error:
         return f"this build of torch has no product of bytes: {error}"
     return None
+
+
+def is_slow(dim: int) -> bool:
+    """Whether the product, which is right, was found to have no fast kernel for vectors of `dim` components.
+
+    A product that was found to be slow is timed again after TIMED_AGAIN_SECONDS; one that is fast stays so.
+    """
+    if monotonic() >= _timed_again_at.get(dim, -math.inf):
+        _timed_again_at[dim] = math.inf if _is_fast(dim) else monotonic() + TIMED_AGAIN_SECONDS
+    return _timed_again_at[dim] < math.inf
 
 
 def _is_right(dim: int) -> bool:
@@ -142,15 +156,15 @@ def _finds(product: ByteProduct, rows: Tensor, exact: Tensor) -> bool:
 
 
 def _is_fast(dim: int) -> bool:
-    """Compare with a product in float32: where oneDNN has no kernel for bytes it takes thousands of times as long."""
+    """Whether any turn of several takes at most _SLOW times as long as a product in float32, in this thread's time."""
     rows, codes = min(_TIMED_ROWS, max(1, _TIMED_BYTES // dim)), _TIMED_CODES
     wide, stored = torch.ones(rows, dim), torch.ones(rows, dim, dtype=torch.uint8)
     product, wide_codes = ByteProduct(torch.ones(codes, dim, dtype=torch.int8)), torch.ones(dim, codes)
-    turns = [(_seconds(lambda: product.products(stored)), _seconds(lambda: wide @ wide_codes)) for _ in range(_ROUNDS)]
-    return min(own for own, _ in turns) < min(other for _, other in turns)
+    usual = min(_seconds(lambda: wide @ wide_codes) for _ in range(_ROUNDS))
+    return any(_seconds(lambda: product.products(stored)) <= _SLOW * usual for _ in range(_ROUNDS))
 
 
 def _seconds(work: Callable[[], Tensor]) -> float:
-    began = time.perf_counter()
+    began = thread_time()  # other work on the machine does not count
     work()
-    return time.perf_counter() - began
+    return thread_time() - began
