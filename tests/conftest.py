@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 from cases import cases
 from fastapi import FastAPI
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from redis_process import RedisProcess
 from warm_python import WarmPython
 
@@ -26,8 +26,10 @@ KEPT = {"POLYRANK_BACKEND": "torch", "POLYRANK_PRECISION": "float32", "POLYRANK_
 os.environ.update(KEPT)
 LIGHT = ("polyrank.service.cli", "polyrank.service.settings", "polyrank.index_builder.build.pipeline")
 REDIS_SECONDS = {name: getattr(redis_server, name) for name in ("BUDGET_SECONDS", "SERVING_TIMEOUT_SECONDS")}
-# On a busy machine an example may take long, and is no failure.
-settings.register_profile("polyrank", deadline=None, max_examples=cases(100))
+# On a busy machine an example may take long to draw and to try, and that is no failure.
+settings.register_profile(
+    "polyrank", deadline=None, max_examples=cases(100), suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("polyrank")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what it puts into the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # or the processes that a test interrupts would not notice

@@ -46,11 +46,11 @@ def test_a_server_that_does_not_answer_fails_within_the_timeout(redis_process: R
             other.client_pause(5000)
         else:
             redis_process.kill()
+        began = time.monotonic()
         for _ in range(2):  # on the open connection, then on a new one
-            began = time.monotonic()
             with pytest.raises(StoreUnavailable, match="Redis failed"), translated():
                 client.get("x")
-            assert time.monotonic() - began < 3  # redis-py by itself: 4 s refused, a minute stopped
+        assert time.monotonic() - began < 7.5  # redis-py by itself: 4 s each refused, a minute stopped
 
 
 def test_connections_that_are_all_in_use_fail_within_the_timeout(redis_tcp_url: str) -> None:

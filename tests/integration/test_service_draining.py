@@ -54,7 +54,7 @@ def test_no_request_is_lost_while_it_drains(
     assert load.lost == []
     assert load.closing >= 4, "answers said that their connections ended"
     assert load.refused == (0 if heeds else 4)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     _, log = server.end()
     assert server.process.returncode == 0, log
     assert "Traceback" not in log

@@ -5,22 +5,25 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from statistics import median
+from contextlib import contextmanager
+from itertools import count
+from threading import Barrier, Event
 from typing import Any
 
 import numpy as np
 import pytest
 from redis_process import RedisProcess
 
+from polyrank.index_builder.vectors.redis import MGET_KEYS
 from polyrank.service.caching.breaker import FAILURES_IN_A_ROW, State
-from polyrank.service.caching.redis_server import Budget, RedisServer
+from polyrank.service.caching.redis_server import READERS, Budget, RedisServer
 from polyrank.service.caching.vector_cache import RedisTier
 
 DIM = 16
 NAMES = [f"n{n}" for n in range(2000)]  # four chunks
 VECTORS = (np.arange(len(NAMES) * DIM).reshape(-1, DIM) % 2000).astype(np.float16)
-IN_TIME = 1.0  # of one read, on a busy machine; by itself redis-py takes 4 s to a minute
-A_WHILE = 0.5  # of one chunk; of all four more than any caller below waits
+IN_TIME = 3.5  # of one read, on a busy machine; by itself redis-py takes 4 s to a minute
+A_WHILE = 2.0  # that a caller waits for chunks that do not come; the first one comes by then
 
 
 class Fixture:
@@ -61,15 +64,21 @@ def filled(fixture: Fixture, redis_process: RedisProcess) -> Fixture:
     return fixture
 
 
-def slowed(fixture: Fixture, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Let every chunk take a while."""
-    fetch = fixture.tier._store.get_many
+@contextmanager
+def held_up(fixture: Fixture, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let the first chunk come, and the others after the block."""
+    fetch, let_go, number = fixture.tier._store.get_many, Event(), count()
 
-    def slowly(names: Any) -> Any:
-        time.sleep(seconds)
+    def one_at_once(names: Any) -> Any:
+        if next(number):
+            let_go.wait(60)
         return fetch(names)
 
-    monkeypatch.setattr(fixture.tier._store, "get_many", slowly)
+    monkeypatch.setattr(fixture.tier._store, "get_many", one_at_once)
+    try:
+        yield
+    finally:
+        let_go.set()
 
 
 def test_what_is_written_is_read(filled: Fixture) -> None:
@@ -87,12 +96,10 @@ def test_nothing_asked_for_is_no_call(fixture: Fixture) -> None:
 
 
 def test_many_that_come_slowly_are_used_as_far_as_they_came(filled: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    slowed(filled, monkeypatch, A_WHILE)
-    began = time.monotonic()
-    found = filled.tier.read(NAMES, Budget(1.5 * A_WHILE))
-    assert time.monotonic() - began < 3.5 * A_WHILE
+    with held_up(filled, monkeypatch):
+        found = filled.tier.read(NAMES, Budget(A_WHILE))
     assert found.available
-    assert 0 < found.known.sum() < 2000
+    assert found.known.sum() == MGET_KEYS
     np.testing.assert_array_equal(found.vectors[found.known], VECTORS[found.known])
     assert not found.vectors[~found.known].any()
     assert filled.told["hit"] + filled.told["error"] == 2000
@@ -100,23 +107,24 @@ def test_many_that_come_slowly_are_used_as_far_as_they_came(filled: Fixture, mon
 
 
 def test_all_reads_of_a_request_share_its_budget(filled: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    slowed(filled, monkeypatch, A_WHILE)
-    budget, began = Budget(1.5 * A_WHILE), time.monotonic()
-    found = [filled.tier.read(NAMES, budget) for _ in range(5)]
-    assert time.monotonic() - began < 3.5 * A_WHILE
+    budget = Budget(A_WHILE)
+    with held_up(filled, monkeypatch):
+        found = [filled.tier.read(NAMES, budget) for _ in range(5)]
     assert [each.available for each in found] == [True] + [False] * 4
     assert filled.timed.count("get_t") == 1, "without time nobody asks"
 
 
 def test_readers_do_not_wait_for_each_other(filled: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    slowed(filled, monkeypatch, A_WHILE)
-    with ThreadPoolExecutor(6) as threads:
-        found = list(threads.map(lambda n: filled.tier.read(NAMES[n : n + 1], Budget(5)), range(6)))
-    assert [each.known.tolist() for each in found] == [[True]] * 6
-    began = time.monotonic()
-    with ThreadPoolExecutor(6) as threads:
-        list(threads.map(lambda n: filled.tier.read(NAMES[n : n + 1], Budget(5)), range(6)))
-    assert time.monotonic() - began < 4 * A_WHILE, "one after the other they would take longer"
+    fetch, together = filled.tier._store.get_many, Barrier(READERS)
+
+    def beside_the_others(names: Any) -> Any:
+        together.wait(60)
+        return fetch(names)
+
+    monkeypatch.setattr(filled.tier._store, "get_many", beside_the_others)
+    with ThreadPoolExecutor(READERS) as threads:
+        found = list(threads.map(lambda n: filled.tier.read(NAMES[n : n + 1], Budget(90)), range(READERS)))
+    assert [each.known.tolist() for each in found] == [[True]] * READERS
 
 
 @pytest.mark.usefixtures("usual_patience_with_redis")
@@ -128,7 +136,8 @@ def test_a_server_that_fails_is_left_alone_and_asked_again(
     assert max(filled.seconds() for _ in range(FAILURES_IN_A_ROW)) < IN_TIME
     assert filled.states == [State.OPEN]
     asked = filled.timed.count("get_t")
-    assert median(filled.seconds() for _ in range(100)) < 0.02
+    for _ in range(100):
+        filled.seconds()
     assert filled.timed.count("get_t") == asked
     assert filled.told["error"] == FAILURES_IN_A_ROW * len(NAMES), "what was not asked for is no error"
     if fault == "SIGSTOP":

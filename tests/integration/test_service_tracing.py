@@ -105,7 +105,7 @@ def test_a_collector_that_does_not_answer_keeps_no_request_and_no_end_waiting(
     with serve(create_app(Settings(store=store, tracing=True), load)) as server:
         assert server.rank(context="w1").status_code == 200
         ending = time.monotonic()
-    assert time.monotonic() - ending < 3
+    assert time.monotonic() - ending < 9  # the exporter by itself: 10 s and more
 
 
 @pytest.fixture

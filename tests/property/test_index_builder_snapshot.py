@@ -84,7 +84,7 @@ def assert_is(snapshot: Snapshot, encoder: HashEncoder, model: dict[str, Candida
         np.testing.assert_array_equal(stored, wanted)
 
 
-@settings(max_examples=cases(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=cases(60), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(changes=st.lists(CHANGES, max_size=12), cuts=st.lists(st.booleans(), min_size=12, max_size=12))
 def test_updates_are_those_of_a_dictionary_and_the_past_stays(generation, encoder, changes, cuts) -> None:
     model, snapshot = {each.id: each for each in BUILT}, Snapshot.of(generation)

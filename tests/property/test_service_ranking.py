@@ -19,7 +19,9 @@ CONTEXTS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=10).map(" ".joi
 DTYPES = st.sampled_from(["float16", "float32"])
 KINDS = st.sampled_from(["exact", "flat", "hnsw"])
 
-THIRTY = settings(max_examples=cases(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
+THIRTY = settings(
+    max_examples=cases(30), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Back-ends by their names, and the choice of `auto`."""
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -292,13 +291,14 @@ def test_a_later_part_that_is_refused_runs_otherwise_and_is_told(
     np.testing.assert_array_equal(forward(batch)[0], expected[0])
 
 
-def test_what_is_clearly_slower_is_dropped_after_the_first_rounds() -> None:
-    calls = dict.fromkeys("abc", 0)
+def test_what_is_clearly_slower_is_dropped_after_the_first_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, now = dict.fromkeys("abc", 0), [0.0]
+    monkeypatch.setattr(choice.time, "perf_counter", lambda: now[0])
 
     def forward(name: str, seconds: float) -> Forward:
         def run(_: TokenBatch) -> tuple[NDArray[Any], ...]:
             calls[name] += 1
-            time.sleep(seconds)
+            now[0] += seconds
             return ()
 
         return run
@@ -307,7 +307,7 @@ def test_what_is_clearly_slower_is_dropped_after_the_first_rounds() -> None:
     forwards = {Runner(name, "float32"): forward(name, seconds) for name, seconds in took.items()}
     found = choice.measured(forwards, [pad([[1]], 0)])
     assert calls["a"] == choice._FIRST_ROUNDS * choice._CALLS < calls["c"]
-    assert found[Runner("a", "float32")] >= 0.05
+    assert found[Runner("a", "float32")] == pytest.approx(0.05)
 
 
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])

@@ -192,6 +192,17 @@ def test_rerank_without_a_cross_encoder_names_the_flag(scanned: Serving) -> None
         rank(scanned, asked(top_n=5))
 
 
+class HeldCross(WordCross):
+    """Reads nothing until it is let go."""
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+
+    def score_pairs(self, pairs: Pairs) -> np.ndarray:
+        self.let_go.wait(60)
+        return super().score_pairs(pairs)
+
+
 class SlowCross(WordCross):
     """Takes its time for each pair."""
 
@@ -205,9 +216,23 @@ class SlowCross(WordCross):
         return super().score_pairs(pairs)
 
 
-def test_a_second_look_that_is_not_done_in_time_is_skipped_and_said(scanned: Serving) -> None:
-    began = time.monotonic()
-    ranked = rank(scanned, asked(TEXT, top_n=5, deadline=began + 0.2), SlowCross(0.2))
+def test_a_second_look_that_is_not_done_in_time_is_skipped_and_said(
+    scanned: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "polyrank.service.ranking.engine.ANSWER_SECONDS", 3.0
+    )  # a busy machine may take more than usual for the rest
+
+    async def scene() -> Ranked:
+        scorer = HeldCross()
+        engine = Engine(EngineSettings(), Metrics(), scorer)
+        try:
+            return await engine.rank(scanned, asked(TEXT, top_n=5, deadline=time.monotonic() + 5))
+        finally:
+            scorer.let_go.set()
+            engine.close()
+
+    ranked = asyncio.run(scene())
     assert ranked.degraded == ["rerank_skipped_deadline"]
     assert all(place.cross is None for place in ranked.places)
 
@@ -222,23 +247,22 @@ def test_a_second_look_that_fails_is_left_out_and_said(scanned: Serving, monkeyp
 
 def test_a_second_look_that_will_not_fit_does_not_begin_and_is_tried_again_later(scanned: Serving) -> None:
     async def scene() -> tuple[list[list[str]], list[int]]:
-        scorer = SlowCross(0.02)
+        scorer = SlowCross(0.0)
         engine = Engine(EngineSettings(), Metrics(), scorer)
-        told = [(await engine.rank(scanned, asked(TEXT, top_n=10))).degraded]  # 0.2 s, which is learnt
-        batches = [scorer.batches]
-        told.append((await engine.rank(scanned, asked(TEXT, top_n=10, deadline=time.monotonic() + 0.1))).degraded)
-        batches.append(scorer.batches)
-        for _ in range(40):  # each skip lowers the estimate a little
-            ranked = await engine.rank(scanned, asked(TEXT, top_n=2, deadline=time.monotonic() + 0.09))
-            if not ranked.degraded:
-                break
-        told.append(ranked.degraded)
+        engine._forwards.batcher._rates["pair"].learn(100, 6000.0)  # an hour for each token, learnt in a stall
+        told, batches = [], []
+        for _ in range(40):
+            ranked = await engine.rank(scanned, asked(TEXT, top_n=10, deadline=time.monotonic() + 60))
+            told.append(ranked.degraded)
+            batches.append(scorer.batches)
         engine.close()
         return told, batches
 
     told, batches = asyncio.run(scene())
-    assert told == [[], ["rerank_skipped_deadline"], []]
-    assert batches[0] == batches[1]
+    skipped = told.index([])
+    assert 10 < skipped < 30, "each skip lowers the estimate a little more"
+    assert told == [["rerank_skipped_deadline"]] * skipped + [[]] * (40 - skipped)
+    assert batches[:skipped] == [0] * skipped
 
 
 def test_fewer_are_retrieved_where_there_is_no_time_for_all_and_it_is_said(
@@ -429,7 +453,7 @@ MANY = tuple(Given(None, f"word{n} " + "w1 " * 15) for n in range(300))
 class Slow:
     """An engine over a slow model, with a cache of so many MiB for vectors of texts."""
 
-    def __init__(self, root: Path, seconds: float = 0.005, cache_mb: int = 1) -> None:
+    def __init__(self, root: Path, seconds: float = 0.01, cache_mb: int = 1) -> None:
         self.ranker, self.metrics = SlowRanker(seconds), Metrics()
         settings = Settings(store=root, vector_cache_mb=cache_mb)
         self.serving = open_serving(root, caches=Caches(settings, self.metrics), load=lambda _: self.ranker)
@@ -475,11 +499,11 @@ def slow(tmp_path: Path) -> Slow:
 
 def test_the_same_request_goes_on_where_its_time_was_over(slow: Slow) -> None:
     async def scene() -> list[Ranked | Exception]:
-        told = [await slow.ask(seconds=0.4)]  # of the second and a half that it takes
+        told = [await slow.ask(seconds=1.2)]  # of the three that it takes
         while not isinstance(told[-1], Ranked):
             assert len(told) < 20
-            await asyncio.sleep(0.3)  # until the batch is done that ran meanwhile
-            told.append(await slow.ask(seconds=0.4))
+            await asyncio.sleep(0.6)  # until the batch is done that ran meanwhile
+            told.append(await slow.ask(seconds=1.2))
         return told
 
     *late, ranked = slow.play(scene)
@@ -510,17 +534,17 @@ def test_what_a_client_who_hung_up_has_left_is_kept(slow: Slow) -> None:
 
 def test_without_a_cache_what_does_not_fit_is_refused_with_what_does(tmp_path: Path) -> None:
     build_store(tmp_path)
-    slow = Slow(tmp_path, cache_mb=0)
+    slow = Slow(tmp_path, seconds=0.02, cache_mb=0)
 
     async def scene() -> list[Ranked | Exception]:
         assert isinstance(await slow.ask(), Ranked), "the speed is learnt"
         slow.ranker.encoded.clear()
-        refused = await slow.ask(seconds=0.5)
+        refused = await slow.ask(seconds=2.4)
         assert isinstance(refused, TimeTooShort)
         assert not slow.ranker.encoded
         with pytest.raises(TimeTooShort):
-            await slow.engine.embed(slow.serving, [given.text or "" for given in MANY], time.monotonic() + 0.5)
-        return [refused, await slow.ask(MANY[: refused.fitting], seconds=0.5)]
+            await slow.engine.embed(slow.serving, [given.text or "" for given in MANY], time.monotonic() + 2.4)
+        return [refused, await slow.ask(MANY[: refused.fitting], seconds=2.4)]
 
     refused, ranked = slow.play(scene)
     assert 20 < refused.fitting < 100
@@ -528,19 +552,22 @@ def test_without_a_cache_what_does_not_fit_is_refused_with_what_does(tmp_path: P
     assert slow.kept() == 0
 
 
-def test_pairs_that_do_not_fit_are_refused_with_how_many_do(slow: Slow) -> None:
+def test_pairs_that_do_not_fit_are_refused_with_how_many_do(tmp_path: Path) -> None:
+    build_store(tmp_path)
+    slow = Slow(tmp_path, seconds=0.02)
     texts, conversation = [given.text or "" for given in MANY], Conversation.of(TEXT)
 
     async def scene() -> None:
         await slow.engine.score_pairs(None, conversation, texts, math.inf)
         with pytest.raises(TimeTooShort) as refused:
-            await slow.engine.score_pairs(None, conversation, texts, time.monotonic() + 0.5)
+            await slow.engine.score_pairs(None, conversation, texts, time.monotonic() + 2.4)
         fitting = refused.value.fitting
         assert 0 < fitting < 100
-        read = await slow.engine.score_pairs(None, conversation, texts[:fitting], time.monotonic() + 0.5)
+        read = await slow.engine.score_pairs(None, conversation, texts[:fitting], time.monotonic() + 2.4)
         assert len(read.scores) == fitting
-        request = asked(TEXT, candidates=MANY[:50], top_n=50, deadline=time.monotonic() + 0.4)
-        await slow.ask(MANY[:50])
+        await slow.ask(MANY[:100])
+        deadline = time.monotonic() + 1.4  # of the two seconds that it takes
+        request = asked(TEXT, candidates=MANY[:100], top_n=100, deadline=deadline)
         assert (await slow.engine.rank(slow.serving, request)).degraded == ["rerank_skipped_deadline"]
 
     slow.play(scene)
@@ -553,7 +580,7 @@ def test_texts_that_cannot_even_be_tokenised_in_time_are_refused_with_how_many_c
     tokenize = slow.ranker.tokenize_candidates
 
     def slowly(texts: Sequence[str]) -> tuple[list[list[int]], int]:
-        time.sleep(0.02 * len(texts))
+        time.sleep(0.04 * len(texts))
         return tokenize(texts)
 
     monkeypatch.setattr(slow.ranker, "tokenize_candidates", slowly)
@@ -561,10 +588,10 @@ def test_texts_that_cannot_even_be_tokenised_in_time_are_refused_with_how_many_c
 
     async def scene() -> tuple[Any, Any]:
         with pytest.raises(TimeTooShort):
-            await slow.engine.embed(slow.serving, [given.text or "" for given in MANY], time.monotonic() + 1.0)
-        refused = await slow.ask(seconds=1.0)
+            await slow.engine.embed(slow.serving, [given.text or "" for given in MANY], time.monotonic() + 2.0)
+        refused = await slow.ask(seconds=2.0)
         assert isinstance(refused, TimeTooShort)
-        return refused, await slow.ask(MANY[: refused.fitting], seconds=1.0)
+        return refused, await slow.ask(MANY[: refused.fitting], seconds=2.0)
 
     refused, ranked = slow.play(scene)
     assert 10 <= refused.fitting <= 30

@@ -86,9 +86,9 @@ def test_too_little_of_the_pool_is_no_answer(served: ServedParts) -> None:
 
 def test_where_no_shard_answers_in_time_the_time_was_over(served: ServedParts) -> None:
     for replica in served.shards.replicas.values():
-        replica.stalls = 0.3
+        replica.stalls = 10.0
     with pytest.raises(DeadlineExceeded, match="before a shard answered"):
-        served.rank(asked(deadline=time.monotonic() + 0.1))
+        served.rank(asked(deadline=time.monotonic() + 2.0))
 
 
 def test_a_part_that_is_lost_after_the_search_is_missing_too(
@@ -119,11 +119,11 @@ def test_a_part_that_stalls_when_vectors_are_fetched_leaves_time_for_the_others(
 
     async def stalls(self: LocalReplica, method: str, arguments: tuple[Any, ...], left_s: float) -> Reply:
         if self.part == stalled and method == "stored" and arguments[1].with_vectors:
-            await asyncio.sleep(10.0)
+            await asyncio.sleep(30.0)
         return await ask(self, method, arguments, left_s)
 
     monkeypatch.setattr(LocalReplica, "ask", stalls)
-    [found] = served.rank(asked(top_k=30, deadline=time.monotonic() + 1.5))
+    [found] = served.rank(asked(top_k=30, deadline=time.monotonic() + 4.0))
     assert found.degraded == ["shards_missing"]
     assert found.searched == pytest.approx(1 - len(ids_of(served, 0)) / len(POOL))
     assert not set(ids_of(served, 0)) & {place.id for place in found.places}
@@ -133,10 +133,10 @@ def test_a_second_stage_without_time_leaves_time_for_the_texts(
     served: ServedParts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never(*_: object) -> None:
-        await asyncio.sleep(10.0)
+        await asyncio.sleep(30.0)
 
     monkeypatch.setattr(Forwards, "late", never)
-    [found] = served.rank(asked(top_k=30, deadline=time.monotonic() + 1.5))
+    [found] = served.rank(asked(top_k=30, deadline=time.monotonic() + 4.0))
     assert found.degraded == ["late_skipped_deadline"]
     assert len(found.places) == 30
     assert found.searched is None

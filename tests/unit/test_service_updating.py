@@ -165,11 +165,12 @@ def test_an_update_that_was_asked_for_is_waited_for(here: LiveStore, there: Live
     assert (caught.value.wanted, caught.value.served) == (3, 2)
 
 
-def test_the_deadline_ends_the_waiting_for_an_update(here: LiveStore) -> None:
+def test_the_deadline_ends_the_waiting_for_an_update(here: LiveStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(updating, "ARRIVES_WITHIN_SECONDS", 60.0)
     began = time.monotonic()
     with pytest.raises(RevisionNotReached):
         asyncio.run(here.updating.reached(1, began + 0.05))
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 30
 
 
 def test_updates_from_many_threads_of_two_servers_get_a_revision_each(here: LiveStore, there: LiveStore) -> None:
@@ -318,7 +319,12 @@ def test_while_others_write_an_update_waits_only_so_long(here: LiveStore, monkey
     assert here.upsert(Candidate("a", "w1")).revision == 1
 
 
-def test_while_others_write_a_revision_is_waited_for_until_the_deadline(here: LiveStore) -> None:
+def test_while_others_write_a_revision_is_waited_for_until_the_deadline(
+    here: LiveStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(updating, "ARRIVES_WITHIN_SECONDS", 60.0)
+    monkeypatch.setattr(updating, "WRITES_WITHIN_SECONDS", 60.0)
+
     async def waiting() -> float:
         writing = asyncio.create_task(here.updating.upsert([Candidate("a", "w1")]))
         await asyncio.sleep(0.05)  # it waits for the lock
@@ -332,7 +338,7 @@ def test_while_others_write_a_revision_is_waited_for_until_the_deadline(here: Li
 
     with ExitStack() as held:
         held.enter_context(GenerationStore(here.store.root).updates.writing())
-        assert 0.2 <= asyncio.run(waiting()) < 1
+        assert 0.2 <= asyncio.run(waiting()) < 30
 
 
 def test_only_so_many_updates_wait(here: LiveStore, monkeypatch: pytest.MonkeyPatch) -> None:
