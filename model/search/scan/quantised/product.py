@@ -33,7 +33,7 @@ _TIMED_BYTES = 512 * 384  # of the rows, at most
 _ROUNDS = 5
 # Where oneDNN has a kernel for bytes, the product takes 0.3 to 3 times as long as in float32; where it has none,
 # thousands of times.
-_SLOW = 10.0
+_SLOW = 100.0  # far from both: on a very busy machine 10 times was seen
 TIMED_AGAIN_SECONDS = 300.0  # after a product that was found to be slow
 _timed_again_at: dict[int, float] = {}  # by components, on the monotonic clock; infinity: it is fast
 
