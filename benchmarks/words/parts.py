@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from polyrank.model.evaluation.encoding import candidate_embeddings, context_codes
 from polyrank.model.evaluation.lists import gold_rank
 from polyrank.model.evidence.evidence import Evidence
+from polyrank.model.evidence.table import WordTable
 from polyrank.model.evidence.words import normalised
 from polyrank.model.rankers.late import LateRanker
 from polyrank.model.search.additions import Additions
@@ -58,14 +59,15 @@ def _scores(ranker: LateRanker, dialogues: Sequence[Dialogue]) -> Iterator[dict[
             row_of.setdefault(text, len(row_of))
     embeddings, _ = candidate_embeddings(ranker, list(row_of), _silent)
     codes = context_codes(ranker, [dialogue.conversation for dialogue in dialogues], _silent)
-    table, evidences = ranker.word_table(list(row_of)), _evidences(ranker)
+    statistics, evidences = ranker.statistics(row_of), _evidences(ranker)
     for dialogue, vectors in zip(dialogues, codes, strict=True):
         rows = [row_of[text] for text in dialogue.candidates]
         own = embeddings[rows]
         parts = {VECTORS: scores_of(own, vectors)}
         for part, evidence in evidences.items():
-            assert table is not None, "there is evidence"
-            values = evidence.values(dialogue.conversation, table)[rows]
+            assert statistics is not None, "there is evidence"
+            table = WordTable.of(dialogue.candidates, statistics)
+            values = evidence.in_list(dialogue.conversation, table).values(dialogue.conversation, table)
             parts[part] = scores_of(own, vectors, Additions(evidence.late_weight, values))
             if part == WHOLE:
                 parts[WORDS] = values

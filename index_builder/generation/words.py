@@ -69,8 +69,8 @@ def evidence_of(model: Path) -> Evidence | None:
     config = read_object(path) if path.is_file() else {}
     if config.get("evidence") is None:
         return None
-    found = ModelConfig.from_json(config).evidence
-    return None if found is None else Evidence(found)
+    found = ModelConfig.from_json(config)
+    return None if found.evidence is None else Evidence(found.evidence, found.has_network)
 
 
 def open_words(directory: Path, evidence: Evidence, count: int) -> Words:

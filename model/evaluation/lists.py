@@ -1,7 +1,7 @@
 """How well a model finds the gold reply in each example's own list: R@k/C and MRR (Humeau et al. 5)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from polyrank.model.evaluation.encoding import (
     context_encodings,
     require_finite,
 )
+from polyrank.model.evidence.table import WordTable
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.networks import Ranker, Retriever
 from polyrank.model.text.dialogues import Dialogue
@@ -63,13 +64,11 @@ def _late_scores(ranker: Retriever, dialogues: Sequence[Dialogue], report: Repor
             row_of.setdefault(text, len(row_of))
     made, _ = candidate_representations(ranker, list(row_of), report)
     contexts = context_encodings(ranker, [dialogue.conversation for dialogue in dialogues], report)
-    table = ranker.word_table(list(row_of))
-    scores = []
+    statistics, scores = ranker.statistics(row_of), []
     for dialogue, context in zip(dialogues, contexts, strict=True):
-        rows = [row_of[text] for text in dialogue.candidates]
-        additions = ranker.additions(dialogue.conversation, table)
-        own = None if additions is None else replace(additions, values=additions.values[rows])
-        scores.append(ranker.scores(context, made.take(rows), own))
+        table = None if statistics is None else WordTable.of(dialogue.candidates, statistics)
+        additions = ranker.list_additions(dialogue.conversation, table)
+        scores.append(ranker.scores(context, made.take([row_of[text] for text in dialogue.candidates]), additions))
     return scores
 
 

@@ -94,7 +94,7 @@ def rerank(
     reranked = []
     for conversation, best in zip(conversations, found, strict=True):
         rows, rest = np.split(best.rows, [top_n])
-        scores = reranker.score_texts(conversation, [texts[row] for row in rows], statistics)
+        scores = reranker.score_texts(conversation, [texts[row] for row in rows], statistics, found=True)
         require_finite(reranker.name, [scores])
         order = np.argsort(-scores, kind="stable")
         merged = np.concatenate([scores[order], best.scores[top_n:]])

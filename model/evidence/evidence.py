@@ -1,6 +1,8 @@
 """The lexical part of the score: a weighted sum of features over all rows of a table."""
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -8,13 +10,22 @@ from numpy.typing import NDArray
 
 from polyrank.model.config import EvidenceConfig
 from polyrank.model.errors import CheckpointInvalid
-from polyrank.model.evidence.features import FEATURES, ROW_FEATURES, TEXT_FEATURES, WORD_FEATURES, Factors
+from polyrank.model.evidence.features import (
+    FEATURES,
+    ROW_FEATURES,
+    TEXT_FEATURES,
+    TURN_FEATURES,
+    WORD_FEATURES,
+    Factors,
+)
 from polyrank.model.evidence.reading import ReadContext, read
 from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.evidence.table import WordTable
 from polyrank.model.evidence.words import key_of, normalised
 from polyrank.model.search.additions import Additions
 from polyrank.model.text.assembly import Conversation
+
+_CROWDED = 0.2  # by which words of turns lose most of their weight; the best over crowded lists of training dialogues
 
 
 class Term(NamedTuple):
@@ -38,18 +49,26 @@ class Evidence:
     and `value` is the reply's number in `values`. The network's score is the closed form of candidate attention, or for
     a Cross-encoder the score of the pair.
 
+    Words tell less where a list was chosen by them: where its candidates share the words of the conversation more than
+    candidates of the pool do. `turns_share` says how much is left, and `sharing` makes it count.
+
     Attributes:
         late_weight: above 0.
     """
 
-    def __init__(self, config: EvidenceConfig) -> None:
-        """Raise CheckpointInvalid for a feature that this release does not know."""
+    def __init__(self, config: EvidenceConfig, has_network: bool = True) -> None:
+        """Raise CheckpointInvalid for a feature that this release does not know.
+
+        has_network: False for a lexical model. Beside it stands nothing that words could leave the choice to, so their
+            share is always 1.
+        """
         unknown = sorted(set(config.weights) - set(FEATURES))
         if unknown:
             raise CheckpointInvalid(
                 f"polyrank.json: evidence.weights has unknown {', '.join(unknown)}; written by a newer release?"
             )
         self.config = config
+        self._has_network = has_network
         self.late_weight = float(config.late_weight)
         self._weights = {name: float(config.weights[name]) for name in FEATURES if config.weights.get(name)}
 
@@ -71,6 +90,35 @@ class Evidence:
         asked = _asked(read(conversation), statistics, self._weights)
         for table in tables:
             yield asked.sums(table).astype(np.float32)
+
+    def turns_share(self, conversation: Conversation, tables: Sequence[WordTable]) -> float:
+        """Return how much the words of the turns tell in a list of candidates, from above 0 to 1.
+
+        `exp(-max(0, a - e) / 0.2)`. *a* is what the candidates share with the turns on average, without the one that
+        shares the most: the sum of rarity times BM25 weight over the words. *e* is the same for a candidate that was
+        drawn from the pool, if it is of average length. So a list that was drawn has 1, a single candidate too.
+
+        tables: of the candidates, in one table or in several parts, all with the same statistics.
+        """
+        if not self._has_network or sum(map(len, tables)) < 2:
+            return 1.0
+        statistics = tables[0].statistics
+        asked = _asked(read(conversation), statistics, dict.fromkeys(TURN_FEATURES, 1.0))
+        shared = np.concatenate([asked.sums(table) for table in tables])
+        others = float(shared.sum() - shared.max()) / (len(shared) - 1)
+        drawn = float(asked.factors @ statistics.shares_of(asked.keys))
+        return math.exp(-max(0.0, others - drawn) / _CROWDED)
+
+    def sharing(self, turns_share: float) -> "Evidence":
+        """Return evidence by which the words of the turns count as much of their weights."""
+        if turns_share == 1:
+            return self
+        lower = {name: turns_share * self._weights[name] for name in TURN_FEATURES if name in self._weights}
+        return Evidence(replace(self.config, weights={**self.config.weights, **lower}), self._has_network)
+
+    def in_list(self, conversation: Conversation, table: WordTable) -> "Evidence":
+        """Return evidence for the rows of a table that are one list of candidates."""
+        return self.sharing(self.turns_share(conversation, [table]))
 
     def scores(self, late: NDArray[np.float32], values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Put the network's scores (N,) and the lexical parts (N,) together, (N,)."""

@@ -76,6 +76,17 @@ def names(context: ReadContext) -> Factors:
     return {word: 1.0 for word in context.newest if len(word) >= _SHORTEST_NAME and _DIGIT.search(word)}
 
 
+def asked(context: ReadContext) -> Factors:
+    """Take the names of the newest turn, by their share of its letters: a turn that says little else asks for them.
+
+    >>> asked(ReadContext(frozenset(), (), {"order": 0, "a-123": 0, "err-404": 1}, frozenset()))
+    {'a-123': 0.5}
+    """
+    newest = [word for word, age in context.newest.items() if age == 0]
+    letters = sum(map(len, newest))
+    return {word: len(word) / letters for word in names(context) if context.newest[word] == 0}
+
+
 def said(context: ReadContext) -> Factors:
     """Take the turns of the conversation, by the logarithm of their words: whoever says "yes" twice repeats little.
 
@@ -101,7 +112,10 @@ WORD_FEATURES: Mapping[str, Callable[[ReadContext], Factors]] = {
     "before": before,
     "older": older,
     "names": names,
+    "asked": asked,
 }
+TURN_FEATURES = ("last", "before", "older")
+"""The word features that together take each word of the turns once."""
 TEXT_FEATURES: Mapping[str, Callable[[ReadContext], Factors]] = {"said": said}
 ROW_FEATURES: Mapping[str, Callable[[int], float]] = {"length": length}
 FEATURES = (*WORD_FEATURES, *TEXT_FEATURES, *ROW_FEATURES)

@@ -3,13 +3,15 @@
 The loss is the listwise softmax, the negative log likelihood of the right reply (Cao et al. 2007, "Learning to rank:
 from pairwise approach to listwise approach", with one right document a list), plus a little L2. It is convex.
 
-Three things decide what the lists can teach:
+Four things decide what the lists can teach:
 
 * They hold replies of other dialogues, so hardly a wrong one was said before. What that means is learnt by itself, from
   the same lists with an earlier turn of the conversation added, which the others' weights then do not depend on.
 * A model ranks dialogues like those it was trained on better than others. Weights that are right there trust the late
   score too much elsewhere. Over dialogues of a kind that a model had never seen, the late weight was 0.5 to 0.7 of what
   it is otherwise. So the late weight is multiplied by `late_share`, and the words are weighed beside that.
+* Hardly a turn of theirs asks for a code or a number and says little else. So "asked" has a fixed weight: with 4, the
+  reply that has the code is first even if a model finds the rest of its text unrelated.
 * Every file counts the same, however many lists it has. With very few it counts less, because they teach little.
 """
 
@@ -25,9 +27,12 @@ from polyrank.model.evidence.features import FEATURES, TEXT_FEATURES
 _L2 = 1e-3  # on weights times the deviation of their features
 _LEAST_LATE = 1e-3
 _ENOUGH_LISTS = 50  # a file with fewer counts in proportion: as much as others, four lists made the weights theirs
+_ASKED_WEIGHT = 4.0
 _LATE = 0  # its place among the weights; the features follow
-_WORDS = [place for place, name in enumerate(FEATURES, 1) if name not in TEXT_FEATURES]
+_ASKED = 1 + FEATURES.index("asked")
+_WORDS = [place for place, name in enumerate(FEATURES, 1) if name not in (*TEXT_FEATURES, "asked")]
 _SAID = [place for place, name in enumerate(FEATURES, 1) if name in TEXT_FEATURES]
+_EVERY = range(1, 1 + len(FEATURES))
 
 
 class ScoredList(NamedTuple):
@@ -72,7 +77,7 @@ def fit(files: Files, late_share: float) -> EvidenceConfig:
 
     late_share: how much of its weight to leave to the late score, above 0 and at most 1.
     """
-    weights = _fitted(files, late_share, _WORDS + _SAID)
+    weights = _fitted(files, late_share, _EVERY)
     by_name = {name: _rounded(weight) for name, weight in zip(FEATURES, weights[1:], strict=True)}
     return EvidenceConfig(late_weight=_rounded(weights[_LATE]), weights=by_name)
 
@@ -82,10 +87,9 @@ def shares(files: Files, late_share: float) -> dict[str, Figures]:
 
     Weights are fitted on one fold of the dialogues and measured on the other, and the other way round.
     """
-    everything = _WORDS + _SAID
-    kept: dict[str, list[int]] = {"without words": [], "all features": everything}
-    for place in everything:
-        kept[f"without {FEATURES[place - 1]}"] = [other for other in everything if other != place]
+    kept: dict[str, Sequence[int]] = {"without words": [], "all features": _EVERY}
+    for place in _EVERY:
+        kept[f"without {FEATURES[place - 1]}"] = [other for other in _EVERY if other != place]
     return {name: _figures(files, late_share, places) for name, places in kept.items()}
 
 
@@ -119,6 +123,7 @@ def _fitted(files: Files, late_share: float, places: Sequence[int]) -> NDArray[n
     plain, full = _packed(files, repeats=False), _packed(files, repeats=True)
     weights = np.zeros(1 + len(FEATURES))
     weights[_LATE] = 1.0
+    weights[_ASKED] = _ASKED_WEIGHT if _ASKED in places else 0.0
     words = [place for place in places if place in _WORDS]
     weights = _descended(plain, weights, [_LATE, *words])
     if late_share != 1:

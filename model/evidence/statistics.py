@@ -71,6 +71,10 @@ class Statistics:
         odds = (1 + (self.texts - n + 0.5) / (n + 0.5) for n in self._frequencies_of(keys).tolist())
         return np.array([max(0.0, math.log(each) - _COMMON) for each in odds])
 
+    def shares_of(self, keys: NDArray[np.uint64]) -> NDArray[np.float64]:
+        """Return the share of the texts that has each word, (n,)."""
+        return self._frequencies_of(keys) / max(1, self.texts)
+
     def _frequencies_of(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
         if not len(self.keys):
             return np.zeros(len(keys), np.int64)

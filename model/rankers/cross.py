@@ -88,16 +88,19 @@ class CrossRanker(PairForwards):
         return None if self.evidence is None else Statistics.of(pool)
 
     def score_texts(
-        self, conversation: Conversation, texts: Sequence[str], statistics: Statistics | None
+        self, conversation: Conversation, texts: Sequence[str], statistics: Statistics | None, found: bool = False
     ) -> NDArray[np.float32]:
         """Score texts as replies, (N,): by the pairs and, if the model has evidence, by words.
 
-        statistics: of the pool that says how rare a word is; None: the pairs alone count.
+        statistics: of the pool that says how rare a word is; None: the pairs alone count. found: the texts were found
+        in that pool, where words count as in a search; else they are one list (`Evidence.turns_share`).
         """
         scores = self.score_pairs(self.tokenize_pairs(conversation, texts)[0])
         if self.evidence is None or statistics is None:
             return scores
-        return self.evidence.scores(scores, self.evidence.values(conversation, WordTable.of(texts, statistics)))
+        table = WordTable.of(texts, statistics)
+        evidence = self.evidence if found else self.evidence.in_list(conversation, table)
+        return self.evidence.scores(scores, evidence.values(conversation, table))
 
     def save(self, directory: Path) -> None:
         """Write the checkpoint's files to a directory; base weights stay a reference."""

@@ -1,6 +1,6 @@
 """A loaded encoder that keeps both sides apart, such as a Poly-encoder: it turns texts into vectors and rankings."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -104,8 +104,7 @@ class LateRanker(LateForwards):
         """
         require_positive(top_k)
         require_several(candidates)
-        statistics = None if self.evidence is None else Statistics.of(candidates)
-        scores = self.score_texts(Conversation.of(context, persona), candidates, statistics)
+        scores = self.score_texts(Conversation.of(context, persona), candidates, self.statistics(candidates))
         order = np.argsort(-scores, kind="stable")[:top_k]
         return list(zip(order.tolist(), scores[order].tolist(), strict=True))
 
@@ -121,7 +120,7 @@ class LateRanker(LateForwards):
             return np.zeros(0, np.float32)
         made = self.represent_candidates(self.tokenize_candidates(texts)[0])
         table = None if statistics is None else WordTable.of(texts, statistics)
-        return self.scores(self.represent_contexts([ids])[0], made, self.additions(conversation, table))
+        return self.scores(self.represent_contexts([ids])[0], made, self.list_additions(conversation, table))
 
     def scores(
         self, context: ContextEncoding, candidates: Representations, additions: Additions | None
@@ -132,6 +131,10 @@ class LateRanker(LateForwards):
         late = self.late_scores(context, candidates)
         return late if additions is None else additions.to(late)
 
+    def statistics(self, pool: Iterable[str]) -> Statistics | None:
+        """Return how common each word of a pool is; None for a model without evidence."""
+        return None if self.evidence is None else Statistics.of(pool)
+
     def word_table(self, texts: Sequence[str]) -> WordTable | None:
         """Return the words of texts that are a pool by themselves; None for a model without evidence."""
         return None if self.evidence is None else WordTable.of(texts, Statistics.of(texts))
@@ -141,6 +144,12 @@ class LateRanker(LateForwards):
         if self.evidence is None or table is None:
             return None
         return self.evidence.additions(conversation, table)
+
+    def list_additions(self, conversation: Conversation, table: WordTable | None) -> Additions | None:
+        """Do what `additions` does, where the rows are one list of candidates (`Evidence.turns_share`)."""
+        if self.evidence is None or table is None:
+            return None
+        return self.evidence.in_list(conversation, table).additions(conversation, table)
 
     def save(self, directory: Path) -> None:
         """Write the checkpoint's files to a directory; base weights stay a reference."""

@@ -1,6 +1,6 @@
 """A lexical model: it ranks by words alone, for those who have no trained model yet. Imports without torch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -88,7 +88,7 @@ class LexicalRanker:
         self.architecture = config.architecture
         self.fingerprint = fingerprint_of(config)
         self.backend, self.precision = NO_RUNNER
-        self.evidence = Evidence(config.evidence)
+        self.evidence = Evidence(config.evidence, has_network=False)
         self.calibration = config.calibration
 
     def tokenize_context(self, conversation: Conversation) -> tuple[list[int], Truncation]:
@@ -181,6 +181,14 @@ class LexicalRanker:
         """Return what words add to the late scores, 0, of a table's rows."""
         assert table is not None, "word_table always makes one"
         return self.evidence.additions(conversation, table)
+
+    def statistics(self, pool: Iterable[str]) -> Statistics:
+        """Return how common each word of a pool is."""
+        return Statistics.of(pool)
+
+    def list_additions(self, conversation: Conversation, table: WordTable | None) -> Additions:
+        """Do what `additions` does: words count the same in a list."""
+        return self.additions(conversation, table)
 
     def save(self, directory: Path) -> None:
         """Write its checkpoint, the file polyrank.json, to a directory."""

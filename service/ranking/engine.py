@@ -45,7 +45,7 @@ from polyrank.service.ranking.retrieval import Found, PoolSearch, RetrievalBudge
 from polyrank.service.ranking.second_stage import LateScores, SecondStage, deeper
 from polyrank.service.ranking.stages import ANSWER_SECONDS, Threads, Timings, once, side_by_side, until
 from polyrank.service.ranking.values import ExplainRequest, Ranked, RankedCandidate, RankRequest
-from polyrank.service.ranking.words import pool_words, text_values
+from polyrank.service.ranking.words import ListWords, list_words, pool_words
 
 CANDIDATE_THREADS = 4
 # Requests that share a pass over the pool: with more, the first of them would wait too long for the last.
@@ -240,14 +240,18 @@ class Engine:
             return None
         return await self._candidates.run(partial(timings.measure, "retrieve", read), timings)
 
-    async def _read_text_words(
-        self, serving: Served, request: RankRequest, texts: Sequence[str], timings: Timings
-    ) -> NDArray[np.float32] | None:
-        """Read what words say for texts (T,) that were sent, (T,), part by part; None where they do not count."""
+    async def _read_list_words(
+        self, serving: Served, request: RankRequest, texts: Sequence[str], stored: given.Stored, timings: Timings
+    ) -> ListWords | None:
+        """Read what words say for the texts that were sent and, behind them, for what is stored of ids beside them.
+
+        None where words do not count, or ids came alone: they count as in a search, so `stored` knows.
+        """
         words = serving.generation.words
-        if words is None:
+        if words is None or not texts:
             return None
-        return await self._in_steps(text_values(words, request.conversation, texts), "score", timings)
+        there = await self._candidates.run(partial(timings.measure, "fetch", stored.texts), timings)
+        return await self._in_steps(list_words(words, request.conversation, [*texts, *there]), "score", timings)
 
     async def _in_steps(self, steps: Steps[T], stage: Stage, timings: Timings) -> T:
         """Do steps on the threads "candidates", with the work of others between them."""
@@ -290,11 +294,11 @@ class Engine:
         new = [tokens[at] for at in texts.new.tolist()]
         encode_context = partial(self._read_context, serving.ranker, context, request.deadline)
         encode_texts = partial(self._encode_new, serving.ranker, texts, new, request.deadline)
-        read_words = partial(self._read_text_words, serving, request, texts.texts)
-        read_texts = partial(side_by_side, encode_texts, read_words)
-        encoded, (_, values) = await side_by_side(encode_context, read_texts, timings)
         stored = await self._look_up_ids(serving, request, timings)
-        gather = partial(given.gather, serving, request, texts, values, stored, timings)
+        read_words = partial(self._read_list_words, serving, request, texts.texts, stored)
+        read_texts = partial(side_by_side, encode_texts, read_words)
+        encoded, (_, words) = await side_by_side(encode_context, read_texts, timings)
+        gather = partial(given.gather, serving, request, texts, words, stored, timings)
         sent = await self._candidates.run(gather, timings)
         return GatheredRequest(
             encoded, sent, replace(truncation, candidates=cut), encoded.tokens + sum(map(len, tokens))
@@ -367,7 +371,9 @@ class Engine:
         texts, end = [place.text for place in first], request.deadline - ANSWER_SECONDS
         try:
             async with until(end):
-                read = await self._read_pairs(scorer, words, request.conversation, texts, end, timings, within=end)
+                read = await self._read_pairs(
+                    scorer, words, request.conversation, texts, end, timings, ranked.turns_share, within=end
+                )
         except (DeadlineExceeded, TimeTooShort):
             return ranked.without("rerank_skipped_deadline")
         except InferenceFailed:
@@ -392,18 +398,21 @@ class Engine:
         texts: Sequence[str],
         deadline: float,
         timings: Timings,
+        turns_share: float | None = None,
         within: float = math.inf,
     ) -> PairScores:
         """Do what `Forwards.pairs` does; if the cross-encoder has evidence, words count in the scores as well.
 
         words: of the generation, which say how rare a word is; None: it holds none, and the pairs alone count.
+        turns_share: how much of their weights the words of the turns keep; None: the texts are a list that says it.
         """
 
         async def read_pairs(own: Timings) -> PairScores:
             return await self._forwards.pairs(scorer, conversation, texts, deadline, own, within)
 
         async def read_words(own: Timings) -> NDArray[np.float32]:
-            return await self._in_steps(text_values(counted, conversation, texts), "rerank", own)
+            steps = list_words(counted, conversation, texts, turns_share)
+            return (await self._in_steps(steps, "rerank", own)).values
 
         if scorer.evidence is None or words is None:
             return await read_pairs(timings)
@@ -438,20 +447,30 @@ class Engine:
                     ranked = replace(ranked, places=_finite(ranked.places))
                     explained = await self._explaining.explain(serving, request, gathered, ranked, timings)
                     if scorer is not None:
-                        explained = await self._explain_pairs(serving, scorer, request, explained, timings)
+                        share = ranked.turns_share
+                        explained = await self._explain_pairs(serving, scorer, request, explained, share, timings)
                 finally:
                     self._explains.release()
         return replace(explained, seconds=timings.seconds)
 
     async def _explain_pairs(
-        self, serving: Served, scorer: PairScorer, request: ExplainRequest, explained: Explained, timings: Timings
+        self,
+        serving: Served,
+        scorer: PairScorer,
+        request: ExplainRequest,
+        explained: Explained,
+        turns_share: float,
+        timings: Timings,
     ) -> Explained:
         """Add what the cross-encoder says, and what it would say without parts of the context."""
         conversation, deadline = request.ranking.conversation, request.ranking.deadline
         texts = [each.place.text for each in explained.candidates]
         words = serving.generation.words
-        read = await self._read_pairs(scorer, words, conversation, texts, deadline, timings)
-        return await self._explaining.explain_pairs(words, scorer, request, explained, read.scores, timings)
+        read = await self._read_pairs(scorer, words, conversation, texts, deadline, timings, turns_share)
+        counted = None
+        if words is not None and scorer.evidence is not None:
+            counted = replace(words, evidence=scorer.evidence.sharing(turns_share))
+        return await self._explaining.explain_pairs(counted, scorer, request, explained, read.scores, timings)
 
     async def classify(self, conversation: Conversation, texts: Sequence[str], deadline: float) -> Classes:
         """Tell the classes of texts, each beside the conversation or as its last turn; errors as `rank`."""

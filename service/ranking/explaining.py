@@ -134,6 +134,8 @@ class Explaining:
         else:
             raise InvalidInput(f"the scores of {in_words(ranker.architecture)} cannot be explained")
         words = serving.generation.words
+        if words is not None:
+            words = replace(words, evidence=words.evidence.sharing(ranked.turns_share))
         tell = partial(_terms, words, request, [place.text for place in places])
         terms = await self._candidates.run(partial(timings.measure, "score", tell), timings)
         candidates = [
@@ -240,9 +242,8 @@ class Explaining:
             explainer.scores, occluded, lengths, request.ranking.deadline, timings, "rerank"
         )
         found = np.array(rows).reshape(len(texts), 1 + len(parts), 2)
-        counted = None if words is None or scorer.evidence is None else replace(words, evidence=scorer.evidence)
-        weight = 1.0 if counted is None else counted.evidence.late_weight
-        tell = partial(_terms, counted, request, texts)
+        weight = 1.0 if words is None else words.evidence.late_weight
+        tell = partial(_terms, words, request, texts)
         terms = await self._candidates.run(partial(timings.measure, "rerank", tell), timings)
         read = [
             ExplainedPair(

@@ -20,7 +20,7 @@ from polyrank.service.live.serving import Serving
 from polyrank.service.ranking.parts import Known, Served
 from polyrank.service.ranking.stages import Timings
 from polyrank.service.ranking.values import Given, Ranked, RankedCandidate, RankRequest
-from polyrank.service.ranking.words import PoolWords
+from polyrank.service.ranking.words import ListWords, PoolWords
 
 
 class TextVectors:
@@ -118,6 +118,10 @@ class Stored:
     available: bool = True
     lost: frozenset[int] = frozenset()
 
+    def texts(self) -> list[str]:
+        """Fetch the texts of the candidates that are there."""
+        return [candidate.text for candidate in self.fetch(self.rows[self.rows >= 0])]
+
 
 def ids_of(request: RankRequest) -> list[str]:
     """Return the ids of the candidates that came without texts."""
@@ -160,6 +164,7 @@ class Sent:
         made: what the model makes of all, in their order; without rows for a second stage if some are not to be had.
         longest: a length that no stored vector exceeds; None: it is not known.
         additions: what words add; None: nothing.
+        turns_share: how much of their weights the words of the turns kept.
         missing: ids that the generation does not hold.
         stored: what is stored of those that came by their ids alone.
     """
@@ -169,6 +174,7 @@ class Sent:
     made: Representations
     longest: float | None
     additions: Additions | None
+    turns_share: float
     missing: list[str]
     cache_available: bool
     stored: Stored
@@ -182,13 +188,14 @@ def gather(
     serving: Served,
     request: RankRequest,
     sent_texts: TextVectors,
-    words: NDArray[np.float32] | None,
+    words: ListWords | None,
     stored: Stored,
     timings: Timings,
 ) -> Sent:
     """Gather the candidates that were sent; every text's vector is known.
 
-    `words` are what they say for the texts (T,); None: they do not count.
+    `words` are what they say for the texts (T,), and behind them for what is stored; None: they do not count, or ids
+    came alone.
 
     Raises:
         UnknownCandidates: only ids were sent, and the generation holds none of them.
@@ -212,6 +219,7 @@ def gather(
         made,
         max(stored.longest, longest_row(sent_texts.vectors)) if by_id else None,
         _additions(serving, words, stored.words, is_text),
+        1.0 if words is None else words.turns_share,
         missing,
         stored.available and sent_texts.cache_available,
         stored,
@@ -234,7 +242,13 @@ def rank(
     with timings.timed("fetch"):
         lexical = None if sent.additions is None else sent.additions.values[best.rows].tolist()
         places = _places([sent.known[at] for at in best.rows.tolist()], sent, best, lexical)
-    ranked = Ranked(places=places, exact=True, scored=len(sent.known), missing_ids=sent.missing)
+    ranked = Ranked(
+        places=places,
+        exact=True,
+        scored=len(sent.known),
+        missing_ids=sent.missing,
+        turns_share=sent.turns_share,
+    )
     return ranked if sent.cache_available else ranked.without("cache_unavailable")
 
 
@@ -246,17 +260,18 @@ def best_of(scores: NDArray[np.float32], depth: int) -> TopK:
 
 def _additions(
     serving: Served,
-    of_texts: NDArray[np.float32] | None,
+    of_list: ListWords | None,
     of_ids: NDArray[np.float32] | None,
     is_text: NDArray[np.bool_],
 ) -> Additions | None:
-    """Put the values of texts, and of the other candidates, in the order of the candidates."""
-    if of_texts is None or serving.generation.words is None:
+    """Put the values in the order of the candidates; ids that came alone count as they do in a search."""
+    if serving.generation.words is None or (of_list is None and of_ids is None):
         return None
     values = np.empty(len(is_text), np.float32)
-    values[is_text] = of_texts
-    if of_ids is not None:
-        values[~is_text] = of_ids
+    if of_list is None:
+        values[:] = of_ids
+    else:
+        values[is_text], values[~is_text] = np.split(of_list.values, [is_text.sum()])
     return Additions(serving.generation.words.evidence.late_weight, values)
 
 

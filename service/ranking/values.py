@@ -131,6 +131,7 @@ class Ranked:
         plan: how candidates were retrieved; None: they were sent.
         tokens: of the context and the texts sent.
         seconds: by stage.
+        turns_share: how much of their weights the words of the turns kept; 1: the candidates are of the pool.
         searched: the share of the pool whose shards answered; None: the pool is not cut into parts, or all did.
     """
 
@@ -143,6 +144,7 @@ class Ranked:
     plan: Plan | None = None
     tokens: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+    turns_share: float = 1.0
     searched: float | None = None
 
     @property

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,11 +54,27 @@ def pool_words(serving: Searchable, conversation: Conversation) -> PoolWords | N
     return None if words is None or values is None else PoolWords(words.evidence.late_weight, values)
 
 
-def text_values(words: Words, conversation: Conversation, texts: Sequence[str]) -> Steps[NDArray[np.float32]]:
-    """Read what words say for texts (T,) that were sent, (T,), in steps."""
+class ListWords(NamedTuple):
+    """What words say for the candidates of a list, and how much of their weights the words of turns kept."""
+
+    values: NDArray[np.float32]
+    turns_share: float
+
+
+def list_words(
+    words: Words, conversation: Conversation, texts: Sequence[str], turns_share: float | None = None
+) -> Steps[ListWords]:
+    """Read what words say for texts (T,), in steps.
+
+    turns_share: how much of their weights the words of the turns keep; None: the texts are a list that says it.
+    """
+    tables = []
+    for part in in_parts(texts):
+        tables.append(words.table_of(part))
+        yield
+    share = words.evidence.turns_share(conversation, tables) if turns_share is None else turns_share
     values = [np.empty(0, np.float32)]
-    tables = map(words.table_of, in_parts(texts))
-    for found in words.evidence.values_of(conversation, words.table.statistics, tables):
+    for found in words.evidence.sharing(share).values_of(conversation, words.table.statistics, tables):
         values.append(found)
         yield
-    return np.concatenate(values)
+    return ListWords(np.concatenate(values), share)

@@ -214,10 +214,27 @@ class WordPool:
                 terms.append((weight if age < 2 else weight * 0.95 ** (age - 2)) * share)
             if word in ages and len(word) >= 3 and any(letter.isdecimal() for letter in word):
                 terms.append(weights.get("names", 0.0) * share)
+                if ages[word] == 0:
+                    letters = sum(len(each) for each, age in ages.items() if age == 0)
+                    terms.append(weights.get("asked", 0.0) * len(word) / letters * share)
         terms.append(weights.get("length", 0.0) * math.log(1 + len(has)))
         if any(_are_same(turn, candidate) for turn, _ in said.turns):
             terms.append(weights.get("said", 0.0) * math.log(1 + len(has)))
         return terms
+
+
+    def turns_share(self, said: Said, candidates: Sequence[str]) -> float:
+        """exp(-max(0, a - e) / 0.2), by what candidates share with the turns: a of those sent but the one that shares
+        the most, e of one that is drawn and has the average length."""
+        if len(candidates) < 2:
+            return 1.0
+        turns = {"last": 1.0, "before": 1.0, "older": 1.0}
+        shared = sorted(sum(self.terms(said, each, turns)) for each in candidates)[:-1]
+        drawn = 0.0
+        for word, age in _own_words_and_ages(said)[1].items():
+            weight = 1.0 if age < 2 else 0.95 ** (age - 2)
+            drawn += weight * self.rarity(word) * self._having.get(word, 0) / self._count
+        return math.exp(-max(0.0, sum(shared) / len(shared) - drawn) / 0.2)
 
 
 def _own_words_and_ages(said: Said) -> tuple[set[str], dict[str, int]]:

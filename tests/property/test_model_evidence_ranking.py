@@ -54,14 +54,22 @@ def silent(_stage: str, _done: int, _total: int) -> None:
     pass
 
 
-def brute_force(ranker: LateRanker, context: Conversation, texts: list[str], pool: list[str]) -> NDArray[np.float32]:
+def lexical(context: Conversation, texts: list[str], pool: list[str], are_list: bool) -> NDArray[np.float32]:
+    evidence, table = Evidence(EVIDENCE), WordTable.of(texts, Statistics.of(pool))
+    values = (evidence.in_list(context, table) if are_list else evidence).values(context, table)
+    assert values.any()
+    return values
+
+
+def brute_force(
+    ranker: LateRanker, context: Conversation, texts: list[str], pool: list[str], are_list: bool = False
+) -> NDArray[np.float32]:
     embeddings = ranker.encode_candidates(ranker.tokenize_candidates(texts)[0])
     [codes] = ranker.encode_contexts([ranker.tokenize_context(context)[0]])
     s = embeddings.astype(np.float64) @ codes.astype(np.float64).T
     powers = np.exp(s - s.max(axis=1, keepdims=True))
     late = (powers * s).sum(axis=1) / powers.sum(axis=1)
-    values = Evidence(EVIDENCE).values(context, WordTable.of(texts, Statistics.of(pool)))
-    assert values.any()
+    values = lexical(context, texts, pool, are_list)
     return (EVIDENCE.late_weight * late + values.astype(np.float64)).astype(np.float32)
 
 
@@ -82,7 +90,7 @@ def test_lists_take_all_their_candidates_for_the_pool(rankers: dict[str, LateRan
     ranked = rank_lists(rankers["with"], dialogues, silent)
     pool = list(dict.fromkeys(text for own in lists for text in own))
     for context, own, scores in zip(CONTEXTS, lists, ranked.scores, strict=True):
-        np.testing.assert_allclose(scores, brute_force(rankers["with"], context, own, pool), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(scores, brute_force(rankers["with"], context, own, pool, are_list=True), rtol=1e-5, atol=1e-5)
 
 
 def test_a_pool_is_searched_by_the_same_score(rankers: dict[str, LateRanker]) -> None:
@@ -127,10 +135,11 @@ def crosses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CrossRanker]:
     }
 
 
-def by_hand(ranker: CrossRanker, context: Conversation, texts: list[str], pool: list[str]) -> NDArray[np.float32]:
+def by_hand(
+    ranker: CrossRanker, context: Conversation, texts: list[str], pool: list[str], are_list: bool = True
+) -> NDArray[np.float32]:
     pairs = ranker.score_pairs(ranker.tokenize_pairs(context, texts)[0])
-    values = Evidence(EVIDENCE).values(context, WordTable.of(texts, Statistics.of(pool)))
-    assert values.any()
+    values = lexical(context, texts, pool, are_list)
     return np.array(
         [EVIDENCE.late_weight * float(pair) + float(value) for pair, value in zip(pairs, values, strict=True)],
         np.float32,
@@ -162,7 +171,7 @@ def test_what_is_reranked_counts_words_as_the_pool_has_them_where_the_first_stag
     counted = rerank(crosses["with"], CONTEXTS[:5], POOL, found, 7, silent, counts_words=True)
     for context, before, after in zip(CONTEXTS, found, counted, strict=False):
         first = before.rows[:7]
-        scores = by_hand(crosses["with"], context, [POOL[row] for row in first], POOL)
+        scores = by_hand(crosses["with"], context, [POOL[row] for row in first], POOL, are_list=False)
         order = np.argsort(-scores, kind="stable")
         assert after.rows.tolist() == [*first[order], *before.rows[7:]]
         assert after.scores[:7].tolist() == scores[order].tolist()

@@ -15,7 +15,7 @@ from updated import LiveStore
 from polyrank.index_builder.build.compaction import compact
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.config import EvidenceConfig
-from polyrank.model.evidence.features import FEATURES
+from polyrank.model.evidence.features import FEATURES, TURN_FEATURES
 from polyrank.model.search import scan
 from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.service.live.serving import Serving
@@ -153,13 +153,17 @@ class Life:
             assert_best(ranked, expected, top_k)
             self.check_sent(request, ranked)
 
-    def expected(self, conversation: Conversation, kept: Sequence[Candidate]) -> "list[Expected]":
+    def expected(
+        self, conversation: Conversation, kept: Sequence[Candidate], are_list: bool = False
+    ) -> "list[Expected]":
         """Every candidate's score by vectors and words, in the order of the rows."""
         ranker = WordRanker()
         [codes] = ranker.encode_contexts([ranker.tokenize_context(conversation)[0]])
         owns = oracle.is_own([turn.role for turn in conversation.turns])
         turns = [(turn.text, is_own) for turn, is_own in zip(conversation.turns, owns, strict=True)]
         said, evidence = oracle.Said(turns, conversation.persona), self.book.evidence
+        share = self.book.statistics.turns_share(said, [each.text for each in kept]) if are_list else 1.0
+        weights = {name: share * w if name in TURN_FEATURES else w for name, w in evidence.weights.items()}
         late: dict[bytes, float] = {}
         scores: dict[str, Expected] = {}
         found = []
@@ -168,23 +172,34 @@ class Life:
                 [vector] = ranker.encode_candidates(ranker.tokenize_candidates([each.text])[0]).astype(np.float16)
                 if (key := vector.tobytes()) not in late:
                     late[key] = oracle.candidate_attention(codes.astype(np.float64).tolist(), vector.tolist())
-                terms = self.book.statistics.terms(said, each.text, evidence.weights)
+                terms = self.book.statistics.terms(said, each.text, weights)
                 terms.append(evidence.late_weight * late[key])
                 scores[each.text] = Expected(each, sum(terms), ROUNDING * (1 + sum(map(abs, terms))))
             found.append(Expected(each, scores[each.text].score, scores[each.text].tolerance))
         return found
 
     def check_sent(self, request: RankRequest, ranked: Ranked) -> None:
-        """Sent along, by their ids or as texts, candidates have the same scores to the bit."""
-        sent = tuple(
-            Given(place.id, None) if at % 2 else Given(f"text of {place.id}", place.text)
-            for at, place in enumerate(ranked.places)
-        )
-        if not sent:
+        """Sent along by their ids, candidates have the same scores to the bit; with texts among them they are a list."""
+        if not ranked.places:
             return
-        again = rank(self.serving, asked(conversation=request.conversation, top_k=len(sent), candidates=sent))
+        held = [self.book.held[str(place.id)] for place in ranked.places]
+        ids = [Given(each.id, None) for each in held]
+        mixed = [
+            given if at % 2 else Given(f"text of {given.id}", each.text)
+            for at, (given, each) in enumerate(zip(ids, held, strict=True))
+        ]
+        again, listed = (
+            rank(self.serving, asked(conversation=request.conversation, top_k=len(sent), candidates=tuple(sent)))
+            for sent in (ids, mixed)
+        )
         by_index = sorted(again.places, key=lambda place: place.index or 0)
         assert [numbers(place) for place in by_index] == [numbers(place) for place in ranked.places]
+        for place, right in zip(
+            sorted(listed.places, key=lambda place: place.index or 0),
+            self.expected(request.conversation, held, are_list=True),
+            strict=True,
+        ):
+            assert abs(place.score - right.score) <= right.tolerance, (place, right)
 
 
 FILTERS: list[tuple[Any, Any]] = [

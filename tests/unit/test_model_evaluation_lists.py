@@ -1,6 +1,6 @@
 """Ranks against counts made by hand, with fake models whose scores are written in the texts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,10 +44,10 @@ class Late:
     def scores(self, context: ContextEncoding, candidates: Representations, additions: None) -> NDArray[np.float32]:
         return scores_of(candidates.first, context.codes, additions)
 
-    def word_table(self, texts: Sequence[str]) -> None:
+    def statistics(self, pool: Iterable[str]) -> None:
         """It has no evidence."""
 
-    def additions(self, conversation: Conversation, table: None) -> None:
+    def list_additions(self, conversation: Conversation, table: None) -> None:
         """It has no evidence."""
 
 

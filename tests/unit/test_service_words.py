@@ -42,7 +42,7 @@ from polyrank.service.ranking.engine import Engine, EngineSettings
 from polyrank.service.ranking.forwards import PairScores
 from polyrank.service.ranking.stages import Timings
 from polyrank.service.ranking.values import Given, Ranked
-from polyrank.service.ranking.words import PoolWords, pool_words, text_values
+from polyrank.service.ranking.words import ListWords, PoolWords, list_words, pool_words
 
 TEXT = "w1 w2 w3 ord-7 ord-9"
 
@@ -66,14 +66,28 @@ def test_a_candidate_scores_alike_by_a_scan_by_its_id_and_as_a_text(serving: Ser
     scanned = rank(serving, asked(TEXT, top_k=2000, exact=True))
     scores = [(place.text, place.score, place.lexical) for place in scanned.places]
     assert {"same", "other"} <= {place.id for place in scanned.places}
-    for given in ([Given(place.id, None) for place in scanned.places], [Given(None, text) for text, _, _ in scores]):
-        ranked = rank(serving, asked(TEXT, top_k=2000, candidates=tuple(given)))
+    ids, texts = [Given(place.id, None) for place in scanned.places], [Given(None, text) for text, _, _ in scores]
+    mixed = [given if at % 3 else Given(f"t{at}", texts[at].text) for at, given in enumerate(ids)]
+    for sent in (ids, texts, mixed):  # the whole pool is a list that shares no more than the pool does
+        ranked = rank(serving, asked(TEXT, top_k=2000, candidates=tuple(sent)))
+        assert ranked.turns_share == 1
         assert sorted((place.text, place.score, place.lexical) for place in ranked.places) == sorted(scores)
-    mixed = tuple(
-        Given(place.id, None) if at % 3 else Given(f"t{at}", place.text) for at, place in enumerate(scanned.places)
+
+
+def test_words_of_turns_count_less_in_a_list_that_was_chosen_by_them(serving: Serving) -> None:
+    alike = [Given(None, text) for text in ("ord-7 is first", "ord-9 is second", "ord-7 is third")]
+    [of_pool], *lists = (
+        rank(serving, asked(TEXT, candidates=tuple(sent))).places
+        for sent in ([Given("same", None)], [*alike, Given("same", None)], [*alike, Given("x", TEXT)])
     )
-    ranked = rank(serving, asked(TEXT, top_k=2000, candidates=mixed))
-    assert sorted((place.text, place.score, place.lexical) for place in ranked.places) == sorted(scores)
+    with_id, with_text = ({place.text: place for place in places} for places in lists)
+    assert {text: place.score for text, place in with_id.items()} == {t: p.score for t, p in with_text.items()}
+    assert with_id[TEXT].late == pytest.approx(of_pool.late, abs=1e-4)
+    assert of_pool.lexical is not None
+    assert with_id[TEXT].lexical is not None
+    assert with_id[TEXT].lexical < of_pool.lexical
+    drawn = rank(serving, asked(TEXT, candidates=(Given(None, "w77"), Given(None, "w78"), Given("x", TEXT))))
+    assert {place.text: place.lexical for place in drawn.places}[TEXT] == of_pool.lexical
 
 
 def test_the_score_is_the_sum_of_its_parts(serving: Serving) -> None:
@@ -206,11 +220,11 @@ def test_requests_whose_texts_take_long_do_not_hold_the_room_of_others(
 ) -> None:
     begun, is_over = threading.Semaphore(0), threading.Event()
 
-    def endless(words: Words, conversation: Conversation, texts: Sequence[str]) -> Steps[NDArray[np.float32]]:
+    def endless(words: Words, conversation: Conversation, texts: Sequence[str]) -> Steps[ListWords]:
         begun.release()
         while not is_over.is_set():
             yield
-        return (yield from text_values(words, conversation, texts))
+        return (yield from list_words(words, conversation, texts))
 
     async def together() -> list[Ranked]:
         shared = Engine(EngineSettings(), Metrics())
@@ -229,7 +243,7 @@ def test_requests_whose_texts_take_long_do_not_hold_the_room_of_others(
             is_over.set()
             shared.close()
 
-    monkeypatch.setattr(engine, "text_values", endless)
+    monkeypatch.setattr(engine, "list_words", endless)
     quick, *others = asyncio.run(together())
     assert len(quick.places) == 10
     assert {len(ranked.places) for ranked in others} == {2}
