@@ -29,6 +29,7 @@ _BOMS = [  # that of UTF-16 begins that of UTF-32
     (codecs.BOM_UTF16_BE, "UTF-16"),
 ]
 _SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "vertical bar"}
+_NOTHING = "\x1f"  # where there is one column; a comma in a text does not separate then
 _SAID = re.compile(r"sep=([^\w\"\r\n])\r?\n?", re.IGNORECASE)
 _TRUE_FALSE = {"true": True, "false": False}
 # As JSON writes numbers, without an exponent. Not +49, 007, 1e5 or 1,5: whoever writes these may mean no number.
@@ -140,13 +141,14 @@ def _first_line(lines: Iterator[str]) -> tuple[int, str, str | None]:
 
 
 def _separator(line: str) -> str:
-    """Return the separator that gives a header the column `text`; else the one that gives the most columns."""
+    """Return the separator that gives a header the column `text`; else the one that gives the most columns, if any."""
 
     def fits(separator: str) -> tuple[bool, int]:
         cells = next(csv.reader([line], delimiter=separator), [])
         return "text" in column_names(cells), len(cells)
 
-    return max(_SEPARATORS, key=fits) if len(line) <= csv.field_size_limit() else ","
+    best = max(_SEPARATORS, key=fits) if len(line) <= csv.field_size_limit() else ","
+    return best if best in line else _NOTHING
 
 
 def _header(path: Path, cells: list[str], separator: str, encoding: str) -> list[str]:
@@ -154,7 +156,8 @@ def _header(path: Path, cells: list[str], separator: str, encoding: str) -> list
         raise PoolInvalid(path, f"the header is not valid {encoding}; {_HINT}")
     names = column_names(cells)
     if "text" not in names:
-        read = f"read as {encoding} with {_SEPARATORS.get(separator, repr(separator))} between columns"
+        between = {**_SEPARATORS, _NOTHING: "nothing"}.get(separator, repr(separator))
+        read = f"read as {encoding} with {between} between columns"
         found = f"the first line, {read}, names {shown_names(names)}"
         advice = f"begin the file with a line such as id,text, or {_HINT}"
         raise PoolInvalid(path, f"there is no column 'text': {found}; {advice}")

@@ -90,6 +90,11 @@ def test_a_header_is_known_without_case_and_spaces(tmp_path: Path, header: str) 
     assert read(tmp_path, content) == [Candidate("a", "hello")]
 
 
+def test_nothing_separates_one_column(tmp_path: Path) -> None:
+    rows = read(tmp_path, b'Text\nHello, you; there\n"quoted, ""too"""\n')
+    assert [row.text for row in rows if isinstance(row, Candidate)] == ["Hello, you; there", 'quoted, "too"']
+
+
 def test_other_columns_keep_their_case_and_those_beside_a_known_one_too(tmp_path: Path) -> None:
     content = b"id,ID, Price (EUR) ,text,,Text\na,7,5,hello,,second\nb,8,6,x,y,z\n"
     (tmp_path / "pool.csv").write_bytes(content)
@@ -121,7 +126,7 @@ def test_other_columns_keep_their_case_and_those_beside_a_known_one_too(tmp_path
         (b'"text\n', "the header is not valid CSV"),
         (b"x" * 200_000, "the header is not valid CSV: field larger"),
         (b",".join(b"%d" % n for n in range(100_000)), "names '0', '1', '2', '3', '4', '5', '6', '7', …; begin"),
-        (b"--" * 100, "names '------------------------------'; begin"),
+        (b"--" * 100, "with nothing between columns, names '------------------------------'; begin"),
     ],
 )
 def test_a_file_without_a_usable_header_is_refused_with_what_was_found(
