@@ -35,8 +35,8 @@ def column_names(names: Sequence[str]) -> list[str]:
     Where a column has the known name itself, others that differ in case keep theirs.
     """
     stripped = [name.strip() for name in names]
-    known = [name.casefold() for name in stripped]
-    return [low if low in KNOWN and low not in stripped else name for name, low in zip(stripped, known, strict=True)]
+    missing = set(KNOWN).difference(stripped)
+    return [low if (low := name.casefold()) in missing else name for name in stripped]
 
 
 def shown_names(names: Sequence[str]) -> str:
@@ -93,11 +93,11 @@ def _object(nested: object) -> dict[str, Any]:
 
 def _checked_metadata(others: dict[str, Any], nested: dict[str, Any], fields: Fields) -> dict[str, Any]:
     """Join the fields beside `metadata` with those in it, which count where both have one."""
-    for name in [name for name in others if not name or name.startswith("$")]:
-        del others[name]
-        fields.leave_out(name, _OPERATOR if name else _NAMELESS)
-    for name in others.keys() & nested.keys():
-        if others[name] != nested[name]:
+    for name in list(others):
+        if not name or name.startswith("$"):
+            del others[name]
+            fields.leave_out(name, _OPERATOR if name else _NAMELESS)
+        elif name in nested and others[name] != nested[name]:
             fields.leave_out(name, _ELSEWHERE)
     try:
         return kept_metadata({**others, **nested})

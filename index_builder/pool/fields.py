@@ -28,8 +28,10 @@ class Fields:
     def count(self, metadata: Mapping[str, Any]) -> None:
         """Take in the metadata of a row."""
         for name, value in metadata.items():
-            if name in self._kinds or len(self._kinds) < _MOST_COUNTED:
-                self._kinds.setdefault(name, Counter())[_KINDS[type(value)]] += 1
+            if name in self._kinds:
+                self._kinds[name][_KINDS[type(value)]] += 1
+            elif len(self._kinds) < _MOST_COUNTED:
+                self._kinds[name] = Counter([_KINDS[type(value)]])
             else:
                 self._uncounted = True
 

@@ -39,6 +39,8 @@ def kept_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
 
 def _kept(value: Any) -> Any:
     match value:
+        case str():
+            return value
         case dict():
             return {key: _kept(inner) for key, inner in value.items() if inner is not None}
         case list():

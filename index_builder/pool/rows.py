@@ -5,7 +5,7 @@ Files are streamed: memory holds a row (of Parquet a small batch) and a compress
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -57,27 +57,26 @@ class Pool(Iterable[Candidate | Rejected]):
     def __iter__(self) -> Iterator[Candidate | Rejected]:
         return self._rows
 
-    def begin(self) -> bool:
-        """Read the first rows now, which are kept; returns whether there is one."""
-        first = list(islice(self._rows, _FIRST_ROWS))
-        self._rows = chain(first, self._rows)
-        return bool(first)
+    def has_rows(self) -> bool:
+        """Look at the first rows, which are read again later; raises PoolInvalid where a file is none."""
+        return bool(list(islice(self._raw(frozenset(), Fields()), _FIRST_ROWS)))
 
     def _read(self) -> Iterator[Candidate | Rejected]:
         typed = column_kinds([path for path, suffix in self._files if suffix == _CSV], self._encoding)
-        for path, suffix in self._files:
-            for line, row in self._raw(path, suffix, typed):
-                try:
-                    yield self._candidate(row)
-                except RowError as error:
-                    yield Rejected(str(path), line, str(error)[:_REASON_CHARACTERS])
+        for path, line, row in self._raw(typed, self.fields):
+            try:
+                yield self._candidate(row)
+            except RowError as error:
+                yield Rejected(str(path), line, str(error)[:_REASON_CHARACTERS])
 
-    def _raw(self, path: Path, suffix: str, typed: frozenset[str]) -> Iterator[tuple[int, object]]:
-        if suffix == _CSV:
-            return csv_rows(path, self._encoding, typed)
-        if suffix == _PARQUET:
-            return parquet_rows(path, self.fields)
-        return json_rows(path)
+    def _raw(self, typed: frozenset[str], fields: Fields) -> Iterator[tuple[Path, int, object]]:
+        for path, suffix in self._files:
+            if suffix == _CSV:
+                rows = csv_rows(path, self._encoding, typed)
+            else:
+                rows = parquet_rows(path, fields) if suffix == _PARQUET else json_rows(path)
+            for line, row in rows:
+                yield path, line, row
 
     def _candidate(self, row: object) -> Candidate:
         """Check a row, remember its id and count its fields."""
@@ -107,14 +106,14 @@ def read_pool(paths: Sequence[Path | str], scratch: Path | None = None, encoding
 
 
 def begin_pool(paths: Sequence[Path | str], scratch: Path | None = None, encoding: str | None = None) -> Pool:
-    """Stream rows as `read_pool`, but read the first ones now, so that a file that is none is refused at once.
+    """Stream rows as `read_pool`, but look at the first ones now, so that a file that is none is refused at once.
 
     Raises:
         PoolInvalid: as `read_pool`.
         PoolEmpty: there is no row.
     """
     pool = read_pool(paths, scratch, encoding)
-    if not pool.begin():
+    if not pool.has_rows():
         raise PoolEmpty(f"{', '.join(map(str, paths))}: the pool holds no candidate")
     return pool
 

@@ -12,6 +12,7 @@ import codecs
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -161,8 +162,8 @@ def _header(path: Path, cells: list[str], separator: str, encoding: str) -> list
         found = f"the first line, {read}, names {shown_names(names)}"
         advice = f"begin the file with a line such as id,text, or {_HINT}"
         raise PoolInvalid(path, f"there is no column 'text': {found}; {advice}")
-    if twice := next((name for at, name in enumerate(names) if name and name in names[:at]), None):
-        raise PoolInvalid(path, f"the header names the column {shown_names([twice])} twice")
+    if twice := [name for name, times in Counter(names).items() if name and times > 1]:
+        raise PoolInvalid(path, f"the header names twice: {shown_names(twice)}")
     return names
 
 
