@@ -25,7 +25,7 @@ from polyrank.index_builder.errors import FingerprintMismatch, GenerationNotFoun
 from polyrank.index_builder.generation.generation import MODEL_DIRECTORY
 from polyrank.index_builder.generation.manifest import ModelReference
 from polyrank.index_builder.layout import is_in_parts
-from polyrank.index_builder.pool.rows import read_pool
+from polyrank.index_builder.pool.rows import Pool, read_pool
 from polyrank.index_builder.scale.compacting import compact_parts
 from polyrank.index_builder.scale.cutting import SetResult, build_parts
 from polyrank.index_builder.scale.sets import SetStore
@@ -105,7 +105,7 @@ def _run(root: Path, reporter: _Reporter, jobs: JobStore) -> int:
     try:
         _handle_signals(reporter.cancel)
         threading.Thread(target=_watch_for_withdrawal, args=watched, name="withdrawal", daemon=True).start()
-        generation = _generation(reporter.record.request, root, reporter)
+        generation, notes = _generation(reporter.record.request, root, reporter)
     except _Cancelled:
         final = reporter.record.finish(CANCELLED)
     except RankingError as error:
@@ -116,7 +116,7 @@ def _run(root: Path, reporter: _Reporter, jobs: JobStore) -> int:
             jobs.update(failed, within_seconds=_END_WITHIN_SECONDS)
         raise
     else:
-        final = reporter.record.finish(SUCCEEDED, generation=generation)
+        final = reporter.record.evolve(notes=notes).finish(SUCCEEDED, generation=generation)
     finally:
         ended.set()
         _handle_signals(signal.SIG_IGN)  # how the job ended is recorded, even if it is cancelled now
@@ -136,26 +136,27 @@ def _handle_signals(handler: Callable[[int, FrameType | None], None] | signal.Ha
         signal.signal(number, handler)
 
 
-def _generation(request: JobRequest, root: Path, progress: OnProgress) -> str:
-    """Build what the job asks for, and say what is to be known about it; returns the id of the generation or set."""
+def _generation(request: JobRequest, root: Path, progress: OnProgress) -> tuple[str, list[str]]:
+    """Build what the job asks for; returns the id of the generation or set, and what is to be known about it."""
     redis_url = os.environ.get("POLYRANK_REDIS_URL") or None
     result: BuildResult | SetResult
+    pool = read_pool(request.pool, root, request.encoding)
     if request.compacts and is_in_parts(root):
         result = compact_parts(root, progress=progress)
     elif request.compacts:
         result = compact(root, redis_url=redis_url, progress=progress)
     elif is_in_parts(root):
-        result = _built_in_parts(request, root, progress)
+        result = _built_in_parts(request, pool, root, progress)
     else:
-        result = _built(request, root, redis_url, progress)
-    if result.notes:
-        with suppress(BrokenPipeError):  # the server that would log it may be gone
-            sys.stderr.writelines(f"{note}\n" for note in result.notes)
-    return result.generation if isinstance(result, BuildResult) else result.made.id
+        result = _built(request, pool, root, redis_url, progress)
+    notes = [*([] if request.compacts else pool.fields.lines()), *result.notes]
+    with suppress(BrokenPipeError):  # the server that would log it may be gone
+        sys.stderr.writelines(f"{note}\n" for note in notes)
+    return result.generation if isinstance(result, BuildResult) else result.made.id, notes
 
 
-def _built(request: JobRequest, root: Path, redis_url: str | None, progress: OnProgress) -> BuildResult:
-    pool, store = read_pool(request.pool, root), GenerationStore(root)
+def _built(request: JobRequest, pool: Pool, root: Path, redis_url: str | None, progress: OnProgress) -> BuildResult:
+    store = GenerationStore(root)
     encoder = _load(request.model) if request.model else _load_active(store)
     options = replace(_options(request), redis_url=redis_url)
     if (active := store.active_manifest()) is not None:  # who chose it for the store was not asked again
@@ -163,9 +164,9 @@ def _built(request: JobRequest, root: Path, redis_url: str | None, progress: OnP
     return build(encoder, pool, root, options, progress=progress)
 
 
-def _built_in_parts(request: JobRequest, root: Path, progress: OnProgress) -> SetResult:
+def _built_in_parts(request: JobRequest, pool: Pool, root: Path, progress: OnProgress) -> SetResult:
     """Build as many parts as the active set has."""
-    pool, store = read_pool(request.pool, root), SetStore(root)
+    store = SetStore(root)
     active = store.active()
     first = active.parts[0]
     stored = store.part(first.slots).path(first.generation) / MODEL_DIRECTORY

@@ -10,7 +10,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -40,12 +40,14 @@ class JobRequest:
 
     Attributes:
         pool: the pool's files.
+        encoding: of its CSV files, see `read_pool`.
         model: checkpoint or base model; None: the active generation's.
         activate, index, revision: see `BuildOptions`.
         compacts: compact the active generation; the other fields do not count then.
     """
 
     pool: tuple[str, ...]
+    encoding: str | None = None
     model: str | None = None
     activate: bool = True
     index: str = "auto"
@@ -62,6 +64,7 @@ class JobRecord:
             this stage, and are None while they are unknown.
         error: why the job failed, in one line.
         generation: the id of what was built.
+        notes: what is to be known about it: the pool's fields, the choice of the index.
         created, started, finished: ISO 8601, UTC.
         pid: the process that runs the job.
     """
@@ -77,6 +80,7 @@ class JobRecord:
     eta_seconds: float | None = None
     error: str | None = None
     generation: str | None = None
+    notes: list[str] = field(default_factory=list)
     started: str | None = None
     finished: str | None = None
     pid: int | None = None

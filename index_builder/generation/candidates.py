@@ -45,7 +45,7 @@ class CandidateWriter:
 
     def add(self, candidate: Candidate) -> None:
         """Append a row."""
-        row = (candidate.id, candidate.text, orjson.dumps(candidate.metadata).decode())
+        row = (candidate.id, candidate.text, orjson.dumps(candidate.metadata, option=orjson.OPT_SORT_KEYS).decode())
         for column, cell in zip(self._columns, row, strict=True):
             column.append(cell)
             self._bytes += len(cell)

@@ -16,8 +16,14 @@ def check_id(candidate_id: str) -> None:
         raise ValueError(f"must have 1 to {MAX_ID_CHARS} characters, not {len(candidate_id)}")
 
 
-def check_metadata(metadata: dict[str, Any]) -> None:
-    """Raise ValueError if a store cannot keep the metadata as it is, or if it is too large."""
+def kept_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Return metadata as a store keeps them, whichever way they came.
+
+    A null in an object is absent. A number without a fraction is a whole number (5.0 is 5, up to 2^53), because formats
+    and programs write either.
+
+    Raises ValueError if a store cannot keep the metadata, or if they are too large.
+    """
     for key, value in metadata.items():
         if key.startswith("$"):
             raise ValueError(f"the key {key[:80]!r} begins with '$', as operators of filters do")
@@ -25,8 +31,23 @@ def check_metadata(metadata: dict[str, Any]) -> None:
             check_value(value)
         except ValueError as error:
             raise ValueError(f"{key[:80]!r}: {error}") from None
-    if len(orjson.dumps(metadata)) > MAX_METADATA_BYTES:
+    kept: dict[str, Any] = _kept(metadata)
+    if len(orjson.dumps(kept)) > MAX_METADATA_BYTES:
         raise ValueError(f"must be at most {MAX_METADATA_BYTES} bytes of JSON")
+    return kept
+
+
+def _kept(value: Any) -> Any:
+    match value:
+        case str():
+            return value
+        case dict():
+            return {key: _kept(inner) for key, inner in value.items() if inner is not None}
+        case list():
+            return list(map(_kept, value))
+        case float() if value.is_integer() and abs(value) <= 2**53:
+            return int(value)
+    return value
 
 
 def check_value(value: object) -> None:

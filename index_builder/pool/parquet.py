@@ -6,8 +6,10 @@ large are not. A column of more content is unfolded at once, because keeping it 
 rows of such columns are, the fewer are read at once.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from datetime import date, time
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from polyrank.index_builder.errors import PoolInvalid
+from polyrank.index_builder.pool.documents import column_names, shown_names
+from polyrank.index_builder.pool.fields import Fields
 from polyrank.index_builder.pool.text import MAX_LINE_BYTES, RowError
 from polyrank.model.inputs import open_input
 
@@ -23,7 +27,6 @@ if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
 _BATCH_ROWS = 128
-_METADATA = "strings, numbers, booleans, or lists or objects of them"
 _BUFFER_BYTES = 1 << 20  # for each column; without it the pages of a whole row group are read at once
 _MOST_LIST_VALUES = 1 << 25  # of a column in a row group; the reader takes 8 bytes for each
 _MOST_TIMES = 1000  # what is stored of a column, against its compressed size
@@ -31,12 +34,15 @@ _LITTLE_BYTES = 4 << 20  # stored of a column in a row group
 _MUCH_BYTES = 64 << 20  # stored in a row group; of columns of little content it may hold no more
 _MOST_TIMES_OF_MUCH = 100  # of a row group that holds more: a page, maybe all of it, is decompressed at once
 _BATCH_BYTES = 16 << 20
+_TEXTS = ("id", "_id", "text", "title")
+_TYPE_CHARACTERS = 60
 
 
-def parquet_rows(path: Path) -> Iterator[tuple[int, object]]:
+def parquet_rows(path: Path, fields: Fields) -> Iterator[tuple[int, object]]:
     """Yield the number of each row (the first is 1) and the object that a JSON line would hold, or a RowError.
 
-    Every column besides `id` and `text` is metadata. Null values are left out.
+    Dates and times are ISO 8601, those with a time zone in UTC; decimals are numbers, maps objects. Columns of which
+    JSON cannot say the values are left out, which is noted in `fields`.
 
     Raises PoolInvalid for a file that is damaged or unreadable, whose columns cannot be a pool's, or that unfolds to
     more than the memory should take.
@@ -47,36 +53,67 @@ def parquet_rows(path: Path) -> Iterator[tuple[int, object]]:
     try:
         with open_input(path) as raw:
             file = read(raw)
-            _require_usable(path, file.schema_arrow)
-            _require_bounded(path, file)
-            kept = _kept_as_stored(file)
-            rows_at_once = _batch_rows(path, file, kept)
+            called, paths = _columns(path, file, fields)
+            leaves = _leaves(file, paths)
+            _require_bounded(path, file, leaves)
+            kept = _kept_as_stored(file, leaves)
+            rows_at_once = _batch_rows(path, file, leaves, kept)
             file = read(raw, read_dictionary=[file.schema.column(at).path for at in kept])
             number = 0
-            for batch in file.iter_batches(rows_at_once):
-                for row in _rows(batch):
+            for batch in file.iter_batches(rows_at_once, columns=paths):
+                for row in _rows(_as_columns(batch, called)):
                     number += 1
                     yield number, row
     except (OSError, pa.ArrowException) as error:
         raise PoolInvalid(path, f"cannot be read: {error}") from error
 
 
-def _require_usable(path: Path, schema: pa.Schema) -> None:
-    names = schema.names
-    if "text" not in names:
-        raise PoolInvalid(path, "there is no column 'text'")
-    if len(set(names)) < len(names):
+def _columns(path: Path, file: "ParquetFile", fields: Fields) -> tuple[dict[str, str], list[str]]:
+    """Return what the columns are called, and the paths of those that are taken, fields of structs one by one."""
+    schema = file.schema_arrow
+    called = column_names(schema.names)
+    if "text" not in called:
+        raise PoolInvalid(path, f"there is no column 'text', but {shown_names(called)}; rename the one with the texts")
+    if len(set(called)) < len(called):
         raise PoolInvalid(path, "two columns have one name")
-    if wrong := [name for name in names if name.startswith("$")]:
-        raise PoolInvalid(path, f"the column name {wrong[0]!r} begins with '$'")
-    for field in schema:
-        fits, wanted = (_is_text, "strings") if field.name in ("id", "text") else (_is_json, _METADATA)
-        if not fits(field.type):
-            raise PoolInvalid(path, f"the column {field.name!r} holds {field.type}; make it {wanted}, or drop it")
+    texts = ("text", "id") if "id" in called or "_id" not in called else ("text", "_id", "title")
+    paths: list[str] = []
+    for column, name in zip(schema, called, strict=True):
+        if name in texts and not _is_text(column.type):
+            raise PoolInvalid(path, f"the column {column.name!r} holds {column.type}; make it strings, or drop it")
+        for inner, kind in _inside(column):
+            if _as_read(kind) is not None:
+                paths.append(inner)
+            else:
+                why = f"it holds {_short(kind)}, which JSON cannot say"
+                fields.leave_out(name + inner.removeprefix(column.name), why, file.metadata.num_rows)
+    return dict(zip(schema.names, called, strict=True)), paths
 
 
-def _require_bounded(path: Path, file: "ParquetFile") -> None:
-    for at in range(file.metadata.num_columns):
+def _inside(column: "pa.Field[Any]") -> Iterator[tuple[str, pa.DataType]]:
+    """Yield the paths and types of what a struct holds, or those of any other column itself."""
+    if not pa.types.is_struct(column.type):
+        yield column.name, column.type
+        return
+    for field in column.type:
+        for path, kind in _inside(field):
+            yield f"{column.name}.{path}", kind
+
+
+def _short(kind: pa.DataType) -> str:
+    said = str(kind)
+    return said if len(said) <= _TYPE_CHARACTERS else f"{said[:_TYPE_CHARACTERS]}…"
+
+
+def _leaves(file: "ParquetFile", paths: Sequence[str]) -> list[int]:
+    """Return the stored columns that hold the values at these paths."""
+    stored = [file.schema.column(at).path for at in range(file.metadata.num_columns)]
+    inside = tuple(f"{path}." for path in paths)
+    return [at for at, path in enumerate(stored) if f"{path}.".startswith(inside)]
+
+
+def _require_bounded(path: Path, file: "ParquetFile", leaves: Sequence[int]) -> None:
+    for at in leaves:
         is_list = file.schema.column(at).max_repetition_level > 0
         for chunk in _chunks(file, at):
             name, stored = chunk.path_in_schema, chunk.total_uncompressed_size
@@ -91,17 +128,17 @@ def _chunks(file: "ParquetFile", column: int) -> list[Any]:
     return [file.metadata.row_group(group).column(column) for group in range(file.metadata.num_row_groups)]
 
 
-def _kept_as_stored(file: "ParquetFile") -> list[int]:
+def _kept_as_stored(file: "ParquetFile", leaves: Sequence[int]) -> list[int]:
     """Return the columns that hold little text in each row group, perhaps repeated very often."""
     return [
         at
-        for at in range(file.metadata.num_columns)
+        for at in leaves
         if file.schema.column(at).physical_type == "BYTE_ARRAY"
         and all(chunk.total_uncompressed_size <= _LITTLE_BYTES for chunk in _chunks(file, at))
     ]
 
 
-def _batch_rows(path: Path, file: "ParquetFile", kept: list[int]) -> int:
+def _batch_rows(path: Path, file: "ParquetFile", leaves: Sequence[int], kept: Sequence[int]) -> int:
     """Return how many rows of each row group take, on average, at most `_BATCH_BYTES` in the columns that are not kept.
 
     Raises PoolInvalid if a row group holds too much for its compressed size, or in the columns that are kept.
@@ -109,15 +146,15 @@ def _batch_rows(path: Path, file: "ParquetFile", kept: list[int]) -> int:
     rows = _BATCH_ROWS
     for number in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(number)
-        stored = [group.column(at).total_uncompressed_size for at in range(file.metadata.num_columns)]
-        small = sum(stored[at] for at in kept)
+        stored = sum(group.column(at).total_uncompressed_size for at in leaves)
+        small = sum(group.column(at).total_uncompressed_size for at in kept)
         if small > _MUCH_BYTES:
             raise PoolInvalid(path, f"the columns of a row group hold {small} bytes; write smaller row groups")
-        compressed = sum(group.column(at).total_compressed_size for at in range(file.metadata.num_columns))
-        if sum(stored) > max(_MUCH_BYTES, _MOST_TIMES_OF_MUCH * compressed):
-            many = f"{sum(stored)} bytes, more than {_MOST_TIMES_OF_MUCH} times its size"
+        compressed = sum(group.column(at).total_compressed_size for at in leaves)
+        if stored > max(_MUCH_BYTES, _MOST_TIMES_OF_MUCH * compressed):
+            many = f"{stored} bytes, more than {_MOST_TIMES_OF_MUCH} times its size"
             raise PoolInvalid(path, f"a row group unfolds to {many}; write smaller row groups")
-        rows = min(rows, _BATCH_BYTES * max(1, group.num_rows) // max(1, sum(stored) - small))
+        rows = min(rows, _BATCH_BYTES * max(1, group.num_rows) // max(1, stored - small))
     return max(1, rows)
 
 
@@ -127,19 +164,45 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def _is_json(kind: pa.DataType) -> bool:
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return _is_json(kind.value_type)
-    if pa.types.is_struct(kind):
-        return all(_is_json(field.type) for field in kind)
-    plain = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_null)
-    return _is_text(kind) or any(is_kind(kind) for is_kind in plain)
+def _as_read(kind: pa.DataType) -> pa.DataType | None:
+    """Return the type to read values as, which Python can hold and JSON can say; None: there is none."""
+    of = pa.types
+    if of.is_dictionary(kind):
+        return None if _as_read(kind.value_type) is None else kind
+    if of.is_list(kind) or of.is_large_list(kind) or of.is_fixed_size_list(kind):
+        inner = _as_read(kind.value_type)
+        make = pa.large_list if of.is_large_list(kind) else pa.list_
+        return None if inner is None else make(kind.value_field.with_type(inner))
+    if of.is_struct(kind):
+        inside = [_as_read(field.type) for field in kind]
+        found = [field.with_type(inner) for field, inner in zip(kind, inside, strict=True) if inner is not None]
+        return pa.struct(found) if len(found) == len(inside) else None
+    if of.is_map(kind):
+        inner = _as_read(kind.item_type)
+        return pa.map_(kind.key_type, inner) if inner is not None and _is_text(kind.key_type) else None
+    if of.is_timestamp(kind):  # Python has no nanoseconds, and may lack the rules of a zone
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    if of.is_time(kind):
+        return pa.time64("us")
+    plain = (of.is_boolean, of.is_integer, of.is_floating, of.is_null, of.is_date, of.is_decimal)
+    return kind if _is_text(kind) or any(is_kind(kind) for is_kind in plain) else None
+
+
+def _as_columns(batch: pa.RecordBatch, called: dict[str, str]) -> pa.RecordBatch:
+    """Return a batch with columns as they are called, of the types to read."""
+    names = [called[name] for name in batch.schema.names]
+    return pa.RecordBatch.from_arrays(list(map(_cast, batch.columns)), names=names)
+
+
+def _cast(array: Any) -> Any:
+    kind = _as_read(array.type)
+    return array if array.type == kind else array.cast(kind, safe=False)
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[object]:
     if _unfolded(batch) <= _BATCH_BYTES:
-        with suppress(UnicodeDecodeError):
-            yield from map(_as_object, batch.to_pylist())
+        with suppress(ValueError, OverflowError):
+            yield from _objects(batch)
             return
     for at in range(batch.num_rows):
         yield _row(batch.slice(at, 1))
@@ -149,9 +212,35 @@ def _row(batch: pa.RecordBatch) -> object:
     if _unfolded(batch) > MAX_LINE_BYTES:
         return RowError(f"the row is larger than {MAX_LINE_BYTES} bytes")
     try:
-        return _as_object(batch.to_pylist()[0])
+        return _objects(batch)[0]
     except UnicodeDecodeError:
         return RowError("not valid UTF-8")
+    except (ValueError, OverflowError) as error:
+        return RowError(f"a date or a time is out of bounds: {error}")
+
+
+def _objects(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    rows = batch.to_pylist(maps_as_pydicts="lossy")
+    return rows if all(map(_is_plain, batch.schema.types)) else [_as_json(row) for row in rows]
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Whether Python's values of a type are those of JSON."""
+    of = pa.types
+    return bool(of.is_boolean(kind) or of.is_integer(kind) or of.is_floating(kind) or _is_text(kind))
+
+
+def _as_json(value: Any) -> Any:
+    match value:
+        case dict():
+            return {key: _as_json(inner) for key, inner in value.items()}
+        case list():
+            return list(map(_as_json, value))
+        case Decimal():
+            return int(value) if value == value.to_integral_value() else float(value)
+        case date() | time():
+            return value.isoformat()
+    return value
 
 
 def _unfolded(batch: pa.RecordBatch) -> int:
@@ -160,18 +249,16 @@ def _unfolded(batch: pa.RecordBatch) -> int:
 
 
 def _unfolded_array(array: Any) -> int:
-    if pa.types.is_dictionary(array.type):
+    of = pa.types
+    if of.is_dictionary(array.type):
+        if not _is_text(array.type):
+            return int(array.nbytes)
         lengths = pc.take(pc.binary_length(array.dictionary), array.indices)
         return int(pc.sum(lengths).as_py() or 0)
-    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+    if of.is_list(array.type) or of.is_large_list(array.type):
         return 8 * len(array) + _unfolded_array(array.flatten())
-    if pa.types.is_struct(array.type):
+    if of.is_struct(array.type):
         return sum(map(_unfolded_array, array.flatten()))
+    if of.is_map(array.type):
+        return 8 * len(array) + _unfolded_array(array.keys) + _unfolded_array(array.items)
     return int(array.nbytes)
-
-
-def _as_object(row: dict[str, Any]) -> object:
-    metadata = {name: value for name, value in row.items() if value is not None}
-    # A null text counts as missing, as in JSON.
-    found: dict[str, object] = {name: metadata.pop(name) for name in ("id", "text") if name in metadata}
-    return {**found, "metadata": metadata}

@@ -153,9 +153,15 @@ def _texts(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _text(row: Object) -> tuple[str, str] | InvalidInput:
-    name, title, text = row.get("_id"), row.get("title", ""), row.get("text")
+    name, title, text = row.get("_id"), row.get("title"), row.get("text")
     if not isinstance(name, str) or not name:
         return InvalidInput("_id must be a text")
+    title = "" if title is None else title
     if not isinstance(title, str) or not isinstance(text, str):
         return InvalidInput("text, and title where there is one, must be texts")
-    return name, f"{title} {text}".strip()
+    return name, titled(title, text)
+
+
+def titled(title: str, text: str) -> str:
+    """Return the text of a document that may have a title."""
+    return f"{title} {text}".strip()

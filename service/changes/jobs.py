@@ -51,12 +51,14 @@ class Rebuild:
 
     Attributes:
         pool: a path under the pool root; None: the candidates below are the pool.
+        encoding: of that file if it is CSV.
         candidates: the pool's rows, as objects with id, text and metadata; read once, in a thread.
         model: a path under the model root, or "lexical"; None: the active generation's model.
         activate: serve the generation once it is built.
     """
 
     pool: str | None = None
+    encoding: str | None = None
     candidates: Iterable[Mapping[str, Any]] = ()
     model: str | None = None
     activate: bool = True
@@ -144,7 +146,8 @@ class Jobs:
         if rebuild.pool is not None:
             pool = confined(self._settings.pool_root, rebuild.pool, "pool")
             _check_kind(pool)
-            return self._store.create(JobRequest(pool=(str(pool),), model=model, activate=rebuild.activate), job_id)
+            wanted = JobRequest(pool=(str(pool),), encoding=rebuild.encoding, model=model, activate=rebuild.activate)
+            return self._store.create(wanted, job_id)
         pool = self._store.inline_pool(job_id)
         try:
             with pool.open("wb") as file:

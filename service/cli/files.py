@@ -1,17 +1,33 @@
-"""Files that the commands `evaluate` and `mine` read and write."""
+"""Files that commands read and write."""
 
+import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from polyrank.index_builder.names import is_encoding
 from polyrank.service.cli.output import UsageError
 
 if TYPE_CHECKING:
     from polyrank.index_builder.pool.rows import Candidate, Rejected
 
 
-def read_candidates(pools: Sequence[Path]) -> Iterator["Candidate"]:
+_ENCODING_HELP = "of .csv pools, such as windows-1252 or utf-16; default: UTF-8, or what their first bytes say"
+
+
+def add_encoding_option(parser: Any) -> None:
+    """Add `--encoding`, for `--pool`."""
+    parser.add_argument("--encoding", type=_encoding, metavar="NAME", help=_ENCODING_HELP)
+
+
+def _encoding(name: str) -> str:
+    if not is_encoding(name):
+        raise argparse.ArgumentTypeError(f"{name!r} is unknown; name one such as windows-1252 or utf-16")
+    return name
+
+
+def read_candidates(pools: Sequence[Path], encoding: str | None) -> Iterator["Candidate"]:
     """Stream the good rows of a pool; after the last one, report the bad rows on standard error.
 
     Raises:
@@ -19,10 +35,10 @@ def read_candidates(pools: Sequence[Path]) -> Iterator["Candidate"]:
     """
     from polyrank.index_builder.pool.rows import read_pool
 
-    return _good(read_pool(pools))
+    return _good(read_pool(pools, encoding=encoding))
 
 
-def _good(rows: "Iterator[Candidate | Rejected]") -> Iterator["Candidate"]:
+def _good(rows: "Iterable[Candidate | Rejected]") -> Iterator["Candidate"]:
     from polyrank.index_builder.pool.rows import Candidate
 
     first, count = None, 0

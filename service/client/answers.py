@@ -221,6 +221,7 @@ class IndexJob(ClientAnswer):
     eta: float | None
     error: str | None
     generation: str | None
+    notes: list[str]
 
     @property
     def is_finished(self) -> bool:

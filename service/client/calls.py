@@ -76,6 +76,7 @@ class RebuildOptions(TypedDict, total=False):
     """
 
     pool: str
+    encoding: str
     candidates: Sequence[Mapping[str, Any]]
     model: str
     activate: bool

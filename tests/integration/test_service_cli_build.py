@@ -63,6 +63,8 @@ def test_json_tells_what_was_built(capsys: Capture, store: Path, poly: Path, poo
         "recall@10": 1.0,
         "recall_of": "vectors",
         "resumed": 0,
+        "fields": {"n": {"kind": "number", "rows": 50}},
+        "left_out": [],
     }
     manifest = GenerationStore(store).verify(str(generation))
     assert (manifest.model.fingerprint, manifest.dtype) == (polyrank.load(poly).fingerprint, "float16")
@@ -71,7 +73,7 @@ def test_json_tells_what_was_built(capsys: Capture, store: Path, poly: Path, poo
 
 def test_words_tell_what_was_built(capsys: Capture, store: Path, poly: Path, pool: Path) -> None:
     outcome = call(capsys, "build", "--model", poly, "--pool", pool, "--store", store)
-    assert (outcome.status, outcome.err) == (0, "")
+    assert (outcome.status, outcome.err) == (0, "fields: n (number, 50 rows)\n")
     current = GenerationStore(store).current()
     assert outcome.out.startswith(f"generation {current} is active: 50 candidates in ")
 
@@ -130,6 +132,35 @@ def test_several_files_dtype_and_index(capsys: Capture, store: Path, poly: Path,
     with_index.close()
 
 
+def test_a_csv_as_a_spreadsheet_writes_it(capsys: Capture, store: Path, tmp_path: Path) -> None:
+    table = tmp_path / "pool.csv"
+    table.write_bytes("ID;Text;Preis;Frei;$x\r\na;größer;5;;1\r\nb;w2;49.9;TRUE;\r\n".encode("windows-1252"))
+    asked = ("build", "--model", "lexical", "--pool", table, "--store", store)
+    refused = call(capsys, *asked).failure()
+    assert "not valid UTF-8; if the whole file is so, name another encoding, such as windows-1252, with" in refused
+    assert "--encoding: 'latin-99' is unknown" in call(capsys, *asked, "--encoding", "latin-99").err
+    outcome = call(capsys, *asked, "--encoding", "windows-1252")
+    assert outcome.err.splitlines() == [
+        "fields: Preis (number, 2 rows), Frei (true/false, 1 row)",
+        "left out: $x (its name begins with '$', as operators of filters do; 1 row)",
+    ]
+    current = GenerationStore(store).current()
+    assert current is not None
+    with_table = GenerationStore(store).open(current)
+    assert [(row.id, row.text, row.metadata) for row in with_table.candidates.rows([0, 1])] == [
+        ("a", "größer", {"Preis": 5}),
+        ("b", "w2", {"Preis": 49.9, "Frei": True}),
+    ]
+    with_table.close()
+
+
+def test_the_fields_of_a_pool_in_parts_are_told(capsys: Capture, store: Path, pool: Path) -> None:
+    asked = ("build", "--model", "lexical", "--pool", pool, "--store", store, "--shards", "2", "--json")
+    outcome = call(capsys, *asked)
+    assert outcome.result["fields"] == {"n": {"kind": "number", "rows": 50}}
+    assert outcome.err.startswith("fields: n (number, 50 rows)\n")
+
+
 def test_probes_set_how_hard_an_index_is_searched(
     capsys: Capture, store: Path, poly: Path, pool: Path, tmp_path: Path
 ) -> None:
@@ -169,7 +200,7 @@ def test_a_low_recall_of_the_pools_own_vectors_is_said(
     pool = write_rows(tmp_path / "pool.jsonl", pool_rows(600))
     outcome = call(capsys, "build", "--model", poly, "--pool", pool, "--store", store, "--index", "PQ1x1")
     assert outcome.status == 0
-    assert outcome.err.startswith("recall@10 of PQ1x1 is 0.")
+    assert "\nrecall@10 of PQ1x1 is 0." in outcome.err
     assert "give --probes with real contexts" in outcome.err
 
 
@@ -196,7 +227,7 @@ def test_bad_rows_within_the_share_are_left_out_and_listed(
     outcome = call(capsys, "build", *options, "--max-rejected", "0.25")
     log = Path(outcome.result["rejected_log"])
     assert (outcome.result["count"], outcome.result["rejected"]) == (3, 1)
-    assert outcome.err == f"1 bad rows were left out; see {log}\n"
+    assert outcome.err == f"1 bad rows were left out; see {log}\nfields: n (number, 3 rows)\n"
     [bad] = map(json.loads, log.read_text().splitlines())
     assert (bad["file"], bad["line"]) == (str(pool), 4)
 

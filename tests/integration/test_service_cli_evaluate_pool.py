@@ -168,6 +168,17 @@ def test_each_text_counts_once_and_replies_that_the_pool_lacks_are_left_out(
     ]
 
 
+def test_a_pool_in_another_encoding(capsys: Capture, tmp_path: Path) -> None:
+    texts = [f"größe w{n}" for n in range(20)]
+    data = write_rows(tmp_path / "data.jsonl", [{"context": [f"w{n}"], "response": texts[n]} for n in range(20)])
+    pool = tmp_path / "pool.csv"
+    pool.write_text("ID;Text\n" + "".join(f"{n};{text}\n" for n, text in enumerate(texts)), encoding="latin-1")
+    asked = ("evaluate", "--model", "lexical", "--data", data, "--pool", pool)
+    assert "no text to search" in call(capsys, *asked).err
+    assert evaluated(capsys, *asked[1:], "--encoding", "latin-1")["candidates"] == 20
+    assert "--encoding goes with --pool" in call(capsys, *asked[:-2], "--encoding", "latin-1").failure(2)
+
+
 def test_texts_that_are_too_long_for_the_model_are_told(
     capsys: Capture, checkpoints: Path, data: Path, tmp_path: Path
 ) -> None:

@@ -50,6 +50,18 @@ def scores(name: Path, dialogue: Dialogue, texts: list[str]) -> list[float]:
     return [float(each) for each in paper_scores(vectors, codes)]
 
 
+def test_a_pool_means_the_same_in_another_format_and_encoding(
+    capsys: Capture, checkpoints: Path, files: list[object], tmp_path: Path
+) -> None:
+    pool = tmp_path / "pool.csv"
+    pool.write_text("_id\ttext\n" + "".join(f"{row['id']}\t{row['text']}\n" for row in POOL), encoding="utf-16-le")
+    outputs = [tmp_path / "first.jsonl", tmp_path / "second.jsonl"]
+    mine(capsys, checkpoints / "poly", files, outputs[0], "--depth", 20, "--json")
+    asked = [*files[:-1], pool, "--encoding", "utf-16-le"]
+    assert mine(capsys, checkpoints / "poly", asked, outputs[1], "--depth", 20, "--json").result["negatives"]
+    assert outputs[0].read_bytes() == outputs[1].read_bytes()
+
+
 @pytest.mark.parametrize("name", ["poly", "other"])
 def test_negatives_are_those_of_brute_force(
     capsys: Capture, checkpoints: Path, files: list[object], tmp_path: Path, name: str

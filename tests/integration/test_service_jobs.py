@@ -87,6 +87,7 @@ def roots(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     )
     (pools / "bad.jsonl").write_bytes(b'{"id": 1}\n' * 10)
     (pools / "pool.txt").touch()
+    (pools / "sheet.csv").write_text("ID;Text;Price\na;größe w1;5\nb;w2;7\n", encoding="latin-1")
     # Hours of work, should nobody stop it.
     with (pools / "huge.jsonl").open("wb") as file:
         for n in range(HUGE):
@@ -139,6 +140,21 @@ def test_a_rebuild_from_a_pool_is_served_before_it_is_reported(api: Api) -> None
     other = api.start("k1", pool="bad.jsonl")
     assert other.status_code == 422
     assert job["id"] in other.json()["detail"]
+
+
+def test_a_rebuild_says_what_fields_it_found_and_reads_the_encoding_that_is_asked_for(api: Api) -> None:
+    failed = api.wait(api.job(api.start(pool="sheet.csv"))["id"])
+    assert failed["state"] == "failed"
+    assert "not valid UTF-8; if the whole file is so, name another encoding" in failed["error"]
+    job = api.wait(api.job(api.start(pool="sheet.csv", encoding="latin-1"))["id"])
+    assert (job["state"], job["notes"]) == ("succeeded", ["fields: Price (number, 2 rows)"])
+    answer = api.client.post("/rank", json={"context": "w1", "filter": {"Price": {"gte": 6}}}).json()
+    assert [result["text"] for result in answer["results"]] == ["w2"]
+    refused = [
+        api.start(pool="sheet.csv", encoding="latin-99"),
+        api.start(candidates=[{"text": "a"}], encoding="utf-8"),
+    ]
+    assert [each.status_code for each in refused] == [422, 422]
 
 
 def test_candidates_of_the_request_with_another_model_without_activation(api: Api) -> None:

@@ -3,6 +3,7 @@
 import datetime
 import math
 import tracemalloc
+from decimal import Decimal
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -71,18 +72,87 @@ def test_bad_bytes_spoil_their_own_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "reason"),
     [
-        ({"body": ["x"]}, "there is no column 'text'"),
+        ({"body": ["x"], "n": [1]}, "there is no column 'text', but 'body', 'n'; rename the one with the texts"),
         ({"text": [1]}, "the column 'text' holds int64; make it strings, or drop it"),
         ({"text": ["x"], "id": [7]}, "the column 'id' holds int64; make it strings, or drop it"),
-        ({"text": ["x"], "$and": [1]}, "the column name '$and' begins with '$'"),
-        ({"text": ["x"], "at": [datetime.date(2026, 1, 1)]}, "the column 'at' holds date32[day]; make it strings, num"),
-        ({"text": ["x"], "raw": [{"deep": [b"x"]}]}, "the column 'raw' holds struct<deep: list<"),
+        ({"text": ["x"], "_id": [7]}, "the column '_id' holds int64; make it strings, or drop it"),
+        ({"text": ["x"], "_id": ["a"], "title": [7]}, "the column 'title' holds int64; make it strings, or drop it"),
     ],
 )
 def test_columns_that_cannot_be_a_pools(tmp_path: Path, columns: dict[str, Any], reason: str) -> None:
     with pytest.raises(PoolInvalid) as caught:
         read(tmp_path, columns)
     assert reason in str(caught.value)
+
+
+def test_dates_times_decimals_and_maps_become_what_json_can_say(tmp_path: Path) -> None:
+    at = datetime.datetime(2026, 7, 1, 12, 30, tzinfo=datetime.UTC)
+    columns = {
+        "text": ["x"],
+        "day": pa.array([at.date()], pa.date64()),
+        "hour": pa.array([43_200_000_000_123], pa.time64("ns")),
+        "local": pa.array([1_000_000_001], pa.timestamp("ns")),
+        "zoned": pa.array([at], pa.timestamp("s", "Europe/Berlin")),
+        "seen": [[at]],
+        "cost": pa.array([Decimal("49.90")], pa.decimal128(10, 2)),
+        "stock": pa.array([Decimal("12.00")], pa.decimal128(10, 2)),
+        "maker": pa.array([[("name", "x"), ("city", None)]], pa.map_(pa.string(), pa.string())),
+        "empty": pa.array([[]], pa.map_(pa.string(), pa.int8())),
+        "place": pa.array([[1.5, 2.0]], pa.list_(pa.float64(), 2)),
+        "size": pa.array([3.0], pa.float32()),
+        "none": pa.nulls(1),
+    }
+    [found] = read(tmp_path, columns)
+    assert isinstance(found, Candidate)
+    assert found.metadata == {
+        "day": "2026-07-01",
+        "hour": "12:00:00",
+        "local": "1970-01-01T00:00:01",
+        "zoned": "2026-07-01T12:30:00+00:00",
+        "seen": ["2026-07-01T12:30:00+00:00"],
+        "cost": 49.9,
+        "stock": 12,
+        "maker": {"name": "x"},
+        "empty": {},
+        "place": [1.5, 2],
+        "size": 3,
+    }
+    assert {type(found.metadata["stock"]), type(found.metadata["size"])} == {int}
+
+
+def test_what_json_cannot_say_is_left_out_and_said(tmp_path: Path) -> None:
+    columns = {
+        "text": ["x", "y"],
+        "photo": [b"x", None],
+        "took": pa.array([1, 2], pa.duration("s")),
+        "by_number": pa.array([[(1, "a")], []], pa.map_(pa.int64(), pa.string())),
+        "metadata": [{"price": 5, "raw": {"bytes": b"x", "lang": "en"}}, None],
+        "$and": [1, None],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "pool.parquet")
+    rows = read_pool([tmp_path / "pool.parquet"])
+    assert [row.metadata for row in rows if isinstance(row, Candidate)] == [{"price": 5, "raw": {"lang": "en"}}, {}]
+    assert {each["field"]: (each["why"], each["rows"]) for each in rows.fields.described()["left_out"]} == {
+        "photo": ("it holds binary, which JSON cannot say", 2),
+        "took": ("it holds duration[s], which JSON cannot say", 2),
+        "by_number": ("it holds map<int64, string ('by_number')>, which JSON cannot say", 2),
+        "metadata.raw.bytes": ("it holds binary, which JSON cannot say", 2),
+        "$and": ("its name begins with '$', as operators of filters do", 1),
+    }
+
+
+def test_a_time_that_python_cannot_hold_spoils_its_own_row(tmp_path: Path) -> None:
+    at = pa.array([0, 2**62, 1], pa.timestamp("us"))
+    first, bad, last = read(tmp_path, {"text": ["a", "b", "c"], "at": at})
+    assert isinstance(first, Candidate)
+    assert isinstance(bad, Rejected)
+    assert "a date or a time is out of bounds" in bad.reason
+    assert isinstance(last, Candidate)
+
+
+def test_names_with_capitals_and_spaces_and_metadata_as_json(tmp_path: Path) -> None:
+    columns = {" ID": ["a"], "Text": ["x"], "Metadata": ['{"price": 5, "gone": null}'], "a.b": [1], "Lang ": ["en"]}
+    assert read(tmp_path, columns) == [Candidate("a", "x", {"price": 5, "a.b": 1, "Lang": "en"})]
 
 
 def test_two_columns_of_one_name(tmp_path: Path) -> None:

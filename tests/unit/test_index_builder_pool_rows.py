@@ -23,6 +23,11 @@ def test_a_row_is_read_whole(tmp_path: Path) -> None:
     assert read(tmp_path, GOOD) == [Candidate("a", "hello", {"lang": "en", "n": [1, 2.5, None]})]
 
 
+def test_json_lines_in_utf_16_are_named_as_such(tmp_path: Path) -> None:
+    with pytest.raises(PoolInvalid, match="is in UTF-16; JSON lines are in UTF-8"):
+        read(tmp_path, GOOD.decode().encode("utf-16"))
+
+
 def test_an_absent_id_is_made_from_the_text(tmp_path: Path) -> None:
     rows = read(tmp_path, b'{"text": "h\xc3\xa9"}\n{"text": "x", "id": null, "metadata": null}\n')
     assert rows == [
@@ -46,7 +51,7 @@ def test_an_absent_id_is_made_from_the_text(tmp_path: Path) -> None:
         (b"null", "the row must be an object, not null"),
         (b"{}", "'text' is missing"),
         (b'{"text": 5}', "'text' must be a string, not a number"),
-        (b'{"text": null}', "'text' must be a string, not null"),
+        (b'{"text": null}', "'text' is missing"),
         (b'{"text": ""}', "'text' is empty"),
         (b'{"text": " \\t\\n\\u00a0"}', "'text' is empty"),
         (b'{"text": "' + b"x" * 20_001 + b'"}', "'text' has 20001 characters, more than 20000"),
@@ -104,58 +109,6 @@ def test_a_damaged_archive_is_named(tmp_path: Path, suffix: str, pack: Callable[
     content = pack(GOOD * 1000)[:-6] if damage == "truncated" else GOOD
     with pytest.raises(PoolInvalid, match=f"pool{suffix}: cannot be read: "):
         read(tmp_path, content, f"pool{suffix}")
-
-
-def test_csv_takes_every_other_column_as_metadata(tmp_path: Path) -> None:
-    content = b'\xef\xbb\xbfid,lang,text,note\na,en,"two\nlines, ""quoted""",\n\n,de,hallo,x\n'
-    first, second = read(tmp_path, content, "pool.csv")
-    assert first == Candidate("a", 'two\nlines, "quoted"', {"lang": "en", "note": ""})
-    assert second == Candidate(sha256(b"hallo").hexdigest()[:32], "hallo", {"lang": "de", "note": "x"})
-
-
-@pytest.mark.parametrize(
-    ("row", "reason"),
-    [
-        (b"b", "1 cells, but the header has 3"),
-        (b"b,x,en,more", "4 cells, but the header has 3"),
-        (b"b,,en", "'text' is empty"),
-        (b"b,\xff,en", "not valid UTF-8"),
-        (b"b,x,\xed\xa0\x80", "not valid UTF-8"),
-        (b"a,x,en", "the id 'a' was seen before"),
-        (b'b,"x"y,en', "not valid CSV"),
-        (b"b," + b"x" * 20_001 + b",en", "'text' has 20001 characters"),
-        (b"b," + b"x" * 140_000 + b",en", "not valid CSV: field larger than field limit"),
-        (b"b,x," + b"y" * (MAX_LINE_BYTES + 1), "not valid CSV: field larger than field limit"),
-    ],
-)
-def test_a_bad_csv_row_is_told_with_its_line_and_the_rest_goes_on(tmp_path: Path, row: bytes, reason: str) -> None:
-    content = b'id,text,lang\na,"on two\nlines",en\n' + row + b"\nz,after,fr\n"
-    first, bad, last = read(tmp_path, content, "pool.csv")
-    assert isinstance(first, Candidate)
-    assert isinstance(bad, Rejected)
-    assert bad.line == 4
-    assert reason in bad.reason
-    assert last == Candidate("z", "after", {"lang": "fr"})
-
-
-def test_an_unclosed_quote_is_rejected_where_it_begins(tmp_path: Path) -> None:
-    rows = read(tmp_path, b'id,text\na,x\nb,"y\nc,z\n', "pool.csv")
-    assert rows[1:] == [Rejected(str(tmp_path / "pool.csv"), 3, "not valid CSV: unexpected end of data")]
-
-
-@pytest.mark.parametrize(
-    ("header", "reason"),
-    [
-        (b"id,body", "the header has no column 'text'"),
-        (b"text,text", "names a column twice"),
-        (b"text,$x", "begins with '\\$'"),
-        (b"text,\xff", "not valid UTF-8"),
-        (b'"text', "the header"),
-    ],
-)
-def test_a_csv_without_a_usable_header_is_no_pool(tmp_path: Path, header: bytes, reason: str) -> None:
-    with pytest.raises(PoolInvalid, match=reason):
-        read(tmp_path, header + b"\nx,y\n", "pool.csv")
 
 
 def test_an_id_may_occur_once_in_all_files(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ JOB: dict[str, Any] = {
     "eta": None,
     "error": None,
     "generation": None,
+    "notes": [],
 }
 
 Outcome = httpx2.Response | httpx2.RequestError

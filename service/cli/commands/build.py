@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from polyrank.index_builder.names import DTYPE_NAMES, KINDS, MIN_RECALL
 from polyrank.model.errors import InvalidInput
+from polyrank.service.cli.files import add_encoding_option
 from polyrank.service.cli.models import add_runner_options, chosen_runner, load_retriever
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 
@@ -36,6 +37,7 @@ def add_to(commands: Any) -> None:
         "--model", required=True, help="checkpoint directory, base model name, or lexical (words alone)"
     )
     parser.add_argument("--pool", required=True, nargs="+", type=Path, help=".jsonl[.gz|.zst], .csv or .parquet files")
+    add_encoding_option(parser)
     parser.add_argument("--store", required=True, type=Path, help="the store's directory; made if need be")
     parser.add_argument("--index", default="auto", help=_INDEX_HELP)
     parser.add_argument("--probes", type=Path, metavar="F", help=_PROBES_HELP)
@@ -63,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(arguments.store))
     if (arguments.store / CONFIG_FILE).exists():
         raise UsageError(f"--store {arguments.store} is a checkpoint; give another directory")
-    pool = begin_pool(arguments.pool, arguments.store)
+    pool = begin_pool(arguments.pool, arguments.store, arguments.encoding)
     probes = _probes(arguments.probes) if arguments.probes else []
     if arguments.shards is not None and arguments.redis:
         raise UsageError("--redis does not go with --shards: the vectors of parts are not copied into Redis")
@@ -89,10 +91,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{built.resumed} candidates had been encoded by a build that was killed", file=sys.stderr)
     if built.rejected:
         print(f"{built.rejected} bad rows were left out; see {built.rejected_log}", file=sys.stderr)
-    for note in built.notes:
+    for note in (*pool.fields.lines(), *built.notes):
         print(note, file=sys.stderr)
     by = {} if encoders is None else {"encoders": arguments.encoders, "encoder_retries": encoders.retries}
-    print_result(arguments, {**facts, **by}, line)
+    print_result(arguments, {**facts, **pool.fields.described(), **by}, line)
     return 0
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-from polyrank.service.cli.files import read_candidates
+from polyrank.service.cli.files import add_encoding_option, read_candidates
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_json, print_result
 from polyrank.service.cli.service_options import add_service_options, service_of
 
@@ -47,6 +47,7 @@ def add_to(commands: Any) -> None:
             action.add_argument(
                 "pool", nargs="*", type=Path, metavar="FILE", help="pool files, as polyrank build takes"
             )
+            add_encoding_option(action)
             action.add_argument("--text", help="one candidate instead of files")
             action.add_argument("--id", metavar="ID", help="with --text; default: made from a hash of the text")
             action.add_argument("--metadata", metavar="JSON", help="with --text: an object")
@@ -90,7 +91,7 @@ def _put(arguments: argparse.Namespace) -> int:
     if arguments.text is None and (arguments.id or arguments.metadata):
         raise UsageError("--id and --metadata go with --text; in files, each candidate has its own")
     service = service_of(arguments)
-    rows = _rows(arguments.pool) if arguments.text is None else [_one(arguments)]
+    rows = _rows(arguments.pool, arguments.encoding) if arguments.text is None else [_one(arguments)]
     count, revision = 0, None
     with Progress("candidates") as progress:
         for batch in _batches(rows, service):
@@ -108,8 +109,8 @@ def _one(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"id": arguments.id, "text": arguments.text, "metadata": metadata}
 
 
-def _rows(pools: list[Path]) -> Iterator[dict[str, Any]]:
-    for candidate in read_candidates(pools):
+def _rows(pools: list[Path], encoding: str | None) -> Iterator[dict[str, Any]]:
+    for candidate in read_candidates(pools, encoding):
         yield {"id": candidate.id, "text": candidate.text, "metadata": candidate.metadata}
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from polyrank.model.durable import write_atomically
 from polyrank.model.inference.names import Runner
-from polyrank.service.cli.files import require_writable
+from polyrank.service.cli.files import add_encoding_option, require_writable
 from polyrank.service.cli.models import (
     RERANKER_HINT,
     add_runner_options,
@@ -45,6 +45,7 @@ def add_to(commands: Any) -> None:
     add("--qrels", type=Path, metavar="F", help="judgements in BEIR's form, .tsv, with --corpus")
     pool_help = "find the replies of --data among all texts of these, .jsonl[.gz|.zst], .csv or .parquet"
     add("--pool", nargs="+", type=Path, metavar="F", help=pool_help)
+    add_encoding_option(parser)
     add("--reranker", metavar="MODEL", help="a cross-encoder, with --pool or --corpus")
     add("--top-n", type=int, metavar="N", help=f"how many texts it reads for each context; default: {_TOP_N}")
     drawn = f"candidates of an example that lists none; 0: leave it out; default: {_DRAWN} if no example lists any"
@@ -105,6 +106,7 @@ def _check(arguments: argparse.Namespace) -> None:
         (bool(arguments.corpus) and not all(judged), "--corpus needs both --queries and --qrels"),
         (not arguments.corpus and any(judged), "--queries and --qrels go with --corpus, not with --data"),
         (bool(arguments.corpus and arguments.pool), "--pool goes with --data, not with --corpus"),
+        (bool(arguments.encoding) and not arguments.pool, "--encoding goes with --pool"),
         (
             bool(arguments.reranker) and not (arguments.pool or arguments.corpus),
             "--reranker needs --pool or --corpus; to rank each example's own candidates give it as --model",
@@ -146,7 +148,7 @@ def _check_inputs(arguments: argparse.Namespace, names: list[str]) -> None:
     if arguments.data:
         read_dialogues(arguments.data)
     if arguments.pool:
-        begin_pool(arguments.pool)
+        begin_pool(arguments.pool, encoding=arguments.encoding)
     for name in names:
         if arguments.pool or arguments.corpus:
             check_retriever(name, RERANKER_HINT)
@@ -170,7 +172,7 @@ def _task(arguments: argparse.Namespace, runner: Runner) -> "Task[Any]":
     top_n = _TOP_N if arguments.top_n is None else arguments.top_n
     search = TwoStageSearch.load(arguments.reranker, top_n, runner)
     if arguments.pool:
-        return PoolTask(arguments.data, arguments.pool, search, arguments.limit)
+        return PoolTask(arguments.data, arguments.pool, search, arguments.limit, arguments.encoding)
     return CollectionTask(arguments.corpus, arguments.queries, arguments.qrels, search, arguments.limit)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.model.errors import InvalidInput
-from polyrank.service.cli.files import read_candidates, require_writable
+from polyrank.service.cli.files import add_encoding_option, read_candidates, require_writable
 from polyrank.service.cli.models import check_cross, check_late, load_cross, load_late
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 
@@ -30,6 +30,7 @@ def add_to(commands: Any) -> None:
     add("--model", required=True, help="checkpoint directory or base model name; no cross-encoder")
     add("--data", required=True, type=Path, help="dialogues, .jsonl[.gz|.zst]")
     add("--pool", required=True, nargs="+", type=Path, help=".jsonl[.gz|.zst], .csv or .parquet files")
+    add_encoding_option(parser)
     add("--output", required=True, type=Path, help="the dialogues with new `negatives`, .jsonl[.gz|.zst]")
     add("--negatives", type=_positive, default=7, metavar="N", help="for each example; default: 7")
     add("--depth", type=_positive, default=100, metavar="K", help="look at the K best; default: 100")
@@ -80,7 +81,7 @@ def _mine(arguments: argparse.Namespace) -> "Tally":
     from polyrank.model.training.data.corpus import Report
 
     with new_dialogues(arguments.output) as write:
-        candidates = read_candidates(arguments.pool)
+        candidates = read_candidates(arguments.pool, arguments.encoding)
         check_late(arguments.model)
         if arguments.check is not None:
             check_cross("--check", arguments.check)

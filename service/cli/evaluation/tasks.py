@@ -152,9 +152,11 @@ class PoolTask:
 
     unit = "dialogues"
 
-    def __init__(self, data: Path, pools: Sequence[Path], search: TwoStageSearch, limit: int | None) -> None:
+    def __init__(
+        self, data: Path, pools: Sequence[Path], search: TwoStageSearch, limit: int | None, encoding: str | None = None
+    ) -> None:
         self._search = search
-        self._ids, self._texts = _distinct_texts(pools)
+        self._ids, self._texts = _distinct_texts(pools, encoding)
         row_of = {text: row for row, text in enumerate(self._texts)}
         dialogues = list(islice(read_dialogues(data), limit))
         self._examples = [
@@ -233,10 +235,10 @@ class CollectionTask:
         return Example([("query", self._collection.queries[place])], self._collection.best_document(place))
 
 
-def _distinct_texts(pools: Sequence[Path]) -> tuple[list[str], list[str]]:
+def _distinct_texts(pools: Sequence[Path], encoding: str | None) -> tuple[list[str], list[str]]:
     """Read each text of a pool once; returns the id of its first row, and the text. Raises InvalidInput for no text."""
     id_of: dict[str, str] = {}
-    for candidate in read_candidates(pools):
+    for candidate in read_candidates(pools, encoding):
         id_of.setdefault(candidate.text, candidate.id)
     if not id_of:
         raise InvalidInput(f"{', '.join(map(str, pools))}: there is no text to search")

@@ -70,7 +70,7 @@ async def rebuild(
     sent = body.candidates or ()
     bodies.check_lengths("candidates", [candidate.text for candidate in sent], held.settings)
     rows = map(PoolCandidateIn.model_dump, sent)  # lazily: `jobs` writes them in a thread, and there may be many
-    wanted = Rebuild(pool=body.pool, candidates=rows, model=body.model, activate=body.activate)
+    wanted = Rebuild(pool=body.pool, encoding=body.encoding, candidates=rows, model=body.model, activate=body.activate)
     with writing(held):
         if not held.has_pool:
             raise NotConfigured("store: this server has none; start it with --store to build a generation")
@@ -252,6 +252,7 @@ def _job(record: JobRecord) -> dict[str, Any]:
         "eta": record.eta_seconds,
         "error": record.error,
         "generation": record.generation,
+        "notes": record.notes,
         "activate": record.request.activate,
         "compacts": record.request.compacts,
         "created": record.created,

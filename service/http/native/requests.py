@@ -19,7 +19,8 @@ from pydantic import (
     model_validator,
 )
 
-from polyrank.index_builder.pool.limits import MAX_ID_CHARS, check_metadata
+from polyrank.index_builder.names import is_encoding
+from polyrank.index_builder.pool.limits import MAX_ID_CHARS, kept_metadata
 from polyrank.index_builder.vectors.ids import text_id
 from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.service.http.native.filters_in import FILTER_DESCRIPTION, checked_filter
@@ -35,14 +36,9 @@ MAX_EXPLAINED = 10
 MAX_CODES = 1000
 
 
-def _checked_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
-    check_metadata(metadata)
-    return metadata
-
-
 Id = Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)]
 Filter = Annotated[dict[str, JsonValue], AfterValidator(checked_filter), AfterValidator(storable)]
-Metadata = Annotated[dict[str, JsonValue], AfterValidator(_checked_metadata)]
+Metadata = Annotated[dict[str, JsonValue], AfterValidator(kept_metadata)]
 
 
 _FILTER = TypeAdapter(Filter)
@@ -357,6 +353,9 @@ class IndexIn(Strict):
     )
 
     pool: str | None = Field(default=None, min_length=1, max_length=1024, description="a path under the pool root")
+    encoding: str | None = Field(
+        default=None, min_length=1, max_length=64, description="of a .csv pool, such as windows-1252; absent: UTF-8"
+    )
     candidates: PoolCandidates | None = None
     model: str | None = Field(
         default=None,
@@ -370,6 +369,8 @@ class IndexIn(Strict):
     def _one_source(self) -> Self:
         if (self.pool is None) == (self.candidates is None):
             raise ValueError("give either `pool` or `candidates`")
+        if self.encoding is not None and not (self.pool and is_encoding(self.encoding)):
+            raise ValueError("encoding: name that of the pool's file, such as windows-1252 or utf-16")
         return self
 
 

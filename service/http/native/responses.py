@@ -281,6 +281,7 @@ class JobOut(Out):
     eta: float | None = Field(description="seconds")
     error: str | None
     generation: str | None
+    notes: list[str] = Field(description="on what was built: the pool's fields, the choice of the index")
     activate: bool
     compacts: bool = Field(description="builds what is served anew with its updates")
     created: str
