@@ -12,7 +12,7 @@ from polyrank.model.evaluation.beir import CollectionInvalid, read_collection, r
 HEADER = "query-id\tcorpus-id\tscore\n"
 CORPUS = [
     {"_id": "d1", "title": "A title", "text": "and a text"},
-    {"_id": "d2", "title": "", "text": "no title"},
+    {"_id": "d2", "title": None, "text": "no title"},
     {"_id": "d3", "text": "none either", "metadata": {"url": "x"}},
     {"_id": "d4", "title": "title alone", "text": ""},
 ]
@@ -121,7 +121,7 @@ def test_judgements_need_their_header(files: Files, header: str) -> None:
         ({"_id": 7, "text": "a number"}, "_id must be a text"),
         ({"_id": "", "text": "empty"}, "_id must be a text"),
         ({"_id": "d9"}, "text, and title where there is one, must be texts"),
-        ({"_id": "d9", "text": "x", "title": None}, "text, and title where there is one, must be texts"),
+        ({"_id": "d9", "text": "x", "title": 5}, "text, and title where there is one, must be texts"),
         ({"_id": "d1", "text": "again"}, "the _id 'd1' was seen before"),
         (["d9"], "the line is not a JSON object"),
     ],
