@@ -101,7 +101,7 @@ class ConversationFinder:
         named = np.array(self._named, bool)
         relations = np.array(self._relations, np.int8)
         lengths = np.array(self._lengths, np.int64)
-        keys = np.array(self._keys, np.uint64)
+        keys = np.frombuffer(self._keys, np.uint64)  # the largest of them, not copied
         starts = np.cumsum(lengths) - lengths
         found = keys[starts + lengths - 1]
         runs = np.cumsum(relations == _APART) - 1
