@@ -152,6 +152,13 @@ def test_every_other_turn_of_the_replying_side_is_an_example(tmp_path: Path) -> 
     assert len(all_examples(tmp_path, [row])) == 1
 
 
+def test_of_messages_those_of_the_assistant_are_examples(tmp_path: Path) -> None:
+    said = [("system", "be short"), ("user", "a"), ("assistant", "b"), ("user", "c"), ("tool", "d"), ("assistant", "e")]
+    context = [{"role": role, "content": text, "refusal": None} for role, text in [*said, ("user", "f")]]
+    found = all_examples(tmp_path, [{"context": context, "response": "g"}], every_turn=True)
+    assert [(len(one.conversation.turns), one.response) for one in found] == [(2, "b"), (5, "e"), (7, "g")]
+
+
 def test_a_dialogue_that_the_replying_side_began_has_no_example_of_its_first_turn(tmp_path: Path) -> None:
     found = all_examples(tmp_path, [{"context": ["a", "b", "c", "d"], "response": "e"}], every_turn=True)
     assert [one.response for one in found] == ["c", "e"]
