@@ -41,6 +41,7 @@ from polyrank.model.evaluation.lists import rank_lists
 from polyrank.model.evaluation.metrics import recall_at_k, reciprocal_rank
 from polyrank.model.inference.names import Runner
 from polyrank.model.search.topk import scores_of
+from polyrank.model.text.conversations import identified
 from polyrank.model.text.dialogues import Dialogue, read_dialogues
 
 CROSS = "cross"
@@ -164,8 +165,8 @@ def _rounded(value: Any) -> Any:
 def lists(arguments: argparse.Namespace) -> None:
     """Rank the lists of a file, and append a line to the results for each chunk that is not there yet."""
     torch.set_num_threads(arguments.threads)
-    names = (each for each in read_dialogues(arguments.data) if each.candidates)
-    dialogues = list(islice(names, arguments.limit))
+    listed = (each for each in identified(read_dialogues(arguments.data))[0] if each.candidates)
+    dialogues = list(islice(listed, arguments.limit))
     about = {"model": arguments.model, "data": str(arguments.data), "runner": arguments.runner}
     done = {line["start"] for line in _lines(arguments.results) if about.items() <= line.items()}
     starts = [start for start in range(0, len(dialogues), CHUNK) if start not in done]

@@ -18,6 +18,7 @@ from polyrank.model.evaluation.intervals import group_numbers, intervals
 from polyrank.model.evaluation.lists import rank_lists
 from polyrank.model.evaluation.metrics import rank_values
 from polyrank.model.rankers.networks import NetworkRanker
+from polyrank.model.text.conversations import identified
 from polyrank.model.text.dialogues import read_dialogues
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.run import Data, train
@@ -83,7 +84,7 @@ def evaluated(ranker: NetworkRanker, pack: Path, names: Sequence[str] = EVALUATI
 
 def _figures(ranker: NetworkRanker, path: Path) -> Record:
     began = time.perf_counter()
-    dialogues = [each for each in read_dialogues(path) if each.candidates]
+    dialogues = [each for each in identified(read_dialogues(path))[0] if each.candidates]
     values = rank_values(rank_lists(ranker, dialogues, lambda *_: None).ranks)
     low, high = intervals(np.column_stack(list(values.values())), group_numbers(each.dialogue for each in dialogues))
     ends = zip(values.items(), low.tolist(), high.tolist(), strict=True)

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.model.evaluation.intervals import group_numbers, intervals
 from polyrank.model.rankers.load import load_late
+from polyrank.model.text.conversations import identified
 from polyrank.model.text.dialogues import read_dialogues
 
 Columns = dict[str, NDArray[np.float64]]
@@ -41,7 +42,7 @@ class Yardstick:
     def __init__(self, file: Path, limit: int | None = None) -> None:
         """Raise InvalidInput where no example has candidates."""
         self.name = f"{file.parent.name}/{file.name.split('.')[0]}"
-        self.dialogues = [each for each in islice(read_dialogues(file), limit) if each.candidates]
+        self.dialogues = [each for each in identified(islice(read_dialogues(file), limit))[0] if each.candidates]
         if not self.dialogues:
             raise InvalidInput(f"{file}: no example has `candidates`; there is nothing to rank")
         self._every = np.ones(len(self.dialogues), bool)

@@ -11,10 +11,12 @@ import pyarrow as pa
 
 from polyrank.model.durable import replacing
 from polyrank.model.errors import InvalidInput
-from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.model.text.jsonlines import compression_of, read_objects
+from polyrank.model.text.messages import turn_of
 
 _BUFFER_BYTES = 1 << 16
+_MESSAGE = {"content", "text", "refusal", "tool_calls", "function_call"}  # one of these makes an object a message
 
 
 class DialoguesInvalid(InvalidInput):
@@ -30,8 +32,8 @@ class Dialogue:
         candidates: the list to rank, gold reply included; empty if the example has none.
         label: place of the gold reply in `candidates`; -1 if there are none.
         negatives: replies known to be wrong, to train against.
-        dialogue: name of the dialogue that the example is part of: the file's `dialogue`, or else the first turn,
-            which all examples of a dialogue share.
+        dialogue: name of the dialogue that the example is part of; empty if the file does not name it
+            (conversations.py then finds it out).
         category: the class of context and response, or of the context's last turn, of an example for a classifier;
             else empty.
     """
@@ -101,14 +103,32 @@ def _dialogue(raw: dict[str, Any]) -> Dialogue:
     told = raw.get("label")
     category = told if isinstance(told, str) and not candidates else ""
     response = raw.get("response", category)
+    response = _said(response).text if _is_message(response) else response
     if not isinstance(response, str) or not response.strip():
         raise InvalidInput("response must be a text")
-    conversation = Conversation.of(_texts(raw, "context"), _texts(raw, "persona"))
+    conversation = Conversation.of(_turns(raw["context"]), _texts(raw, "persona"))
     label = -1 if category else _label(raw, candidates, response)
     negatives = tuple(_texts(raw, "negatives"))
-    named = raw.get("dialogue")
-    dialogue = conversation.turns[0].text if named is None else str(named)
-    return Dialogue(conversation, response, candidates, label, negatives, dialogue, category)
+    return Dialogue(conversation, response, candidates, label, negatives, str(raw.get("dialogue", "")), category)
+
+
+def _turns(value: object) -> list[Turn]:
+    """Return the turns of a context, of texts and messages; messages without text say nothing, such as calls of tools.
+
+    Raises InvalidInput where the value is no such list.
+    """
+    if not isinstance(value, list) or not all(isinstance(turn, str) or _is_message(turn) for turn in value):
+        raise InvalidInput("context must be a list of texts, or of messages with role and content")
+    turns = [(turn, Turn(turn) if isinstance(turn, str) else _said(turn)) for turn in value]
+    return [turn for given, turn in turns if isinstance(given, str) or turn.text]
+
+
+def _is_message(value: object) -> bool:
+    return isinstance(value, dict) and not _MESSAGE.isdisjoint(value)
+
+
+def _said(message: dict[str, Any]) -> Turn:
+    return turn_of(message if "content" in message else {**message, "content": message.get("text")})
 
 
 def _texts(raw: dict[str, Any], name: str) -> list[str]:
@@ -128,7 +148,7 @@ def _label(raw: dict[str, Any], candidates: tuple[str, ...], response: str) -> i
 
 
 def _line(dialogue: Dialogue) -> bytes:
-    row: dict[str, object] = {"context": [turn.text for turn in dialogue.conversation.turns]}
+    row: dict[str, object] = {"context": [_written(turn) for turn in dialogue.conversation.turns]}
     if dialogue.conversation.persona:
         row["persona"] = dialogue.conversation.persona
     row["response"] = dialogue.response
@@ -136,5 +156,11 @@ def _line(dialogue: Dialogue) -> bytes:
         row["label"] = dialogue.category
     elif dialogue.candidates:
         row |= {"candidates": dialogue.candidates, "label": dialogue.label}
-    row |= {"negatives": dialogue.negatives, "dialogue": dialogue.dialogue}
+    row["negatives"] = dialogue.negatives
+    if dialogue.dialogue:
+        row["dialogue"] = dialogue.dialogue
     return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _written(turn: Turn) -> str | dict[str, str]:
+    return turn.text if turn.role is None else {"role": turn.role, "content": turn.text}

@@ -1,4 +1,4 @@
-"""Read `.jsonl`, `.jsonl.gz` and `.jsonl.zst`: one JSON object a line, streamed."""
+"""Read `.jsonl`, `.jsonl.gz` and `.jsonl.zst`: one JSON object a line, streamed. A field that is null is absent."""
 
 import errno
 import io
@@ -67,4 +67,6 @@ def _parse(line: bytes) -> Object | InvalidInput:
         value = orjson.loads(line)
     except orjson.JSONDecodeError:  # also bad UTF-8, half a surrogate pair, and endless nesting
         return InvalidInput("the line is not JSON in UTF-8")
-    return value if isinstance(value, dict) else InvalidInput("the line is not a JSON object")
+    if not isinstance(value, dict):
+        return InvalidInput("the line is not a JSON object")
+    return {name: content for name, content in value.items() if content is not None}

@@ -62,7 +62,7 @@ class Origin:
     ) -> "Origin":
         """Identify the files in the directory `base`, those of the corpora, and the objective's other models."""
         data = [
-            [str(corpus.path), file_sha256(corpus.path), corpus.weight, corpus.every_turn, corpus.held_out_below]
+            [str(corpus.path), file_sha256(corpus.path), corpus.weight, corpus.every_turn, int(corpus.held_out.sum())]
             for corpus in corpora
         ]
         identities: dict[str, Any] = {name: model.fingerprint for name, model in models.items()}

@@ -5,7 +5,8 @@ that a file brings along are not used: what is wrong in them was drawn in ways t
 """
 
 import random
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -22,7 +23,6 @@ from polyrank.model.evidence.words import normalised
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.networks import Ranker, Retriever
 from polyrank.model.text.dialogues import Dialogue
-from polyrank.model.text.positives import text_key
 from polyrank.model.training.data.corpus import Corpus
 
 FEWEST_LISTS = 50  # weights fitted to noise on fewer lists cost up to a quarter of R@1, on as many under a tenth
@@ -78,7 +78,8 @@ def scored_lists(ranker: Ranker, corpora: Sequence[Corpus], seen: bool) -> list[
 
     seen: the model was trained on these files. Then only their selection slices are used.
     """
-    return [_scored_lists(ranker, corpus, seen) for corpus in corpora]
+    totals = [0, 0]  # lists of each fold in all files
+    return [_scored_lists(ranker, corpus, seen, totals) for corpus in corpora]
 
 
 def weigh(files: Files, seen: bool) -> Weighed:
@@ -90,22 +91,40 @@ def weigh(files: Files, seen: bool) -> Weighed:
     return Weighed(fit(files, late_share), sum(map(len, files)), shares(files, late_share))
 
 
-def _scored_lists(ranker: Ranker, corpus: Corpus, seen: bool) -> list[ScoredList]:
+def _scored_lists(ranker: Ranker, corpus: Corpus, seen: bool, totals: list[int]) -> list[ScoredList]:
     draw = random.Random(_SEED)
     size = _OF_VECTORS if ranker.retrieves else _OF_PAIRS
     examples = chain(corpus.examples(selection=True), () if seen else corpus.examples())
     lists = _lists(_drawn(examples, size.lists, draw), size.others, draw)
     statistics = Statistics.of(corpus.replies())
     scores = _late_scores(ranker, lists) if ranker.retrieves else _pair_scores(ranker, lists)
+    fold_of = _folds(Counter(each.example.dialogue for each in lists), totals)
     return [
         ScoredList(
             own.astype(np.float64),
             feature_table(read(each.example.conversation), WordTable.of(each.texts, statistics)),
             each.repeats,
-            text_key(each.example.dialogue) % 2,
+            fold_of[each.example.dialogue],
         )
         for each, own in zip(lists, scores, strict=True)
     ]
+
+
+def _folds(sizes: Mapping[str, int], totals: list[int]) -> dict[str, int]:
+    """Halve the dialogues of a file by their lists: the largest first, each into the fold that has fewer.
+
+    totals: the lists of each fold in the files before, which decide where this file's are equal; they are updated.
+
+    >>> _folds({"a": 1, "b": 1, "c": 2}, [0, 0])
+    {'c': 0, 'a': 1, 'b': 1}
+    """
+    own, fold_of = [0, 0], {}
+    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        fold = min((0, 1), key=lambda fold: (own[fold], totals[fold]))
+        fold_of[name] = fold
+        own[fold] += sizes[name]
+        totals[fold] += sizes[name]
+    return fold_of
 
 
 def _drawn(examples: Iterable[Dialogue], most: int, draw: random.Random) -> list[Dialogue]:

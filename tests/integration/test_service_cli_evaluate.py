@@ -159,7 +159,10 @@ def test_rows_without_candidates_are_left_out_and_told(capsys: Capture, checkpoi
     data = write_rows(tmp_path / "data.jsonl", [bare, *ROWS[:4], bare])
     outcome = call(capsys, "evaluate", "--model", checkpoints / "poly", "--data", data, "--json")
     assert outcome.result["examples"] == 4
-    assert outcome.err == "2 of 6 examples have no candidates and were left out\n"
+    assert outcome.err.splitlines() == [
+        "2 of 6 examples have no candidates and were left out",
+        f"{data}: no line names its dialogue; by how they begin 2 make 1 conversations, 4 stand alone",
+    ]
     output = tmp_path / "output.jsonl"
     assert call(capsys, "evaluate", "--model", checkpoints / "poly", "--data", data, "--output", output).status == 0
     assert [each["example"] for each in read_rows(output)] == [1, 2, 3, 4]
@@ -218,7 +221,8 @@ def test_words_name_every_figure(capsys: Capture, checkpoints: Path, tmp_path: P
     rows = [{"context": ["w1"], "response": "w2", "candidates": ["w2"] * 4, "label": label} for label in range(4)]
     data = write_rows(tmp_path / "data.jsonl", rows)
     outcome = call(capsys, "evaluate", "--model", checkpoints / "poly", "--data", data)
-    assert (outcome.status, outcome.err) == (0, ONE_DIALOGUE)
+    assumed = f"{data}: no line names its dialogue; by how they begin 4 make 1 conversations, 0 stand alone\n"
+    assert (outcome.status, outcome.err) == (0, assumed + ONE_DIALOGUE)
     head, *rest = outcome.out.splitlines()
     assert head.startswith(f"model       {checkpoints / 'poly'} (")
     assert rest == [
@@ -244,6 +248,22 @@ def test_intervals_are_of_whole_dialogues(capsys: Capture, checkpoints: Path, tm
         assert low <= once[figure] <= high
         assert fives["interval"][figure] == pytest.approx([low, high])
     assert once["interval"]["recall@5"][0] < once["interval"]["recall@5"][1]
+
+
+def test_conversations_that_are_not_named_are_found(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:
+    """The examples of each of ten conversations, which begin with one of two greetings."""
+    grown = [
+        {**ROWS[4 * n + at], "context": [f"w{n % 2}", "w3", f"w{n} w9", *("w5",) * at, *ROWS[4 * n + at]["context"]]}
+        for n in range(10)
+        for at in range(4)
+    ]
+    named = [{**row, "dialogue": n // 4} for n, row in enumerate(grown)]
+    expected = evaluated(capsys, checkpoints / "poly", write_rows(tmp_path / "named.jsonl", named))
+    data = write_rows(tmp_path / "grown.jsonl", grown)
+    outcome = call(capsys, "evaluate", "--model", checkpoints / "poly", "--data", data, "--json")
+    assert {**outcome.result, "seconds": 0} == {**expected, "seconds": 0}
+    said = "no line names its dialogue; by how they begin 40 make 10 conversations, 0 stand alone"
+    assert outcome.err == f"{data}: {said}\n"
 
 
 def test_two_models_on_the_same_examples(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:

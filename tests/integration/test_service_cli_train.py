@@ -24,7 +24,7 @@ from polyrank.service.cli import main
 Capture = pytest.CaptureFixture[str]
 
 EVIDENCE_TITLE = "R@1 over held-out lists; the second figure with an earlier turn of the conversation in each:"
-TOO_FEW = "4 lists are too few to weigh words by, 50 are needed; give more dialogues"
+TOO_FEW = "8 lists are too few to weigh words by, 50 are needed; give more dialogues"
 
 RECIPE = {
     "--architecture": "bi",
@@ -118,14 +118,14 @@ def test_progress(capsys: Capture, caplog: pytest.LogCaptureFixture, base: Path,
     assert outcome.status == 0
     assert re.fullmatch(rf"{tmp_path}/out: trained 20 steps in \d+ s\n", outcome.out)
     survey, first, *others = outcome.err.splitlines()
-    assert survey == f"{data}: 76 examples, 4 held out"
+    assert survey == f"{data}: 72 examples, 8 held out"
     figures = r"loss \d+\.\d{4}  recall_at_1 [01]\.\d{4}  code_cosine -?\d\.\d{4}"
     assert re.fullmatch(rf"look 0 of 20: {figures}", first)
     assert all(re.fullmatch(rf"look \d+ of 20: {figures}, \d+ s left", line) for line in others)
     assert others[-1].startswith("look 20 of 20: ")
     assert caplog.messages == [
         f"the checkpoint ranks without words: {TOO_FEW}",
-        "scores are not calibrated: 4 lists with wrong replies are too few, 50 are needed; give more dialogues",
+        "scores are not calibrated: 8 lists with wrong replies are too few, 50 are needed; give more dialogues",
     ]
     written = json.loads((tmp_path / "out" / "polyrank.json").read_text())
     assert not {"evidence", "calibration"} & set(written)
@@ -135,7 +135,7 @@ def test_words_that_help_are_weighed_last(
     capsys: Capture, caplog: pytest.LogCaptureFixture, base: Path, many: Path, tmp_path: Path
 ) -> None:
     outcome = train(capsys, base, many, tmp_path / "out", "--json")
-    assert outcome.result["evidence"]["lists"] == 59
+    assert outcome.result["evidence"]["lists"] == 56
     assert set(polyrank.load(tmp_path / "out").config.evidence.weights) == set(FEATURES)
     lines = outcome.err.splitlines()
     *evidence, calibration = lines[lines.index(EVIDENCE_TITLE) + 1 :]
@@ -160,7 +160,7 @@ def test_evidence_alone_leaves_the_vectors(
         given = ["--only-evidence", "--base", trained, "--train", many, "--output", output, "--valid", valid, *seen]
         result = call(capsys, "train", *given, "--json").result
         assert set(polyrank.load(output).config.evidence.weights) == set(FEATURES)
-        assert result["evidence"]["lists"] == (59 if seen else 500)
+        assert result["evidence"]["lists"] == (56 if seen else 500)
         assert result["settings"]["steps"] == 20
         assert (output / WEIGHTS_FILE).read_bytes() == (trained / WEIGHTS_FILE).read_bytes()
         assert result["fingerprint"] != polyrank.load(trained).fingerprint
@@ -227,7 +227,7 @@ def test_too_few_dialogues_calibrate_nothing(capsys: Capture, base: Path, data: 
     given = ["--only-calibration", "--seen", "--base", base, "--train", data, "--output", tmp_path / "out"]
     outcome = call(capsys, "train", *given)
     assert (outcome.status, outcome.out) == (1, "")
-    too_few = "4 lists with wrong replies are too few, 50 are needed; give more dialogues"
+    too_few = "8 lists with wrong replies are too few, 50 are needed; give more dialogues"
     assert f"nothing is written: {too_few}" in outcome.err
     assert not (tmp_path / "out").exists()
 
@@ -269,7 +269,7 @@ def test_a_cross_encoder_takes_evidence_too(capsys: Capture, many: Path, tmp_pat
         given = ["--only-evidence", "--base", cross, "--train", many, "--output", output, *seen]
         result = call(capsys, "train", *given, "--json").result
         assert set(polyrank.load(output).config.evidence.weights) == set(FEATURES)
-        assert result["evidence"]["lists"] == (59 if seen else 150)
+        assert result["evidence"]["lists"] == (56 if seen else 150)
         assert (output / WEIGHTS_FILE).read_bytes() == (cross / WEIGHTS_FILE).read_bytes()
 
 

@@ -70,7 +70,7 @@ def test_the_card_says_how_it_was_made(capsys: Capture, base: Path, tmp_path: Pa
     figures = {each["type"]: each["value"] for each in result["metrics"]}
     assert figures["recall_at_1"] == round(outcome.result["valid"]["recall@1"], 4)
     assert "# mine\n" in card
-    assert "| data.jsonl | 76 | 4 | 100% |\n" in card
+    assert "| data.jsonl | 72 | 8 | 100% |\n" in card
     low, high = outcome.result["valid"]["interval"]["recall@1"]
     assert f"| R@1 | {outcome.result['valid']['recall@1']:.3f} [{low:.3f}, {high:.3f}] |\n" in card
     assert "Over 40 examples of `later.jsonl`" in card

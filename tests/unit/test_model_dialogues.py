@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 NAMES = ["d.jsonl", "d.jsonl.gz", "d.jsonl.zst"]
 
 FULL = Dialogue(Conversation.of(["hi", "hello"], ["I sell lamps."]), "yes", ("no", "yes"), 1, ("never", "no"), "17")
-BARE = Dialogue(Conversation.of("hi"), "yes", dialogue="hi")
+BARE = Dialogue(Conversation.of("hi"), "yes")
 
 Compress = Callable[[bytes], bytes]
 
@@ -56,8 +56,50 @@ def test_a_line_becomes_an_example(tmp_path: Path) -> None:
 
 def test_an_example_needs_no_candidates(tmp_path: Path) -> None:
     [read_back] = read(tmp_path, b'{"context": ["hello"], "response": "yes"}')
-    assert read_back == Dialogue(Conversation.of("hello"), "yes", dialogue="hello")
+    assert read_back == Dialogue(Conversation.of("hello"), "yes")
     assert (read_back.candidates, read_back.label) == ((), -1)
+
+
+OPTIONAL = ["persona", "candidates", "label", "negatives", "dialogue"]
+
+
+@pytest.mark.parametrize("nulls", [*([name] for name in OPTIONAL), OPTIONAL], ids=lambda nulls: "-".join(nulls))
+def test_a_null_is_absent(tmp_path: Path, nulls: list[str]) -> None:
+    row = {**ROW, "persona": ["I sell lamps."], "label": 1, "negatives": ["never"], "dialogue": "7"}
+    left = {name: value for name, value in row.items() if name not in nulls}
+    if "candidates" in nulls:
+        row["label"] = left["label"] = None
+    with_null = (json.dumps(row | dict.fromkeys(nulls)) + "\n").encode()
+    assert read(tmp_path, with_null) == read(tmp_path, (json.dumps(left) + "\n").encode())
+
+
+def test_a_null_response_leaves_the_class_of_a_single_text(tmp_path: Path) -> None:
+    [found] = read(tmp_path, b'{"context": ["where is it?"], "response": null, "label": "track", "persona": null}')
+    assert (found.category, found.is_single_text) == ("track", True)
+
+
+def test_messages_are_turns(tmp_path: Path) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "track", "arguments": "{}"}}
+    said = [
+        {"role": "user", "content": [{"type": "text", "text": "where is it?"}, {"type": "image_url", "image_url": {}}]},
+        {"role": "assistant", "content": None, "refusal": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "sent", "name": "track"},
+        {"role": "assistant", "content": "It was sent.", "refusal": None, "audio": None, "tool_calls": None},
+        {"role": "user", "text": "when?", "name": None},
+        "today?",
+    ]
+    [found] = read(tmp_path, line(context=said, response={"role": "assistant", "content": "yes", "refusal": None}))
+    assert [(turn.role, turn.text) for turn in found.conversation.turns] == [
+        ("user", "where is it?"),
+        ("tool", "sent"),
+        ("assistant", "It was sent."),
+        ("user", "when?"),
+        (None, "today?"),
+    ]
+    assert found.response == "yes"
+    with new_dialogues(tmp_path / "again.jsonl") as write:
+        write(found)
+    assert list(read_dialogues(tmp_path / "again.jsonl")) == [found]
 
 
 def test_the_label_tells_which_of_equal_texts_is_meant(tmp_path: Path) -> None:
@@ -104,6 +146,12 @@ def test_a_file_that_only_says_it_is_compressed(tmp_path: Path, name: str) -> No
         (line(context=["\ud800"]), "not JSON"),
         (b"[]", "not a JSON object"),
         (line(response=None), "response must be a text"),
+        (line(response={"role": "assistant", "content": None}), "response must be a text"),
+        (line(context=[{"from": "human", "value": "hello"}]), "context must be a list of texts, or of messages"),
+        (line(context=[{"role": "user", "content": 5}]), "content: must be a string"),
+        (line(context=[{"role": "assistant", "content": None, "tool_calls": []}]), "the context is empty"),
+        (line(context=None), "context is missing"),
+        (line(context=["hello", None]), "context must be a list of texts"),
         (line(response=" "), "response must be a text"),
         (b'{"context": ["hello"]}', "response must be a text"),
         (line(context="hello"), "context must be a list of texts"),
@@ -195,7 +243,7 @@ def test_a_line_holds_what_the_example_has(tmp_path: Path) -> None:
         "negatives": ["never", "no"],
         "dialogue": "17",
     }
-    assert bare == {"context": ["hi"], "response": "yes", "negatives": [], "dialogue": "hi"}
+    assert bare == {"context": ["hi"], "response": "yes", "negatives": []}
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError(), KeyboardInterrupt()])

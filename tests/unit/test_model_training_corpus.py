@@ -1,6 +1,8 @@
 """What a file of dialogues gives to train on: what is held out, what is dropped, and what is refused."""
 
 import json
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +72,71 @@ def test_the_choice_follows_the_dialogue_and_not_its_place(tmp_path: Path) -> No
     assert sorted(each.response for each in forward) == sorted(each.response for each in backward)
 
 
-def test_the_first_turn_names_a_dialogue_that_has_no_name(tmp_path: Path) -> None:
-    rows = [{"context": [f"hello {n % 20}", *("more",) * (n // 20)], "response": f"r{n}"} for n in range(60)]
-    train, held_out = both(read(tmp_path, rows)[0])
-    assert not {one.conversation.turns[0] for one in train} & {one.conversation.turns[0] for one in held_out}
+def grown(*talks: list[str]) -> Rows:
+    """A line for each reply of the second speaker, without a name."""
+    return [{"context": talk[:at], "response": talk[at]} for talk in talks for at in range(1, len(talk), 2)]
+
+
+@pytest.mark.parametrize("every_turn", [False, True])
+def test_growing_contexts_of_unnamed_dialogues_are_on_one_side(tmp_path: Path, every_turn: bool) -> None:
+    rows = grown(*([f"hi {n % 4}", "hello", *(f"turn {n} {m}" for m in range(6))] for n in range(100)))
+    random.Random(0).shuffle(rows)
+    corpus, report = read(tmp_path, rows, every_turn=every_turn)
+    train, held_out = ({one.response.split()[1] for one in side if "turn" in one.response} for side in both(corpus))
+    assert not train & held_out
+    assert 20 <= report.held_out <= 30
+    said = "no line names its dialogue; by how they begin 400 make 104 conversations, 0 stand alone"
+    assert str(report).endswith(said), "the four greetings, too"
+
+
+GREETINGS = ["hi", "hello", "good morning", "hey there"]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        lambda n: {"context": [GREETINGS[n % 4]], "response": f"reply {n}"},
+        lambda n: {"context": [GREETINGS[n % 4], f"question {n}"], "response": f"reply {n}"},
+        lambda n: {"context": [GREETINGS[n % 4], "hello, how can I help?", f"question {n}"], "response": f"reply {n}"},
+    ],
+    ids=["greeting", "question", "answered"],
+)
+@pytest.mark.parametrize("count", [120, 1200])
+def test_four_greetings_are_not_four_dialogues(
+    tmp_path: Path, row: Callable[[int], dict[str, Any]], count: int
+) -> None:
+    corpus, report = read(tmp_path, [row(n) for n in range(count)])
+    assert (report.kept, report.held_out) == (0.9 * count, 0.1 * count)
+    assert len({one.dialogue for side in both(corpus) for one in side}) == count
+    assert str(report).endswith("no line names its dialogue; by how they begin each stands alone")
+
+
+def test_a_hundred_and_twenty_dialogues_of_one_greeting_can_be_trained_on(tmp_path: Path) -> None:
+    for talk in (["hello"], ["hello", "how can I help?"]):
+        rows = [{"context": [*talk, f"question {n}"], "response": f"reply {n}"} for n in range(120)]
+        assert read(tmp_path, rows)[1].held_out == 12
+    rows = grown(*(["hello", "how can I help?", f"question {n}", f"reply {n}"] for n in range(120)))
+    corpus, report = read(tmp_path, rows)
+    assert (report.kept, report.held_out) == (109, 12)
+    assert len({one.dialogue for side in both(corpus) for one in side}) == 120
+
+
+def test_a_huge_dialogue_is_trained_on(tmp_path: Path) -> None:
+    rows = [{"context": [f"h{n}"], "response": f"r{n}", "dialogue": "huge"} for n in range(500)]
+    rows += [{"context": [f"s{n}"], "response": f"r{n}", "dialogue": f"small {n % 50}"} for n in range(100)]
+    corpus, report = read(tmp_path, rows)
+    assert 50 <= report.held_out <= 60
+    assert all(one.dialogue != "huge" for one in corpus.examples(selection=True))
+
+
+def test_more_than_a_tenth_is_held_out_only_for_two_whole_dialogues_and_is_told(tmp_path: Path) -> None:
+    rows = [*turns(4, 30), {"context": ["b"], "response": "b", "dialogue": "brief"}]
+    corpus, report = read(tmp_path, rows)
+    assert {one.dialogue for one in corpus.examples(selection=True)} >= {"brief"}, "the smallest"
+    assert report.held_out == 31
+    said = "90 examples, 31 held out (more than a tenth, since two whole dialogues are needed to select by)"
+    assert str(report) == said
+    assert "more than" not in str(read(tmp_path, turns(20, 3))[1])
 
 
 def test_every_other_turn_of_the_replying_side_is_an_example(tmp_path: Path) -> None:
@@ -87,6 +150,13 @@ def test_every_other_turn_of_the_replying_side_is_an_example(tmp_path: Path) -> 
     assert {one.conversation.persona for one in found} == {("p",)}
     assert {one.dialogue for one in found} == {"x"}
     assert len(all_examples(tmp_path, [row])) == 1
+
+
+def test_of_messages_those_of_the_assistant_are_examples(tmp_path: Path) -> None:
+    said = [("system", "be short"), ("user", "a"), ("assistant", "b"), ("user", "c"), ("tool", "d"), ("assistant", "e")]
+    context = [{"role": role, "content": text, "refusal": None} for role, text in [*said, ("user", "f")]]
+    found = all_examples(tmp_path, [{"context": context, "response": "g"}], every_turn=True)
+    assert [(len(one.conversation.turns), one.response) for one in found] == [(2, "b"), (5, "e"), (7, "g")]
 
 
 def test_a_dialogue_that_the_replying_side_began_has_no_example_of_its_first_turn(tmp_path: Path) -> None:
@@ -194,11 +264,10 @@ def test_repeats_are_left_out_but_are_no_bad_lines(tmp_path: Path) -> None:
     [
         [{"context": ["a"], "response": "b", "dialogue": "one"}],
         [{"context": ["a"], "response": f"b{n}", "dialogue": "one"} for n in range(30)],
-        [{"context": ["a"], "response": f"b{n}"} for n in range(30)],
         turns(3, 20),
         [],
     ],
-    ids=["one example", "one name", "one first turn", "three dialogues", "none"],
+    ids=["one example", "one name", "three dialogues", "none"],
 )
 def test_a_single_dialogue_is_refused_and_so_are_too_few(tmp_path: Path, rows: Rows) -> None:
     with pytest.raises(TrainingDataInvalid, match="needs at least four dialogues, two of them to select by"):

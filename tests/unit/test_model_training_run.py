@@ -155,7 +155,7 @@ def anew() -> Iterator[None]:
 def test_half_precision_learns_too(base: Path, data: Path, tmp_path: Path, kind: str, precision: str) -> None:
     fields = KINDS["cross"] | {"first_stage": str(write_first_stage(base)), "n_codes": None}
     fields = fields if kind == "residual" else KINDS[kind]
-    ranker, seen = run(settings(base, **fields, precision=precision), data, tmp_path / "out")
+    ranker, seen = run(settings(base, **fields, precision=precision), Data([data], held_out=4), tmp_path / "out")
     assert sum(seen.losses[-5:]) < 0.6 * sum(seen.losses[:5])
     assert {each.dtype for each in weights(tmp_path / "out").values()} == {torch.float32}
     assert (ranker.config.weights, ranker.config.residual) == ("full", kind == "residual")

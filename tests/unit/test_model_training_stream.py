@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pytest
 from command_line import write_rows
 
+from polyrank.model.text.conversations import Conversations
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.training.data.corpus import Corpus
 from polyrank.model.training.data.stream import Rows, draw_rows
@@ -20,8 +22,9 @@ def corpora(tmp_path: Path) -> list[Corpus]:
 
 
 def corpus(path: Path, count: int, weight: float) -> Corpus:
-    rows = [{"context": [f"{path.stem}{n}"], "response": f"reply {n}"} for n in range(count)]
-    return Corpus(write_rows(path, rows), every_turn=False, weight=weight)
+    rows = [{"context": ["hello"], "response": f"reply {n}", "dialogue": f"{path.stem}{n}"} for n in range(count)]
+    none = np.zeros(count, bool)
+    return Corpus(write_rows(path, rows), False, weight, Conversations(none.astype(np.uint64), ~none), held_out=none)
 
 
 def drawn(stream: Iterator[Rows], count: int) -> list[list[str]]:

@@ -5,10 +5,13 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from command_line import write_rows
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tiny import write_checkpoint
 from tiny_training import orders
@@ -154,3 +157,38 @@ def test_too_few_lists_speak_against_words() -> None:
 def test_words_that_gain_nothing_are_spoken_against(words: float) -> None:
     said = weighed(500, 0.5, words).objection()
     assert said == f"words do not help: over 500 lists R@1 is 0.500 without and {words:.3f} with them"
+
+
+def greeted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same conversations without names, behind four greetings."""
+    greetings = ["hi", "hello", "w1", "w2"]
+    return [
+        {"context": [greetings[n % 4], *row["context"][1:]], "response": row["response"]} for n, row in enumerate(rows)
+    ]
+
+
+def test_words_are_weighed_where_all_conversations_begin_with_four_greetings(
+    ranker: LateRanker, tmp_path: Path
+) -> None:
+    corpus, report = survey(write_rows(tmp_path / "greeted.jsonl", greeted(orders(1200))), False, 0.0, 1000)
+    assert (report.kept, report.held_out) == (1080, 120)
+    lists = scored_lists(ranker, [corpus], seen=True)
+    weighed = weigh(lists, True)
+    assert (weighed.lists, weighed.objection()) == (120, None)
+    assert weighed.figures["all features"].plain > 0.9
+    assert sum(each.fold for each in lists[0]) == 60
+
+
+SIZES = st.dictionaries(st.text(max_size=3), st.integers(1, 60), min_size=1, max_size=12)
+
+
+@given(st.lists(SIZES, min_size=1, max_size=4))
+def test_folds_have_as_many_lists_as_whole_dialogues_allow(files: list[dict[str, int]]) -> None:
+    totals = [0, 0]
+    for sizes in files:
+        folds = weighing._folds(sizes, totals)
+        own = [sum(size for name, size in sizes.items() if folds[name] == fold) for fold in (0, 1)]
+        assert folds.keys() == sizes.keys()
+        assert abs(own[0] - own[1]) <= max(sizes.values())
+        assert set(folds.values()) == {0, 1} or len(sizes) == 1
+    assert all(totals) or sum(map(len, files)) == 1

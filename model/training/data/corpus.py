@@ -1,51 +1,63 @@
 """The dialogues of a run: reads files, drops bad and repeated examples, and holds some out for selection."""
 
-import hashlib
+from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.conversations import ConversationFinder, Conversations
 from polyrank.model.text.dialogues import Dialogue, read_lines
+from polyrank.model.text.hashes import hash64
 from polyrank.model.text.positives import text_key
 from polyrank.model.training.errors import TrainingDataInvalid
 
 _SELECTION_SHARE = 0.1  # of a small file; the caller gives the number of examples for a large one
-_HASHES = 2**64
+_LARGEST_SHARE = _SELECTION_SHARE / 2  # a larger dialogue is trained on, so that two make no more than a tenth
+_ASSISTANT = "assistant"  # the role of the side that replies, in OpenAI's messages
 _REPEATS = "repeats another example"
 _CONTRADICTS = "another line gives these texts another class"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Corpus:
     """One file of dialogues, read the same way every time.
 
     Attributes:
         every_turn: make an example of every reply in a dialogue, not of the last one alone.
         weight: how often a batch is taken from it, relative to other files.
-        held_out_below: dialogues with a hash below this are the selection slice.
+        conversations: of which dialogue each line is that is not bad.
+        held_out: whether such a line is of the selection slice, (lines,).
     """
 
     path: Path
     every_turn: bool
     weight: float
-    held_out_below: int = 0
+    conversations: Conversations = field(repr=False)
+    held_out: NDArray[np.bool_] = field(repr=False)
 
     def examples(self, selection: bool = False) -> Iterator[Dialogue]:
         """Stream the examples to train on, or those of the selection slice, without bad and repeated ones."""
-        for example in _kept(self, Report()):
-            if (_hash(example.dialogue) < self.held_out_below) == selection:
-                yield example
+        for place, example in self._kept():
+            if self.held_out[place] == selection:
+                yield self.conversations.name(place, example)
 
     def replies(self) -> Iterator[str]:
         """Stream each distinct reply of the file: the pool that a server would answer from."""
         seen: set[int] = set()
-        for example in _kept(self, Report()):
-            if (key := _hash(example.response)) not in seen:
+        for _, example in self._kept():
+            if (key := hash64(example.response.encode())) not in seen:
                 seen.add(key)
                 yield example.response
+
+    def _kept(self) -> Iterator[tuple[int, Dialogue]]:
+        report = Report()
+        return _kept(_good_lines(self.path, report), self.every_turn, report)
 
 
 @dataclass(slots=True)
@@ -56,6 +68,7 @@ class Report:
         lines: how many lines are not blank.
         kept: how many examples there are to train on.
         held_out: how many examples are in the selection slice.
+        assumed: of which dialogues the lines are, where the file does not say it.
         with_negatives: how many of those kept list negatives.
         categories: how many of all examples have each class, for a classifier.
         single_texts: in how many of all examples the class is that of a single text.
@@ -66,6 +79,7 @@ class Report:
     lines: int = 0
     kept: int = 0
     held_out: int = 0
+    assumed: str | None = None
     with_negatives: int = 0
     categories: Counter[str] = field(default_factory=Counter)
     single_texts: int = 0
@@ -89,9 +103,11 @@ class Report:
 
     def __str__(self) -> str:
         said = f"{self.kept} examples" + (f", {self.held_out} held out" if self.held_out else "")
+        if self.held_out > _SELECTION_SHARE * (self.kept + self.held_out):
+            said += " (more than a tenth, since two whole dialogues are needed to select by)"
         for reason, count in self.dropped.most_common():
             said += f"; {count} dropped: {reason} (first in line {self.first[reason]})"
-        return said
+        return f"{said}; {self.assumed}" if self.assumed else said
 
 
 def survey(path: Path, every_turn: bool, max_rejected: float, held_out: int) -> tuple[Corpus, Report]:
@@ -100,59 +116,93 @@ def survey(path: Path, every_turn: bool, max_rejected: float, held_out: int) -> 
     The choice depends on the dialogues alone, so every later reading makes the same one. A smaller slice is part of a
     larger one.
 
-    About `held_out` examples are held out; of a small file a tenth, but at least two dialogues. `max_rejected` is the
-    share of bad lines above which the file is refused. The corpus has the number of its examples as its weight.
+    Whole dialogues of about `held_out` examples are held out; of a small file a tenth, but at least two dialogues.
+    `max_rejected` is the share of bad lines above which the file is refused. The corpus has the number of its examples
+    as its weight.
 
     Raises:
         DialoguesInvalid: the file cannot be read.
         TrainingDataInvalid: it has no examples, too many bad lines, or fewer than four dialogues.
     """
-    corpus, report = Corpus(path, every_turn, weight=0.0), Report()
-    hashes, listing = [], []
-    for example in _kept(corpus, report):
-        hashes.append(_hash(example.dialogue))
+    report, finder = Report(), ConversationFinder()
+    lines, listing = array("L"), array("b")  # of each example, the place of its line, and whether it lists negatives
+    for place, example in _kept(_noted(_good_lines(path, report), finder), every_turn, report):
+        lines.append(place)
         listing.append(bool(example.negatives))
         report.categories[example.category] += 1
         report.single_texts += example.is_single_text
     report.require_few_bad(path, max_rejected)
-    dialogues = sorted(set(hashes))
-    if len(dialogues) < 4:  # a dialogue alone has no negatives, so its loss is zero
+    conversations = finder.found()
+    report.assumed = conversations.assumed()
+    of_examples = conversations.keys[np.array(lines, np.int64)]
+    sizes = dict(zip(*(column.tolist() for column in np.unique(of_examples, return_counts=True)), strict=True))
+    if len(sizes) < 4:  # a dialogue alone has no negatives, so its loss is zero
         raise TrainingDataInvalid(f"{path}: {report}; training needs at least four dialogues, two of them to select by")
-    share = min(_SELECTION_SHARE, held_out / len(hashes))
-    below = max(int(share * _HASHES), dialogues[1] + 1)
-    report.held_out = sum(key < below for key in hashes)
+    chosen = _chosen(sizes, min(_SELECTION_SHARE * report.kept, held_out))
+    held_out_lines = np.isin(conversations.keys, np.array(chosen, np.uint64))
+    apart = held_out_lines[np.array(lines, np.int64)]
+    report.held_out = int(apart.sum())
     report.kept -= report.held_out
-    report.with_negatives = sum(lists for key, lists in zip(hashes, listing, strict=True) if key >= below)
-    if report.kept == 0:
-        raise TrainingDataInvalid(f"{path}: too few dialogues to hold some out for selection; give more")
-    return replace(corpus, weight=float(report.kept), held_out_below=below), report
+    report.with_negatives = int(np.array(listing, np.int64)[~apart].sum())
+    return Corpus(path, every_turn, float(report.kept), conversations, held_out_lines), report
 
 
-def _kept(corpus: Corpus, report: Report) -> Iterator[Dialogue]:
-    seen: set[int] = set()
-    for number, line in read_lines(corpus.path):
+def _chosen(sizes: Mapping[int, int], most: float) -> list[int]:
+    """Choose dialogues of at most so many examples in all, but at least two, which are then the smallest ones.
+
+    sizes: the examples of each dialogue by its hash. The order of the hashes decides, which says nothing of a dialogue.
+    """
+    largest = _LARGEST_SHARE * sum(sizes.values())
+    order = sorted((key for key, size in sizes.items() if size <= largest), key=_bytes)
+    totals = np.cumsum([sizes[key] for key in order])
+    fitting = int(np.searchsorted(totals, most, side="right"))
+    return order[:fitting] if fitting > 1 else sorted(sizes, key=lambda key: (sizes[key], _bytes(key)))[:2]
+
+
+def _bytes(key: int) -> bytes:
+    return key.to_bytes(8, "little")
+
+
+def _good_lines(path: Path, report: Report) -> Iterator[tuple[int, Dialogue]]:
+    """Yield the lines that are examples, with their numbers; counts all lines, and the bad ones by reason."""
+    for number, line in read_lines(path):
         report.lines += 1
         if isinstance(line, InvalidInput):
             report.drop(str(line), number)
-            continue
-        for example in _every_turn(line) if corpus.every_turn else (line,):
-            key = _hash(repr((example.conversation, example.response)))
-            told = _hash(f"{key} {example.category}") if example.category else key
+        else:
+            yield number, line
+
+
+def _noted(lines: Iterable[tuple[int, Dialogue]], finder: ConversationFinder) -> Iterator[tuple[int, Dialogue]]:
+    for number, line in lines:
+        finder.add(line)
+        yield number, line
+
+
+def _kept(lines: Iterable[tuple[int, Dialogue]], every_turn: bool, report: Report) -> Iterator[tuple[int, Dialogue]]:
+    """Yield the examples that are no repeats, each with the place of its line among `lines`."""
+    seen: set[int] = set()
+    for place, (number, line) in enumerate(lines):
+        for example in _every_turn(line) if every_turn else (line,):
+            key = hash64(repr((example.conversation, example.response)).encode())
+            told = hash64(f"{key} {example.category}".encode()) if example.category else key
             if key in seen:
                 report.drop(_REPEATS if told in seen else _CONTRADICTS, number)
             else:
                 seen |= {key, told}
                 report.kept += 1
-                yield _without_gold(example)
+                yield place, _without_gold(example)
 
 
 def _every_turn(dialogue: Dialogue) -> Iterator[Dialogue]:
-    """Yield an example for each earlier turn of the replying side (every other one, from the end), then the dialogue.
+    """Yield an example for each earlier turn of the replying side, then the dialogue.
 
-    Candidates and negatives belong to its last reply alone.
+    The turns are those of the assistant, where there is one; else every other one, from the end. Candidates and
+    negatives belong to the last reply alone.
     """
     turns = dialogue.conversation.turns
-    for at in range(len(turns) % 2, len(turns), 2):
+    assistants = [at for at, turn in enumerate(turns) if turn.role == _ASSISTANT]
+    for at in assistants or range(len(turns) % 2, len(turns), 2):
         if turns[at].text.strip() and any(turn.text.strip() for turn in turns[:at]):
             conversation = Conversation(turns[:at], dialogue.conversation.persona)
             yield Dialogue(conversation, turns[at].text, dialogue=dialogue.dialogue)
@@ -163,7 +213,3 @@ def _without_gold(example: Dialogue) -> Dialogue:
     """Remove negatives that equal the gold reply."""
     gold = text_key(example.response)
     return replace(example, negatives=tuple(text for text in example.negatives if text_key(text) != gold))
-
-
-def _hash(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())

@@ -26,8 +26,8 @@ class ClassesTask:
 
     def __init__(self, data: Path, limit: int | None, runner: Runner = REFERENCE) -> None:
         self._runner = runner
-        self._examples = classed_examples(data, limit)
-        self.groups = dialogue_numbers(self._examples)
+        self._examples, assumed = classed_examples(data, limit)
+        self.groups = dialogue_numbers(self._examples, assumed)
         self.described: dict[str, Any] = {}
 
     def load(self, name: str) -> Classifier:

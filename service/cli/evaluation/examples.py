@@ -1,18 +1,34 @@
 """The examples that `polyrank evaluate` measures models on; imports no torch, so that files are refused at once."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from polyrank.model.errors import InvalidInput
 from polyrank.model.evaluation.drawing import DRAWN, ReplyDraw
+from polyrank.model.text.conversations import identified
 from polyrank.model.text.dialogues import Dialogue, read_dialogues
 
 Numbered = list[tuple[int, Dialogue]]
 """Examples with their places in the file."""
+
+
+class Identified(NamedTuple):
+    """Examples that all have the name of their dialogue, and what was assumed where the file does not name it."""
+
+    examples: list[Dialogue]
+    assumed: str | None
+
+
+class Listed(NamedTuple):
+    """Examples with candidates, what to say of the draw, and what was assumed of dialogues without a name."""
+
+    examples: Numbered
+    described: dict[str, Any]
+    assumed: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +54,8 @@ class Draw:
 AS_LISTED = Draw()
 
 
-def listed_examples(data: Path, limit: int | None, draw: Draw = AS_LISTED) -> tuple[Numbered, dict[str, Any]]:
-    """Read examples with candidates, which are drawn where they are missing; also returns what to say of the draw.
+def listed_examples(data: Path, limit: int | None, draw: Draw = AS_LISTED) -> Listed:
+    """Read examples with candidates, which are drawn where they are missing.
 
     Raises:
         InvalidInput: the file cannot be read, or holds nothing to rank.
@@ -48,26 +64,37 @@ def listed_examples(data: Path, limit: int | None, draw: Draw = AS_LISTED) -> tu
     if any(dialogue.category for dialogue in dialogues):
         raise InvalidInput(f"{data}: its labels are classes; give a classifier to measure how they are told")
     draw = draw.settled(dialogues)
-    listed = _with_candidates(data, dialogues, draw)
+    listed, assumed = _with_candidates(data, dialogues, draw)
     examples = [(number, dialogue) for number, dialogue in enumerate(listed) if dialogue.candidates]
     if not examples:
         raise InvalidInput(_why_none(dialogues, draw))
     report_left_out(len(dialogues) - len(examples), len(dialogues), "have no candidates")
-    return examples, _drawn(dialogues, examples, draw)
+    return Listed(examples, _drawn(dialogues, examples, draw), assumed)
 
 
-def classed_examples(data: Path, limit: int | None) -> list[Dialogue]:
+def classed_examples(data: Path, limit: int | None) -> Identified:
     """Read examples that all have a class.
 
     Raises:
         InvalidInput: the file cannot be read, is empty, or an example has none.
     """
-    examples = list(islice(read_dialogues(data), limit))
-    if missing := sum(not each.category for each in examples):
+    found = read_identified(data, limit)
+    if missing := sum(not each.category for each in found.examples):
         raise InvalidInput(f"{data}: {missing} examples have no class; give each a label, as a text")
-    if not examples:
+    if not found.examples:
         raise InvalidInput(f"{data}: there is no example")
-    return examples
+    return found
+
+
+def read_identified(data: Path, limit: int | None = None) -> Identified:
+    """Read examples, and find out which are of one dialogue; raises InvalidInput where the file cannot be read."""
+    return _identified(data, islice(read_dialogues(data), limit))
+
+
+def _identified(data: Path, dialogues: Iterable[Dialogue]) -> Identified:
+    examples, found = identified(dialogues)
+    assumed = found.assumed()
+    return Identified(examples, assumed and f"{data}: {assumed}")
 
 
 def report_left_out(count: int, total: int, why: str) -> None:
@@ -76,12 +103,14 @@ def report_left_out(count: int, total: int, why: str) -> None:
         print(f"{count} of {total} examples {why} and were left out", file=sys.stderr)
 
 
-def _with_candidates(data: Path, dialogues: Sequence[Dialogue], draw: Draw) -> Sequence[Dialogue]:
-    """Draw candidates for examples without from all replies of the file, if that is wanted."""
+def _with_candidates(data: Path, dialogues: Sequence[Dialogue], draw: Draw) -> Identified:
+    """Name all dialogues; draw candidates for examples without from all replies of the file, if that is wanted."""
     if not draw.count or all(dialogue.candidates for dialogue in dialogues):
-        return dialogues
-    replies = ReplyDraw(read_dialogues(data), draw.count, draw.seed)
-    return [replies.candidates(number, dialogue) for number, dialogue in enumerate(dialogues)]
+        return _identified(data, dialogues)
+    every, assumed = read_identified(data)
+    replies = ReplyDraw(every, draw.count, draw.seed)
+    listed = [replies.candidates(number, dialogue) for number, dialogue in enumerate(every[: len(dialogues)])]
+    return Identified(listed, assumed)
 
 
 def _drawn(dialogues: Sequence[Dialogue], examples: Sequence[tuple[int, Dialogue]], draw: Draw) -> dict[str, Any]:

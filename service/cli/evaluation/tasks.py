@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -23,8 +22,8 @@ from polyrank.model.rankers.networks import Ranker as AnyRanker
 from polyrank.model.rankers.networks import Retriever
 from polyrank.model.search.topk import TopK
 from polyrank.model.text.assembly import Conversation
-from polyrank.model.text.dialogues import Dialogue, read_dialogues
-from polyrank.service.cli.evaluation.examples import AS_LISTED, Draw, listed_examples, report_left_out
+from polyrank.model.text.dialogues import Dialogue
+from polyrank.service.cli.evaluation.examples import AS_LISTED, Draw, listed_examples, read_identified, report_left_out
 from polyrank.service.cli.files import read_candidates
 from polyrank.service.cli.models import REFERENCE, RERANKER_HINT, load_any, load_cross, load_retriever, words_left_out
 
@@ -80,8 +79,8 @@ class ListsTask:
 
     def __init__(self, data: Path, limit: int | None, runner: Runner = REFERENCE, draw: Draw = AS_LISTED) -> None:
         self._runner = runner
-        self._examples, self.described = listed_examples(data, limit, draw)
-        self.groups = dialogue_numbers([dialogue for _, dialogue in self._examples])
+        self._examples, self.described, assumed = listed_examples(data, limit, draw)
+        self.groups = dialogue_numbers([dialogue for _, dialogue in self._examples], assumed)
 
     def load(self, name: str) -> AnyRanker:
         """Load any model."""
@@ -158,7 +157,7 @@ class PoolTask:
         self._search = search
         self._ids, self._texts = _distinct_texts(pools, encoding)
         row_of = {text: row for row, text in enumerate(self._texts)}
-        dialogues = list(islice(read_dialogues(data), limit))
+        dialogues, assumed = read_identified(data, limit)
         self._examples = [
             (number, dialogue, row_of[dialogue.response])
             for number, dialogue in enumerate(dialogues)
@@ -168,7 +167,7 @@ class PoolTask:
             raise InvalidInput("no gold reply is a text of the pool; give a pool that the replies were taken from")
         left_out = len(dialogues) - len(self._examples)
         report_left_out(left_out, len(dialogues), "have a gold reply that the pool lacks")
-        self.groups = dialogue_numbers([dialogue for _, dialogue, _ in self._examples])
+        self.groups = dialogue_numbers([dialogue for _, dialogue, _ in self._examples], assumed)
         self.described = search.described(self._texts)
 
     def load(self, name: str) -> Retriever:
@@ -255,8 +254,10 @@ def _retrieved(ids: Sequence[str], found: TopK) -> dict[str, Any]:
     return {"best": names[0], "retrieved": names, "scores": found.scores}
 
 
-def dialogue_numbers(examples: Sequence[Dialogue]) -> NDArray[np.int64]:
-    """Number the dialogues that examples are of, (examples,); warn where it is only one."""
+def dialogue_numbers(examples: Sequence[Dialogue], assumed: str | None) -> NDArray[np.int64]:
+    """Number the dialogues that examples are of, (examples,); says what was assumed, and warns where it is only one."""
+    if assumed:
+        print(assumed, file=sys.stderr)
     groups = group_numbers(example.dialogue for example in examples)
     if not groups.any():
         print("all examples are of one dialogue, so the intervals have no width and say nothing", file=sys.stderr)

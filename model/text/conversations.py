@@ -1,0 +1,171 @@
+"""Finds out which examples are of one conversation, where a file does not name its dialogues.
+
+The examples of a conversation share its beginning: the context of a later one holds the context and the reply of an
+earlier one. But many conversations begin with the same greeting. So the examples that share a beginning are one
+conversation only if they are few. If they are more, the beginning is followed one turn further, as long as the examples
+part ways. An example that ends where others part ways is taken for a conversation of its own, unless the next line
+goes on from it.
+
+Where contexts are cut to the last turns, no beginning is shared. Then lines that follow each other are one conversation
+if the context of the second begins with the last two turns of the first, or more.
+
+Persona counts for nothing here: in many files it is that of the side that replies, which alternates.
+"""
+
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.text.hashes import hash64
+from polyrank.model.text.positives import text_key
+
+# So many examples that share one or two turns are one conversation, such as the answers to one question. Three turns
+# say more than a greeting and its answer, so there is no such limit. But one conversation in twenty that parts ways is
+# a script, and in a small file a greeting.
+_FEW, _SEVERAL_TURNS, _SHARE = 8, 3, 1 / 20
+_DEEPEST = 32  # turns kept of a beginning, so that a long context costs no more than 256 bytes
+
+_APART, _GROWN, _MOVED = 0, 1, 2  # how an example is related to the line before
+
+Keys = NDArray[np.uint64]
+Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Conversations:
+    """Which conversation each example is of.
+
+    Attributes:
+        keys: 64-bit hash that names the conversation, equal in every process, (examples,).
+        named: whether the file names it, (examples,).
+    """
+
+    keys: Keys
+    named: NDArray[np.bool_]
+
+    def name(self, place: int, example: Dialogue) -> Dialogue:
+        """Give the example at that place the name of its conversation, if it has none."""
+        return example if example.dialogue else replace(example, dialogue=f"{self.keys[place]:016x}")
+
+    def assumed(self) -> str | None:
+        """Say in a clause what was assumed; None: the file names all its dialogues."""
+        if self.named.all():
+            return None
+        counts = np.unique(self.keys[~self.named], return_counts=True)[1]
+        joined = counts[counts > 1]
+        some = f"{counts.sum()} lines do not name their" if self.named.any() else "no line names its"
+        if not len(joined):
+            return f"{some} dialogue; by how they begin each stands alone"
+        of = f"{joined.sum()} make {len(joined)} conversations, {len(counts) - len(joined)} stand alone"
+        return f"{some} dialogue; by how they begin {of}"
+
+
+def identified(examples: Iterable[Dialogue]) -> tuple[list[Dialogue], Conversations]:
+    """Give all examples of a file, in its order, the names of their conversations; also returns what was found."""
+    finder, known = ConversationFinder(), list(examples)
+    for example in known:
+        finder.add(example)
+    found = finder.found()
+    return [found.name(place, example) for place, example in enumerate(known)], found
+
+
+class ConversationFinder:
+    """Reads examples one by one, in the order of their file, and keeps nothing of them but hashes."""
+
+    def __init__(self) -> None:
+        self._named, self._relations = array("b"), array("b")
+        self._keys, self._lengths = array("Q"), array("B")  # of each beginning of an example, the shortest first
+        self._said: list[int] = []  # turns of the line before, and its reply
+        self._key_of: dict[str, int] = {}
+
+    def add(self, example: Dialogue) -> None:
+        """Read the next example."""
+        if example.dialogue:
+            said, beginnings, relation = [], [hash64(example.dialogue.encode())], _APART
+        else:
+            said = self._hashed([*(turn.text for turn in example.conversation.turns), example.response])
+            beginnings = _beginnings(said)
+            relation = self._relation(said)
+        self._said = said
+        self._named.append(bool(example.dialogue))
+        self._relations.append(relation)
+        self._keys.extend(beginnings[:_DEEPEST])
+        self._lengths.append(min(len(beginnings), _DEEPEST))
+
+    def found(self) -> Conversations:
+        """Tell the conversations of all examples that were read."""
+        named = np.array(self._named, bool)
+        relations = np.array(self._relations, np.int8)
+        lengths = np.array(self._lengths, np.int64)
+        keys = np.frombuffer(self._keys, np.uint64)  # the largest of them, not copied
+        starts = np.cumsum(lengths) - lengths
+        found = keys[starts + lengths - 1]
+        runs = np.cumsum(relations == _APART) - 1
+        moved = np.bincount(runs, relations == _MOVED)[runs] > 0 if len(runs) else named
+        sums = np.zeros(len(named), np.uint64)
+        np.add.at(sums, runs, found)  # modulo 2**64; the same for the same lines, whatever stands around them
+        found[moved] = sums[runs[moved]]
+        unsettled = _by_beginnings(np.flatnonzero(~named & ~moved), keys, starts, lengths, found)
+        for place in unsettled[::-1].tolist():
+            if place + 1 < len(found) and relations[place + 1] != _APART:
+                found[place] = found[place + 1]
+        return Conversations(found, named)
+
+    def _hashed(self, texts: Sequence[str]) -> list[int]:
+        """Hash the texts that are not blank; most of them were in the line before."""
+        known = {text: self._key_of.get(text) or text_key(text) for text in texts if text.strip()}
+        self._key_of = known
+        return [known[text] for text in texts if text in known]
+
+    def _relation(self, said: list[int]) -> int:
+        """Tell how an example follows the line before, `_said`."""
+        before = len(self._said)
+        if 0 < before < len(said) and self._said == said[:before]:
+            return _GROWN
+        shared = range(2, min(before, len(said) - 1) + 1)
+        return _MOVED if any(self._said[-turns:] == said[:turns] for turns in shared) else _APART
+
+
+def _beginnings(said: Sequence[int]) -> list[int]:
+    """Hash the first turn, the first two, and so on."""
+    found, last = [], 0
+    for key in said:
+        last = hash64(last.to_bytes(8, "little") + key.to_bytes(8, "little"))
+        found.append(last)
+    return found
+
+
+def _by_beginnings(active: Places, keys: Keys, starts: Places, lengths: Places, found: Keys) -> Places:
+    """Write into `found` which conversation the examples at the places `active` are of, by how they begin.
+
+    keys: of all beginnings of all examples; those of an example are the `lengths` ones from `starts` on, (examples,).
+    Returns the places of those that end where others part ways, in order.
+    """
+    share = int(_SHARE * len(found))
+    few, several = min(_FEW, share), max(_FEW, share)
+    ends = [active[:0]]
+    current, turns = keys[starts[active]], 1
+    while len(active):
+        nodes, node_of, counts = np.unique(current, return_inverse=True, return_counts=True)
+        goes_on = lengths[active] > turns
+        many = counts > (few if turns < _SEVERAL_TURNS else several)
+        deeper = (many & (np.bincount(node_of, goes_on, len(nodes)) > 0))[node_of]
+        found[active[~deeper]] = current[~deeper]
+        active, node_of, goes_on, current = active[deeper], node_of[deeper], goes_on[deeper], current[deeper]
+        following = keys[starts[active[goes_on]] + turns]
+        nexts, first = np.unique(following, return_index=True)
+        before = node_of[goes_on][first]
+        ways = np.bincount(before, minlength=len(nodes))
+        only = np.zeros(len(nodes), np.uint64)
+        only[before] = nexts  # of no use where there are several
+        parts = ~goes_on & (ways[node_of] > 1)
+        ends.append(active[parts])
+        found[active[parts]] = ~current[parts]  # unlike any beginning
+        current = only[node_of]
+        current[goes_on] = following
+        active, current, turns = active[~parts], current[~parts], turns + 1
+    return np.sort(np.concatenate(ends))
