@@ -22,7 +22,7 @@ from polyrank.index_builder.build.progress import StageClock
 from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.generation.candidates import CandidateTable
 from polyrank.index_builder.generation.generation import CANDIDATES_FILE
-from polyrank.index_builder.generation.texts import TextIndex
+from polyrank.index_builder.generation.texts import FindTexts, KnownTexts, TextIndex
 from polyrank.index_builder.store.leftovers import Chunk, Journal, Leftover, content_digest, journal_of, source_digest
 from polyrank.index_builder.vectors.codec import rounded_all
 from polyrank.index_builder.vectors.encoder import Model, TextEncoder
@@ -61,16 +61,6 @@ class EncodedChunk(NamedTuple):
 # Called with the chunks to make and a function to call with the number of rows that were made. Yields every chunk in
 # its order; it may read ahead.
 VectorSource = Callable[[Iterator[ChunkTexts], Callable[[int], None]], Iterator[EncodedChunk]]
-
-
-class KnownTexts(NamedTuple):
-    """Which of some texts are stored elsewhere, as positions (n,), ascending, and what was made of them."""
-
-    positions: NDArray[np.int64]
-    made: Representations
-
-
-FindTexts = Callable[[Sequence[str]], KnownTexts]
 
 
 def find_none(model: Model, _texts: Sequence[str]) -> KnownTexts:

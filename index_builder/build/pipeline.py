@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.build.counting import count_pool
-from polyrank.index_builder.build.encoding import Encoded, FindTexts, VectorSource, encode, encoded_by, find_none
+from polyrank.index_builder.build.encoding import Encoded, VectorSource, encode, encoded_by, find_none
 from polyrank.index_builder.build.indexing import EncodedContext, make_index, search_times
 from polyrank.index_builder.build.ingest import Ingested, ingest
 from polyrank.index_builder.build.progress import OnProgress, StageClock, no_progress
@@ -32,6 +32,7 @@ from polyrank.index_builder.generation.generation import (
     describe_files,
 )
 from polyrank.index_builder.generation.manifest import MANIFEST_FILE, BuildStats, Manifest, ModelReference
+from polyrank.index_builder.generation.texts import FindTexts
 from polyrank.index_builder.index.choice import IndexSpec, check_factory, choose_index, needs_times
 from polyrank.index_builder.index.recall import Recall
 from polyrank.index_builder.layout import TEMPORARY_PREFIX

@@ -5,17 +5,29 @@ can make a digit of that. So a text that is stored is not encoded again: equal t
 Texts are equal here if all their characters are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.generation.candidates import CandidateTable
 from polyrank.index_builder.vectors.ids import IdIndex, hash_id
+from polyrank.model.representations import Representations
 
 TEXTS_FILE = "texts.index"
+
+
+class KnownTexts(NamedTuple):
+    """Which of some texts are stored, as positions (n,), ascending, and what was made of these."""
+
+    positions: NDArray[np.int64]
+    made: Representations
+
+
+FindTexts = Callable[[Sequence[str]], KnownTexts]
 
 
 class TextIndex:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.generation.filters import matching_places, matching_rows, reading
 from polyrank.index_builder.generation.generation import Generation
+from polyrank.index_builder.generation.texts import KnownTexts
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.update_log import Update
 from polyrank.model.evidence.joining import joined
@@ -182,12 +183,15 @@ class Snapshot:
             _tables=self._tables_with(self._buffer.candidates[self._seen :]),
         )
 
+    @property
+    def _has_vectors(self) -> bool:
+        """Whether the generation's vectors are on this machine."""
+        embeddings = self.generation.embeddings
+        return embeddings.has_matrix and (embeddings.late is None or embeddings.late.has_rows)
+
     def _own_rows(self, texts: Sequence[str]) -> Rows:
         """The generation's first row of each text, (N,); -1 where there is none whose vectors are on this machine."""
-        late = self.generation.embeddings.late
-        if not self.generation.embeddings.has_matrix or not (late is None or late.has_rows):
-            return np.full(len(texts), -1, np.int64)
-        return self.generation.texts.first_rows(texts)
+        return self.generation.texts.first_rows(texts) if self._has_vectors else np.full(len(texts), -1, np.int64)
 
     def _tied(self, update: Update, own: Rows) -> Representations:
         """What is kept of an update's candidates, of which the generation has the texts in its `own` rows (N,)."""
@@ -302,6 +306,14 @@ class Snapshot:
             if row < self._seen:
                 rows[at] = self._built + row
         return rows
+
+    def stored_texts(self, texts: Sequence[str]) -> KnownTexts:
+        """What is stored of texts, as far as it is on this machine."""
+        rows = self.rows_of_texts(texts)
+        here = np.flatnonzero((rows >= 0) & (self._has_vectors | (rows >= self._built)))
+        manifest = self.generation.manifest
+        none = Representations.none(manifest.dim, manifest.late)
+        return KnownTexts(here, self.representations(rows[here]) if len(here) else none)
 
     def _added_row(self, candidate_id: str) -> int | None:
         for row in reversed(self._buffer.rows_of.get(candidate_id, ())):
