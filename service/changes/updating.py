@@ -3,9 +3,9 @@
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -72,6 +72,7 @@ class Updating:
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="updates-write")
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="updates-read")
         self._waiting = 0
+        self._changing: dict[str, asyncio.Future[None]] = {}  # texts of updates in progress, and their ends
         self._refreshing: asyncio.Future[Served | None] | None = None
         self._log: UpdateLog | None = None
 
@@ -139,9 +140,24 @@ class Updating:
             raise Overloaded(self._waiting)
         self._waiting += 1
         try:
-            return await self._written(upserts, deletes)
+            async with self._alone_with({candidate.text for candidate in upserts}):
+                return await self._written(upserts, deletes)
         finally:
             self._waiting -= 1
+
+    @asynccontextmanager
+    async def _alone_with(self, texts: set[str]) -> AsyncIterator[None]:
+        """Let no other update with one of these texts be in progress: encoded twice, it would not tie in all parts."""
+        while busy := {self._changing[text] for text in texts & self._changing.keys()}:
+            await asyncio.wait(busy)
+        end = asyncio.get_running_loop().create_future()
+        self._changing.update(dict.fromkeys(texts, end))
+        try:
+            yield
+        finally:
+            for text in texts:
+                del self._changing[text]
+            end.set_result(None)
 
     async def _written(self, upserts: Sequence[Candidate], deletes: Sequence[str]) -> Acknowledged:
         """Write the update as soon as the active generation is the one that is served here; encode it before."""

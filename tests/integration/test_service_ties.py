@@ -1,5 +1,6 @@
 """Equal texts tie, to the bit, and the older row comes first: whoever encoded them, when, and in which batch."""
 
+import asyncio
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from service_fakes import asked, open_serving, rank
 from shards_in_process import ServedParts
 from tiny import write_checkpoint
-from updated import LiveStore
+from updated import LiveStore, updated
 
 import polyrank
 from polyrank.index_builder.build.compaction import compact
@@ -21,6 +22,7 @@ from polyrank.index_builder.scale.compacting import compact_parts
 from polyrank.index_builder.scale.cutting import build_parts
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.rankers.late import LateRanker
+from polyrank.service.changes.updating import Acknowledged, Updating
 from polyrank.service.ranking.values import Given, RankedCandidate
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -160,3 +162,38 @@ def test_updates_tie_with_a_pool_in_parts_that_is_built_after_them(model: LateRa
     [ranked] = served.rank(asked(CONTEXT, top_k=200, exact=True))
     assert_tied(ranked.places, "old", "one")
     served.close()
+
+
+def test_what_two_writers_encoded_at_once_is_one_vector_for_every_reader(model: LateRanker, tmp_path: Path) -> None:
+    build(model, old()[:5], tmp_path, BuildOptions(index="exact"))
+    serving = open_serving(tmp_path, load=lambda _: model)
+    for prefix in ("one", "two"):  # each has its own batches, and knows nothing of the other
+        for candidate in new(prefix)[5:]:
+            serving = updated(serving, candidate)
+    serving = updated(serving, *new("one")[:5], *old()[5:])
+    places = rank(serving, asked(CONTEXT, top_k=200, exact=True)).places
+    scores: dict[str, set[float]] = {}
+    for place in places:
+        scores.setdefault(place.text, set()).add(place.score)
+    assert len(scores) == 40
+    assert all(len(found) == 1 for found in scores.values())
+
+
+def test_updates_of_one_text_at_the_same_time_tie_in_all_parts(model: LateRanker, tmp_path: Path) -> None:
+    build_parts(model, [Candidate(f"x{n}", f"w{n}") for n in range(20)], tmp_path, 3, BuildOptions(index="exact"))
+    served = ServedParts(tmp_path, load=lambda _: model)
+    before = [f"x{n}" for n in range(20)]
+
+    async def at_once(updating: Updating) -> Acknowledged:
+        changes = [[each] for each in new("one")] + [new("two")[at : at + 9] for at in range(0, 40, 9)]
+        await asyncio.gather(*map(updating.upsert, changes))
+        return await updating.delete(before)
+
+    served.updated(at_once)
+    [ranked] = served.rank(asked(CONTEXT, top_k=200, exact=True))
+    served.close()
+    found: dict[str, list[float]] = {}
+    for place in ranked.places:
+        found.setdefault(place.text, []).append(place.score)
+    assert {len(scores) for scores in found.values()} == {2}
+    assert all(one == other for one, other in found.values())
