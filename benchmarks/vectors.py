@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
+
 from polyrank.index_builder.build.encoding import ChunkTexts, EncodedChunk, VectorSource
 from polyrank.model.representations import Representations
 
@@ -11,6 +13,7 @@ def taken_from(rows: Callable[[int, int], Representations]) -> VectorSource:
 
     def source(chunks: Iterator[ChunkTexts], _on_done: Callable[[int], None]) -> Iterator[EncodedChunk]:
         for chunk in chunks:
-            yield EncodedChunk(chunk, rows(chunk.start, chunk.start + len(chunk.ids)), truncated=0)
+            made = rows(chunk.start, chunk.rows[-1] + 1)
+            yield EncodedChunk(chunk, made.take(np.array(chunk.rows) - chunk.start), truncated=0)
 
     return source

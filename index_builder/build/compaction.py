@@ -88,8 +88,7 @@ def stored_vectors(
 ) -> Iterator[EncodedChunk]:
     """A `VectorSource` once the snapshot is given."""
     for chunk in chunks:
-        rows = snapshot.all_rows[chunk.start : chunk.start + len(chunk.ids)]
-        yield EncodedChunk(chunk, snapshot.representations(rows), 0)
+        yield EncodedChunk(chunk, snapshot.representations(snapshot.all_rows[list(chunk.rows)]), 0)
 
 
 def candidates_of(snapshot: Snapshot) -> Iterator[Candidate]:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.build.counting import count_pool
-from polyrank.index_builder.build.encoding import Encoded, VectorSource, encode, encoded_by
+from polyrank.index_builder.build.encoding import Encoded, VectorSource, encode, encoded_by, find_none
 from polyrank.index_builder.build.indexing import EncodedContext, make_index, search_times
 from polyrank.index_builder.build.ingest import Ingested, ingest
 from polyrank.index_builder.build.progress import OnProgress, StageClock, no_progress
@@ -32,6 +32,7 @@ from polyrank.index_builder.generation.generation import (
     describe_files,
 )
 from polyrank.index_builder.generation.manifest import MANIFEST_FILE, BuildStats, Manifest, ModelReference
+from polyrank.index_builder.generation.texts import FindTexts
 from polyrank.index_builder.index.choice import IndexSpec, check_factory, choose_index, needs_times
 from polyrank.index_builder.index.recall import Recall
 from polyrank.index_builder.layout import TEMPORARY_PREFIX
@@ -119,6 +120,7 @@ def build(
     options: BuildOptions = _DEFAULT,
     *,
     vectors: VectorSource | None = None,
+    find: FindTexts | None = None,
     statistics: Statistics | None = None,
     order: NDArray[np.int64] | None = None,
     progress: OnProgress = no_progress,
@@ -131,6 +133,7 @@ def build(
         root: the store's directory; made if need be.
         options: the index, its tuning, what to copy and what to activate.
         vectors: makes the vectors instead of the model, which need not be a `CandidateEncoder` then.
+        find: looks up texts that need not be encoded; None: there are none.
         statistics: by which words count, if they do for the model; None: those of the pool.
         order: the place of each good row in the whole pool, (N,), ascending, if this is a part of it.
         progress: called with (stage, done, total) before each step. The stages are "read" (total unknown); "words" if
@@ -166,7 +169,8 @@ def build(
                     order.astype("<i8").tofile(directory / ORDER_FILE)
                 model.save(directory / MODEL_DIRECTORY)
                 count_pool(directory, statistics, clock)
-                encoded = encode(directory, model, options.dtype, vectors or encoded_by(model), leftover, clock)
+                source, known = vectors or encoded_by(model), find or partial(find_none, model)
+                encoded = encode(directory, model, options.dtype, source, known, leftover, clock)
                 content = _Content(rows, encoded, *_indexed(store, directory, model, options, clock))
                 clock("manifest", 0, 1)
                 manifest = _write_manifest(directory, model, options, revision, content, clock)

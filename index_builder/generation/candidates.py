@@ -97,6 +97,13 @@ class CandidateTable:
         candidate_id, text, metadata = (column[offset].as_py() for column in self._batches[place].columns)
         return Candidate(candidate_id, text, orjson.loads(metadata))
 
+    def texts(self, rows: NDArray[np.int64]) -> list[str]:
+        """Read the texts of rows, which are there, in the order asked."""
+        places = np.searchsorted(self._starts, rows, side="right") - 1
+        offsets = rows - self._starts[places]
+        at = zip(places.tolist(), offsets.tolist(), strict=True)
+        return [self._batches[place].column("text")[offset].as_py() for place, offset in at]
+
     def batches(self) -> Iterator[tuple[list[str], list[str]]]:
         """Yield the whole table in order, a batch at a time: (ids, texts)."""
         for batch in self._batches:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound
 from polyrank.index_builder.generation.candidates import CandidateTable
 from polyrank.index_builder.generation.manifest import MANIFEST_FILE, FileEntry, Manifest
+from polyrank.index_builder.generation.texts import TEXTS_FILE, TextIndex
 from polyrank.index_builder.generation.words import Words, evidence_of, open_words
 from polyrank.index_builder.index.faiss_index import CandidateIndex
 from polyrank.index_builder.layout import TEMPORARY_PREFIX, why_not_plain
@@ -33,6 +34,7 @@ class Generation:
 
     Attributes:
         candidates: ids, texts and metadata by row.
+        texts: rows by text.
         embeddings: vectors by row, and rows by id.
         index: None if the matrix is scanned instead.
         words: None if words do not count for the model.
@@ -43,6 +45,7 @@ class Generation:
     path: Path
     manifest: Manifest
     candidates: CandidateTable
+    texts: TextIndex
     embeddings: LocalEmbeddings
     index: CandidateIndex | None
     words: Words | None
@@ -83,8 +86,8 @@ class Generation:
     def _mapped(cls, path: Path, manifest: Manifest) -> "Generation":
         embeddings = LocalEmbeddings(path, manifest.dim, manifest.dtype, manifest.late)
         candidates = CandidateTable(path / CANDIDATES_FILE)
-        index = None
-        counts = {IDS_FILE: embeddings.count(), CANDIDATES_FILE: len(candidates)}
+        texts, index = TextIndex(path, candidates), None
+        counts = {IDS_FILE: embeddings.count(), CANDIDATES_FILE: len(candidates), TEXTS_FILE: len(texts)}
         if manifest.index.factory is not None:
             index = CandidateIndex.load(path / INDEX_FILE, manifest.index)
             counts[INDEX_FILE] = index.count
@@ -96,7 +99,7 @@ class Generation:
         evidence = evidence_of(path / MODEL_DIRECTORY)
         words = open_words(path, evidence, manifest.count) if evidence else None
         order = _order(path / ORDER_FILE, manifest.count) if ORDER_FILE in manifest.files else None
-        return cls(path, manifest, candidates, embeddings, index, words, order)
+        return cls(path, manifest, candidates, texts, embeddings, index, words, order)
 
     def close(self) -> None:
         """Drop the maps of the files; arrays that were taken from them stay valid."""
@@ -144,7 +147,9 @@ def _sha256(path: Path) -> str:
 
 def _check_files(path: Path, manifest: Manifest, verify: bool, needs_matrix: bool) -> None:
     found, expected = _files(path), manifest.files
-    required = {MATRIX_FILE, IDS_FILE, CANDIDATES_FILE} | ({INDEX_FILE} if manifest.index.factory else set())
+    required = {MATRIX_FILE, IDS_FILE, CANDIDATES_FILE, TEXTS_FILE} | (
+        {INDEX_FILE} if manifest.index.factory else set()
+    )
     missing = (set(expected) | required | late_files(manifest.late)) - set(found)
     if missing <= _IN_REDIS and not needs_matrix:
         expected = {name: entry for name, entry in expected.items() if name not in missing}

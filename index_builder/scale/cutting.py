@@ -32,6 +32,7 @@ from polyrank.index_builder.build.progress import OnProgress, StageClock, no_pro
 from polyrank.index_builder.errors import GenerationError, StoreBusy, disk_full_named
 from polyrank.index_builder.generation.candidates import CandidateTable
 from polyrank.index_builder.generation.generation import CANDIDATES_FILE, MODEL_DIRECTORY
+from polyrank.index_builder.generation.stored_texts import StoredTexts
 from polyrank.index_builder.generation.words import evidence_of
 from polyrank.index_builder.pool.rows import Candidate, Rejected
 from polyrank.index_builder.scale.sets import BUILDING, PartSet, PoolPart, SetStore, part_of, set_of
@@ -220,7 +221,7 @@ class _Maker:
         """Build or take over every part."""
         parts: list[PoolPart] = []
         built: dict[str, BuildResult] = {}
-        done = 0
+        done, paths = 0, list[Path]()
         for slots, rows in rows_of.items():
             source = self._source(slots, table, rows)
             part = self._finished(slots, source)
@@ -231,6 +232,7 @@ class _Maker:
                     self._store.part(slots).root,
                     self._options,
                     vectors=self._vectors,
+                    find=StoredTexts(paths[:], self._model.dim, self._options.dtype, self._model.late_rows),
                     statistics=self._statistics,
                     order=rows,
                     progress=_of_part(self._clock, done, len(table)),
@@ -242,6 +244,7 @@ class _Maker:
             else:
                 self.resumed += part.count
             parts.append(part)
+            paths.append(self._store.part(slots).path(part.generation))
             done += len(rows)
         return parts, built
 

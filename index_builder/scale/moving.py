@@ -154,7 +154,7 @@ def _stored_vectors(
 ) -> Iterator[EncodedChunk]:
     """A `VectorSource` once the old parts and the rows are given."""
     for chunk in chunks:
-        here = slice(chunk.start, chunk.start + len(chunk.ids))
+        here = list(chunk.rows)
         of, rows = taken.sources[here], taken.rows[here]
         made = Representations.join(
             [each.embeddings.representations(rows[of == at]) for at, each in enumerate(sources)]

@@ -42,6 +42,7 @@ from polyrank.index_builder.errors import (
 )
 from polyrank.index_builder.generation.generation import Generation, read_manifest
 from polyrank.index_builder.generation.manifest import MANIFEST_FILE, Manifest, ModelReference
+from polyrank.index_builder.generation.stored_texts import StoredTexts
 from polyrank.index_builder.layout import (
     GENERATIONS,
     SETS,
@@ -329,7 +330,9 @@ class SetStore:
             FingerprintMismatch: an update has to be encoded, and there is no `encode`.
             StoreBusy: another process holds a lock of the store for too long.
         """
-        with self._switch.to(made, encode):
+        paths = [self.part(part.slots).path(part.generation) for part in made.parts]
+        find = StoredTexts(paths, made.dim, made.dtype, made.late)
+        with self._switch.to(made, encode, find=find):
             self._pointer.advance(made.id)
 
     def make_copy_active(self, old: str, copy: PartSet, *, replaces: bool) -> None:

@@ -7,6 +7,9 @@ their order at every revision, and also after a compaction, which keeps the orde
 Added rows are in memory, in one buffer that all snapshots of a generation share. It only grows, and each snapshot sees
 the part that it knows of. The buffer also holds when each row came and went, so that the snapshots of earlier revisions
 can be made of a later one. Their words are in tables that never change; a few tables cover all rows.
+
+An added row with the text of an earlier one has that one's vectors, also where the log holds others: two writers may
+have encoded the text at the same time, or the generation was built after the update. So equal texts tie.
 """
 
 from bisect import bisect_right
@@ -20,6 +23,7 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.generation.filters import matching_places, matching_rows, reading
 from polyrank.index_builder.generation.generation import Generation
+from polyrank.index_builder.generation.texts import KnownTexts
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.update_log import Update
 from polyrank.model.evidence.joining import joined
@@ -68,6 +72,7 @@ class _AddedRows:
         self.late: NDArray[Any] | None = None if late is None else np.empty((0, late.dim), dtype)
         self.late_starts: NDArray[np.int64] = np.zeros(1, np.int64)
         self.rows_of: dict[str, list[int]] = {}
+        self.row_of_text: dict[str, int] = {}  # the first one
         self.longest = 0.0
 
     def extend(self, candidates: Sequence[Candidate], made: Representations, revision: int) -> None:
@@ -83,6 +88,11 @@ class _AddedRows:
         self.came.extend([revision] * len(candidates))
         for row, candidate in enumerate(candidates, start):
             self.rows_of.setdefault(candidate.id, []).append(row)
+            self.row_of_text.setdefault(candidate.text, row)
+
+    def representations(self, added: Rows) -> Representations:
+        """What is kept of added rows, (N,)."""
+        return Representations(self.vectors[added], *self.rows_of_second_stage(added))
 
     def rows_of_second_stage(self, added: Rows) -> tuple[NDArray[Any] | None, NDArray[np.int64] | None]:
         """Those of added rows (N,), (R, D2), and how many each has, (N,); None without a second stage."""
@@ -98,6 +108,8 @@ class _AddedRows:
             rows = self.rows_of.get(candidate.id, [])
             while rows and rows[-1] >= count:
                 rows.pop()
+            if self.row_of_text.get(candidate.text, -1) >= count:
+                del self.row_of_text[candidate.text]
         del self.candidates[count:], self.came[count:]
 
 
@@ -146,6 +158,7 @@ class Snapshot:
             return self
         self._buffer.cut(self._seen)
         removed, alive = set[int](), dict.fromkeys(self.added.tolist())
+        own = iter(self._own_rows([candidate.text for update in updates for candidate in update.upserts]).tolist())
         for update in updates:
             gone = [*update.deletes, *(candidate.id for candidate in update.upserts)]
             went = {row for row in self.generation.embeddings.ids.rows(gone).tolist() if row >= 0} - removed
@@ -157,7 +170,8 @@ class Snapshot:
                     went.add(self._built + row)
             self._buffer.went.update(dict.fromkeys(went - self._buffer.went.keys(), update.revision))
             start = len(self._buffer.candidates)
-            self._buffer.extend(update.upserts, update.vectors, update.revision)
+            made = self._tied(update, np.array([next(own) for _ in update.upserts], np.int64))
+            self._buffer.extend(update.upserts, made, update.revision)
             alive.update(dict.fromkeys(range(start, len(self._buffer.candidates))))
         return replace(
             self,
@@ -168,6 +182,37 @@ class Snapshot:
             _seen=len(self._buffer.candidates),
             _tables=self._tables_with(self._buffer.candidates[self._seen :]),
         )
+
+    @property
+    def _has_vectors(self) -> bool:
+        """Whether the generation's vectors are on this machine."""
+        embeddings = self.generation.embeddings
+        return embeddings.has_matrix and (embeddings.late is None or embeddings.late.has_rows)
+
+    def _own_rows(self, texts: Sequence[str]) -> Rows:
+        """The generation's first row of each text, (N,); -1 where there is none whose vectors are on this machine."""
+        return self.generation.texts.first_rows(texts) if self._has_vectors else np.full(len(texts), -1, np.int64)
+
+    def _tied(self, update: Update, own: Rows) -> Representations:
+        """What is kept of an update's candidates, of which the generation has the texts in its `own` rows (N,)."""
+        number: dict[str, int] = {}
+        places, added = np.arange(len(own)), np.full(len(own), -1, np.int64)
+        for at in np.flatnonzero(own < 0).tolist():
+            text = update.upserts[at].text
+            added[at] = self._buffer.row_of_text.get(text, -1)
+            places[at] = number.setdefault(text, at)
+        is_own, is_added = own >= 0, added >= 0
+        if not (is_own.any() or is_added.any() or len(number) < len(own)):
+            return update.vectors
+        parts = [update.vectors]
+        for found, made in (
+            (is_own, self.generation.embeddings.representations),
+            (is_added, self._buffer.representations),
+        ):
+            if found.any():
+                places[found] = sum(len(part.first) for part in parts) + np.arange(found.sum())
+                parts.append(made((own if found is is_own else added)[found]))
+        return Representations.join(parts).take(places)
 
     def at(self, revision: int) -> "Snapshot":
         """This one as it was at a revision, or itself at its own and later ones; `changes` stays."""
@@ -253,6 +298,23 @@ class Snapshot:
                     rows[at] = self._built + row
         return rows
 
+    def rows_of_texts(self, texts: Sequence[str]) -> Rows:
+        """A row that has, or had, each text, (N,); -1 for a text that no row has had."""
+        rows = self.generation.texts.first_rows(texts)
+        for at in np.flatnonzero(rows < 0).tolist():
+            row = self._buffer.row_of_text.get(texts[at], self._seen)
+            if row < self._seen:
+                rows[at] = self._built + row
+        return rows
+
+    def stored_texts(self, texts: Sequence[str]) -> KnownTexts:
+        """What is stored of texts, as far as it is on this machine."""
+        rows = self.rows_of_texts(texts)
+        here = np.flatnonzero((rows >= 0) & (self._has_vectors | (rows >= self._built)))
+        manifest = self.generation.manifest
+        none = Representations.none(manifest.dim, manifest.late)
+        return KnownTexts(here, self.representations(rows[here]) if len(here) else none)
+
     def _added_row(self, candidate_id: str) -> int | None:
         for row in reversed(self._buffer.rows_of.get(candidate_id, ())):
             if row < self._seen:  # the latest row of the id that this snapshot knows of: still in it, or removed
@@ -300,7 +362,7 @@ class Snapshot:
         is_added, _, added = self.split(rows)
         if not len(added):
             return own
-        new = Representations(self.vectors_added[added], *self._buffer.rows_of_second_stage(added))
+        new = self._buffer.representations(added)
         places = np.empty(len(rows), np.int64)
         places[~is_added], places[is_added] = np.arange(len(own.first)), len(own.first) + np.arange(len(added))
         return Representations.join([own, new]).take(places)

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from polyrank.index_builder.errors import CompactionOvertaken, GenerationCorrupt, GenerationError, GenerationNotFound
+from polyrank.index_builder.generation.texts import FindTexts
 from polyrank.index_builder.store.locks import Lease, fenced, locked
 from polyrank.index_builder.store.pointer import Pointer
 from polyrank.index_builder.store.updates import MissedUpdates, UpdateLogs, Version
@@ -62,6 +63,7 @@ class Switch:
         encode: Encode | None = None,
         lease: Lease | None = None,
         copy_of: str | None = None,
+        find: FindTexts | None = None,
     ) -> Iterator[None]:
         """Prepare a version, then hold all locks for the block, which makes CURRENT name it.
 
@@ -76,6 +78,7 @@ class Switch:
             encode: its model, which encodes updates made under another one; None: there must be none.
             lease: held by the builder that built it.
             copy_of: the active version that it was made of; then it receives the updates of that one alone.
+            find: looks up texts in all of its parts; None: its snapshots do.
 
         Raises:
             GenerationNotFound: it was removed meanwhile. After this and all other errors, nothing has changed.
@@ -87,7 +90,7 @@ class Switch:
         """
         self._check_active(copy_of)
         self.check_updates(version)
-        missed = MissedUpdates(self.updates, version, encode, copy_of)
+        missed = MissedUpdates(self.updates, version, encode, copy_of, find)
         if version.id != self.pointer.current_or_none():
             missed.encode()
         with self.changing(), self.updates.writing(), fenced(lease):

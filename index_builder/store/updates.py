@@ -12,7 +12,7 @@ Revisions grow over all generations: none is used twice.
 """
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Protocol
 
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt
 from polyrank.index_builder.generation.manifest import ModelReference
+from polyrank.index_builder.generation.texts import FindTexts
 from polyrank.index_builder.store.locks import locked
 from polyrank.index_builder.store.update_log import Subject, Update, UpdateLog
 from polyrank.index_builder.vectors.codec import rounded_all
@@ -159,10 +160,19 @@ class MissedUpdates:
         version: the generation.
         encode: its model; None: updates made under another model are refused.
         copy_of: the generation of which it is a compaction, or another copy; None: it is none.
+        find: looks up texts whose vectors the updates take over; None: whoever reads the log does that.
     """
 
-    def __init__(self, logs: UpdateLogs, version: Version, encode: Encode | None, copy_of: str | None = None) -> None:
+    def __init__(
+        self,
+        logs: UpdateLogs,
+        version: Version,
+        encode: Encode | None,
+        copy_of: str | None = None,
+        find: FindTexts | None = None,
+    ) -> None:
         self._logs, self._version, self._encode, self._copy_of = logs, version, encode, copy_of
+        self._find = find
         self._encoded: dict[int, Representations] = {}
 
     def encode(self) -> None:
@@ -181,7 +191,8 @@ class MissedUpdates:
         own, missed = self._logs.of(self._version), self._logs.missed_by(self._version, self._copy_of)
         own.create()
         if missed:
-            own.append(*(replace(update, vectors=self._vectors(subject, update)) for subject, update in missed))
+            updates = [replace(update, vectors=self._vectors(subject, update)) for subject, update in missed]
+            own.append(*(updates if self._find is None else _tied(updates, self._find)))
         # The version may know of revisions that are in no log any more.
         own.raise_floor(max(self._logs.highest(), self._version.revision))
 
@@ -197,3 +208,14 @@ class MissedUpdates:
             made = self._encode([candidate.text for candidate in update.upserts])
             self._encoded[update.revision] = rounded_all(made, version.dtype)
         return self._encoded[update.revision]
+
+
+def _tied(updates: Sequence[Update], find: FindTexts) -> Iterator[Update]:
+    """Yield updates of which equal texts have the same vectors: those found, or those of the first update with them."""
+    seen: dict[str, Representations] = {}
+    for update in updates:
+        texts = [candidate.text for candidate in update.upserts]
+        known = find(texts)
+        of_text = {texts[at]: known.made.take([n]) for n, at in enumerate(known.positions.tolist())}
+        made = [of_text.get(text) or seen.setdefault(text, update.vectors.take([at])) for at, text in enumerate(texts)]
+        yield replace(update, vectors=Representations.join(made)) if made else update

@@ -1,8 +1,9 @@
-"""Find a candidate's row by its id, without holding the ids in memory.
+"""Find a candidate's row by its id, or by its text, without holding ids and texts in memory.
 
 `ids.index` holds the 64-bit hashes of the ids in ascending order, then the row of each. It is memory-mapped, and a
 look-up is a binary search. Two of n ids share a hash with a probability of n^2 / 2^65 (3e-6 for ten million); the
-second one would have been rejected as a duplicate when the pool was read.
+second one would have been rejected as a duplicate when the pool was read. `texts.index` holds those of the texts, of
+which several may be equal. Whoever finds a row there compares its text.
 """
 
 import os
@@ -27,12 +28,12 @@ def text_id(text: str) -> str:
 
 
 def hash_id(candidate_id: str) -> int:
-    """Hash an id to 64 bits."""
+    """Hash an id, or a text, to 64 bits."""
     return int.from_bytes(blake2b(candidate_id.encode(), digest_size=8).digest(), "little")
 
 
 class IdIndex:
-    """A memory-mapped `ids.index`. Raises ValueError if the file's size is not that of an index."""
+    """A memory-mapped `ids.index` or `texts.index`. Raises ValueError if the file's size is not that of an index."""
 
     def __init__(self, path: Path) -> None:
         count, rest = divmod(path.stat().st_size, BYTES_PER_ROW)
@@ -46,13 +47,13 @@ class IdIndex:
         return len(self._rows)
 
     @staticmethod
-    def write(path: Path, hashes: NDArray[np.uint64]) -> None:
+    def write(path: Path, hashes: NDArray[np.uint64], *, unique: bool = True) -> None:
         """Write the index of the ids with these hashes, (N,), in the order of the rows.
 
         The hashes, usually memory-mapped, are distributed to ranges in the file and sorted there, a range at a time.
 
         Raises:
-            ValueError: two ids share a hash.
+            ValueError: two ids share a hash, and they are to be `unique`.
         """
         with path.open("w+b") as file:
             # Without this, writing to a hole in the file would kill the process if the disk is full.
@@ -60,10 +61,10 @@ class IdIndex:
             table = np.memmap(file, "<u8", "r+", shape=(2, len(hashes)))
             start = 0
             for end in _distribute(hashes, table):
-                order = np.argsort(table[0, start:end])
+                order = np.argsort(table[0, start:end], kind="stable")
                 table[:, start:end] = table[:, start:end][:, order]
                 ascending = table[0, start:end]
-                if (ascending[1:] == ascending[:-1]).any():
+                if unique and (ascending[1:] == ascending[:-1]).any():
                     raise ValueError("two candidates have the same id")
                 start = end
 
@@ -74,7 +75,7 @@ class IdIndex:
         return np.sort(self._rows[start:end])
 
     def rows(self, ids: Sequence[str]) -> NDArray[np.int64]:
-        """Look up the rows of ids, (N,); -1 for an id that is not there."""
+        """Look up the rows of ids, (N,), the first ones of equal texts; -1 for an id that is not there."""
         wanted = np.fromiter((hash_id(candidate_id) for candidate_id in ids), np.uint64, len(ids))
         places = np.minimum(np.searchsorted(self._hashes, wanted), len(self) - 1)
         return np.where(self._hashes[places] == wanted, self._rows[places], np.int64(-1))

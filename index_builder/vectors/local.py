@@ -62,6 +62,16 @@ class EmbeddingsWriter:
             self._late.close()
 
 
+def written(
+    directory: Path, rows: NDArray[np.int64], count: int, dim: int, dtype: str, late: LateRows | None
+) -> Representations:
+    """Return what a writer has put on the disk for rows (N,), at least one, of the `count` that are there so far."""
+    matrix = np.memmap(directory / MATRIX_FILE, DTYPES[dtype], "r", shape=(count, dim))
+    if late is None:
+        return Representations(matrix[rows])
+    return Representations(matrix[rows], *LocalLateRows(directory, late, dtype, count).gather(rows))
+
+
 class LeftBlocks:
     """What a killed build has left beside, and in, its matrix, read from the beginning.
 

@@ -3,9 +3,9 @@
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,7 +19,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update, UpdateLog
 from polyrank.index_builder.vectors.codec import rounded_all
 from polyrank.model.representations import Representations
-from polyrank.service.errors import NotReady, Overloaded, RevisionNotReached, ShardsMissing
+from polyrank.service.errors import NotReady, Overloaded, RevisionNotReached
 from polyrank.service.live.serving import Serving
 from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
@@ -33,7 +33,7 @@ ARRIVES_WITHIN_SECONDS = 2.0
 SWITCHES_WITHIN_SECONDS = 10.0
 # An update waits so long for other processes that write or switch.
 WRITES_WITHIN_SECONDS = 10.0
-# Shards may take so long to say which texts stay as they are; after that all are encoded.
+# Shards may take so long to say which texts they store; those of a shard that takes longer are encoded again.
 KNOWN_WITHIN_SECONDS = 2.0
 # So many updates may be in progress at a time.
 MOST_WAITING = 256
@@ -72,6 +72,7 @@ class Updating:
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="updates-write")
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="updates-read")
         self._waiting = 0
+        self._changing: dict[str, asyncio.Future[None]] = {}  # texts of updates in progress, and their ends
         self._refreshing: asyncio.Future[Served | None] | None = None
         self._log: UpdateLog | None = None
 
@@ -139,9 +140,24 @@ class Updating:
             raise Overloaded(self._waiting)
         self._waiting += 1
         try:
-            return await self._written(upserts, deletes)
+            async with self._alone_with({candidate.text for candidate in upserts}):
+                return await self._written(upserts, deletes)
         finally:
             self._waiting -= 1
+
+    @asynccontextmanager
+    async def _alone_with(self, texts: set[str]) -> AsyncIterator[None]:
+        """Let no other update with one of these texts be in progress: encoded twice, it would not tie in all parts."""
+        while busy := {self._changing[text] for text in texts & self._changing.keys()}:
+            await asyncio.wait(busy)
+        end = asyncio.get_running_loop().create_future()
+        self._changing.update(dict.fromkeys(texts, end))
+        try:
+            yield
+        finally:
+            for text in texts:
+                del self._changing[text]
+            end.set_result(None)
 
     async def _written(self, upserts: Sequence[Candidate], deletes: Sequence[str]) -> Acknowledged:
         """Write the update as soon as the active generation is the one that is served here; encode it before."""
@@ -161,22 +177,23 @@ class Updating:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _encoded(self, serving: Served, candidates: Sequence[Candidate], before: _Encoded | None) -> _Encoded:
-        """Encode the candidates, unless they were encoded for the same model; an unchanged text keeps its vector."""
+        """Encode the candidates, unless that was done for the same model; a text that is stored keeps its vector."""
         maker = serving.ranker.fingerprint, serving.generation.manifest.dtype
         if before is not None and before.maker == maker:
             return before
         if not candidates:
             return _Encoded(maker, Representations.none(serving.ranker.dim, serving.ranker.late_rows))
+        texts = list(dict.fromkeys(candidate.text for candidate in candidates))
         if isinstance(serving, SetServing):
-            made, same = await _known_in_parts(serving, candidates)
+            made, same = await _known_in_parts(serving, texts)
         else:
-            made, same = await self._engine.look_up(partial(_known, serving, candidates))
-        new = np.setdiff1d(np.arange(len(candidates)), same, assume_unique=True)
+            made, same = await self._engine.look_up(partial(_known, serving, texts))
+        new = np.setdiff1d(np.arange(len(texts)), same, assume_unique=True)
         if len(new):
-            texts = [candidates[at].text for at in new.tolist()]
-            encoded = await self._engine.encode(serving.ranker, texts, math.inf)
+            encoded = await self._engine.encode(serving.ranker, [texts[at] for at in new.tolist()], math.inf)
             made = Representations.join([made, rounded_all(encoded.made, serving.generation.manifest.dtype)])
-        return _Encoded(maker, made.take(np.argsort(np.concatenate([same, new]))))
+        place = {texts[at]: place for place, at in enumerate([*same.tolist(), *new.tolist()])}
+        return _Encoded(maker, made.take([place[candidate.text] for candidate in candidates]))
 
     def _write(
         self, generation: str, upserts: Sequence[Candidate], made: Representations, deletes: Sequence[str]
@@ -204,27 +221,17 @@ class Updating:
         return self._log
 
 
-def _known(serving: Serving, candidates: Sequence[Candidate]) -> tuple[Representations, NDArray[np.int64]]:
-    """Return what is stored of the candidates whose texts stay as they are, and their positions, ascending."""
-    rows = serving.snapshot.rows([candidate.id for candidate in candidates])
-    known = np.flatnonzero(rows >= 0)
-    before = serving.snapshot.candidates(rows[known])
-    same = [at for at, old in zip(known.tolist(), before, strict=True) if old.text == candidates[at].text]
+def _known(serving: Serving, texts: Sequence[str]) -> tuple[Representations, NDArray[np.int64]]:
+    """Return what is stored of texts, and the positions of those that are there, ascending."""
+    rows = serving.snapshot.rows_of_texts(texts)
+    same = np.flatnonzero(rows >= 0)
     try:
-        return serving.representations(rows[same])[0], np.array(same, np.int64)
+        return serving.representations(rows[same])[0], same
     except StoreUnavailable:  # then they are encoded as new ones are
         return Representations.none(serving.ranker.dim, serving.ranker.late_rows), np.empty(0, np.int64)
 
 
-async def _known_in_parts(
-    serving: SetServing, candidates: Sequence[Candidate]
-) -> tuple[Representations, NDArray[np.int64]]:
+async def _known_in_parts(serving: SetServing, texts: Sequence[str]) -> tuple[Representations, NDArray[np.int64]]:
     """Do what `_known` does, as far as shards answer."""
-    ids, until = [candidate.id for candidate in candidates], time.monotonic() + KNOWN_WITHIN_SECONDS
-    try:
-        known = await serving.parts.known(serving, ids, None, until)
-    except ShardsMissing:
-        return Representations.none(serving.ranker.dim, serving.ranker.late_rows), np.empty(0, np.int64)
-    before = zip(known.positions.tolist(), known.candidates, strict=True)
-    same = np.array([n for n, (at, old) in enumerate(before) if old.text == candidates[at].text], np.int64)
-    return known.made.take(same), known.positions[same]
+    known = await serving.parts.stored_texts(serving, texts, time.monotonic() + KNOWN_WITHIN_SECONDS)
+    return known.made, known.positions

@@ -140,34 +140,37 @@ class Engine:
         late = admission.late_tokens(serving.ranker, request, serving.snapshot.count)
         estimated = admission.ranking_tokens(request) + new + late
         with self._admission.admitted(estimated, request.deadline, kept) as ticket:
+            fill = None
             with self._saying_what_is_kept(texts):
                 async with until(request.deadline):
                     if texts is None:
-                        ranked = await self._rank_pool(serving, request, ticket, timings)
+                        ranked, fill = await self._rank_pool(serving, request, ticket, timings)
                     else:
                         ranked = await self._rank_given(serving, request, texts, timings)
             if scorer is not None:
                 ranked = await self._rerank(scorer, serving.generation.words, request, ranked, timings)
+            if fill is not None:
+                ranked = await fill(ranked)
         return replace(ranked, places=_finite(selection.selected(request, ranked.places)), seconds=timings.seconds)
 
-    async def _rank_pool(self, serving: Served, request: RankRequest, ticket: Ticket, timings: Timings) -> Ranked:
-        """Rank the generation's candidates by vectors and, where they count, by words, until the groups are full."""
+    async def _rank_pool(
+        self, serving: Served, request: RankRequest, ticket: Ticket, timings: Timings
+    ) -> tuple[Ranked, Callable[[Ranked], Coroutine[Any, Any, Ranked]] | None]:
+        """Rank the generation's candidates by vectors and, where they count, by words.
+
+        Also returns what fills the groups once later stages have ordered the candidates; None: there are no groups.
+        """
         context, truncation = await self._tokenize_context(serving.ranker, request.conversation, timings)
         encode_context = once(partial(self._read_context, serving.ranker, context, request.deadline))
-        ranked, seconds = await self._search_round(serving, request, encode_context, timings)
-        more, round_ = selection.next_round(request, ranked.places, len(ranked.places), 1), 1
-        while more is not None:
-            found = None
-            if round_ < selection.MOST_ROUNDS and self._may_search(serving, more, ticket, seconds):
-                found, seconds = await self._search_round(serving, more, encode_context, timings)
-            if found is None or found.lacks_second_stage != ranked.lacks_second_stage:  # scores of two stages
-                ranked = replace(ranked.without("groups_incomplete"), exact=False)
-                break
-            ranked, round_ = ranked.joined(found, selection.merged(ranked.places, found.places)), round_ + 1
-            more = selection.next_round(request, ranked.places, len(found.places), round_)
-        return replace(ranked, truncation=truncation, tokens=len(context))
+        search = partial(self._search_round, serving, encode_context=encode_context, timings=timings)
+        found, seconds = await search(request)
+        ranked = replace(found, truncation=truncation, tokens=len(context))
+        if request.grouping is None:
+            return ranked, None
+        may_search = partial(self._may_search, serving, ticket)
+        return ranked, partial(_fill, selection.Filling(request, found.places), search, may_search, seconds)
 
-    def _may_search(self, serving: Served, request: RankRequest, ticket: Ticket, seconds: float) -> bool:
+    def _may_search(self, serving: Served, ticket: Ticket, request: RankRequest, seconds: float) -> bool:
         """Whether there is time for one more search, of which the last has taken so many seconds, and room for it."""
         if time.monotonic() + 2 * seconds > request.deadline - ANSWER_SECONDS:
             return False
@@ -178,6 +181,7 @@ class Engine:
         self,
         serving: Served,
         request: RankRequest,
+        *,
         encode_context: Callable[[Timings], Coroutine[Any, Any, CountedContext]],
         timings: Timings,
     ) -> tuple[Ranked, float]:
@@ -567,6 +571,33 @@ class Engine:
         if self.scorer is None:
             raise NotConfigured("rerank: no cross-encoder is loaded; start the server with --reranker MODEL")
         return self.scorer
+
+
+async def _fill(
+    filling: selection.Filling,
+    search: Callable[[RankRequest], Coroutine[Any, Any, tuple[Ranked, float]]],
+    may_search: Callable[[RankRequest, float], bool],
+    seconds: float,
+    ranked: Ranked,
+) -> Ranked:
+    """Search until the groups are full, or say that they may not be: there is an answer already.
+
+    `seconds` are what the last search has taken; `may_search` tells whether there is time and room for one more.
+    """
+    filling.places, before = ranked.places, None
+    while (more := filling.next_search()) is not None:
+        found = None
+        # The same search again is as deep as any, and has not gone beyond what was known.
+        if more != before and filling.round < selection.MOST_ROUNDS and may_search(more, seconds):
+            with suppress(DeadlineExceeded):
+                async with until(more.deadline - ANSWER_SECONDS):
+                    found, seconds = await search(more)
+        if found is None or found.lacks_second_stage != ranked.lacks_second_stage:  # scores of two stages
+            return replace(ranked.without("groups_incomplete"), exact=False)
+        filling.add(found.places)
+        before = more
+        ranked = ranked.joined(found, filling.places)
+    return ranked
 
 
 def _in_order(places: Sequence[RankedCandidate], scores: NDArray[np.float32]) -> list[RankedCandidate]:

@@ -14,40 +14,67 @@ from polyrank.index_builder.vectors.late import each_of
 from polyrank.model.representations import Representations
 from polyrank.model.search.additions import Additions
 from polyrank.model.search.topk import TopK, longest_row, top_k
-from polyrank.service.caching.vector_cache import Cached
+from polyrank.service.caching.redis_server import Budget
 from polyrank.service.errors import InferenceFailed, UnknownCandidates
 from polyrank.service.live.serving import Serving
-from polyrank.service.ranking.parts import Known, Served
+from polyrank.service.ranking.parts import Known, Served, SetServing
 from polyrank.service.ranking.stages import Timings
 from polyrank.service.ranking.values import Given, Ranked, RankedCandidate, RankRequest
 from polyrank.service.ranking.words import ListWords, PoolWords
 
 
 class TextVectors:
-    """Vectors of the candidates that came as texts: those that a cache knows, and those that the model makes.
+    """Vectors of the candidates that came as texts: those that are stored or cached, and those that the model makes.
+
+    Equal texts have equal vectors, those of a stored one if there is any: encoded in other batches they would differ.
 
     Attributes:
         vectors: (T, D) in the store's dtype; rows of texts that are not known yet have no meaning.
         rows: of each text for the second stage, in the store's dtype; empty for a model without one.
         known: whose vector is there, (T,).
-        new: positions of the texts that no cache knew, ascending.
+        new: positions of the texts that nobody knew, ascending, of equal ones the first.
         cache_available: the cache of texts answered, or there was nothing to ask it.
         resumes: a cache has room for all of them, so the same request goes on where this one ends.
     """
 
-    def __init__(
-        self, serving: Served, texts: list[str], cached: Cached, rows: list[NDArray[Any] | None] | None = None
-    ) -> None:
-        self._cache, self._dtype = serving.texts, serving.generation.manifest.dtype
-        self._late = serving.generation.manifest.late
-        self.rows: list[NDArray[Any] | None] = rows or [None] * len(texts)
-        self.texts, (self.vectors, self.known, self.cache_available) = texts, cached
-        self.new = np.flatnonzero(~self.known)
+    def __init__(self, serving: Served, texts: list[str], budget: Budget) -> None:
+        manifest = serving.generation.manifest
+        self._cache, self._dtype, self._late = serving.texts, manifest.dtype, manifest.late
+        self.texts, self.cache_available = texts, True
+        self.vectors: NDArray[Any] = np.empty((len(texts), serving.ranker.dim), DTYPES[manifest.dtype])
+        self.rows: list[NDArray[Any] | None] = [None] * len(texts)
+        self.known = np.zeros(len(texts), bool)
+        if not isinstance(serving, SetServing):
+            stored = serving.snapshot.stored_texts(texts)
+            self._enter(stored.positions, stored.made)
+        self._read(budget)
+        first: dict[str, int] = {}
+        self._like: dict[int, list[int]] = {}  # the other positions of a new text
+        for at in np.flatnonzero(~self.known).tolist():
+            self._like.setdefault(first.setdefault(texts[at], at), []).append(at)
+        self.new = np.fromiter(self._like, np.int64, len(self._like))
         self.resumes = self._cache is not None and self._cache.holds(texts)
+
+    def _read(self, budget: Budget) -> None:
+        """Take over what the cache knows of the texts that are not stored."""
+        if self._cache is None:
+            return
+        asked = np.flatnonzero(~self.known)
+        cached, rows = self._cache.read([self.texts[at] for at in asked.tolist()], budget)
+        self.cache_available = cached.available
+        self.vectors[asked], self.known[asked] = cached.vectors, cached.known
+        for at, each in zip(asked.tolist(), rows, strict=False):
+            self.rows[at] = each
+
+    def _enter(self, positions: NDArray[np.int64], made: Representations) -> None:
+        self.vectors[positions], self.known[positions] = made.first, True
+        if made.late is not None and made.counts is not None:
+            for at, each in zip(positions.tolist(), each_of(made.late, made.counts), strict=True):
+                self.rows[at] = each
 
     @property
     def new_texts(self) -> list[str]:
-        """The texts that no cache knew."""
+        """The texts that nobody knew."""
         return [self.texts[at] for at in self.new.tolist()]
 
     @property
@@ -71,29 +98,24 @@ class TextVectors:
         Raises:
             InferenceFailed: a vector is not finite in the store's dtype.
         """
-        rows = self.new[positions]
+        new = self.new[positions].tolist()
         try:
             # A new vector is rounded as a stored one is, so that both score alike.
             made = rounded_all(Representations.join(outputs), self._dtype)
         except BuildError as error:
             raise InferenceFailed(str(error)) from error
-        self.vectors[rows] = made.first
-        if made.late is not None and made.counts is not None:
-            for at, each in zip(rows.tolist(), each_of(made.late, made.counts), strict=True):
-                self.rows[at] = each
-        self.known[rows] = True
+        like = [self._like[at] for at in new]
+        number = np.repeat(np.arange(len(new)), list(map(len, like)))
+        self._enter(np.array([at for each in like for at in each], np.int64), made.take(number))
         if self._cache is not None:
-            self._cache.write([self.texts[at] for at in rows.tolist()], made)
+            self._cache.write([self.texts[at] for at in new], made)
 
 
 def look_up(serving: Served, request: RankRequest, timings: Timings) -> TextVectors:
-    """Fetch the vectors of the texts that were sent, as far as a cache knows them."""
+    """Fetch the vectors of the texts that were sent, as far as they are stored or cached."""
     texts = [given.text for _, given in _kept(request) if given.text is not None]
     with timings.timed("fetch"):
-        if serving.texts is not None:
-            return TextVectors(serving, texts, *serving.texts.read(texts, request.budget))
-        empty = np.empty((len(texts), serving.ranker.dim), DTYPES[serving.generation.manifest.dtype])
-        return TextVectors(serving, texts, Cached(empty, np.zeros(len(texts), bool), True))
+        return TextVectors(serving, texts, request.budget)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

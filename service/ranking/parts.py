@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.generation.manifest import Manifest
+from polyrank.index_builder.generation.texts import KnownTexts
 from polyrank.index_builder.generation.words import Words
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.scale.membership import Counts, Membership
@@ -120,6 +121,9 @@ class PoolParts(Protocol):
         Raises:
             ShardsMissing: see `searched`; also where none was found and some may be on the missing parts.
         """
+
+    async def stored_texts(self, serving: "SetServing", texts: Sequence[str], deadline: float) -> KnownTexts:
+        """Look texts up in all parts that answer."""
 
 
 class SetFacts(NamedTuple):

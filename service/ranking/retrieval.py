@@ -220,8 +220,10 @@ def ranked_of(best: BestRows, candidates: Sequence[Candidate], exact: bool) -> R
     """Return the best rows as a ranking, given their candidates."""
     values: Sequence[float | None] = [None] * len(best.rows) if best.lexical is None else best.lexical.tolist()
     places = [
-        RankedCandidate(candidate.id, candidate.text, score, candidate.metadata, lexical=lexical)
-        for candidate, score, lexical in zip(candidates, best.scores.tolist(), values, strict=True)
+        RankedCandidate(candidate.id, candidate.text, score, candidate.metadata, lexical=lexical, row=row)
+        for candidate, score, lexical, row in zip(
+            candidates, best.scores.tolist(), values, best.rows.tolist(), strict=True
+        )
     ]
     ranked = Ranked(places=places, exact=exact, scored=best.found.looked_at, plan=best.found.plan)
     return ranked if best.cache_available else ranked.without("cache_unavailable")

@@ -7,12 +7,13 @@ the answer is that of the first stage, and says so.
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import StoreUnavailable
+from polyrank.index_builder.vectors.late import each_of
 from polyrank.model.representations import Representations
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed, TimeTooShort, TooManyForExact
 from polyrank.service.live.models import LateScorer
@@ -27,6 +28,8 @@ from polyrank.service.ranking.values import Ranked, RankRequest
 
 # Fetches what is stored of candidates by their positions; also returns whether the caches answered.
 Gather = Callable[[NDArray[np.int64]], tuple[Representations, bool]]
+# Of each first-stage vector, as bytes, the first candidate that has it: its position, and its rows.
+_Seen = dict[bytes, tuple[int, NDArray[Any]]]
 
 
 class LateScores(NamedTuple):
@@ -46,22 +49,26 @@ class SecondStage:
         self, ranker: LateScorer, context: CountedContext, count: int, gather: Gather, deadline: float, timings: Timings
     ) -> LateScores:
         """Score so many candidates, part by part."""
-        end, parts, cached = deadline - ANSWER_SECONDS, [np.empty(0, np.float32)], True
+        end, scores, cached = deadline - ANSWER_SECONDS, np.empty(count, np.float32), True
+        seen = _Seen()
         try:
             async with until(end):
                 for start in range(0, count, AT_ONCE):
                     positions = np.arange(start, min(start + AT_ONCE, count))
-                    fetch = partial(timings.measure, "fetch", partial(gather, positions))
-                    some, available = await self._candidates.run(fetch, timings)
+                    fetch = partial(timings.measure, "fetch", partial(_fetched, gather, positions, seen))
+                    some, available, alike = await self._candidates.run(fetch, timings)
                     cached = cached and available
-                    parts.append(await self._forwards.late(ranker, context, some, count - start, end, timings))
+                    if len(some.first):
+                        new = positions[alike == positions]
+                        scores[new] = await self._forwards.late(ranker, context, some, count - start, end, timings)
+                    scores[positions] = scores[alike]
         except (DeadlineExceeded, TimeTooShort):
             return LateScores(None, ["late_skipped_deadline"])
         except InferenceFailed:
             return LateScores(None, ["late_failed"])
         except StoreUnavailable:
             return LateScores(None, ["late_failed", "cache_unavailable"])
-        return LateScores(np.concatenate(parts), [] if cached else ["cache_unavailable"])
+        return LateScores(scores, [] if cached else ["cache_unavailable"])
 
     async def rank(
         self, serving: Serving, request: RankRequest, context: CountedContext, best: BestRows, timings: Timings
@@ -88,6 +95,25 @@ def deeper(ranker: LateScorer, request: RankRequest) -> RankRequest:
     """Return the search that finds what the second stage scores."""
     wanted = most_exact(ranker, request.conversation) if request.exact else request.retrieve_k
     return replace(request, top_k=max(wanted, request.depth), top_n=None, grouping=None)
+
+
+def _fetched(
+    gather: Gather, positions: NDArray[np.int64], seen: _Seen
+) -> tuple[Representations, bool, NDArray[np.int64]]:
+    """Fetch candidates at positions (N,), each of equal ones once: scored in other batches they would differ a little.
+
+    Also returns whether the caches answered, and for each the position of the first that equals it, (N,).
+    """
+    some, available = gather(positions)
+    assert some.late is not None, "the model has a second stage"
+    assert some.counts is not None, "so it has counts"
+    alike = []
+    for at, first, rows in zip(positions.tolist(), some.first, each_of(some.late, some.counts), strict=True):
+        before, known = seen.setdefault(first.tobytes(), (at, rows))
+        alike.append(before if np.array_equal(known, rows) else at)
+    found = np.array(alike, np.int64)
+    is_new = found == positions
+    return some if is_new.all() else some.take(np.flatnonzero(is_new)), available, found
 
 
 def _stored(

@@ -2,12 +2,13 @@
 
 Groups are made by the values of a metadata field, which are equal as filters say (`generation/filters.py`). A list puts
 a candidate into the group of each of its values. A candidate without the field, or with an object there, is a group of
-its own.
+its own. Whoever goes through a ranking takes a candidate in if none of its groups is full and, once there are as many
+groups as are wanted, one of its groups is among them; so a list can bring further groups with it.
 
-The best candidates may all be of few groups. `next_round` says what to look for to fill the others: it leaves out the
-groups that are full, so each search fills another group or finds a new one.
+The best candidates may all be of few groups. `Filling` says what to look for to fill the others.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,13 +20,19 @@ from polyrank.service.ranking.values import Grouping, RankedCandidate, RankReque
 MOST_ROUNDS = 8
 MOST_DEPTH = 10_000
 
+_Key = tuple[int, Any]  # of a group: see `keys_of`
+_Place = tuple[float, int]  # in the ranking: ascends from the best candidate to the last one
+
+_START: _Place = (-math.inf, 0)
+_END: _Place = (math.inf, 0)
+
 
 class Groups:
-    """The groups of an answer while candidates are taken in, best first; at most `most` groups."""
+    """The groups of an answer while candidates are taken in, best first; at most `most` groups, and those of lists."""
 
     def __init__(self, grouping: Grouping, most: int) -> None:
         self._grouping, self._most = grouping, most
-        self._counts: dict[tuple[int, Any], int] = {}
+        self._counts: dict[_Key, int] = {}
         self._opened = 0
 
     def admit(self, metadata: Mapping[str, Any]) -> bool:
@@ -45,65 +52,105 @@ class Groups:
         return self._opened >= self._most
 
     @property
-    def full(self) -> list[Any]:
-        """The values of the groups that take no more."""
-        return [value_of(key) for key, count in self._counts.items() if count >= self._grouping.limit]
+    def full(self) -> list[_Key]:
+        """The groups that take no more."""
+        return [key for key, count in self._counts.items() if count >= self._grouping.limit]
 
     @property
-    def lacking(self) -> list[Any]:
-        """The values of the groups that take more."""
-        return [value_of(key) for key, count in self._counts.items() if count < self._grouping.limit]
+    def lacking(self) -> list[_Key]:
+        """The groups that take more."""
+        return [key for key, count in self._counts.items() if count < self._grouping.limit]
 
 
 def selected(request: RankRequest, places: Iterable[RankedCandidate]) -> list[RankedCandidate]:
     """Return the candidates to answer with, of those ranked by every stage, best first."""
-    if request.score_threshold is not None:
-        places = [place for place in places if place.placed_by >= request.score_threshold]
+    places = (place for place in places if _is_high_enough(request, place))
     if request.grouping is None:
         return list(places)[: request.top_k]
     groups = Groups(request.grouping, request.top_k)
     return [place for place in places if groups.admit(place.metadata)]
 
 
-def next_round(
-    request: RankRequest, places: Sequence[RankedCandidate], searched: int, round_: int
-) -> RankRequest | None:
-    """Return the search that fills the groups which lack candidates, or finds more groups; None: there is none.
+class Filling:
+    """Fills the groups of an answer: tells what to search for until no candidate is left that could be in it.
 
-    Args:
-        request: as it came.
-        places: what was found so far, best first.
-        searched: how many candidates the last search has found.
-        round_: how many searches there were.
+    A candidate that is refused changes nothing for those after it. So the answer is that of the whole ranking as soon
+    as all candidates that can be taken in are known. What is known of a group reaches down to some place of the
+    ranking: that of the last candidate of the last search for the group, or for any group. The ranking is gone through
+    to the first place where a group that takes more reaches no further, and this group is searched for next. Groups
+    that are full by then are left out. Groups that lists bring further down are looked for at the same time: they will
+    be needed if nothing better is found.
+
+    Attributes:
+        places: what was found so far: first what a later stage has placed, then the others, best first.
+        round: how many searches there were before the next one.
     """
-    if request.grouping is None or searched < depth(request, round_ - 1) or _all_below(request, places):
-        return None
-    groups = Groups(request.grouping, request.top_k)
-    for place in places:
-        groups.admit(place.metadata)
-    wanted = [] if request.filter is None else [request.filter]
-    field, full, lacking = request.grouping.field, groups.full, groups.lacking
-    if groups.all_open and not lacking:
-        return None
-    if groups.all_open:
-        wanted.append({field: lacking})
-    if full:
-        wanted.append({"$not": {field: full}})
-    return replace(request, filter={"$and": wanted}, top_k=depth(request, round_), grouping=None, top_n=None)
+
+    def __init__(self, request: RankRequest, found: Sequence[RankedCandidate]) -> None:
+        """Begin with what a search for `request.depth` candidates has found, best first."""
+        self._request, self.round = request, 0
+        self._wanted: list[_Key] | None = None  # None: any group
+        self._reached: dict[_Key, _Place] = {}
+        self._all_reached = self._end_of(found, request.depth)
+        self.places = list(found)
+
+    def next_search(self) -> RankRequest | None:
+        """Return the search to do next; None: every candidate of the answer is among those found."""
+        assert self._request.grouping is not None, "without groups there is nothing to fill"
+        groups, field = Groups(self._request.grouping, self._request.top_k), self._request.grouping.field
+        reached, short = self._reach(groups), None
+        for place in self.places:
+            if short is None and place.cross is None and _place_of(place) > reached:
+                short = groups.all_open, groups.lacking, groups.full
+            if _is_high_enough(self._request, place) and groups.admit(place.metadata):
+                reached = self._reach(groups)
+        if short is None and reached >= _END:
+            return None
+        all_open, lacking, full = short or (groups.all_open, groups.lacking, groups.full)
+        self.round += 1
+        self._wanted = list(dict.fromkeys([*lacking, *groups.lacking])) if all_open else None
+        conditions = [] if self._request.filter is None else [self._request.filter]
+        if self._wanted is not None:
+            conditions.append({field: [value_of(key) for key in self._wanted]})
+        if full:
+            conditions.append({"$not": {field: [value_of(key) for key in full]}})
+        return replace(self._request, filter={"$and": conditions}, top_k=self._depth, grouping=None, top_n=None)
+
+    def add(self, found: Sequence[RankedCandidate]) -> None:
+        """Take in what the search has found, best first."""
+        end = self._end_of(found, self._depth)
+        if self._wanted is None:
+            self._all_reached = max(self._all_reached, end)
+        for key in self._wanted or ():
+            self._reached[key] = max(self._reached.get(key, _START), end)
+        known = {place.id for place in self.places}
+        by_stages = [place for place in self.places if place.cross is not None]
+        others = self.places[len(by_stages) :] + [place for place in found if place.id not in known]
+        self.places = by_stages + sorted(others, key=_place_of)
+
+    @property
+    def _depth(self) -> int:
+        """How many candidates the search must find."""
+        return min(MOST_DEPTH, self._request.depth << self.round)
+
+    def _end_of(self, found: Sequence[RankedCandidate], depth: int) -> _Place:
+        """Return how far down a search has found everything."""
+        if len(found) < depth or not _is_high_enough(self._request, found[-1]):
+            return _END
+        return _place_of(found[-1])
+
+    def _reach(self, groups: Groups) -> _Place:
+        """Return how far down everything is known that could be taken in."""
+        if not groups.all_open:
+            return self._all_reached
+        reached = (self._reached.get(key, _START) for key in groups.lacking)
+        return max(self._all_reached, min(reached, default=_END))
 
 
-def depth(request: RankRequest, round_: int) -> int:
-    """How many candidates a search must find, counted from 0."""
-    return request.depth if round_ == 0 else min(MOST_DEPTH, request.depth << round_)
+def _is_high_enough(request: RankRequest, place: RankedCandidate) -> bool:
+    return request.score_threshold is None or place.placed_by >= request.score_threshold
 
 
-def merged(places: Sequence[RankedCandidate], more: Sequence[RankedCandidate]) -> list[RankedCandidate]:
-    """Return the candidates of two searches, best first; those of the first go before others of the same score."""
-    known = {place.id for place in places}
-    return sorted([*places, *(place for place in more if place.id not in known)], key=lambda place: -place.score)
-
-
-def _all_below(request: RankRequest, places: Sequence[RankedCandidate]) -> bool:
-    """Whether whatever is found after these is below the threshold."""
-    threshold = request.score_threshold
-    return threshold is not None and request.top_n is None and bool(places) and places[-1].score < threshold
+def _place_of(place: RankedCandidate) -> _Place:
+    """Return where a candidate stands that no later stage has placed."""
+    return -place.score, place.row

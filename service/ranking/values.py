@@ -97,6 +97,7 @@ class RankedCandidate:
         index: position among the candidates sent; None: it was retrieved.
         lexical: the part of the score by words; None: they do not count for the model.
         cross: score by the cross-encoder and, if it has evidence, by words; None: that did not read it.
+        row: of the snapshot, or its place in a pool in parts; orders equal scores. -1: it was sent.
     """
 
     id: str | None
@@ -106,6 +107,7 @@ class RankedCandidate:
     index: int | None = None
     lexical: float | None = None
     cross: float | None = None
+    row: int = field(default=-1, compare=False)
 
     @property
     def late(self) -> float:

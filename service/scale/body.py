@@ -235,10 +235,11 @@ class Body:
             )
 
     def stored(self, holding: Holding, wanted: Wanted) -> PartStored:
-        """Return what is stored of candidates, by their rows or their ids."""
+        """Return what is stored of candidates, by their rows, their ids or their texts."""
         part = self._part(holding).at(wanted.revision)
         if wanted.rows is None:
-            found = part.snapshot.rows(wanted.ids)
+            snapshot = part.snapshot
+            found = snapshot.rows_of_texts(wanted.texts) if wanted.texts else snapshot.rows(wanted.ids)
             positions = np.flatnonzero(found >= 0)
             rows = found[positions]
         else:

@@ -84,7 +84,8 @@ class Wanted(NamedTuple):
 
     Attributes:
         revision: at which the part is looked at.
-        rows: in the part; None: `ids` say which.
+        rows: in the part; None: `ids` or `texts` say which.
+        texts: any candidate that has, or had, each of them.
         conversation: also tell what words say after it.
     """
 
@@ -94,6 +95,7 @@ class Wanted(NamedTuple):
     with_candidates: bool = True
     with_vectors: bool = False
     conversation: Conversation | None = None
+    texts: tuple[str, ...] = ()
 
 
 class Reply(NamedTuple):

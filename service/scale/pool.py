@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.index_builder.generation.texts import KnownTexts
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.scale.slots import slots_of
 from polyrank.model.representations import Representations
@@ -182,6 +183,18 @@ class Pool:
             max((each.longest for each in found.values()), default=0.0),
             frozenset(missing),
         )
+
+    async def stored_texts(self, serving: SetServing, texts: Sequence[str], deadline: float) -> KnownTexts:
+        """See `PoolParts.stored_texts`."""
+        wanted = Wanted(serving.snapshot.revision, None, (), False, True, None, tuple(texts))
+        parts = range(len(serving.made.parts))
+        found = await self._of_each(parts, lambda part: self._stored(serving, part, wanted, deadline))
+        made = [each.made for each in found.values() if each.made is not None]
+        none = Representations.none(serving.made.dim, serving.made.late)
+        positions, first = np.unique(
+            np.concatenate([np.empty(0, np.int64), *(each.positions for each in found.values())]), return_index=True
+        )
+        return KnownTexts(positions, Representations.join([*made, none]).take(first) if len(first) else none)
 
     async def _stored(self, serving: SetServing, part: int, wanted: Wanted, deadline: float) -> PartStored:
         holding = Holding(serving.made.id, serving.made.parts[part].name)

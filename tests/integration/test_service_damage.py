@@ -31,7 +31,15 @@ MUTATIONS = 200
 TEXT = "w1 w2 w3 w7 w9"
 OLD, NEW = pool(30, "old", seed=1), pool(40, "new", seed=2)
 ADDED = Candidate("added", TEXT)
-FILES = ["candidates.arrow", "embeddings.bin", "ids.index", "index.faiss", "manifest.json", "model/words.json"]
+FILES = [
+    "candidates.arrow",
+    "embeddings.bin",
+    "ids.index",
+    "texts.index",
+    "index.faiss",
+    "manifest.json",
+    "model/words.json",
+]
 POINTERS = ["CURRENT", "HISTORY"]
 TABLES = ["keys", "starts", "rows", "weights", "columns", "texts", "texts_rows"]
 STATISTICS = ["statistics-totals", "statistics-keys", "statistics-frequencies"]

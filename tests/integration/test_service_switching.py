@@ -107,7 +107,16 @@ def flip(root: Path, generation: str, file: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "file", ["embeddings.bin", "ids.index", "candidates.arrow", "index.faiss", "manifest.json", "model/words.json"]
+    "file",
+    [
+        "embeddings.bin",
+        "ids.index",
+        "texts.index",
+        "candidates.arrow",
+        "index.faiss",
+        "manifest.json",
+        "model/words.json",
+    ],
 )
 def test_a_flipped_byte_at_the_start_gives_way_to_the_one_before(tmp_path: Path, file: str) -> None:
     good, bad = (build_store(tmp_path, pool(20, prefix), index="flat") for prefix in "ab")

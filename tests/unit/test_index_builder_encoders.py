@@ -114,7 +114,9 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def chunks(count: int) -> list[ChunkTexts]:
-    return [ChunkTexts(at * 2, [f"c{at}", f"d{at}"], [str(at), f"text {at}"]) for at in range(count)]
+    return [
+        ChunkTexts(at * 2, [f"c{at}", f"d{at}"], [str(at), f"text {at}"], [at * 2, at * 2 + 1]) for at in range(count)
+    ]
 
 
 def run(ray: FakeRay, count: int = 8, encoders: int = 2) -> tuple[list[EncodedChunk], Encoders, list[str], list[int]]:

@@ -17,7 +17,7 @@ encode = encoded_by(ENCODER)
 
 def test_the_model_is_a_source_that_reports_each_of_its_batches() -> None:
     done: list[int] = []
-    chunks = [ChunkTexts(100, ["a", "b", "c"], ["x", "yyy", "zz"]), ChunkTexts(103, ["d"], ["w"])]
+    chunks = [ChunkTexts(100, ["a", "b", "c"], ["x", "yyy", "zz"], range(3)), ChunkTexts(103, ["d"], ["w"], [3])]
     source = encode(iter(chunks), done.append)
     chunk, made, truncated = next(source)
     assert chunk == chunks[0]

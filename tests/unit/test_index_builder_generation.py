@@ -19,6 +19,7 @@ FILES = [
     "manifest.json",
     "embeddings.bin",
     "ids.index",
+    "texts.index",
     "candidates.arrow",
     "index.faiss",
     "model/polyrank.json",
@@ -137,6 +138,7 @@ def test_a_manifest_that_does_not_fit_its_files_is_refused(root: Path, change: d
         ("candidates.arrow", "candidates.arrow is of 40 candidates, the manifest says 60"),
         ("index.faiss", "index.faiss is of 40 candidates, the manifest says 60"),
         ("ids.index", "embeddings.bin has 960 bytes, which are not 40 x 8"),
+        ("texts.index", "texts.index is of 40 candidates, the manifest says 60"),
     ],
 )
 def test_a_sound_file_of_another_generation_is_refused(root: Path, name: str, reason: str) -> None:

@@ -221,7 +221,7 @@ def test_bytes_are_on_the_disk_before_the_names_that_lead_to_them(
     monkeypatch.setattr(os, "replace", record_replace)
     new = build(HashEncoder(), pool(5), root, BuildOptions(index="flat")).generation
     tmp = f"generations/.tmp-{new}"
-    files = ["candidates.arrow", "embeddings.bin", "ids.index", "index.faiss", "manifest.json"]
+    files = ["candidates.arrow", "embeddings.bin", "ids.index", "index.faiss", "manifest.json", "texts.index"]
     assert calls == [
         f"sync {tmp}/embeddings.bin",
         f"sync {tmp}",

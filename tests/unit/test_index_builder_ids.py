@@ -45,6 +45,16 @@ def test_equal_hashes_in_different_blocks_are_refused(tmp_path: Path, monkeypatc
         IdIndex.write(tmp_path / "i", hashes)
 
 
+def test_of_equal_texts_the_first_row_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_RANGE_ROWS", 4)
+    monkeypatch.setattr(module, "_BLOCK_ROWS", 7)
+    texts = [f"text {n}" for n in np.random.default_rng(0).integers(0, 30, 200)]
+    IdIndex.write(tmp_path / "i", np.array([hash_id(each) for each in texts], np.uint64), unique=False)
+    index = IdIndex(tmp_path / "i")
+    assert index.rows(texts).tolist() == [texts.index(each) for each in texts]
+    assert index.rows(["text", "text 30"]).tolist() == [-1, -1]
+
+
 def test_hashes_at_both_ends_of_the_range_are_found(tmp_path: Path) -> None:
     path = tmp_path / "i"
     IdIndex.write(path, np.array([2**64 - 1, 0], np.uint64))

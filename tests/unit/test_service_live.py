@@ -484,7 +484,7 @@ def test_every_file_is_verified_once_on_its_way_to_being_served(
         return counts
 
     monkeypatch.setattr("polyrank.index_builder.generation.generation.file_digest", counted)
-    each = {"candidates.arrow": 1, "embeddings.bin": 1, "ids.index": 1, "words.json": 1}
+    each = {"candidates.arrow": 1, "embeddings.bin": 1, "ids.index": 1, "texts.index": 1, "words.json": 1}
     store.build("a")
     assert read() == each, "for the manifest, and not again when it becomes active"
     store.live.start()

@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,13 +97,16 @@ def test_a_text_that_stays_as_it_is_keeps_its_vector(here: ServedParts, monkeypa
         return tokenize(texts)
 
     monkeypatch.setattr(ranker, "tokenize_candidates", watched)
-    here.upsert(Candidate("c1", POOL[1].text, {"now": 1}), Candidate("new", "w5", {"now": 2}))
+    texts = [each.text for each in POOL]
+    only = next(each for each in POOL if texts.count(each.text) == 1)
+    here.upsert(replace(only, metadata={"now": 1}), Candidate("new", "w5", {"now": 2}), Candidate("other", only.text))
     assert calls == []
-    lost = here.serving.made.parts[slots_of(["c1"])[0] * 3 // 4096].name
-    for replica in here.shards.of(lost):
-        replica.lost = True
-    here.upsert(Candidate("c1", POOL[1].text))
-    assert calls == [[POOL[1].text]], "it is encoded where its part does not answer"
+    lost = here.serving.made.parts[slots_of([only.id])[0] * 3 // 4096].name
+    for part in {lost, here.serving.made.parts[slots_of(["other"])[0] * 3 // 4096].name}:
+        for replica in here.shards.of(part):
+            replica.lost = True
+    here.upsert(only)
+    assert calls == [[only.text]], "it is encoded where its part does not answer"
 
 
 def test_a_shard_that_is_started_anew_has_all_updates(here: ServedParts) -> None:

@@ -135,16 +135,16 @@ def test_what_time_and_rounds_do_not_allow_is_said(tmp_path: Path, monkeypatch: 
 
 def test_no_search_is_added_to_a_full_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build_store(tmp_path, skewed(400, 0))
-    serving, next_round = open_serving(tmp_path), selection.next_round
+    serving, next_search = open_serving(tmp_path), selection.Filling.next_search
 
     async def scene() -> Ranked:
         engine, others = Engine(EngineSettings(max_queue_tokens=1000), Metrics()), ExitStack()
 
-        def when_others_have_come(*asked: Any) -> RankRequest | None:
+        def when_others_have_come(filling: selection.Filling) -> RankRequest | None:
             others.enter_context(engine._admission.admitted(2000, math.inf))
-            return next_round(*asked)
+            return next_search(filling)
 
-        monkeypatch.setattr(selection, "next_round", when_others_have_come)
+        monkeypatch.setattr(selection.Filling, "next_search", when_others_have_come)
         try:
             with others:
                 return await engine.rank(serving, asked(TEXT, top_k=8, grouping=Grouping("topic")))
@@ -156,15 +156,34 @@ def test_no_search_is_added_to_a_full_server(tmp_path: Path, monkeypatch: pytest
     assert 0 < len(ranked.places) < 8
 
 
-def test_each_round_leaves_out_what_is_full() -> None:
+def placed(*topics: Any, start: int = 0) -> list[RankedCandidate]:
+    """Candidates of some topics, best first; each has a score of its own."""
+    return [RankedCandidate(f"c{n}", "t", -n, {"topic": topic}, row=n) for n, topic in enumerate(topics, start)]
+
+
+def test_each_search_leaves_out_what_is_full() -> None:
     request = asked(top_k=2, grouping=Grouping("topic", 2), filter={"n": 1})
-    places = [RankedCandidate(f"c{n}", "t", -n, {"topic": "a"}) for n in range(4)]
-    more = selection.next_round(request, places, 4, 1)
+    filling = selection.Filling(request, placed("a", "a", "a", "a"))
+    more = filling.next_search()
     assert more is not None
     assert more.filter == {"$and": [{"n": 1}, {"$not": {"topic": ["a"]}}]}
     assert (more.depth, more.grouping) == (8, None)
-    places.append(RankedCandidate("c4", "t", -9.0, {"topic": "b"}))
-    last = selection.next_round(request, places, 8, 2)
+    filling.add(placed("b", *"cdefghi", start=4))
+    last = filling.next_search()
     assert last is not None
     assert last.filter == {"$and": [{"n": 1}, {"topic": ["b"]}, {"$not": {"topic": ["a"]}}]}
-    assert selection.next_round(request, places, 3, 2) is None, "the pool holds no more"
+    filling.add([])
+    assert filling.next_search() is None, "the pool holds no more"
+
+
+def test_a_group_that_a_list_brings_is_searched_for() -> None:
+    filling = selection.Filling(asked(top_k=1, grouping=Grouping("topic", 3)), placed("a", "z", "z"))
+    assert (more := filling.next_search()) is not None
+    assert more.filter == {"$and": [{"topic": ["a"]}]}
+    filling.add(placed("a", start=0) + placed(["a", "b"], start=9))
+    assert (more := filling.next_search()) is not None
+    assert more.filter == {"$and": [{"topic": ["a", "b"]}]}
+    filling.add(placed("a", start=0) + placed("b", start=5) + placed(["a", "b"], "b", start=9))
+    assert filling.next_search() is None
+    taken = selection.selected(asked(top_k=1, grouping=Grouping("topic", 3)), filling.places)
+    assert [place.id for place in taken] == ["c0", "c9", "c10"], "c5 came before its group was there"
