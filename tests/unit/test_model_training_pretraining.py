@@ -17,10 +17,11 @@ from tiny import CLS, PAD, SEP, VOCABULARY, word_ids, write_base
 from tiny_training import dialogue, run, settings, write_examples
 
 import polyrank
+from polyrank.model.architectures.batching import pad
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.pairs import Pairs
-from polyrank.model.training.config import PretrainConfig
+from polyrank.model.training.config import LateTrainConfig, PretrainConfig, TrainConfig
 from polyrank.model.training.objectives.objective import Batch
 from polyrank.model.training.objectives.pretraining import (
     PretrainObjective,
@@ -223,6 +224,25 @@ def test_any_architecture_goes_on_from_it(learnt: Path, data: Path, tmp_path: Pa
     ranker, _ = run(settings(learnt, architecture=architecture, steps=2), data, tmp_path / "trained")
     assert ranker.architecture == architecture
     assert polyrank.load(tmp_path / "trained").rank("w1", ["w5", "w6"])
+
+
+def test_the_papers_recipe_goes_on_from_it_as_from_weights_of_the_papers_own(
+    learnt: Path, base: Path, data: Path, tmp_path: Path
+) -> None:
+    sizes = {"max_context_tokens": 40, "max_candidate_tokens": 16, "steps": 1}
+    own = TrainConfig.of(architecture="poly", base=str(learnt), recipe="humeau2020", **sizes)
+    assert isinstance(own, LateTrainConfig)
+    assert (own.optimizer, own.output_like) == ("adamax", str(base))
+    ranker, _ = run(own, data, tmp_path / "trained")
+    plain, _ = run(settings(learnt, architecture="poly", steps=1, learning_rate=1e-30), data, tmp_path / "plain")
+    batch = pad([[CLS, *word_ids("w1 w2 w3 w4 w5 w6"), SEP]], PAD)
+
+    def spread(encoder: Any) -> float:
+        with torch.inference_mode():
+            return float(encoder.context(batch).std())
+
+    before, wanted, found = (spread(each.encoder) for each in (plain, polyrank.load(base), ranker))
+    assert abs(found - wanted) < 0.2 * abs(before - wanted)
 
 
 def test_an_interrupted_run_ends_with_the_same_weights(base: Path, data: Path, tmp_path: Path) -> None:

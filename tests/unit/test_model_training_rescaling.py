@@ -9,7 +9,7 @@ import torch
 from published import FAMILIES, write_json
 from safetensors.torch import load_file, save_file
 from tiny import CLS, DIM, SEP, word_ids, write_base, write_checkpoint
-from tiny_training import run, settings, write_examples
+from tiny_training import identical, interrupted, run, settings, write_examples
 from transformers import AutoModel
 
 from polyrank.model.architectures.backbone import Backbone
@@ -78,12 +78,17 @@ def test_both_transformers_get_the_spread_of_the_other_model(base: Path, large: 
 def test_a_run_begins_so_and_a_resumed_one_ends_alike(base: Path, large: Path, tmp_path: Path) -> None:
     data = write_examples(tmp_path / "data.jsonl")
     given = {"architecture": "bi", "normalize": False, "score_scale": 0.1, "learning_rate": 1e-30, "steps": 1}
-    (scaled, _), (plain, _), (reference, _) = (
+    (rescaled, _), (plain, _), (reference, _) = (
         run(settings(model, **given, output_like=like), data, tmp_path / name)
         for name, model, like in (("scaled", large, str(base)), ("plain", large, ""), ("reference", base, ""))
     )
     assert spread(plain.encoder.context) == pytest.approx(17 * spread(reference.encoder.context), rel=1e-3)
-    assert spread(scaled.encoder.context) == pytest.approx(spread(reference.encoder.context), rel=1e-3)
+    assert spread(rescaled.encoder.context) == pytest.approx(spread(reference.encoder.context), rel=1e-3)
+    own = settings(large, **{**given, "learning_rate": 1e-2, "steps": 6, "looks": 3.0}, output_like=str(base))
+    run(own, data, tmp_path / "whole")
+    interrupted(own, data, tmp_path / "cut", at=4)
+    run(own, data, tmp_path / "cut", resume=True)
+    assert identical(tmp_path / "whole", tmp_path / "cut")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
