@@ -51,7 +51,7 @@ def _multiply(backbone: Backbone, factor: float, probe: Sequence[Sequence[int]])
     before = _outputs(backbone, probe)
     with torch.no_grad():
         for parameter in norms[-1].parameters() if norms else ():
-            parameter *= factor
+            parameter.mul_(factor)
     if not torch.allclose(_outputs(backbone, probe), factor * before, rtol=1e-3, atol=1e-3 * factor):
         family = backbone.transformer.config.model_type
         raise InvalidInput(f"output-like multiplies the last norm: {family} shares it among its layers, or has none")
