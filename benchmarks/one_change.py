@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 from polyrank.model.errors import RankingError
 from polyrank.model.training.config import PretrainConfig
-from polyrank.model.training.pretraining import SUMMARY_FILE, pretrain
+from polyrank.model.training.pretraining import pretrain
+from polyrank.model.training.recipes import PRETRAINING_FILE
 from polyrank.model.training.run import Data
 from polyrank.model.training.state import STATE_FILE
 
@@ -55,7 +56,7 @@ def pretraining(given: argparse.Namespace, recipe: systems.Recipe, files: Data) 
         dropout=0.0,
         **{"precision": "bf16", "max_turns": 4, "max_context_tokens": 96, "max_candidate_tokens": 32, **light},
     )
-    summary = base / SUMMARY_FILE
+    summary = base / PRETRAINING_FILE
     if not summary.is_file() or (base / STATE_FILE).is_file():
         resume = (base / STATE_FILE).is_file()
         pretrain(config, files, base, resume=resume, on_survey=lambda *_: None, watch=lambda *_: None)

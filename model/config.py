@@ -4,16 +4,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from math import isfinite
 from types import UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.registry import ARCHITECTURES, CLASSIFIERS
 
 ContextVectors = Literal["codes", "first", "last", "last+first"]
-Reduction = Literal["first", "mean", "first-m mean", "max", "mean-sqrt-len", "weighted-mean", "last"]
+Reduction = Literal[
+    "first", "mean", "first-m mean", "all-but-first mean", "max", "mean-sqrt-len", "weighted-mean", "last"
+]
 Head = Literal["linear", "published"]
 ClassFrom = Literal["head", "score"]
 RowStrategy = Literal["codes", "inputs"]
+MixPart = Literal["E", "H"]
 Activation = Literal["identity", "tanh", "relu", "gelu"]
 Weights = Literal["base", "adapter", "full"]
 
@@ -175,13 +178,16 @@ class MixConfig:
         strategy: "codes": learnt codes attend over a candidate's token states. "inputs": learnt inputs take the place
             of its first token, and the rows are their outputs.
         layers: the transformer's layers that interact: from 1, or from -1, the last one, downwards; ascending.
-        residual: the first stage's score is added; the paper's form is without.
+        residual: the first stage's score is added. The paper's form is without, and has the strategy "inputs".
+        without: what the score lacks, as in the paper's ablation (Table 3). "E": candidates are compared by their rows
+            as they were before they read the context. "H": contexts are compared by their first-stage vector.
     """
 
     rows: int = 1
     strategy: RowStrategy = "codes"
     layers: Sequence[int] = (-1,)
     residual: bool = True
+    without: MixPart | None = None
 
     def __post_init__(self) -> None:
         _require_types(self, "mix.")
@@ -462,7 +468,7 @@ def _is_a(value: object, hint: Any) -> bool:
     origin = get_origin(hint)
     if origin is Literal:
         return value in get_args(hint)
-    if origin is UnionType:
+    if origin in (Union, UnionType):  # the first where a Literal takes part
         return any(_is_a(value, choice) for choice in get_args(hint))
     if origin is Sequence:
         return isinstance(value, Sequence) and all(_is_a(each, get_args(hint)[0]) for each in value)
@@ -484,7 +490,9 @@ def _in_words(hint: Any) -> str:
     if get_origin(hint) is Mapping:
         items = {Any: "", str: " of strings", float: " of numbers"}
         return f"an object{items[get_args(hint)[1]]}"
-    return " or ".join(_JSON_NAMES.get(kind, kind.__name__) for kind in get_args(hint) or (hint,))
+    if get_origin(hint) in (Union, UnionType):
+        return " or ".join(map(_in_words, get_args(hint)))
+    return _JSON_NAMES.get(hint, str(hint.__name__))
 
 
 _JSON_NAMES = {int: "a whole number", float: "a number", str: "a string", bool: "true or false", type(None): "null"}

@@ -341,10 +341,14 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 def reduced_by(reduction: Reduction, states: Tensor, mask: Tensor) -> Tensor:
     """Reduce token states (B, T, D) with a mask (B, T) to one vector each, (B, D) float32.
 
-    Beside the paper's these are the poolings of sentence-transformers: "mean-sqrt-len" divides the sum by the square
-    root of the length, "weighted-mean" weighs a token by its place, counted from 1.
+    "all-but-first mean" leaves out [CLS] (Appendix B); of a single token it is that token. Beside the paper's these are
+    the poolings of sentence-transformers: "mean-sqrt-len" divides the sum by the square root of the length,
+    "weighted-mean" weighs a token by its place, counted from 1.
     """
     states = states.float()
+    if reduction == "all-but-first mean":
+        is_only = ~mask[:, 1:].any(dim=1, keepdim=True)
+        return masked_mean(states, torch.cat([is_only & mask[:, :1], mask[:, 1:]], dim=1))
     if reduction == "first":
         return states[:, 0]
     if reduction == "last":

@@ -39,6 +39,9 @@ class MixEncoder(LateEncoder):
     the transformer's own of that layer, and to each other; H gathers what their mean finds in the context. The context
     reads nothing of a candidate, so all candidates share its pass.
 
+    Without E it compares E_0 instead of E_J, and H still reads by the rows of each layer. Without H it compares the
+    context's first-stage vector instead of H_J. (The paper's Table 3; what takes their place is as in its code.)
+
     Attributes:
         rows: what makes K rows of a candidate, (K, D): codes that attend over its token states, or inputs in the place
             of its first token.
@@ -151,9 +154,15 @@ class MixEncoder(LateEncoder):
 
     @classmethod
     def late_cost(cls, config: ModelConfig, dim: int, context_tokens: int, rows: int) -> float:
-        """Return the multiplications of all interaction layers: J ((12 K + 13) D^2 + 2 (K + 1) T D)."""
-        layers = len(_block(config).layers)
-        return float(layers * ((12 * rows + 13) * dim**2 + 2 * (rows + 1) * context_tokens * dim))
+        """Return the multiplications of all interaction layers: J ((12 K + 13) D^2 + 2 (K + 1) T D).
+
+        Of a layer 12 K D^2 + 2 K T D make E, which without E the last layer needs not; the others make H.
+        """
+        block = _block(config)
+        layers, updates = len(block.layers), _updates(block)
+        rows_cost = 12 * rows * dim**2 + 2 * rows * context_tokens * dim
+        read_cost = 13 * dim**2 + 2 * context_tokens * dim
+        return float(updates * rows_cost + (layers * read_cost if block.without != "H" else 0))
 
     def second_scores(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
         """Score every candidate for every context by E_J and H_J alone, (B, N)."""
@@ -190,22 +199,31 @@ class MixEncoder(LateEncoder):
         return side_by_side(own[0], found[0])
 
     def _interacted(self, contexts: ContextState, candidates: CandidateState) -> tuple[Tensor, Tensor]:
-        """Run all interaction layers; returns the mean of the rows E_J, (B, N, D), and H_J, (B, N, D)."""
+        """Run the interaction layers; returns the mean of the rows E_J, (B, N, D), and H_J, (B, N, D).
+
+        Without E or H it is what takes their place.
+        """
         assert contexts.late is not None
         assert contexts.mask is not None
         assert candidates.late is not None
         pairs = torch.split(contexts.late.float(), self.context.dim, dim=-1)
-        rows = candidates.late.float().expand(len(contexts.mask), *candidates.late.shape)  # E, (B, N, K, D)
+        begun = candidates.late.float().expand(len(contexts.mask), *candidates.late.shape)
+        rows, block = begun, _block(self.config)  # E, (B, N, K, D)
         found = torch.zeros_like(rows[:, :, 0])  # H, (B, N, D)
         for place, layer in enumerate(self.interactions):
             keys, values = pairs[2 * place : 2 * place + 2]
             mean = rows.mean(dim=2)
             assert isinstance(layer, Interaction)
-            rows = layer.mix(rows, keys, values, contexts.mask)
-            read = layer.read(mean, keys, values, contexts.mask)
-            gate = torch.sigmoid(self.gate(torch.cat([mean, read, found], dim=-1)))
-            found = layer.transformed(gate * read + (1 - gate) * found)
-        return rows.mean(dim=2), found
+            if place < _updates(block):
+                rows = layer.mix(rows, keys, values, contexts.mask)
+            if block.without != "H":
+                read = layer.read(mean, keys, values, contexts.mask)
+                gate = torch.sigmoid(self.gate(torch.cat([mean, read, found], dim=-1)))
+                found = layer.transformed(gate * read + (1 - gate) * found)
+        own = (begun if block.without == "E" else rows).mean(dim=2)
+        if block.without == "H":
+            found = (contexts.first.vectors / self.config.score_scale).expand_as(own)
+        return own, found
 
 
 class Interaction(Layer):
@@ -253,6 +271,11 @@ class Interaction(Layer):
 
     def _weighted(self, weights: Tensor, values: Tensor) -> Tensor:
         return torch.einsum("bnhkt,bthd->bnkhd", weights, self.split(values))
+
+
+def _updates(block: MixConfig) -> int:
+    """Count the layers whose rows are used, by the score or by the next layer."""
+    return len(block.layers) - (block.without == "E")
 
 
 def _block(config: ModelConfig) -> MixConfig:

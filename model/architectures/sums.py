@@ -72,6 +72,7 @@ def reduction_sums(reduction: Reduction, m: int, states: Tensor) -> tuple[Tensor
         "last": place == tokens - 1,
         "mean": place >= 0,
         "first-m mean": place < m,
+        "all-but-first mean": place >= min(1, tokens - 1),
         "mean-sqrt-len": place >= 0,
         "weighted-mean": place + 1,
     }[reduction].double()

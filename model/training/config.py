@@ -12,6 +12,7 @@ from polyrank.model.config import (
     ContextVectors,
     DeformerConfig,
     MixConfig,
+    MixPart,
     ModelConfig,
     Reduction,
     RowStrategy,
@@ -19,28 +20,32 @@ from polyrank.model.config import (
 )
 from polyrank.model.errors import InvalidInput
 from polyrank.model.registry import ARCHITECTURES, CLASSIFIERS, TASKS, TRAINED
+from polyrank.model.training.recipes import PRETRAINING, recipe_settings
 from polyrank.model.training.schedule import Schedule
 
 Loss = Literal["listwise", "pointwise"]
 Optimizer = Literal["adamw", "adamax"]
 Precision = Literal["no", "bf16", "fp16"]
 
+_RESCALES = "output_like is for bi and poly"
 _FOR_RANKING = {"teacher": "", "retriever": "", "first_stage": "", "loss": "listwise", "extra_replies": 0}
 SCORE_FIELDS = (
-    "context_vectors", "n_codes", "reduction", "shared_encoder", "normalize", "code_scale", "score_scale"
+    "context_vectors", "n_codes", "reduction", "reduction_m", "shared_encoder", "normalize", "code_scale", "score_scale"
 )  # fmt: skip
+_LEAST = {"n_codes": 1, "reduction_m": 1, "max_turns": 1, "max_context_tokens": 8, "max_candidate_tokens": 8}
 MODEL_FIELDS = (*SCORE_FIELDS, "max_context_tokens", "max_candidate_tokens", "max_turns")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """Settings that every architecture has. The defaults are the recipe of Humeau et al. 5, for a CPU-sized batch.
+    """Settings that every architecture has. The defaults are ours; those of papers are recipes (recipes.py).
 
     Each objective adds its own settings, and the rules for them, in a subclass; `TrainConfig.of` chooses the subclass.
     The `refusal` of such a setting is the error message where it is given for an architecture that has no use for it.
 
     Attributes:
         base: a base model, or a checkpoint to go on from.
+        recipe: the one that gave the settings which were not given; empty: the defaults did.
         task: to rank replies, or to tell the classes of pairs or of single texts.
         labels: the classes; `train` finds them in the files.
         class_from: what tells them, as in ModelConfig; it follows from the files, too.
@@ -48,17 +53,18 @@ class TrainConfig:
         epochs: passes over the training examples.
         batch_size: examples in a batch, for each process.
         accumulate: batches whose gradients are added up for one step.
-        negatives: how many listed negatives are taken from each example; see the objective.
+        negatives: how many listed negatives are taken from each example; see the objective. 0: only those of the batch.
         extra_replies: replies of this many other examples join a batch as negatives of all its rows. They are cheap
             where replies are much shorter than contexts.
         learning_rate: the rate at the end of warm-up.
         code_learning_rate: the rate of parameters that are drawn at random: codes and the Cross-encoder's head.
-        weight_decay: 0.01 in the paper, for public weights.
-        warmup_steps: 100 in the paper (Bi, Poly), 1000 (Cross).
-        schedule: plateau (the paper: times 0.4), linear, cosine, constant.
-        looks: how often in an epoch the selection slice is evaluated; 2 in the paper.
+        weight_decay: of matrices. None: 0.01, and with Adamax 0, as in Humeau et al. 5.1.
+        beta2: how slowly the optimizer forgets squares of gradients.
+        warmup_steps: in which the rate rises to learning_rate.
+        schedule: of the rate behind them, as in LearningRate.
+        looks: how often in an epoch the selection slice is evaluated.
         patience: stop after this many looks without improvement; 0: never.
-        tune: all, all-but-embeddings (the paper's best), or top-N layers.
+        tune: all, all-but-embeddings (best in Humeau et al., Table 3), or top-N layers.
         lora_rank: train adapters of this rank instead of the weights; 0: the weights.
         dropout: of the transformer; None: as its config.json says. 0 makes a step on a CPU twice as fast.
         chunk_tokens: padded tokens that are encoded at a time; a chunk holds sequences of similar length.
@@ -66,7 +72,7 @@ class TrainConfig:
         gradient_checkpointing: keep one layer's activations in memory at a time, at the same price.
         precision: of autocast.
         seed: of initialisation, shuffling and dropout.
-        context_vectors, n_codes, reduction, shared_encoder, normalize, code_scale, score_scale,
+        context_vectors, n_codes, reduction, reduction_m, shared_encoder, normalize, code_scale, score_scale,
         max_context_tokens, max_candidate_tokens, max_turns: as in ModelConfig. None: as in the first stage; without
             one, as in the checkpoint to go on from; without either, what suits a sentence encoder
             (polyrank.model.training.student.student).
@@ -74,6 +80,7 @@ class TrainConfig:
 
     architecture: str
     base: str
+    recipe: str = ""
     task: str = TASKS[0]
     labels: Sequence[str] = ()
     class_from: ClassFrom = "head"
@@ -86,7 +93,8 @@ class TrainConfig:
     learning_rate: float = 5e-5
     code_learning_rate: float = 1e-3
     optimizer: Optimizer = "adamw"
-    weight_decay: float = 0.01
+    weight_decay: float | None = None
+    beta2: float = 0.999
     warmup_steps: int = 100
     schedule: Schedule = "plateau"
     looks: float = 2.0
@@ -102,6 +110,7 @@ class TrainConfig:
     context_vectors: ContextVectors | None = None
     n_codes: int | None = None
     reduction: Reduction | None = None
+    reduction_m: int | None = None
     shared_encoder: bool | None = None
     normalize: bool | None = None
     code_scale: float | None = None
@@ -112,15 +121,18 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", tuple(self.labels))  # read from a file they are a list
-        for name in ("batch_size", "accumulate", "negatives", "chunk_tokens"):
+        if self.weight_decay is None:
+            object.__setattr__(self, "weight_decay", 0.0 if self.optimizer == "adamax" else 0.01)
+        for name in ("batch_size", "accumulate", "chunk_tokens"):
             require(getattr(self, name) >= 1, f"{name} must be at least 1")
         for name in ("epochs", "learning_rate", "code_learning_rate", "looks"):
             require(0 < getattr(self, name) < math.inf, f"{name} must be above 0 and finite")
-        for name in ("extra_replies", "weight_decay", "warmup_steps", "patience", "lora_rank"):
+        for name in ("negatives", "extra_replies", "weight_decay", "warmup_steps", "patience", "lora_rank"):
             require(getattr(self, name) >= 0, f"{name} must not be negative")
+        require(0 < self.beta2 < 1, "beta2 must lie between 0 and 1")
         require(self.steps is None or self.steps >= 1, "steps must be at least 1")
         require(self.dropout is None or 0 <= self.dropout < 1, "dropout must be at least 0 and below 1")
-        for name, least in (("n_codes", 1), ("max_turns", 1), ("max_context_tokens", 8), ("max_candidate_tokens", 8)):
+        for name, least in _LEAST.items():
             value = getattr(self, name)  # also checked by ModelConfig, whose message would name a missing file
             require(value is None or value >= least, f"{name} must be at least {least}")
         for name in ("code_scale", "score_scale"):
@@ -137,11 +149,14 @@ class TrainConfig:
     def of(*, architecture: str, **options: Any) -> "TrainConfig":
         """Build the settings that the architecture's objective wants.
 
-        An option of another objective is left out, or refused where it has a `refusal` and is not the default.
+        An option of another objective is left out, or refused where it has a `refusal` and is not the default. What is
+        not given is as the recipe says, if there is one, or the default.
 
         Raises InvalidInput for values and combinations that make no sense.
         """
         require(architecture in TRAINED, f"architecture is {architecture!r}; give {', '.join(TRAINED)}")
+        if options.get("recipe"):
+            options = recipe_settings(options["recipe"], architecture, options["base"]) | options
         kind = _settings_of(architecture)
         own = {setting.name for setting in fields(kind)}
         for name, known in _options().items():
@@ -189,6 +204,8 @@ class LateTrainConfig(TrainConfig):
         teacher_weight: share of the distillation in the loss, from 0 to 1.
         teacher_temperature: by which both models' scores are divided before they are compared; the loss is multiplied
             by its square (Hinton et al. 2015).
+        output_like: a model; outputs begin with the standard deviation of its outputs (student/rescaling.py). Empty:
+            they begin as they are.
     """
 
     teacher: str = field(
@@ -196,9 +213,14 @@ class LateTrainConfig(TrainConfig):
     )
     teacher_weight: float = 0.5
     teacher_temperature: float = 1.0
+    output_like: str = field(default="", metadata={"refusal": _RESCALES})
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(not (self.output_like and self.lora_rank), "output_like changes whole weights; train without lora_rank")
+        require(
+            not self.teacher or self.negatives >= 1, "negatives must be at least 1 with a teacher, which scores them"
+        )
         require(0 < self.teacher_temperature < math.inf, "teacher_temperature must be above 0 and finite")
         require(self.batch_size >= 2, "batch_size must be at least 2: the others are the negatives")
         require(0 <= self.teacher_weight <= 1, "teacher_weight must lie between 0 and 1")
@@ -217,9 +239,10 @@ class TwoStageTrainConfig(LateTrainConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(0 <= self.first_weight < math.inf, "first_weight must be at least 0 and finite")
+        require(not self.output_like, _RESCALES)
 
 
-_FOR_MIX = {"refusal": "rows, row_strategy and interaction_layers are for mix"}
+_FOR_MIX = {"refusal": "rows, row_strategy, interaction_layers and without are for mix"}
 _RESIDUAL = {"refusal": "no_residual is for deformer, mix and virt"}
 
 
@@ -268,14 +291,15 @@ class MixTrainConfig(TwoStageTrainConfig):
     """Settings of a MixEncoder.
 
     Attributes:
-        rows, row_strategy, interaction_layers: `rows`, `strategy` and `layers` of MixConfig. None: as in the checkpoint
-            to go on from, or MixConfig's default.
+        rows, row_strategy, interaction_layers, without: `rows`, `strategy`, `layers` and `without` of MixConfig. None:
+            as in the checkpoint to go on from, or MixConfig's default.
         residual: likewise.
     """
 
     rows: int | None = field(default=None, metadata=_FOR_MIX)
     row_strategy: RowStrategy | None = field(default=None, metadata=_FOR_MIX)
     interaction_layers: Sequence[int] | None = field(default=None, metadata=_FOR_MIX)
+    without: MixPart | None = field(default=None, metadata=_FOR_MIX)
     residual: bool | None = field(default=None, metadata=_RESIDUAL)
 
     def __post_init__(self) -> None:
@@ -289,7 +313,7 @@ class MixTrainConfig(TwoStageTrainConfig):
 
     def blocks(self, source: ModelConfig) -> dict[str, Any]:
         """Return the MixConfig of the model to train."""
-        asked = {"rows": self.rows, "strategy": self.row_strategy, "residual": self.residual}
+        asked = {"rows": self.rows, "strategy": self.row_strategy, "residual": self.residual, "without": self.without}
         layers = None if self.interaction_layers is None else tuple(self.interaction_layers)
         given: dict[str, Any] = {
             name: value for name, value in {**asked, "layers": layers}.items() if value is not None
@@ -319,6 +343,8 @@ class PretrainConfig(TrainConfig):
 
     Attributes:
         mask_share: share of a sequence's words that are masked.
+        alternate: batches learn words and replies in turns; otherwise each learns both.
+        batch_tokens: a batch takes examples until it has so many tokens; 0: it takes batch_size examples.
     """
 
     architecture: str = "cross"
@@ -327,11 +353,24 @@ class PretrainConfig(TrainConfig):
     schedule: Schedule = "linear"
     tune: str = "all"
     mask_share: float = 0.15
+    alternate: bool = False
+    batch_tokens: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(self.batch_tokens >= 0, "batch_tokens must not be negative")
         require(0 < self.mask_share < 1, "mask_share must lie between 0 and 1")
         require(self.batch_size >= 2, "batch_size must be at least 2: wrong replies are those of others")
+
+    @staticmethod
+    def with_recipe(*, base: str, **options: Any) -> "PretrainConfig":
+        """Build the settings; what is not given is as the recipe says, if there is one, or the default.
+
+        Raises InvalidInput for values that make no sense.
+        """
+        if options.get("recipe"):
+            options = recipe_settings(options["recipe"], PRETRAINING, base) | options
+        return PretrainConfig(base=base, **options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -351,6 +390,7 @@ class PairTrainConfig(TrainConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(self.negatives >= 1, "negatives must be at least 1")
         least = "negatives must be at least 2 with a retriever: one is drawn"
         require(not self.retriever or self.negatives >= 2, least)
         for name in SCORE_FIELDS if self.first_stage else ():

@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from itertools import islice
+from itertools import chain, cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,9 @@ class Training:
         )
         self._optimizer = self._accelerator.prepare(_optimizer(student, config))
         self._rates = [group["lr"] for group in self._optimizer.param_groups]
-        examples_a_step = config.batch_size * config.accumulate * self._accelerator.num_processes
+        held_out = chain.from_iterable(corpus.examples(selection=True) for corpus in self._corpora)
+        self._batch_size = len(self._objective.take(cycle(held_out)))
+        examples_a_step = self._batch_size * config.accumulate * self._accelerator.num_processes
         epoch = max(1, sum(report.kept for _, report in corpora) // examples_a_step)
         self.steps = config.steps or math.ceil(config.epochs * epoch)
         self._look_every = max(1, min(round(epoch / config.looks), self.steps // _LOOKS_A_RUN))
@@ -111,7 +113,7 @@ class Training:
 
     def _run(self, watch: Watch) -> None:
         self._accelerator.init_trackers("")
-        selection = selection_batches(self._corpora, self.config.batch_size + self.config.extra_replies)
+        selection = selection_batches(self._corpora, self._batch_size + self.config.extra_replies)
         if math.isinf(self.progress.best_loss):
             self._look(selection, watch)
             self._save_state()
@@ -135,7 +137,8 @@ class Training:
         torch.manual_seed(draw.getrandbits(63))
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * self._factor()
-        batches = [Batch(rows.examples, rows.others, draw) for rows in drawn]
+        first = self.progress.step * self.config.accumulate
+        batches = [Batch(rows.examples, rows.others, draw, first + at) for at, rows in enumerate(drawn)]
         losses = [self._objective.step(batch, self._accelerator.backward) for batch in batches]
         loss = self._mean_over_processes(sum(losses) / len(losses))
         if not math.isfinite(loss):
@@ -159,6 +162,7 @@ class Training:
             extra_replies=config.extra_replies,
             rank=self._accelerator.process_index,
             n_ranks=self._accelerator.num_processes,
+            take=self._objective.take,
         )
         return islice(rows, self.progress.step * config.accumulate, None)
 
@@ -256,7 +260,8 @@ def _optimizer(student: Student, config: TrainConfig) -> torch.optim.Optimizer:
     }
     used: list[dict[str, Any]] = [{"params": group, **settings[kind]} for kind, group in groups.items() if group]
     optimizer = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adamax
-    return optimizer(used, lr=config.learning_rate, weight_decay=config.weight_decay)
+    assert config.weight_decay is not None, "the settings fill it in"
+    return optimizer(used, config.learning_rate, betas=(0.9, config.beta2), weight_decay=config.weight_decay)
 
 
 def _run_under(accelerator: Accelerator, transformer: Any, device: torch.device) -> None:

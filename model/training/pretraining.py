@@ -18,11 +18,10 @@ from polyrank.model.errors import InvalidInput
 from polyrank.model.training.config import PretrainConfig
 from polyrank.model.training.loop import Watch
 from polyrank.model.training.objectives.pretraining import PretrainObjective, WordGuesser
+from polyrank.model.training.recipes import PRETRAINING_FILE
 from polyrank.model.training.run import Begun, Data, OnSurvey, require_no_classes, summary, surveyed, to_the_end
 from polyrank.model.training.state import STATE_FILE
 from polyrank.model.training.student.student import Student, start
-
-SUMMARY_FILE = "pretraining.json"
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class PretrainStudent(Student):
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         with replacing(directory / WEIGHTS_FILE) as temporary:
             save_file(weights, temporary, metadata={"format": "pt"})
-        write_atomically(directory / SUMMARY_FILE, orjson.dumps(dict(training), option=orjson.OPT_INDENT_2))
+        write_atomically(directory / PRETRAINING_FILE, orjson.dumps(dict(training), option=orjson.OPT_INDENT_2))
 
 
 def pretrain(
@@ -70,7 +69,7 @@ def pretrain(
     ended = to_the_end(partial(_begun, config, data), output, resume, on_survey, watch)
     if ended is None:
         return None
-    path = output / SUMMARY_FILE
+    path = output / PRETRAINING_FILE
     told: dict[str, Any] = {**orjson.loads(path.read_bytes()), **summary(*ended)}
     write_atomically(path, orjson.dumps(told, option=orjson.OPT_INDENT_2))
     (output / STATE_FILE).unlink(missing_ok=True)  # last, so that a run killed before can be resumed

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
@@ -30,11 +31,13 @@ from polyrank.model.training.loop import Training, Watch, processes
 from polyrank.model.training.objectives.objective import Objective
 from polyrank.model.training.state import STATE_FILE, RunProgress, read_state, require_unused
 from polyrank.model.training.student.first_stage import first_stage_config
+from polyrank.model.training.student.rescaling import rescale
 from polyrank.model.training.student.student import Student, start
 from polyrank.model.training.weighing import Weighed, scored_lists, weigh
 
 log = logging.getLogger(__name__)
 
+_RESCALED_BY = 64  # examples of each file; outputs of single texts hardly differ in spread
 OnSurvey = Callable[[Path, Report], None]
 
 
@@ -156,15 +159,23 @@ def _begun(config: TrainConfig, data: Data, evidence: bool) -> Begun:
         student = start(config)  # first, because it refuses wrong settings, and reading the files may take minutes
         corpora = surveyed(data)
         require_no_classes(corpora)
+        _rescale(config, student, corpora)
         words = _words_of_first_stage(config, [corpus for corpus, _ in corpora]) if evidence else None
         return Begun(config, student, corpora, _objective(row.objective), words)
     if data.every_turn:
         raise InvalidInput("every-turn is for task rank: an earlier turn has no class")
     corpora = surveyed(data)
     config = replace(config, labels=_labels(corpora), class_from=_class_from(corpora))
-    return Begun(
-        config, start(config), corpora, _objective(row.classifier if config.class_from == "head" else row.objective)
-    )
+    student = start(config)
+    _rescale(config, student, corpora)
+    return Begun(config, student, corpora, _objective(row.classifier if config.class_from == "head" else row.objective))
+
+
+def _rescale(config: TrainConfig, student: Student, corpora: Sequence[tuple[Corpus, Report]]) -> None:
+    """Re-scale the student's outputs where that is asked for, over contexts that are held out."""
+    if isinstance(config, LateTrainConfig) and config.output_like:
+        held_out = [islice(corpus.examples(selection=True), _RESCALED_BY) for corpus, _ in corpora]
+        rescale(student, config.output_like, [example.conversation for example in chain.from_iterable(held_out)])
 
 
 def _objective(reference: str | None) -> type[Objective]:

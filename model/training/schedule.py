@@ -1,9 +1,9 @@
-"""The learning rate over a run: warm-up, then a schedule (Humeau et al. 5.2: multiplied by 0.4 on a plateau)."""
+"""The learning rate over a run: warm-up, then a schedule (Humeau et al. 5.1: multiplied by 0.4 on a plateau)."""
 
 import math
 from typing import Any, Literal
 
-Schedule = Literal["plateau", "linear", "cosine", "constant"]
+Schedule = Literal["plateau", "linear", "cosine", "constant", "inverse-sqrt"]
 
 PLATEAU_FACTOR = 0.4
 
@@ -12,7 +12,8 @@ class LearningRate:
     """The factor on the base learning rate at each step. It first rises linearly from 0 to 1, the warm-up.
 
     plateau: multiplied by 0.4 after each look at which the selection loss has not improved. linear, cosine: falls to 0
-    at the last step. constant: stays.
+    at the last step. constant: stays. inverse-sqrt: falls with the root of the steps, from the warm-up's last one on
+    (Humeau et al. 4.1).
     """
 
     def __init__(self, schedule: Schedule, warmup_steps: int, steps: int) -> None:
@@ -31,6 +32,8 @@ class LearningRate:
         """
         if step < self._warmup:
             return (step + 1) / self._warmup * self._reduced
+        if self._schedule == "inverse-sqrt":
+            return math.sqrt(max(1, self._warmup) / max(1, step))
         done = min(1.0, (step - self._warmup) / max(1, self._steps - self._warmup))
         if self._schedule == "linear":
             return 1.0 - done

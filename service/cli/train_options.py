@@ -1,11 +1,14 @@
 """The options of `polyrank train`."""
 
 import argparse
+from argparse import BooleanOptionalAction
 from pathlib import Path
 from typing import Any, get_args
 
-from polyrank.model.config import ContextVectors, Reduction, RowStrategy
+from polyrank.model.config import ContextVectors, MixPart, Reduction, RowStrategy
 from polyrank.model.registry import ARCHITECTURES, TASKS, TRAINED
+from polyrank.model.training.recipes import RECIPES
+from polyrank.model.training.schedule import Schedule
 from polyrank.service.cli.output import add_json_option
 
 
@@ -24,7 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_json_option(parser)
     group = parser.add_argument_group
     _add_data(group("data").add_argument)
-    _add_recipe(group("recipe (defaults: Humeau et al. 2020)").add_argument)
+    _add_recipe(group("recipe (the defaults are ours)").add_argument)
     _add_evidence(group("evidence of words"))
     _add_memory(group("memory and speed").add_argument)
     _add_model(group("model (not given: as the checkpoint in --base has it, or the default)").add_argument)
@@ -40,11 +43,14 @@ def _add_data(add: Any) -> None:
 
 
 def _add_recipe(add: Any) -> None:
+    recipe = "a paper's settings instead of the defaults; words then count nothing. What you give goes before them"
+    add("--recipe", choices=tuple(RECIPES), help=recipe)
     add("--steps", type=int, help="default: as --epochs says")
     add("--epochs", type=float, help="default: 3")
     add("--batch-size", type=int, help="default: 32")
     add("--accumulate", type=int, metavar="N", help="batches a step; default: 1")
-    add("--negatives", type=int, metavar="N", help="how many of the listed negatives; cross: any negatives; default: 7")
+    listed = "how many of the listed negatives, 0: only those of the batch; cross: any negatives; default: 7"
+    add("--negatives", type=int, metavar="N", help=listed)
     add("--extra-replies", type=int, metavar="N", help="replies of others as negatives, per batch; default: 0")
     add("--retriever", metavar="MODEL", help="cross: ranks the batch's replies, for hard negatives")
     add("--first-stage", metavar="MODEL", help="cross: a poly-encoder to whose scores it adds")
@@ -58,8 +64,9 @@ def _add_recipe(add: Any) -> None:
     add("--interaction-layers", type=int, nargs="+", metavar="L", help=layers)
     upper = "deformer: layers that read context and candidate together; default: 2"
     add("--upper-layers", type=int, metavar="U", help=upper)
-    no_residual = "deformer, mix, virt: without the first stage's score"
-    add("--no-residual", dest="residual", action="store_const", const=False, help=no_residual)
+    add("--without", choices=get_args(MixPart), help="mix: leave out a part of the score, as in the paper's ablation")
+    residual = "deformer, mix, virt: the first stage's score is added, as it is by default"
+    add("--residual", action=BooleanOptionalAction, help=residual)
     add("--teacher-weight", type=float, metavar="SHARE", help="default: 0.5")
     add("--teacher-temperature", type=float, metavar="T", help="by which scores are divided; default: 1")
     inner = "how much it counts to equal the teacher inside; virt: its attention, deformer: its states; default: 0"
@@ -67,11 +74,14 @@ def _add_recipe(add: Any) -> None:
     add("--learning-rate", type=float, metavar="R", help="default: 5e-5, with --lora-rank 5e-4")
     add("--code-learning-rate", type=float, metavar="R", help="of codes and head; default: 1e-3")
     add("--optimizer", choices=("adamw", "adamax"), help="default: adamw")
-    add("--weight-decay", type=float, help="default: 0.01")
+    add("--weight-decay", type=float, help="default: 0.01, with adamax 0")
+    add("--beta2", type=float, help="of the optimizer; default: 0.999")
     add("--warmup-steps", type=int, metavar="N", help="default: 100")
-    add("--schedule", choices=("plateau", "linear", "cosine", "constant"), help="default: plateau")
+    add("--schedule", choices=get_args(Schedule), help="default: plateau")
     add("--looks", type=float, metavar="N", help="looks at the selection slice an epoch; default: 2")
     add("--patience", type=int, metavar="N", help="stop after N looks without improvement; 0: never")
+    like = "bi, poly: begin with outputs of the standard deviation of this model's"
+    add("--output-like", metavar="MODEL", help=like)
     add("--dropout", type=float, help="default: the base model's")
     add("--seed", type=int, help="default: 0")
 
@@ -99,10 +109,11 @@ def _add_model(add: Any) -> None:
     add("--context-vectors", choices=get_args(ContextVectors), help="default: codes")
     add("--n-codes", type=int, metavar="M", help="default: 64")
     add("--reduction", choices=get_args(Reduction), help="default: mean")
-    add("--shared-encoder", action="store_const", const=True, help="one transformer for both sides")
-    add("--no-normalize", dest="normalize", action="store_const", const=False, help="as in the paper")
-    add("--code-scale", type=float, help="default: 20; the paper: 1")
-    add("--score-scale", type=float, help="default: 20; the paper: 1")
+    add("--reduction-m", type=int, metavar="M", help="how many outputs 'first-m mean' takes; default: 16")
+    add("--shared-encoder", action=BooleanOptionalAction, help="one transformer for both sides; default: two")
+    add("--normalize", action=BooleanOptionalAction, help="compare vectors of unit length; default: yes")
+    add("--code-scale", type=float, help="default: 20")
+    add("--score-scale", type=float, help="default: 20")
     add("--max-context-tokens", type=int, metavar="N", help="default: 256")
     add("--max-candidate-tokens", type=int, metavar="N", help="default: 72")
     add("--max-turns", type=int, metavar="N", help="history window; default: what the tokens allow")

@@ -108,6 +108,7 @@ def reduced_terms(kind: str, m: int, states: Array) -> list[Array]:
         "last": lambda j: 1.0 if j == count - 1 else 0.0,
         "mean": lambda _: 1 / count,
         "first-m mean": lambda j: 1 / min(m, count) if j < m else 0.0,
+        "all-but-first mean": lambda j: 1 / max(1, count - 1) if j > 0 or count == 1 else 0.0,
         "mean-sqrt-len": lambda _: 1 / math.sqrt(count),
         "weighted-mean": lambda j: (j + 1) / sum(range(1, count + 1)),
     }[kind]

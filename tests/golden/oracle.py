@@ -101,10 +101,10 @@ def candidate_attention(vectors: list[Vector], candidate: Vector, scale: float =
 
 
 def reduce(outputs: list[Vector], kind: str, m: int = 0) -> Vector:
-    """red() of 4.2: the first output, the mean of all, or the mean of the first m <= N."""
+    """red() of 4.2: the first output, the mean of all, or of the first m <= N; Appendix B: of all but the first."""
     if kind == "first":
         return outputs[0]
-    taken = outputs if kind == "mean" else outputs[:m]
+    taken = {"mean": outputs, "first-m mean": outputs[:m], "all-but-first mean": outputs[1:] or outputs}[kind]
     return weighted_sum([1.0 / len(taken)] * len(taken), taken)
 
 

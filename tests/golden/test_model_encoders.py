@@ -136,7 +136,8 @@ def test_poly_encoder(build: Build, kind: str, n_codes: int, fields: dict[str, o
 
 
 @pytest.mark.parametrize(
-    ("reduction", "m"), [("first", 1), ("mean", 1), ("first-m mean", 1), ("first-m mean", 4), ("first-m mean", 30)]
+    ("reduction", "m"),
+    [("first", 1), ("mean", 1), ("all-but-first mean", 1), *[("first-m mean", m) for m in (1, 4, 30)]],
 )
 @pytest.mark.parametrize("fields", [{}, {"normalize": True, "score_scale": 20.0}])
 @pytest.mark.parametrize("shared", [False, True])
@@ -154,7 +155,7 @@ def test_bi_encoder(build: Build, reduction: str, m: int, fields: dict[str, obje
     Scores.of(ranker).agree_with(expected)
 
 
-@pytest.mark.parametrize(("reduction", "m"), [("mean", 1), ("first-m mean", 4)])
+@pytest.mark.parametrize(("reduction", "m"), [("mean", 1), ("first-m mean", 4), ("all-but-first mean", 1)])
 def test_poly_encoder_reduces_candidates_as_the_bi_encoder(build: Build, reduction: str, m: int) -> None:
     ranker = build(architecture="poly", n_codes=4, reduction=reduction, reduction_m=m)
     Scores.of(ranker).agree_with(poly_oracle(ranker.config, ranker.encoder))

@@ -51,7 +51,16 @@ BI = {
         "shared_encoder": True,
         **fields,
     }
-    for reduction in ("first", "last", "mean", "first-m mean", "max", "mean-sqrt-len", "weighted-mean")
+    for reduction in (
+        "first",
+        "last",
+        "mean",
+        "first-m mean",
+        "all-but-first mean",
+        "max",
+        "mean-sqrt-len",
+        "weighted-mean",
+    )
     for fields in ({}, {"normalize": True, "score_scale": 20.0})
 }
 DENSE = {

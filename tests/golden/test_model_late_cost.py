@@ -21,6 +21,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "mix a": {"architecture": "mix", "mix": MixConfig()},
     "mix c": {"architecture": "mix", "mix": MixConfig(rows=2, layers=(-3, -2, -1))},
     "mix 5": {"architecture": "mix", "mix": MixConfig(rows=5, layers=(1, -1), strategy="inputs")},
+    "mix without E": {"architecture": "mix", "mix": MixConfig(rows=2, layers=(-2, -1), without="E")},
+    "mix without H": {"architecture": "mix", "mix": MixConfig(rows=2, layers=(-2, -1), without="H")},
     "virt": {"architecture": "virt", "virt": VirtConfig()},
 }
 

@@ -33,6 +33,10 @@ KINDS = {
     "five": MixConfig(rows=5, layers=(-2,)),
     "inputs 2": MixConfig(rows=2, strategy="inputs", residual=False),
     "three": MixConfig(rows=3, residual=False),
+    "without E": MixConfig(rows=2, layers=(1, 2), residual=False, without="E"),
+    "without H": MixConfig(rows=2, layers=(1, 2), residual=False, without="H"),
+    "a without E": MixConfig(without="E"),
+    "a without H": MixConfig(strategy="inputs", without="H"),
 }
 
 
@@ -117,7 +121,8 @@ def loops(encoder: MixEncoder, context: str, candidate: str) -> float:
     assert block is not None
     ids = [CLS, *word_ids(context), SEP]
     rows = rows_of(encoder, candidate)
-    first = dot(unit(mean(hidden(encoder.context, ids, None))), unit(mean(rows)))
+    whole, begun = mean(hidden(encoder.context, ids, None)), mean(rows)
+    first = dot(unit(whole), unit(begun))
     found = [0.0] * DIM
     for number, layer in zip(block.layers, encoder.interactions, strict=True):
         assert isinstance(layer, Interaction)
@@ -136,7 +141,8 @@ def loops(encoder: MixEncoder, context: str, candidate: str) -> float:
         blended = [g * a + (1 - g) * h for g, a, h in zip(gates, read, found, strict=True)]
         found = fed(layer, normed(layer.norm, blended))
         rows = new
-    score = dot(unit(mean(rows)), unit(found))
+    compared = {None: (mean(rows), found), "E": (begun, found), "H": (mean(rows), whole)}[block.without]
+    score = dot(unit(compared[0]), unit(compared[1]))
     return SCALE * (score + first if block.residual else score)
 
 
@@ -187,7 +193,7 @@ def test_one_learnt_input_that_is_the_first_tokens_gives_its_output(tmp_path: Pa
 
 
 def test_openvino_gives_what_torch_gives(tmp_path: Path) -> None:
-    for name in ("c", "inputs 3"):
+    for name in ("c", "inputs 3", "without E", "without H"):
         both = [made(tmp_path, KINDS[name], backend=backend) for backend in ("torch", "openvino")]
         assert both[1].backend == "openvino"
         for text in CONTEXTS:
@@ -197,20 +203,20 @@ def test_openvino_gives_what_torch_gives(tmp_path: Path) -> None:
 
 def test_the_cost_is_that_of_the_formula() -> None:
     for rows, layers, tokens in ((1, 1, 20), (2, 2, 7), (5, 1, 33)):
-        config = ModelConfig(
-            architecture="mix", base_name="", mix=MixConfig(rows=rows, layers=tuple(range(1, layers + 1)))
-        )
-        counted = _counted(rows, layers, tokens)
-        assert MixEncoder.late_cost(config, DIM, tokens, rows) == pytest.approx(counted, rel=0.05)
+        for without in (None, "E", "H"):
+            block = MixConfig(rows=rows, layers=tuple(range(1, layers + 1)), without=without)
+            config = ModelConfig(architecture="mix", base_name="", mix=block)
+            counted = _counted(rows, layers, tokens, without)
+            assert MixEncoder.late_cost(config, DIM, tokens, rows) == pytest.approx(counted, rel=0.05)
 
 
-def _counted(rows: int, layers: int, tokens: int) -> float:
+def _counted(rows: int, layers: int, tokens: int, without: str | None) -> float:
     """Multiplications of a candidate's linear maps and attention, by the shapes, where the inner size is 4 D."""
     linear = DIM * DIM
     per_row = 4 * linear + 8 * linear  # Q', K', V', W_O, and the two maps of the FFN
     of_mean = 2 * linear + 3 * linear + 8 * linear  # Q*, W_O; W_g; the FFN
-    attention = 2 * rows * tokens * DIM + 2 * tokens * DIM
-    return layers * (rows * per_row + of_mean + attention)
+    mixing = rows * (per_row + 2 * tokens * DIM) * (layers - 1 if without == "E" else layers)
+    return mixing + (0 if without == "H" else layers * (of_mean + 2 * tokens * DIM))
 
 
 @pytest.mark.parametrize(
@@ -220,6 +226,7 @@ def _counted(rows: int, layers: int, tokens: int) -> float:
         ({"layers": []}, "mix.layers"),
         ({"layers": [0]}, "mix.layers"),
         ({"strategy": "other"}, "mix.strategy"),
+        ({"without": "e"}, "mix.without is 'e', not one of E, H or null"),
         ({"more": 1}, "unknown field mix.more"),
     ],
 )

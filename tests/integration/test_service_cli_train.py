@@ -81,7 +81,7 @@ def valid(tmp_path: Path) -> Path:
 def test_help_names_the_options_by_what_they_are_about(capsys: Capture) -> None:
     outcome = call(capsys, "train", "--help")
     assert (outcome.status, outcome.err) == (0, "")
-    for part in ("data:", "recipe (defaults: Humeau et al. 2020):", "memory and speed:", "model (", "--resume"):
+    for part in ("data:", "recipe (the defaults are ours):", "memory and speed:", "model (", "--resume"):
         assert part in outcome.out
 
 

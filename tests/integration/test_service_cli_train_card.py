@@ -82,6 +82,46 @@ def test_the_card_says_how_it_was_made(capsys: Capture, base: Path, tmp_path: Pa
     assert str(base.parent) not in card
 
 
+def test_it_names_the_recipe_and_the_settings_that_were_used(capsys: Capture, base: Path, tmp_path: Path) -> None:
+    write_rows(tmp_path / "data.jsonl", orders(560))  # words would help
+    given = ["--recipe", "humeau2020", "--optimizer", "adamax", "--schedule", "constant", "--normalize"]
+    outcome = train(capsys, base, tmp_path, *given, "--reduction", "first-m mean", "--reduction-m", 3, "--json")
+    card = (tmp_path / "mine/README.md").read_text()
+    for name, value in (
+        ("recipe", "humeau2020"),  # and what was given, before it
+        *(("optimizer", "adamax"), ("weight_decay", "0.0"), ("schedule", "constant"), ("normalize", "true")),
+        *(("reduction", "first-m mean"), ("reduction_m", "3"), ("batch_size", "8"), ("learning_rate", "0.01")),
+        *(("code_learning_rate", "5e-05"), ("negatives", "0"), ("tune", "all-but-embeddings"), ("score_scale", "1.0")),
+    ):
+        assert f"| `{name}` | `{value}` |\n" in card
+    assert "Words count nothing beside the network" in card
+    config = polyrank.load(tmp_path / "mine").config
+    assert (config.normalize, config.reduction, config.reduction_m, config.evidence) == (True, "first-m mean", 3, None)
+    assert outcome.result["settings"]["recipe"] == "humeau2020"
+
+
+def test_adapters_keep_the_rate_of_a_recipe_and_have_a_rate_of_their_own_without(
+    capsys: Capture, base: Path, tmp_path: Path
+) -> None:
+    data = write_examples(tmp_path / "data.jsonl")
+    sizes = ["--max-context-tokens", 40, "--max-candidate-tokens", 16, "--steps", 1, "--lora-rank", 2, "--json"]
+    for given, rate in ((["--recipe", "humeau2020"], 5e-5), ([], 5e-4)):
+        fixed = ["--architecture", "bi", "--base", base, "--train", data, "--output", tmp_path / f"{rate}"]
+        assert call(capsys, "train", *fixed, *sizes, *given).result["settings"]["learning_rate"] == rate
+
+
+def test_a_recipe_of_another_architecture_and_defaults_that_are_no_papers(
+    capsys: Capture, base: Path, tmp_path: Path
+) -> None:
+    refused = train(capsys, base, tmp_path, "--recipe", "mixencoder2022").failure(2)
+    assert refused == "recipe mixencoder2022 is for mix, not for bi"
+    for command in ("train", "pretrain"):
+        said = " ".join(call(capsys, command, "--help").out.split())
+        assert "--recipe {humeau2020" in said
+        assert "ours" in said
+        assert "defaults: Humeau" not in said
+
+
 def test_it_says_what_words_and_scores_count(capsys: Capture, base: Path, tmp_path: Path) -> None:
     write_rows(tmp_path / "data.jsonl", orders(560))
     assert train(capsys, base, tmp_path, architecture="poly").status == 0

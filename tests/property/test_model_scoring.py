@@ -19,6 +19,7 @@ TOLERANCE = 1e-5
 KINDS = [
     {"architecture": "bi", "reduction": "mean"},
     {"architecture": "bi", "reduction": "first-m mean", "reduction_m": 3},
+    {"architecture": "bi", "reduction": "all-but-first mean"},
     *({"architecture": "poly", "context_vectors": kind, "n_codes": 6} for kind in ("codes", "first", "last")),
     {"architecture": "poly", "context_vectors": "last+first", "n_codes": 6, "normalize": True, "score_scale": 20.0},
 ]

@@ -17,11 +17,19 @@ def config(**changed: Any) -> TrainConfig:
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        *[({name: 0}, name) for name in ("batch_size", "accumulate", "negatives", "chunk_tokens", "steps")],
+        *[({name: 0}, name) for name in ("batch_size", "accumulate", "chunk_tokens", "steps")],
         *[({name: value}, name) for name in ("epochs", "learning_rate", "code_learning_rate", "looks")
           for value in (0.0, -1.0, math.nan, math.inf)],
-        *[({name: -1}, name) for name in ("extra_replies", "weight_decay", "warmup_steps", "patience", "lora_rank")],
+        *[({name: -1}, name) for name in
+          ("negatives", "extra_replies", "weight_decay", "warmup_steps", "patience", "lora_rank")],
         ({"weight_decay": math.nan}, "weight_decay"),
+        *[({"beta2": value}, "beta2 must lie between 0 and 1") for value in (0.0, 1.0, math.nan)],
+        ({"negatives": 0, "teacher": "t"}, "negatives must be at least 1 with a teacher"),
+        ({"architecture": "cross", "negatives": 0}, "negatives must be at least 1"),
+        ({"output_like": "m", "lora_rank": 4}, "output_like changes whole weights; train without lora_rank"),
+        ({"architecture": "mix", "output_like": "m"}, "output_like is for bi and poly"),
+        ({"architecture": "cross", "output_like": "m"}, "output_like is for bi and poly"),
+        ({"without": "E"}, "rows, row_strategy, interaction_layers and without are for mix"),
         *[({"dropout": value}, "dropout") for value in (-0.1, 1.0, math.nan)],
         *[({"teacher_weight": value}, "teacher_weight") for value in (-0.1, 1.1, math.nan)],
         ({"batch_size": 1}, "the others are the negatives"),
@@ -34,7 +42,7 @@ def config(**changed: Any) -> TrainConfig:
         ({"architecture": "cross", "teacher": "t"}, "a teacher teaches models that encode"),
         ({"retriever": "r"}, "a retriever picks the negatives of cross"),
         ({"architecture": "cross", "retriever": "r", "negatives": 1}, "negatives must be at least 2 with a retriever"),
-        *[({name: 0}, f"{name} must be at least 1") for name in ("n_codes", "max_turns")],
+        *[({name: 0}, f"{name} must be at least 1") for name in ("n_codes", "reduction_m", "max_turns")],
         *[({name: 7}, f"{name} must be at least 8") for name in ("max_context_tokens", "max_candidate_tokens")],
         *[({name: value}, f"{name} must be above 0 and finite") for name in ("code_scale", "score_scale")
           for value in (0.0, -1.0, math.nan, math.inf)],
@@ -59,6 +67,7 @@ def test_the_stored_settings_are_plain_and_tell_runs_apart() -> None:
     assert config(seed=3).differences(stored) == []
     classes = config(task="classify", labels=("a", "b"))
     assert classes.differences(json.loads(json.dumps(classes.to_dict()))) == []
+    assert config(seed=3, optimizer="adamax").differences(stored) == ["optimizer", "weight_decay"]
     assert config(seed=4, dropout=0.0).differences(stored) == ["dropout", "seed"]
     del stored["steps"], stored["tune"]  # as an older release may have stored it
     assert config(seed=3).differences(stored) == []

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,16 @@ import torch
 from command_line import call, write_rows
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tiny import CLS, PAD, SEP, VOCABULARY, word_ids, write_base
 from tiny_training import dialogue, run, settings, write_examples
 
 import polyrank
+from polyrank.model.architectures.batching import pad
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.pairs import Pairs
-from polyrank.model.training.config import PretrainConfig
+from polyrank.model.training.config import LateTrainConfig, PretrainConfig, TrainConfig
 from polyrank.model.training.objectives.objective import Batch
 from polyrank.model.training.objectives.pretraining import (
     PretrainObjective,
@@ -28,7 +30,8 @@ from polyrank.model.training.objectives.pretraining import (
     drawn_replies,
     mask_words,
 )
-from polyrank.model.training.pretraining import SUMMARY_FILE, pretrain
+from polyrank.model.training.pretraining import pretrain
+from polyrank.model.training.recipes import PRETRAINING_FILE
 from polyrank.model.training.run import Data
 from polyrank.model.training.state import STATE_FILE
 from polyrank.model.training.student.student import start
@@ -140,6 +143,48 @@ def test_the_loss_is_that_of_the_equations(base: Path) -> None:
     assert found.loss == pytest.approx(sum(losses) / len(losses) + pair, rel=1e-4)
 
 
+def test_batches_take_turns_and_the_selection_slice_has_both(base: Path) -> None:
+    examples = [dialogue(f"w{n} w{n + 1}", f"w{n + 9} w{n + 2}") for n in range(6)]
+    student = start(config(base))
+    assert isinstance(student.encoder, CrossEncoder)
+    guesser = WordGuesser(student.encoder).eval()
+    object.__setattr__(student, "encoder", guesser)
+
+    def learnt(number: int | None, alternate: bool) -> tuple[float, set[str]]:
+        guesser.zero_grad()
+        objective = PretrainObjective(student, config(base, alternate=alternate), torch.device("cpu"))
+        loss = objective.step(Batch(examples, (), random.Random(3), number), lambda each: each.backward())
+        return loss, {name for name, parameter in guesser.named_parameters() if parameter.grad is not None}
+
+    (words, by_words), (replies, by_replies) = learnt(0, True), learnt(1, True)
+    for both, by_both in (learnt(None, True), learnt(0, False), learnt(1, False)):
+        assert both == pytest.approx(words + replies, rel=1e-5)
+        assert by_both == by_words | by_replies == set(dict(guesser.named_parameters()))
+    assert min(words, replies) > 0
+    assert {name for name in by_words ^ by_replies if not name.startswith("encoder")} == {
+        *("head.weight", "head.bias", "bias", "word.0.weight", "word.0.bias", "word.2.weight", "word.2.bias")
+    }
+    assert learnt(4, True)[0] == words
+    assert learnt(7, True)[0] == replies
+
+
+def test_a_batch_takes_examples_until_it_has_its_tokens(base: Path) -> None:
+    lengths = [random.Random(n).randint(1, 6) for n in range(30)]
+    examples = [dialogue(" ".join(["w1"] * length), "w2 w3") for length in lengths]
+    student = start(config(base))
+    assert isinstance(student.encoder, CrossEncoder)
+    object.__setattr__(student, "encoder", WordGuesser(student.encoder))
+    for most in (1, 20, 60):
+        objective = PretrainObjective(student, config(base, batch_tokens=most), torch.device("cpu"))
+        stream, own = iter(examples), iter(lengths)
+        for _ in range(3):
+            tokens, count = 0, 0
+            while tokens < most:
+                tokens, count = tokens + 1 + next(own) + 1 + 2 + 1, count + 1  # [CLS] context [SEP] reply [SEP]
+            assert len(objective.take(stream)) == count
+    assert len(PretrainObjective(student, config(base), torch.device("cpu")).take(iter(examples))) == 8
+
+
 def pretrained(base: Path, data: Path, output: Path, **changed: Any) -> list[tuple[str, Mapping[str, float]]]:
     seen: list[tuple[str, Mapping[str, float]]] = []
     own = config(base, **changed)
@@ -165,12 +210,12 @@ def learnt(base: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def test_a_base_model_is_written(base: Path, learnt: Path) -> None:
     assert sorted(file.name for file in learnt.iterdir() if file.is_file()) == [
-        *("config.json", "model.safetensors", SUMMARY_FILE, "tokenizer.json")
+        *("config.json", "model.safetensors", PRETRAINING_FILE, "tokenizer.json")
     ]
     ours, theirs = load_file(learnt / "model.safetensors"), load_file(base / "model.safetensors")
     assert ours.keys() == theirs.keys()
     assert any(not torch.equal(ours[name], theirs[name]) for name in ours)
-    told = json.loads((learnt / SUMMARY_FILE).read_bytes())
+    told = json.loads((learnt / PRETRAINING_FILE).read_bytes())
     assert told["settings"]["mask_share"] == 0.15
     assert told["files"][0]["name"] == "data.jsonl"
 
@@ -180,6 +225,30 @@ def test_any_architecture_goes_on_from_it(learnt: Path, data: Path, tmp_path: Pa
     ranker, _ = run(settings(learnt, architecture=architecture, steps=2), data, tmp_path / "trained")
     assert ranker.architecture == architecture
     assert polyrank.load(tmp_path / "trained").rank("w1", ["w5", "w6"])
+
+
+def test_the_papers_recipe_goes_on_from_it_as_from_weights_of_the_papers_own(
+    learnt: Path, base: Path, data: Path, tmp_path: Path
+) -> None:
+    large = shutil.copytree(learnt, tmp_path / "large")
+    weights = load_file(large / "model.safetensors")
+    for name in ("weight", "bias"):
+        weights[f"encoder.layer.1.output.LayerNorm.{name}"] *= 17
+    save_file(weights, large / "model.safetensors")
+    sizes = {"max_context_tokens": 40, "max_candidate_tokens": 16, "steps": 1}
+    own = TrainConfig.of(architecture="poly", base=str(large), recipe="humeau2020", **sizes)
+    assert isinstance(own, LateTrainConfig)
+    assert (own.optimizer, own.output_like) == ("adamax", str(base))
+    ranker, _ = run(own, data, tmp_path / "trained")
+    batch = pad([[CLS, *word_ids("w1 w2 w3 w4 w5 w6"), SEP]], PAD)
+
+    def spread(encoder: Any) -> float:
+        with torch.inference_mode():
+            return float(encoder.context(batch).std())
+
+    before, wanted, found = (spread(each.encoder) for each in (polyrank.load(large), polyrank.load(base), ranker))
+    assert before > 10 * wanted
+    assert found == pytest.approx(wanted, rel=0.05)
 
 
 def test_an_interrupted_run_ends_with_the_same_weights(base: Path, data: Path, tmp_path: Path) -> None:
@@ -201,12 +270,38 @@ def test_an_interrupted_run_ends_with_the_same_weights(base: Path, data: Path, t
     assert cut == whole
 
 
+def test_the_papers_recipe_learns_and_an_interrupted_run_of_it_ends_alike(
+    base: Path, data: Path, tmp_path: Path
+) -> None:
+    given = {"learning_rate": 1e-2, "code_learning_rate": 1e-2, "warmup_steps": 8, "dropout": 0.0, "batch_tokens": 80}
+    sizes = {"max_context_tokens": 40, "max_candidate_tokens": 16}
+    own = PretrainConfig.with_recipe(base=str(base), recipe="humeau2020", **given, **sizes, epochs=6.0)
+    looks = list[float]()
+
+    def watch(event: str, step: int, steps: int, figures: Mapping[str, float]) -> None:
+        looks.extend([figures["loss"]] if event == "look" else [])
+        if event == "step" and step == 7 and not (tmp_path / "again").exists():
+            (tmp_path / "again").touch()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(own, Data([data]), tmp_path / "cut", on_survey=lambda *_: None, watch=watch)
+    for name, resume in (("cut", True), ("whole", False)):
+        told = pretrain(own, Data([data]), tmp_path / name, resume=resume, on_survey=lambda *_: None, watch=watch)
+        assert told is not None
+        assert told["settings"]["recipe"] == "humeau2020"
+        assert told["steps"] == 6 * (86 // 9), "nine pairs of nine tokens have 80 tokens"
+    assert min(looks) < looks[0] - 0.5
+    cut, whole = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("cut", "whole"))
+    assert cut == whole
+
+
 def test_what_cannot_be_masked_is_refused(data: Path, tmp_path: Path) -> None:
     plain = write_base(tmp_path / "plain", 3)
     assert "[MASK]" not in VOCABULARY
     with pytest.raises(InvalidInput, match="has no mask token, so words cannot be masked; give another base model"):
         pretrained(plain, data, tmp_path / "out")
-    for wrong in ({"mask_share": 0.0}, {"mask_share": 1.0}, {"batch_size": 1}):
+    for wrong in ({"mask_share": 0.0}, {"mask_share": 1.0}, {"batch_size": 1}, {"batch_tokens": -1}):
         with pytest.raises(InvalidInput):
             config(plain, **wrong)
 
@@ -217,6 +312,10 @@ def test_the_command(base: Path, data: Path, tmp_path: Path, capsys: pytest.Capt
     found = call(capsys, "pretrain", "--data", data, "--base", base, "--output", tmp_path / "out", *options)
     assert found.result["steps"] == 4
     assert (tmp_path / "out" / "model.safetensors").is_file()
+    recipe = ["--recipe", "humeau2020", "--no-alternate", "--batch-tokens", 0, "--dropout", 0]
+    paper = call(capsys, "pretrain", "--data", data, "--base", base, "--output", tmp_path / "paper", *options, *recipe)
+    told = {name: paper.result["settings"][name] for name in ("schedule", "beta2", "alternate", "warmup_steps")}
+    assert told == {"schedule": "inverse-sqrt", "beta2": 0.98, "alternate": False, "warmup_steps": 1}
     again = call(capsys, "pretrain", "--data", data, "--base", base, "--output", tmp_path / "out")
     assert "is not empty" in again.failure(1)
     rows = [{"context": [f"w{n}"], "response": f"w{n}", "label": "a"} for n in range(20)]

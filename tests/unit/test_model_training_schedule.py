@@ -1,4 +1,4 @@
-"""Learning rates: warm-up, the four schedules, and what a resumed run needs of them."""
+"""Learning rates: warm-up, the schedules, and what a resumed run needs of them."""
 
 import math
 from typing import get_args
@@ -35,7 +35,16 @@ def test_cosine_falls_along_half_a_wave_to_zero() -> None:
     assert found[8] == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+def test_the_inverse_square_root_falls_from_the_last_step_of_the_warm_up_on() -> None:
+    """`rate * sqrt(warm-up / step)`, whatever the number of steps (Humeau et al. 4.1, after Lample and Conneau)."""
+    found = [rate("inverse-sqrt").factor(step) for step in range(WARMUP, 10 * STEPS)]
+    assert found == pytest.approx([(WARMUP / step) ** 0.5 for step in range(WARMUP, 10 * STEPS)])
+    assert rate("inverse-sqrt").factor(4 * WARMUP) == 0.5
+    without = LearningRate("inverse-sqrt", 0, STEPS)
+    assert [without.factor(step) for step in (0, 1, 4, 16)] == [1, 1, 0.5, 0.25]
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine", "inverse-sqrt"])
 def test_only_the_plateau_listens_to_the_selection_loss(schedule: Schedule) -> None:
     told = rate(schedule)
     for loss in (1.0, 2.0, 3.0):

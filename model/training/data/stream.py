@@ -1,7 +1,7 @@
 """An endless, shuffled, reproducible stream of training rows from several files."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -9,6 +9,10 @@ from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.training.data.corpus import Corpus
 
 SHUFFLE_BUFFER = 50_000  # examples held to draw from: files of any size are streamed
+
+
+Take = Callable[[Iterator[Dialogue]], list[Dialogue]]
+"""Takes the rows of one batch from a stream of examples."""
 
 
 class Rows(NamedTuple):
@@ -31,6 +35,7 @@ def draw_rows(
     rank: int = 0,
     n_ranks: int = 1,
     buffer: int = SHUFFLE_BUFFER,
+    take: Take | None = None,
 ) -> Iterator[Rows]:
     """Draw the rows of one batch after another, without end; the same arguments give the same rows.
 
@@ -39,8 +44,10 @@ def draw_rows(
     one pass over the examples, however many processes share it.
 
     `extra_replies` is how many others join a batch. They are drawn apart from the rows, which remain a pass over the
-    file. `rank` is the number of this process, from 0; `buffer`, how many examples are held to draw from.
+    file. `rank` is the number of this process, from 0; `buffer`, how many examples are held to draw from. `take` takes
+    the rows of a batch; None: the next `batch_size`.
     """
+    take = take or (lambda stream: list(islice(stream, batch_size)))
     draw = random.Random(f"{seed}")
     streams = [
         (
@@ -52,12 +59,8 @@ def draw_rows(
     weights = [corpus.weight for corpus in corpora]
     while True:
         [(rows, others)] = draw.choices(streams, weights)
-        yield Rows(_share(rows, batch_size, rank, n_ranks), _share(others, extra_replies, rank, n_ranks))
-
-
-def _share(stream: Iterator[Dialogue], count: int, rank: int, n_ranks: int) -> list[Dialogue]:
-    """Take this process's share of the next examples; where `count` is 0, the file is never opened."""
-    return list(islice(stream, n_ranks * count))[rank * count : (rank + 1) * count]
+        drawn = [(take(rows), list(islice(others, extra_replies))) for _ in range(n_ranks)]
+        yield Rows(*drawn[rank])
 
 
 def _shuffled(corpus: Corpus, draw: random.Random, buffer: int) -> Iterator[Dialogue]:

@@ -2,7 +2,8 @@
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -21,11 +22,15 @@ _NOTHING_SAID = Conversation(())
 
 
 class Batch(NamedTuple):
-    """Rows for one backward pass, and the `draw` that chooses negatives where an objective does not use all of them."""
+    """Rows for one backward pass, and the `draw` that chooses negatives where an objective does not use all of them.
+
+    number: which batch of the run it is, from 0; None: one of the selection slice.
+    """
 
     examples: Sequence[Dialogue]
     others: Sequence[Dialogue]
     draw: random.Random
+    number: int | None = None
 
 
 class ScoredBatch(NamedTuple):
@@ -77,7 +82,12 @@ class Objective(ABC):
         self._device = device
         by_score = config.class_from == "score"
         self._labels = tuple(Dialogue(_NOTHING_SAID, name) for name in config.labels) if by_score else ()
+        self._batch_size = config.batch_size
         self._run = cached_backward if config.gradient_cache else plain_backward
+
+    def take(self, examples: Iterator[Dialogue]) -> list[Dialogue]:
+        """Take the rows of one batch from a stream of examples."""
+        return list(islice(examples, self._batch_size))
 
     @abstractmethod
     def prepare(self, batch: Batch) -> Prepared:

@@ -4,7 +4,7 @@ Axes: B sequences, T tokens, D dimensions, V words of the vocabulary.
 """
 
 import random
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from functools import partial
 
 import torch
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from polyrank.model.architectures.batching import TokenBatch
 from polyrank.model.architectures.cross import CrossEncoder
+from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.text.pairs import Pairs
 from polyrank.model.training.config import PretrainConfig, TrainConfig
 from polyrank.model.training.data.columns import columns
@@ -50,7 +51,10 @@ class WordGuesser(CrossEncoder):
 
 
 class PretrainObjective(Objective):
-    """The mean loss of masked words, and that of telling right replies from drawn ones; both over the whole batch."""
+    """The mean loss of masked words, and that of telling right replies from drawn ones; both over the whole batch.
+
+    With `alternate` the batches of a run have one of them, in turns; those of the selection slice have both.
+    """
 
     settings = PretrainConfig
 
@@ -63,31 +67,45 @@ class PretrainObjective(Objective):
         self._encoder, self._config = student.encoder, config
         self.models = {}
 
+    def take(self, examples: Iterator[Dialogue]) -> list[Dialogue]:
+        """Take as many examples as have `batch_tokens`, the last one being that which reaches it."""
+        if not self._config.batch_tokens:
+            return super().take(examples)
+        taken, tokens = list[Dialogue](), 0
+        while tokens < self._config.batch_tokens and (example := next(examples, None)) is not None:
+            taken.append(example)
+            pairs = self._pairs([example], [example.response])
+            tokens += len(pairs.contexts[0]) + len(pairs.candidates[0])
+        return taken
+
     def prepare(self, batch: Batch) -> Prepared:
         """Mask words of the right pairs, and replace half of the replies."""
-        right = self._pairs(batch, [example.response for example in batch.examples])
+        turn = None if batch.number is None or not self._config.alternate else batch.number % 2
+        right = self._pairs(batch.examples, [example.response for example in batch.examples])
         drawn, is_right = drawn_replies(batch)
-        mixed = self._pairs(batch, drawn)
+        mixed = self._pairs(batch.examples, drawn)
         cuts = [CrossEncoder.batches(pairs, self._config.chunk_tokens) for pairs in (right, mixed)]
-        masked = [self._masked(right.take(chunk), batch.draw) for chunk in cuts[0]]
+        masked = [self._masked(right.take(chunk), batch.draw) for chunk in cuts[0]] if turn != 1 else []
         count = sum(len(words) for _, _, words in masked)
         chunks: list[Encode] = [
             *[partial(self._word_losses, *each) for each in masked],
-            *[partial(self._pair_logits, mixed.take(chunk)) for chunk in cuts[1]],
+            *[partial(self._pair_logits, mixed.take(chunk)) for chunk in cuts[1] if turn != 0],
         ]
 
         def scored(encoded: Sequence[Encoded]) -> ScoredBatch:
-            logits = in_order([each for (each,) in encoded[len(masked) :]], cuts[1])
+            words, pairs = ([each for (each,) in part] for part in (encoded[: len(masked)], encoded[len(masked) :]))
+            logits = in_order(pairs, cuts[1]) if pairs else torch.zeros(len(is_right), device=self._device)
             gold = torch.tensor(is_right, device=logits.device)
-            words = torch.cat([each for (each,) in encoded[: len(masked)]]).sum() / max(1, count)
-            loss = words + F.binary_cross_entropy_with_logits(logits, gold.float())
+            loss = torch.cat(words).sum() / max(1, count) if words else logits.new_zeros(())
+            if pairs:
+                loss = loss + F.binary_cross_entropy_with_logits(logits, gold.float())
             both = torch.stack([torch.zeros_like(logits), logits], dim=1)
             return ScoredBatch(loss, both, gold.long(), torch.ones_like(both, dtype=torch.bool))
 
         return Prepared(chunks, scored)
 
-    def _pairs(self, batch: Batch, replies: Sequence[str]) -> Pairs:
-        rows = zip(batch.examples, replies, strict=True)
+    def _pairs(self, examples: Sequence[Dialogue], replies: Sequence[str]) -> Pairs:
+        rows = zip(examples, replies, strict=True)
         return Pairs.join([self._assembler.pairs(example.conversation, [reply])[0] for example, reply in rows])
 
     def _masked(self, pairs: Pairs, draw: random.Random) -> tuple[TokenBatch, Tensor, Tensor]:

@@ -2,9 +2,11 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from polyrank.model.errors import InvalidInput
+from polyrank.model.training.recipes import PRETRAINING, RECIPES
+from polyrank.model.training.schedule import Schedule
 from polyrank.service.cli.models import check_trainable
 from polyrank.service.cli.output import UsageError, add_json_option, print_result
 from polyrank.service.cli.training import TrainLog, data_of, need_packages, print_survey
@@ -31,15 +33,24 @@ def add_to(commands: Any) -> None:
 
 
 def _add_recipe(add: Any) -> None:
+    recipes = tuple(name for name, settings in RECIPES.items() if PRETRAINING in settings)
+    recipe = "a paper's settings instead of the defaults, which are ours; what you give goes before them"
+    add("--recipe", choices=recipes, help=recipe)
     add("--steps", type=int, help="default: as --epochs says")
     add("--epochs", type=float, help="default: 1")
     add("--batch-size", type=int, help="default: 32")
     add("--accumulate", type=int, metavar="N", help="batches a step; default: 1")
+    tokens = "tokens of a batch, whose number of examples then follows; default: 0, --batch-size counts"
+    add("--batch-tokens", type=int, metavar="N", help=tokens)
+    turns = "batches learn words and replies in turns; default: each learns both"
+    add("--alternate", action=argparse.BooleanOptionalAction, help=turns)
     add("--mask-share", type=float, metavar="SHARE", help="of the words to mask; default: 0.15")
     add("--learning-rate", type=float, metavar="R", help="default: 1e-4")
     add("--code-learning-rate", type=float, metavar="R", help="of both heads, which are not kept; default: 1e-3")
+    add("--weight-decay", type=float, help="default: 0.01")
+    add("--beta2", type=float, help="of the optimizer; default: 0.999")
     add("--warmup-steps", type=int, metavar="N", help="default: 100")
-    add("--schedule", choices=("plateau", "linear", "cosine", "constant"), help="default: linear")
+    add("--schedule", choices=get_args(Schedule), help="default: linear")
     add("--looks", type=float, metavar="N", help="looks at the selection slice an epoch; default: 2")
     add("--dropout", type=float, help="default: the base model's")
     add("--seed", type=int, help="default: 0")
@@ -62,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     names = PretrainConfig.__dataclass_fields__
     given = {name: value for name, value in vars(arguments).items() if name in names and value is not None}
     try:
-        config = PretrainConfig(**given)
+        config = PretrainConfig.with_recipe(**given)
     except InvalidInput as error:
         raise UsageError(f"{error}") from error
     with TrainLog() as log:

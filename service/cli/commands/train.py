@@ -87,7 +87,7 @@ def _trained(arguments: argparse.Namespace) -> "Ranker | Classifier | None":
             data_of(arguments, arguments.train),
             arguments.output,
             resume=arguments.resume,
-            evidence=not arguments.no_evidence,
+            evidence=not (arguments.no_evidence or config.recipe),
             on_survey=print_survey,
             watch=log,
         )
@@ -138,7 +138,7 @@ def _config(arguments: argparse.Namespace) -> "TrainConfig":
 
     names = TrainConfig.option_names()
     given = {name: value for name, value in vars(arguments).items() if name in names and value is not None}
-    if given.get("lora_rank"):
+    if given.get("lora_rank") and not given.get("recipe"):
         given.setdefault("learning_rate", 5e-4)
     try:
         return TrainConfig.of(**given)
@@ -171,6 +171,8 @@ def _check(arguments: argparse.Namespace) -> None:
         load_teacher("--teacher", arguments.teacher)
     if arguments.retriever:
         load_late(arguments.retriever, hint=" as --retriever")
+    if arguments.output_like:
+        load_late(arguments.output_like, hint=" as --output-like")
     for file in arguments.train:
         read_dialogues(file)
     _check_hub(arguments)
