@@ -27,7 +27,7 @@ def text_of(content: Any) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):
-        raise InvalidInput("content: must be a string, a list of parts, or null")
+        raise InvalidInput("must be a string, a list of parts, or null")
     texts = [_text_of_part(part, at) for at, part in enumerate(content)]
     return "\n".join(text for text in texts if text is not None)
 
@@ -44,18 +44,22 @@ def turn_of(message: Mapping[str, Any]) -> Turn:
     for name in ("role", "refusal"):
         if not isinstance(message.get(name), str | None):
             raise InvalidInput(f"{name}: must be a string or null")
-    return Turn(text_of(message.get("content")) or message.get("refusal") or "", message.get("role"))
+    try:
+        text = text_of(message.get("content"))
+    except InvalidInput as error:
+        raise InvalidInput(f"content: {error}") from None
+    return Turn(text or message.get("refusal") or "", message.get("role"))
 
 
 def _text_of_part(part: Any, at: int) -> str | None:
     if isinstance(part, str):
         return part
     if not isinstance(part, Mapping):
-        raise InvalidInput(f"content.{at}: must be a string or an object")
+        raise InvalidInput(f"part {at} must be a string or an object")
     field = TEXT_FIELDS.get(str(part.get("type", "text")))
     if field is None:
         return None
     text = part.get(field)
     if not isinstance(text, str):
-        raise InvalidInput(f"content.{at}.{field}: must be a string")
+        raise InvalidInput(f"part {at}: {field} must be a string")
     return text

@@ -54,9 +54,9 @@ def test_a_message_is_a_turn(message: dict[str, object], turn: Turn) -> None:
     [
         ({"content": 5}, "content: must be a string, a list of parts, or null"),
         ({"content": {"text": "a"}}, "content: must be"),
-        ({"content": [5]}, "content.0: must be a string or an object"),
-        ({"content": ["a", {"type": "text", "text": 5}]}, "content.1.text: must be a string"),
-        ({"content": [{"type": "text"}]}, "content.0.text: must be a string"),
+        ({"content": [5]}, "content: part 0 must be a string or an object"),
+        ({"content": ["a", {"type": "text", "text": 5}]}, "content: part 1: text must be a string"),
+        ({"content": [{"type": "text"}]}, "content: part 0: text must be a string"),
         ({"role": 5, "content": "a"}, "role: must be a string"),
         ({"content": None, "refusal": 5}, "refusal: must be a string"),
     ],

@@ -7,14 +7,15 @@ be a string, as some clients send it.
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 
+from polyrank.service.http.plumbing.fields import In
 from polyrank.service.settings import CANDIDATES_CEILING
 
 _AS_STRINGS = {"true": True, "True": True, "false": False, "False": False}
 
 
-class Lenient(BaseModel):
+class Lenient(In):
     """A request whose unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)

@@ -96,5 +96,4 @@ def dialect_of(body: CompatRerankIn, named: Dialect | None, setting: Dialect | N
         return "tei"
     if setting is not None:
         return setting
-    only_top_k = "top_k" in body.model_fields_set and "top_n" not in body.model_fields_set
-    return "voyage" if only_top_k else "cohere"
+    return "voyage" if "top_k" in body.model_fields_set and body.top_n is None else "cohere"
