@@ -132,6 +132,7 @@ class Ranked:
         tokens: of the context and the texts sent.
         seconds: by stage.
         searched: the share of the pool whose shards answered; None: the pool is not cut into parts, or all did.
+        notes: why a filter lets nothing through.
     """
 
     places: list[RankedCandidate]
@@ -144,6 +145,7 @@ class Ranked:
     tokens: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     searched: float | None = None
+    notes: list[str] = field(default_factory=list)
 
     @property
     def lacks_second_stage(self) -> bool:
