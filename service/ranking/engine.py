@@ -479,7 +479,7 @@ class Engine:
                 encoded = await self._forwards.contexts(ranker, [tokens for tokens, _ in read], deadline, timings)
         if any(len(each.codes) != 1 for each in encoded):
             why = f"a {ranker.architecture}-encoder makes several vectors of one query, not one"
-            raise InvalidInput(f"input_type: {why}; ask /rank, or embed as search_document")
+            raise InvalidInput(f"{why}; ask /rank, or embed texts as documents")
         cut = sum(truncation.tokens > 0 for _, truncation in read)
         vectors = Representations(np.concatenate([each.codes for each in encoded]))
         return Embeddings(vectors, sum(len(tokens) for tokens, _ in read), cut, timings.seconds)

@@ -45,7 +45,8 @@ class In(BaseModel):
 
 
 def _takes_null(field: JsonSchemaValue) -> bool:
-    return {"type": "null"} in field.get("anyOf", [field])
+    kinds = field.get("anyOf", [field])
+    return {"type": "null"} in kinds or not {"type", "$ref", "enum", "const", "oneOf", "anyOf"} & set(field)
 
 
 class Out(BaseModel):
