@@ -94,8 +94,9 @@ async def cohere_embeddings(request: Request) -> Response:
     _require_vectors(serving)
     texts = _texts(held, "texts", body.texts)
     _check_dimensions(body.output_dimension, serving, "output_dimension")
-    check_limit("max_tokens", body.max_tokens, texts, serving.ranker.max_input_tokens)
-    made = await _embed(request, held, serving, body, "texts", texts, are_queries(input_type=body.input_type))
+    queries = are_queries(input_type=body.input_type)
+    check_limit("max_tokens", body.max_tokens, texts, None if queries else serving.ranker.max_input_tokens)
+    made = await _embed(request, held, serving, body, "texts", texts, queries)
     version = "1" if request.url.path == "/v1/embed" else "2"
     unit, request_id = _unit(made.made.first), request.state.request_id
     answer = cohere_embed.embeddings(body, unit, made.tokens, made.cut, request_id, version)
@@ -191,7 +192,7 @@ async def _embed(
         InvalidInput: a query is empty, or a text is too long and the body wants something else of it than is done.
     """
     longest = serving.ranker.max_input_tokens
-    check_limit("truncate_prompt_tokens", body.truncate_prompt_tokens, texts, longest)
+    check_limit("truncate_prompt_tokens", body.truncate_prompt_tokens, texts, None if queries else longest)
     if queries and (empty := next((at for at, text in enumerate(texts) if not text.strip()), None)) is not None:
         raise InvalidInput(f"{where}.{empty}: must not be empty as a query")
     embed = held.engine.embed_queries if queries else held.engine.embed

@@ -96,18 +96,21 @@ _End = Annotated[
 ]
 
 
-def check_limit(name: str, limit: int | None, texts: Sequence[str], most_tokens: int, beside: str = "") -> None:
-    """Raise InvalidInput if texts are to be cut where the model, which reads `most_tokens` of each, would read on.
+def check_limit(name: str, limit: int | None, texts: Sequence[str], most_tokens: int | None, beside: str = "") -> None:
+    """Raise InvalidInput if texts are to be cut at a limit where the model would read on.
 
-    The limit is for each text together with what is `beside` it.
+    Args:
+        name: of the field.
+        limit: in tokens; None or -1: there is none.
+        texts: a token of these is a byte or more.
+        most_tokens: that the model reads of a text; None: that is not known.
+        beside: a text that counts together with each.
     """
-    if limit is None or not 0 <= limit < most_tokens:
+    if limit is None or limit < 0 or (most_tokens is not None and limit >= most_tokens):
         return
     room = limit - len(beside.encode())
-    if any(len(text.encode()) > room for text in texts):  # a token is a byte or more
-        raise InvalidInput(
-            f"{name}: the model reads {most_tokens} tokens of a text, and cannot read fewer; leave it out"
-        )
+    if any(len(text.encode()) > room for text in texts):
+        raise InvalidInput(f"{name}: a text may have more tokens than {limit}, and the model reads on; leave it out")
 
 
 class Cutting(Lenient):

@@ -98,7 +98,7 @@ class CompatRerankIn(Cutting):
 
     def check_documents(self, texts: Sequence[str], most_tokens: int) -> None:
         """Raise InvalidInput if the query or documents are to be cut where the model would read on."""
-        check_limit("max_tokens_per_query", self.max_tokens_per_query, [self.query], most_tokens)
+        check_limit("max_tokens_per_query", self.max_tokens_per_query, [self.query], None)
         check_limit("max_tokens_per_doc", self.max_tokens_per_doc, texts, most_tokens)
         check_limit("truncate_prompt_tokens", self.truncate_prompt_tokens, texts, most_tokens, beside=self.query)
 
