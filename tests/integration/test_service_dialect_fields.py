@@ -27,7 +27,7 @@ from polyrank.service.settings import Settings
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 LONG = "w1 " * 30  # longer than the model reads
 TEXTS = ["w1 w2", LONG, "w3"]
-# Of every route a value that changes the answer, or is refused beside a text that is too long.
+# Of all routes a value that changes the answer, or is refused beside a text that is too long.
 CUTS = {
     "truncate": False,
     "truncation": False,
