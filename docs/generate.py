@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 from unittest.mock import patch
 
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from polyrank.service import app
 from polyrank.service.cli import parser
 from polyrank.service.http import openapi
+from polyrank.service.http.compat.lenient import Cutting, Ignored, Lenient, Refused
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.settings import PREFIX, Settings
 
@@ -29,7 +31,7 @@ def pages() -> dict[Path, str]:
         DOCS / "reference" / "settings.md": settings_table(),
         DOCS / "reference" / "cli.md": command_help(),
         DOCS / "reference" / "metrics.md": metrics_table(),
-        DOCS / "reference" / "http.md": routes_table(),
+        DOCS / "reference" / "http.md": routes_table() + fields_table(),
     }
 
 
@@ -91,6 +93,35 @@ def routes_table() -> str:
         for method, operation in methods.items():
             calls.setdefault(" ".join(operation["description"].split()), []).append(f"`{method.upper()} {path}`")
     return _table(("call", "does"), [(", ".join(sorted(same)), does) for does, same in calls.items()])
+
+
+def fields_table() -> str:
+    """Return a table of the fields of the compatible routes, by what becomes of each."""
+    routes: dict[str, list[str]] = {}
+    for path, methods in _app().openapi()["paths"].items():
+        if "requestBody" in methods.get("post", {}):
+            schema = methods["post"]["requestBody"]["content"]["application/json"]["schema"]
+            routes.setdefault(schema["$ref"].rsplit("/", 1)[1], []).append(f"`POST {path}`")
+    models = {model.__name__: model for each in (Lenient, Cutting) for model in each.__subclasses__()}
+    rows = [(", ".join(sorted(routes[name])), *_classes(model)) for name, model in models.items() if name in routes]
+    head = ("route", "honoured", "refused, unless", "ignored")
+    return "\n## Fields of compatible routes\n\n" + _table(head, sorted(rows))
+
+
+def _classes(model: type[BaseModel], before: str = "") -> tuple[str, str, str]:
+    """Name the fields that are honoured, refused and ignored."""
+    classes: dict[type, list[str]] = {object: [], Refused: [], Ignored: []}
+    for name, field in model.model_fields.items():
+        inner = [each for each in (field.annotation, *get_args(field.annotation)) if isinstance(each, type)]
+        mark = next((mark for mark in field.metadata if isinstance(mark, Refused | Ignored)), None)
+        if nested := [each for each in inner if issubclass(each, Lenient)]:
+            for own, more in zip(classes.values(), _classes(nested[0], f"{before}{name}."), strict=True):
+                own += [more] if more else []
+        else:
+            done = ", ".join(f"`{value}`".lower() for value in mark.done) if isinstance(mark, Refused) else ""
+            classes[object if mark is None else type(mark)].append(f"`{before}{name}`" + (f" ({done})" if done else ""))
+    honoured, refused, ignored = map(", ".join, classes.values())
+    return honoured, refused, ignored
 
 
 def _app() -> Any:

@@ -1,8 +1,9 @@
-"""Find the rows whose metadata match a filter: conditions on top-level fields, evaluated exactly.
+"""Find the rows whose metadata match a filter: conditions on fields, evaluated exactly.
 
 A filter is an object of which every key must hold. The name of a field asks for a value, for any value of a list, or
 for an object of `gt`, `gte`, `lt`, `lte` (a range) and `exists`. `$and` and `$or` take lists of filters, `$not` takes
-one.
+one. Dots lead into objects: `address.city` is the field `city` of `address`, and of each object where that is a list of
+them. A key that holds the dots itself goes first.
 
 Equality is that of JSON, and strict: `true` is not 1, 1 is 1.0, and null matches only an explicit null. A list in the
 metadata matches if any of its elements does; objects never match. A range contains numbers or strings, whichever its
@@ -17,6 +18,7 @@ memory, which are few, fields are read anew each time.
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -32,8 +34,10 @@ _Mask = NDArray[np.bool_]
 _Key = tuple[int, Any]  # (kind, value): in Python True equals 1, and None has no order
 
 _MOST_NAMES = 100_000  # of fields are kept for a table
+MOST_DOTS = 16  # a name with more is that of a key
 
 _NULL, _BOOLEAN, _NUMBER, _STRING = range(4)
+_KINDS = ("null", "true or false", "numbers", "strings")
 
 _tables: "WeakKeyDictionary[CandidateTable, _Fields]" = WeakKeyDictionary()
 _lock = Lock()
@@ -51,10 +55,46 @@ def matching_places(metadata: Sequence[Mapping[str, Any]], filter_: Mapping[str,
 
     def of_field(field: str) -> _Postings:
         postings = _Postings(len(metadata))
-        postings.add((at, cells[field]) for at, cells in enumerate(metadata) if field in cells)
+        found = ((at, values_of(cells, field)) for at, cells in enumerate(metadata))
+        postings.add((at, values) for at, values in found if values)
         return postings.in_order()
 
     return np.flatnonzero(_mask(len(metadata), of_field, filter_))
+
+
+def values_of(metadata: Mapping[str, Any], field: str) -> list[Any]:
+    """The values that a name asks for: one, several where it leads through a list, none where the field is absent.
+
+    >>> values_of({"address": {"city": "Oslo"}}, "address.city")
+    ['Oslo']
+    """
+    if field in metadata:
+        return [metadata[field]]
+    found: list[Any] = []
+    if 0 < field.count(".") <= MOST_DOTS:
+        parts = field.split(".")
+        for at in range(1, len(parts)):
+            outer = metadata.get(".".join(parts[:at]))
+            for inner in outer if isinstance(outer, list) else [outer]:
+                if isinstance(inner, dict):
+                    found += values_of(inner, ".".join(parts[at:]))
+    return found
+
+
+def names_of(metadata: Mapping[str, Any]) -> Iterator[str]:
+    """The names of the fields of metadata, and of those inside them, as filters write them."""
+    yield from metadata
+    inside = [("", metadata, 0)]
+    while inside:
+        before, outer, dots = inside.pop()
+        for name, value in outer.items():
+            dots_now = dots + name.count(".") + 1
+            if dots_now > MOST_DOTS:
+                continue
+            for inner in value if isinstance(value, list) else [value]:
+                if isinstance(inner, dict):
+                    yield from (f"{before}{name}.{each}" for each in inner)
+                    inside.append((f"{before}{name}.", inner, dots_now))
 
 
 def keys_of(value: Any) -> Iterator[_Key]:
@@ -62,6 +102,22 @@ def keys_of(value: Any) -> Iterator[_Key]:
     for element in value if isinstance(value, list) else [value]:
         if not isinstance(element, list | dict):
             yield _kind(element), element if element is not None else 0
+
+
+def kinds_of(values: Iterable[Any]) -> set[str]:
+    """The kinds of values that a filter tells apart, in words; objects alone are none that it can ask for."""
+    values = list(values)
+    return {_KINDS[kind] for value in values for kind, _ in keys_of(value)} or ({"objects"} if values else set())
+
+
+def kinds_in(table: CandidateTable, field: str, removed: NDArray[np.int64]) -> set[str]:
+    """The kinds of values that a field has in a table, read before, but for some rows; see `kinds_of`."""
+    return _fields_of(table).postings(field).kinds(removed)
+
+
+def names_in(table: CandidateTable) -> list[str]:
+    """The names of the fields of a table, read before; not all of them where there are very many."""
+    return _fields_of(table).names
 
 
 def value_of(key: _Key) -> Any:
@@ -133,13 +189,20 @@ class _Fields:
         known = self._known.get(field)
         return _Postings(self._size).in_order() if known is None else known
 
+    @property
+    def names(self) -> list[str]:
+        """The names that were read."""
+        with self._lock:
+            return list(self._names)
+
     def read_names(self, table: CandidateTable) -> bool:
         """Read the names of fields in one more part of the table; returns whether there was one."""
         with self._lock:
             if self._names_read == table.parts:
                 return False
-            for _, metadata in table.metadata(self._names_read):
-                self._names.update(orjson.loads(metadata))
+            for _, text in table.metadata(self._names_read):
+                metadata = orjson.loads(text)
+                self._names.update(names_of(metadata) if text.find("{", 1) > 0 else metadata)
             self._names_read += 1
             if len(self._names) > _MOST_NAMES:
                 self._names_read = table.parts
@@ -170,12 +233,13 @@ class _Fields:
         self._absent.add(field)
 
 
-def _cells(table: CandidateTable, part: int, field: str) -> Iterator[tuple[int, Any]]:
-    """Yield the rows of a part that have the field, with its value."""
-    for row, metadata in table.metadata(part, containing=f"{orjson.dumps(field).decode()}:"):
-        value = orjson.loads(metadata)
-        if field in value:
-            yield row, value[field]
+def _cells(table: CandidateTable, part: int, field: str) -> Iterator[tuple[int, list[Any]]]:
+    """Yield the rows of a part that have the field, with its values."""
+    is_nested, last = "." in field, field.rpartition(".")[2]
+    end = orjson.dumps(last).decode()[is_nested:]  # of the key, with more before it where that holds dots itself
+    for row, metadata in table.metadata(part, containing=f"{end}:"):
+        if values := values_of(orjson.loads(metadata), field):
+            yield row, values
 
 
 class _Postings:
@@ -186,12 +250,12 @@ class _Postings:
         self._numbers: dict[_Key, int] = {}
         self._unordered = array("q"), array("q"), array("q")  # numbers of values, their rows; rows that have the field
 
-    def add(self, cells: Iterable[tuple[int, Any]]) -> None:
+    def add(self, cells: Iterable[tuple[int, list[Any]]]) -> None:
         """Take in rows, which ascend, and their values."""
         numbers, rows, present = self._unordered
-        for row, value in cells:
+        for row, values in cells:
             present.append(row)
-            for key in keys_of(value):
+            for key in chain.from_iterable(map(keys_of, values)):
                 numbers.append(self._numbers.setdefault(key, len(self._numbers)))
                 rows.append(row)
 
@@ -213,6 +277,15 @@ class _Postings:
     def is_found(self) -> bool:
         """Whether any row has the field."""
         return len(self._present) > 0
+
+    def kinds(self, removed: NDArray[np.int64]) -> set[str]:
+        """The kinds of the values of all but some rows, as `kinds_of` names them."""
+        of_kinds = {name: self._slice(self._first(kind), self._first(kind + 1)) for kind, name in enumerate(_KINDS)}
+        found = {name for name, rows in of_kinds.items() if not np.isin(rows, removed).all()}
+        return found or ({"objects"} if not np.isin(self._present, removed).all() else set())
+
+    def _first(self, kind: int) -> int:
+        return bisect_left(self._values, (kind,))
 
     def mask(self, wanted: Any) -> _Mask:
         """Whether each row matches, (N,)."""
@@ -236,7 +309,7 @@ class _Postings:
 
     def _between(self, gt: Any = None, gte: Any = None, lt: Any = None, lte: Any = None) -> NDArray[np.int64]:
         kind = _kind(next(bound for bound in (gt, gte, lt, lte) if bound is not None))
-        first, end = bisect_left(self._values, (kind,)), bisect_left(self._values, (kind + 1,))
+        first, end = self._first(kind), self._first(kind + 1)
         if gt is not None:
             first = max(first, bisect_right(self._values, (kind, gt)))
         if gte is not None:

@@ -13,15 +13,25 @@ have encoded the text at the same time, or the generation was built after the up
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.generation.filters import matching_places, matching_rows, reading
+from polyrank.index_builder.generation.filters import (
+    kinds_in,
+    kinds_of,
+    matching_places,
+    matching_rows,
+    names_in,
+    names_of,
+    reading,
+    values_of,
+)
 from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.generation.texts import KnownTexts
 from polyrank.index_builder.pool.rows import Candidate
@@ -346,8 +356,22 @@ class Snapshot:
         own = matching_rows(self.generation.candidates, filter_)
         if len(self.removed):
             own = np.setdiff1d(own, self.removed, assume_unique=True)
-        places = matching_places([self._buffer.candidates[row].metadata for row in self.added.tolist()], filter_)
+        places = matching_places([*self._metadata_added()], filter_)
         return np.concatenate([own, self.numbered(self.added[places])])
+
+    def kinds(self, field: str) -> set[str]:
+        """The kinds of values that a field has, as `filters.kinds_of` names them; `reading` must have come before."""
+        added = (value for metadata in self._metadata_added() for value in values_of(metadata, field))
+        kinds = kinds_in(self.generation.candidates, field, self.removed) | kinds_of(added)
+        return kinds - {"objects"} or kinds
+
+    @cached_property
+    def names(self) -> set[str]:
+        """The names of fields, also of those that updates have removed; `reading` must have come before."""
+        return {*names_in(self.generation.candidates), *chain.from_iterable(map(names_of, self._metadata_added()))}
+
+    def _metadata_added(self) -> Iterator[dict[str, Any]]:
+        return (self._buffer.candidates[row].metadata for row in self.added.tolist())
 
     def vectors(self, rows: Rows) -> NDArray[Any]:
         """The vectors of rows from the matrix and the updates, (N, D); MatrixMissing where there is no matrix."""

@@ -43,6 +43,7 @@ class Ranking(ClientAnswer):
     degraded: list[str]
     searched: float = 1.0  # the share of the pool; less with "shards_missing" only
     truncated: dict[str, int]
+    notes: list[str] = []  # why a filter lets nothing through
     timings_ms: dict[str, float]
     request_id: str
 
@@ -184,6 +185,7 @@ class CandidatePage(ClientAnswer):
 
     candidates: list[StoredCandidate]
     next: str | None
+    notes: list[str] = []  # see `Ranking`
 
 
 class Upserted(ClientAnswer):

@@ -16,7 +16,7 @@ from polyrank.service.client.failures import Refused, refused
 
 T = TypeVar("T")
 
-Context = str | Sequence[str | Mapping[str, str]]
+Context = str | Sequence[str | Mapping[str, Any]]
 Documents = Sequence[str | Mapping[str, Any]]
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.store.unmatched import notes
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.errors import TooManyForExact
@@ -41,7 +42,10 @@ async def rank(
     else:
         best = search.best
         exact = is_certain(best.scores, found.bound, request.depth)
-    return await search.placed(best, exact, timings)
+    ranked = await search.placed(best, exact, timings)
+    if request.filter is None or found.looked is None or found.missing:  # a missing part may have what is asked for
+        return ranked
+    return replace(ranked, notes=notes(request.filter, found.looked))
 
 
 def _for_shards(serving: SetServing, request: RankRequest) -> RankRequest:

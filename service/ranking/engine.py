@@ -11,7 +11,7 @@ A request goes from stage to stage on the event loop. Whatever takes longer than
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.generation.words import Words
+from polyrank.index_builder.store import unmatched
 from polyrank.model.errors import InvalidInput
 from polyrank.model.rankers.classifier import Classifier, shares
 from polyrank.model.representations import Representations
@@ -165,6 +166,8 @@ class Engine:
         search = partial(self._search_round, serving, encode_context=encode_context, timings=timings)
         found, seconds = await search(request)
         ranked = replace(found, truncation=truncation, tokens=len(context))
+        if not found.places and isinstance(serving, Serving) and request.filter is not None:
+            ranked = replace(ranked, notes=await self.filter_notes(serving, request.filter, request.deadline))
         if request.grouping is None:
             return ranked, None
         may_search = partial(self._may_search, serving, ticket)
@@ -499,7 +502,7 @@ class Engine:
                 encoded = await self._forwards.contexts(ranker, [tokens for tokens, _ in read], deadline, timings)
         if any(len(each.codes) != 1 for each in encoded):
             why = f"a {ranker.architecture}-encoder makes several vectors of one query, not one"
-            raise InvalidInput(f"input_type: {why}; ask /rank, or embed as search_document")
+            raise InvalidInput(f"{why}; ask /rank, or embed texts as documents")
         cut = sum(truncation.tokens > 0 for _, truncation in read)
         vectors = Representations(np.concatenate([each.codes for each in encoded]))
         return Embeddings(vectors, sum(len(tokens) for tokens, _ in read), cut, timings.seconds)
@@ -526,6 +529,13 @@ class Engine:
         """Read stored candidates in steps; raises DeadlineExceeded."""
         async with until(deadline):
             return await self._in_steps(steps, "fetch", Timings())
+
+    async def filter_notes(self, serving: Serving, filter_: Mapping[str, Any], deadline: float) -> list[str]:
+        """Say why a filter lets nothing through; nothing is said where the time is over, or where something passes."""
+        with suppress(DeadlineExceeded):
+            looked = await self.read(unmatched.looking(serving.snapshot, filter_), deadline - ANSWER_SECONDS)
+            return unmatched.notes(filter_, looked)
+        return []
 
     async def probe(self, serving: Served | None) -> None:
         """Try a model while it seems to have failed: a success makes the service ready again.

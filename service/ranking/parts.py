@@ -18,6 +18,7 @@ from polyrank.index_builder.generation.words import Words
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.scale.membership import Counts, Membership
 from polyrank.index_builder.scale.sets import PartSet
+from polyrank.index_builder.store.unmatched import Looked
 from polyrank.index_builder.store.update_log import UpdateLog
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
@@ -48,6 +49,7 @@ class PoolFound:
         missing: the numbers of the parts that did not answer.
         reduced: fewer candidates were retrieved than asked for, because time was short.
         candidates: those found; None: they have to be fetched.
+        looked: what these parts have seen of a filter that lets nothing through; None: it lets something through.
     """
 
     order: Rows
@@ -60,6 +62,7 @@ class PoolFound:
     missing: frozenset[int]
     reduced: bool
     candidates: Sequence[Candidate] | None
+    looked: Looked | None = None
 
 
 class PoolFetched(NamedTuple):

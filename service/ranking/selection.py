@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from polyrank.index_builder.generation.filters import keys_of, value_of
+from polyrank.index_builder.generation.filters import keys_of, value_of, values_of
 from polyrank.service.ranking.values import Grouping, RankedCandidate, RankRequest
 
 # So many searches a request at most. Each looks at twice as many candidates as the one before.
@@ -37,7 +37,7 @@ class Groups:
 
     def admit(self, metadata: Mapping[str, Any]) -> bool:
         """Take a candidate in if there is room for it in all of its groups; returns whether there was."""
-        keys = set(keys_of(metadata[self._grouping.field])) if self._grouping.field in metadata else set()
+        keys = {key for value in values_of(metadata, self._grouping.field) for key in keys_of(value)}
         opens = not any(key in self._counts for key in keys)
         if any(self._counts.get(key, 0) >= self._grouping.limit for key in keys) or (opens and self.all_open):
             return False

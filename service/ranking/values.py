@@ -135,6 +135,7 @@ class Ranked:
         seconds: by stage.
         turns_share: how much of their weights the words of the turns kept; 1: the candidates are of the pool.
         searched: the share of the pool whose shards answered; None: the pool is not cut into parts, or all did.
+        notes: why a filter lets nothing through.
     """
 
     places: list[RankedCandidate]
@@ -148,6 +149,7 @@ class Ranked:
     seconds: dict[str, float] = field(default_factory=dict)
     turns_share: float = 1.0
     searched: float | None = None
+    notes: list[str] = field(default_factory=list)
 
     @property
     def lacks_second_stage(self) -> bool:

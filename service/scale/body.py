@@ -23,10 +23,12 @@ import numpy as np
 from polyrank.index_builder.errors import GenerationNotFound
 from polyrank.index_builder.scale.sets import SetStore
 from polyrank.index_builder.scale.updated_part import UpdatedPart
+from polyrank.index_builder.store.unmatched import looking
 from polyrank.index_builder.store.update_log import UpdateLog
 from polyrank.model.errors import RankingError, Shortage, VectorsDamaged, shortage_in
 from polyrank.model.representations import Representations
 from polyrank.model.search.scan import Query, prepare
+from polyrank.model.text.steps import finish
 from polyrank.service.caching.vectors import MatrixVectors
 from polyrank.service.live.serving import Searchable, SearchStatus, runs_here
 from polyrank.service.ranking import retrieval
@@ -222,6 +224,7 @@ class Body:
             best = retrieval.best_of(search, among)
             if among.plan in ("index", "selector"):
                 self._budget.learn(search.request, search.timings.total())
+            nothing = None if len(best.rows) else query.request.filter
             yield PartFound(
                 order=part.updated.order(best.rows),
                 rows=best.rows,
@@ -232,6 +235,7 @@ class Body:
                 plan=among.plan,
                 reduced=search.request.retrieve_k < query.request.retrieve_k,
                 candidates=part.snapshot.candidates(best.rows) if query.with_candidates else (),
+                looked=None if nothing is None else finish(looking(part.snapshot, nothing)),
             )
 
     def stored(self, holding: Holding, wanted: Wanted) -> PartStored:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.store.unmatched import Looked
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.observe.labels import Plan
@@ -48,6 +49,7 @@ class PartFound:
     Attributes:
         rows: in the part, (n,).
         candidates: at these rows; empty where they were not asked for.
+        looked: what was seen of a filter; None: there is none, or something was found.
     """
 
     order: Rows
@@ -59,6 +61,7 @@ class PartFound:
     plan: Plan
     reduced: bool
     candidates: Sequence[Candidate] = ()
+    looked: Looked | None = None
 
 
 class PartStored(NamedTuple):

@@ -5,9 +5,11 @@ scores are ordered by the place in the pool, as rows are where the pool is not c
 """
 
 from collections.abc import Iterable, Mapping
+from functools import reduce
 
 import numpy as np
 
+from polyrank.index_builder.store.unmatched import Looked
 from polyrank.service.observe.labels import Plan
 from polyrank.service.ranking.parts import PoolFound
 from polyrank.service.scale.calls import PartFound
@@ -31,6 +33,7 @@ def merged(found: Mapping[int, PartFound], k: int, missing: Iterable[int] = ()) 
     best = np.lexsort((order, -scores))[:k]
     candidates = [candidate for each in found.values() for candidate in each.candidates]
     lexical = [each.lexical for each in found.values() if each.lexical is not None]
+    looked = [each.looked for each in found.values() if each.looked is not None]
     return PoolFound(
         order=order[best],
         places=np.stack([parts[best], rows[best]], axis=1),
@@ -42,4 +45,5 @@ def merged(found: Mapping[int, PartFound], k: int, missing: Iterable[int] = ()) 
         missing=frozenset(missing),
         reduced=any(each.reduced for each in found.values()),
         candidates=[candidates[at] for at in best.tolist()] if len(candidates) == len(order) else None,
+        looked=reduce(Looked.joined, looked) if len(looked) == len(found) else None,
     )

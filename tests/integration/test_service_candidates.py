@@ -57,6 +57,26 @@ def test_a_filter_is_that_of_rankings(client: TestClient) -> None:
     assert [each["id"] for each in page["candidates"]] == expected
 
 
+def test_a_list_with_nothing_in_it_says_why(client: TestClient) -> None:
+    [page] = pages(client, filter='{"lng": "en"}')
+    assert (page["candidates"], page["notes"]) == ([], ["filter: no candidate has the field lng; did you mean lang?"])
+    client.put(PATH, json=[{"id": "oslo", "text": "w1", "metadata": {"address": {"city": "Oslo"}}}])
+    [page] = pages(client, filter='{"city": "Oslo"}')
+    assert page["notes"] == ["filter: no candidate has the field city; did you mean address.city?"]
+    [page] = pages(client, filter='{"address.city": "Oslo"}')
+    assert [each["id"] for each in page["candidates"]] == ["oslo"]
+    assert "notes" not in page
+
+
+def test_a_last_page_that_is_empty_is_no_empty_list(client: TestClient) -> None:
+    wanted = '{"n": 0}'
+    first = next(pages(client, filter=wanted))
+    after = f"{first['generation']}.{COUNT - 1}"
+    last = client.get(PATH, params={"filter": wanted, "after": after}).json()
+    assert (last["candidates"], last["next"]) == ([], None)
+    assert "notes" not in last
+
+
 @pytest.mark.parametrize("candidate_id", ["plain", "a/b", "50% off?", "ü#1", "delete"])
 def test_one_candidate_by_its_id(client: TestClient, candidate_id: str) -> None:
     row = {"id": candidate_id, "text": "w1", "metadata": {"n": [1]}}

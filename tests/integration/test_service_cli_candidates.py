@@ -64,6 +64,9 @@ def test_a_list_is_a_pool_file(
         1,
         2,
     }
+    nothing = call(capsys, "candidates", "list", "--url", service.url, "--filter", '{"lng": "en"}')
+    assert (nothing.status, nothing.out) == (0, "")
+    assert "filter: no candidate has the field lng; did you mean lang?" in nothing.err
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,10 @@ def test_token_ids_are_the_texts_that_they_stand_for(
 ) -> None:
     (tmp_path / "own.tiktoken").write_bytes(b"".join(b"%s %d\n" % (base64.b64encode(b"%c" % n), n) for n in range(256)))
     build(ranker, pool(5), tmp_path / "store")
-    settings = Settings(store=tmp_path / "store", threads=1, openai_vocabulary=tmp_path / "own.tiktoken")
+    own = tmp_path / "own.tiktoken"
+    settings = Settings(
+        store=tmp_path / "store", threads=1, backend="torch", precision="float32", openai_vocabulary=own
+    )
     with TestClient(create_app(settings)) as client:
         several = post(client, "/v1/embeddings", input=[list(text.encode()) for text in TEXTS])["data"]
         np.testing.assert_allclose([each["embedding"] for each in several], unit(vectors), atol=1e-6)

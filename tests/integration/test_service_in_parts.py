@@ -32,6 +32,10 @@ BODIES: list[dict[str, Any]] = [
     {"context": "w7", "top_k": 3, "group_by": "n", "limit_per_group": 2},
     {"context": "w2", "candidates": ["w2 w3", {"id": "c5"}, {"id": "own", "text": "w9"}, {"id": "none"}]},
     {"context": "w2 w3", "top_k": 7, "exact": True, "retrieve_k": 20},
+    {"context": "w2 w3", "filter": {"lng": "en"}},
+    {"context": "w2 w3", "filter": {"n": {"gte": "3"}, "$not": {"lng": "en"}}},
+    {"context": "w2 w3", "filter": {"lang": "en", "n": 99}},
+    {"context": "w2 w3", "filter": {"lang": "en"}, "exclude_ids": [each.id for each in POOL]},
 ]
 OF_THE_STORE = ("generation", "timings_ms", "request_id", "revision")
 

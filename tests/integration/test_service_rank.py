@@ -82,6 +82,32 @@ def test_filters_of_filters_over_http(client: TestClient) -> None:
     assert "$or[0].lang.like: is not one of gt, gte, lt, lte, exists" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("filter_", "note"),
+    [
+        ({"lng": "en"}, "filter: no candidate has the field lng; did you mean lang?"),
+        ({"n": {"gte": "3"}}, "filter: n holds numbers, and the bounds are strings"),
+        ({"lang": "en", "n": 99}, "filter: n has none of the values asked for"),
+    ],
+)
+@pytest.mark.parametrize("fields", [{}, {"exact": True}, {"group_by": "n"}, {"score_threshold": 1.0, "rerank": True}])
+def test_an_answer_with_nothing_in_it_says_why(
+    client: TestClient, filter_: dict, note: str, fields: dict[str, object]
+) -> None:
+    answer = rank(client, filter=filter_, **fields)
+    assert answer["results"] == []
+    assert answer["notes"] == [note]
+
+
+def test_nothing_is_noted_where_the_filter_lets_something_through(client: TestClient) -> None:
+    assert "notes" not in rank(client, filter={"lang": "en"})
+    assert "notes" not in rank(client, filter={"$or": [{"lng": "en"}, {"lang": "en"}]})
+    ids = [result["id"] for result in rank(client, filter={"lang": "en"}, top_k=COUNT)["results"]]
+    assert "notes" not in rank(client, filter={"lang": "en"}, exclude_ids=ids)
+    assert "notes" not in rank(client, filter={"lang": "en"}, score_threshold=1e9)
+    assert rank(client, filter={"lang": "en"}, score_threshold=1e9)["results"] == []
+
+
 def test_exact_equals_scoring_the_whole_pool(client: TestClient) -> None:
     whole = rank(client, top_k=7, candidates=[{"id": each.id} for each in pool(COUNT)])
     answer = rank(client, top_k=7, retrieve_k=7, exact=True)

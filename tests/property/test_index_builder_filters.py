@@ -18,8 +18,14 @@ from polyrank.service.http.native.filters_in import checked_filter
 numbers = st.one_of(st.integers(-3, 3), st.sampled_from([0.5, -1.5, 2.0, 2**53 + 1, float(2**53)]))
 strings = st.sampled_from(["", "a", "b", "ab", "A", "é", "2026-11-21"])
 scalars = st.one_of(st.none(), st.booleans(), numbers, strings)
-values = st.one_of(scalars, st.lists(scalars, max_size=3), st.just({"deep": 1}))
-fields = st.sampled_from(["f", "g", "h"])
+plain = st.one_of(scalars, st.lists(scalars, max_size=3), st.just({"deep": 1}))
+fields = st.sampled_from(["f", "g", "f.g", "f.g.f", "g.f"])
+objects = st.recursive(
+    st.dictionaries(fields, plain, max_size=2),
+    lambda inner: st.dictionaries(fields, st.one_of(plain, inner, st.lists(inner, max_size=2)), max_size=2),
+    max_leaves=4,
+)
+values = st.one_of(plain, objects, st.lists(objects, max_size=2))
 rows_of = st.lists(st.dictionaries(fields, values, max_size=3), min_size=1, max_size=12)
 
 BOUNDS: dict[str, Callable[[Any, Any], bool]] = {
@@ -57,8 +63,10 @@ def holds(metadata: dict[str, Any], key: str, wanted: Any) -> bool:
         return (all if key == "$and" else any)(passes(metadata, each) for each in wanted)
     if isinstance(wanted, dict):
         bounds = [(name, bound) for name, bound in wanted.items() if name != "exists"]
-        present = (key in metadata) == wanted.get("exists", key in metadata)
-        return present and (not bounds or any(within(each, bounds) for each in elements(metadata, key)))
+        found = bool(named(metadata, key))
+        return found == wanted.get("exists", found) and (
+            not bounds or any(within(each, bounds) for each in elements(metadata, key))
+        )
     return any(same(each, value) for each in elements(metadata, key) for value in listed(wanted))
 
 
@@ -67,7 +75,16 @@ def listed(value: Any) -> list[Any]:
 
 
 def elements(metadata: dict[str, Any], key: str) -> list[Any]:
-    return listed(metadata[key]) if key in metadata else []
+    return [each for value in named(metadata, key) for each in listed(value)]
+
+
+def named(metadata: dict[str, Any], key: str) -> list[Any]:
+    """The values under a name: of the key, else of every way to read its dots."""
+    if key in metadata:
+        return [metadata[key]]
+    ways = [(key[:at], key[at + 1 :]) for at, letter in enumerate(key) if letter == "."]
+    inner = [(each, rest) for first, rest in ways for each in listed(metadata.get(first)) if isinstance(each, dict)]
+    return [value for each, rest in inner for value in named(each, rest)]
 
 
 def is_number(value: Any) -> bool:

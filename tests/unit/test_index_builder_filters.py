@@ -7,7 +7,14 @@ import pytest
 
 from polyrank.index_builder.generation import filters
 from polyrank.index_builder.generation.candidates import CandidateTable, CandidateWriter
-from polyrank.index_builder.generation.filters import matching_rows, reading
+from polyrank.index_builder.generation.filters import (
+    MOST_DOTS,
+    matching_places,
+    matching_rows,
+    names_of,
+    reading,
+    values_of,
+)
 from polyrank.index_builder.pool.rows import Candidate
 
 
@@ -72,6 +79,55 @@ def test_exists_is_about_the_key_and_not_its_value(tmp_path: Path) -> None:
     assert matching_rows(pool, {"f": {"exists": True}}).tolist() == [1, 2, 3]
     assert matching_rows(pool, {"f": {"exists": False}}).tolist() == [0, 4]
     assert matching_rows(pool, {"h": {"exists": False}}).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_dots_lead_into_objects_and_a_key_that_holds_them_goes_first(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"address": {"city": "Oslo", "at": {"lat": 59.9}}},
+        {"address": {"city": "Bergen"}},
+        {"address.city": "Oslo"},
+        {"address.city": "Bergen", "address": {"city": "Oslo"}},
+        {"address": "Oslo"},
+        {"address": [{"city": "Bergen"}, {"city": ["Oslo", "Moss"]}, "Oslo", {}]},
+        {"address": {"at.lat": 60}},
+        {"city": "Oslo"},
+        {"address": {"city": {}}},
+    ]
+    pool = table(tmp_path, *rows)
+    for filter_, found in [
+        ({"address.city": "Oslo"}, [0, 2, 5]),
+        ({"address.city": ["Moss", "Bergen"]}, [1, 3, 5]),
+        ({"address.city": {"exists": True}}, [0, 1, 2, 3, 5, 8]),
+        ({"address.city": {"exists": False}}, [4, 6, 7]),
+        ({"$not": {"address.city": "Oslo"}}, [1, 3, 4, 6, 7, 8]),
+        ({"address.at.lat": {"gte": 59, "lt": 61}}, [0, 6]),
+        ({"address": "Oslo"}, [4, 5]),
+        ({"city": "Oslo"}, [7]),
+        ({"address.": "Oslo"}, []),
+        ({".city": "Oslo"}, []),
+        ({".": 1}, []),
+    ]:
+        assert matching_rows(pool, filter_).tolist() == found, filter_
+        assert matching_places(rows, filter_).tolist() == found, filter_
+
+
+def test_the_letters_of_a_nested_key_may_need_escapes(tmp_path: Path) -> None:
+    pool = table(tmp_path, {"o": {'a "b" \\ é': 1}}, {"o": {'x.a "b" \\ é': 1}})
+    assert matching_rows(pool, {'o.a "b" \\ é': 1}).tolist() == [0]
+    assert matching_rows(pool, {'o.x.a "b" \\ é': 1}).tolist() == [1]
+
+
+def test_a_name_with_very_many_dots_is_that_of_a_key() -> None:
+    nested: Any = 1
+    for _ in range(MOST_DOTS + 2):
+        nested = {"a": nested}
+    deep, deeper = ".".join("a" * (MOST_DOTS + 1)), ".".join("a" * (MOST_DOTS + 2))
+    rows: list[dict[str, Any]] = [nested, {deeper: 1}]
+    assert [bool(values_of(each, deep)) for each in rows] == [True, False]
+    assert [bool(values_of(each, deeper)) for each in rows] == [False, True]
+    assert deep in set(names_of(nested))
+    assert deeper not in set(names_of(nested))
+    assert matching_places(rows, {"." * 60_000: 1}).tolist() == []
 
 
 def test_filters_of_filters(tmp_path: Path) -> None:

@@ -25,6 +25,11 @@ def nested(depth: int) -> dict[str, Any]:
         ({"f": [[1]]}, "f: values must be strings, finite numbers, true, false or null"),
         ({"f": math.nan}, "f: values must be strings, finite numbers, true, false or null"),
         ({"f": {"$gt": 1}}, "f.$gt: is not one of gt, gte, lt, lte, exists; write gt, without $"),
+        (
+            {"f": {"city": "Oslo"}},
+            "f.city: is not one of gt, gte, lt, lte, exists; for the field city inside it write f.city",
+        ),
+        ({"f": {"city": ["Oslo"]}}, "f.city: is not one of gt, gte, lt, lte, exists"),
         ({"f": {"exists": 1}}, "f.exists: must be true or false"),
         ({"f": {"gt": None}}, "f: bounds must be finite numbers, or strings, all of one kind"),
         ({"f": {"gt": True}}, "f: bounds must be finite numbers, or strings, all of one kind"),

@@ -58,7 +58,12 @@ def test_each_mistake_has_one_finding(fields: str, findings: list[str]) -> None:
         ('[{"role": "user"}]', "context.0: give either `text` or `content`"),
         ('[{"role": "user", "text": "a", "content": "a"}]', "context.0: give either `text` or `content`"),
         ('[{"role": "user", "contents": "a"}]', "context.0.contents: unknown field; did you mean content?"),
-        ('[{"content": [{"type": "image_url", "image_url": {}}]}]', "context.0.content.0.type: must be 'text'"),
+        ('[{"content": [{"type": "image_url", "image_url": {}}]}]', ": context: at least one turn must have text"),
+        ('[{"content": [{"type": "text", "text": 5}]}]', "context.0.content: part 0: text must be a string"),
+        ('[{"content": [5]}]', "context.0.content.0: must be a string or an object, not a number"),
+        ('[{"content": 5}]', "context.0.content: must be a string or a list, not a number"),
+        ('[{"text": null}]', "context.0: give either `text` or `content`"),
+        ("null", "context: is required"),
         ('["", {"content": " "}]', ": context: at least one turn must have text"),
     ],
 )

@@ -19,7 +19,7 @@ def rerank(**fields: Any) -> CompatRerankIn:
 def test_null_stands_for_every_optional_field_and_unknown_ones_are_ignored() -> None:
     optional = [name for name, field in CompatRerankIn.model_fields.items() if not field.is_required()]
     nulls = dict.fromkeys([each for each in optional if each != "documents"])
-    assert rerank(**nulls, priority=3, max_tokens_per_doc=None, truncation_direction=5).sent == ["a"]
+    assert rerank(**nulls, of_no_dialect=3).sent == ["a"]
     EmbeddingsIn.model_validate({"input": "a", "model": None, "encoding_format": None, "dimensions": None, "user": 1})
     EmbedIn.model_validate({"inputs": "a", "normalize": None, "truncate": None, "prompt_name": None})
 

@@ -128,6 +128,53 @@ def test_turns_may_have_the_shape_of_openai_and_of_this_server_together() -> Non
     assert turns == [("a", None), ("b\nc", "user"), ("d", "assistant"), ("e", "user")]
 
 
+CALL = {"id": "c1", "type": "function", "function": {"name": "track", "arguments": '{"order": 1234}'}}
+UNSET = {"refusal": None, "annotations": [], "audio": None, "function_call": None, "tool_calls": None}
+
+
+def test_messages_are_taken_as_the_sdk_of_openai_dumps_them() -> None:
+    image = {"type": "image_url", "image_url": {"url": "http://a/b.png"}}
+    sent = [
+        {"role": "developer", "content": "be short", "name": "shop"},
+        {"role": "user", "content": [image, {"type": "text", "text": "where is it?"}], "name": "ann"},
+        {**UNSET, "role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "assistant", "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "c1", "content": "sent"},
+        {**UNSET, "role": "assistant", "content": "on its way", "parsed": None},
+        {**UNSET, "role": "assistant", "content": None, "refusal": "no more"},
+        {"role": "user", "text": "when?", "content": None},
+        {"id": "m1", "type": "message", "status": "completed", "content": [{"type": "output_text", "text": "soon"}]},
+    ]
+    body = accepted(RankIn, context=sent)
+    assert isinstance(body, RankIn)
+    assert [(turn.role, turn.text) for turn in body.conversation().turns] == [
+        ("developer", "be short"),
+        ("user", "where is it?"),
+        ("assistant", ""),
+        ("assistant", ""),
+        ("tool", "sent"),
+        ("assistant", "on its way"),
+        ("assistant", "no more"),
+        ("user", "when?"),
+        (None, "soon"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        {"role": "user", "tool_calls": None},
+        {"role": "user", "refusal": None, "name": "ann"},
+        {"role": "user", "content": "a", "tool_call": [CALL]},
+        {"role": "user", "content": "a", "text": "a"},
+        {"role": "user", "content": ["a"] * (MAX_TURNS + 1)},
+    ],
+)
+def test_what_is_no_message_is_refused(turn: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        accepted(RankIn, context=["a", turn])
+
+
 def test_candidates_to_put_may_stand_under_their_name() -> None:
     rows = [{"id": "a", "text": "b", "metadata": {"n": 1}}]
     bare, named = (UpsertIn.model_validate_json(json.dumps(sent)) for sent in (rows, {"candidates": rows}))

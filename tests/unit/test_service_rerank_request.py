@@ -24,7 +24,8 @@ def body(fields: dict[str, Any]) -> CompatRerankIn:
         (DOCUMENTS | {"texts": None}, "cohere"),
         (DOCUMENTS | {"top_k": 3}, "voyage"),
         (DOCUMENTS | {"top_k": None}, "voyage"),
-        (DOCUMENTS | {"top_k": 3, "top_n": None}, "cohere"),
+        (DOCUMENTS | {"top_k": 3, "top_n": None}, "voyage"),
+        (DOCUMENTS | {"top_k": 3, "top_n": 0}, "cohere"),
     ],
 )
 def test_the_shape_tells(fields: dict[str, Any], dialect: str) -> None:

@@ -35,6 +35,12 @@ def skewed(count: int, seed: int) -> list[Candidate]:
     ]
 
 
+def test_groups_are_made_by_fields_inside_objects_as_well() -> None:
+    rows = [{"at": {"city": "Oslo"}}, {"at.city": "Oslo"}, {"at": [{"city": "Moss"}, {"city": "Oslo"}]}, {"at": "Oslo"}]
+    groups = selection.Groups(Grouping("at.city", 1), 10)
+    assert [groups.admit(row) for row in rows] == [True, False, False, True]
+
+
 def values(metadata: dict[str, Any]) -> set[str]:
     """The groups of a candidate, as texts: 1 and 1.0 are one value, true is another."""
     if "topic" not in metadata or isinstance(metadata["topic"], dict):

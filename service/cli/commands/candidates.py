@@ -79,6 +79,8 @@ def _listed(service: "Service", filter_: dict[str, Any] | None, limit: int | Non
         parameters["limit"] = str(PAGE if left is None else min(PAGE, left))
         page = service.call("GET", f"{PATH}?{urlencode(parameters)}", expected="candidates")
         yield from page["candidates"]
+        for note in page.get("notes", ()):
+            print(note, file=sys.stderr)
         if page["next"] is None:
             return
         parameters["after"] = page["next"]

@@ -5,21 +5,21 @@ from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, JsonValue
 
 from polyrank.service.http.compat.cohere import ApiVersionOut
-from polyrank.service.http.compat.lenient import Count, Lenient
+from polyrank.service.http.compat.lenient import Anything, Count, Cutting, Limit, Refused
 from polyrank.service.http.plumbing.fields import Out
 from polyrank.service.settings import CANDIDATES_CEILING
 
 EmbeddingType = Literal["float", "base64", "binary", "ubinary"]
-InputType = Literal["search_query", "search_document", "classification", "clustering"]
+InputType = Literal["search_query", "search_document"]
 Vectors = list[list[float]]
 Bytes = list[list[int]]
 FLOAT: Final[EmbeddingType] = "float"
 
 
-class CohereEmbedIn(Lenient):
+class CohereEmbedIn(Cutting):
     """Texts to embed, as Cohere's clients send them."""
 
     model_config = ConfigDict(
@@ -33,7 +33,7 @@ class CohereEmbedIn(Lenient):
     texts: Annotated[list[str], Field(max_length=CANDIDATES_CEILING, fail_fast=True)]
     model: str | None = None
     input_type: InputType | None = Field(
-        default=None, description="search_query: as contexts, by a Bi-encoder; any other: as candidates"
+        default=None, description="search_query: as contexts, by a Bi-encoder; search_document, and none: as candidates"
     )
     embedding_types: Annotated[list[EmbeddingType], Field(max_length=4)] | None = Field(
         default=None,
@@ -41,6 +41,10 @@ class CohereEmbedIn(Lenient):
         "bit or less 128; absent: float, in version 1 as a bare list",
     )
     output_dimension: Count | None = Field(default=None, description="the model's own, or absent, or 0")
+    max_tokens: Limit = None
+    images: Annotated[JsonValue, Refused("only texts are embedded")] = None
+    inputs: Annotated[JsonValue, Refused("only texts are embedded; send them as `texts`")] = None
+    priority: Anything = None
 
 
 class EmbeddingsByTypeOut(Out):

@@ -15,6 +15,7 @@ from polyrank.model.registry import ARCHITECTURES, in_words, names_in_words
 from polyrank.model.text.tokenizer import Token
 from polyrank.service.errors import ModelNotServed, NoTexts
 from polyrank.service.http.compat import cohere, cohere_embed, headers, openai, served_models, tei, token_ids
+from polyrank.service.http.compat.lenient import Cutting, are_queries, check_limit
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import ASKS, DEADLINE_IN, READS, fails, takes
 from polyrank.service.http.plumbing.guards import RANK
@@ -54,29 +55,31 @@ _MODELS: dict[str, Any] = {"response_model": openai.ModelsOut, "responses": fail
 @router.post("/v1/embeddings", **_OPENAI)
 @router.post("/embeddings", **_OPENAI)
 async def embeddings(request: Request) -> Response:
-    """Embed texts as candidates, as OpenAI's interface does; vectors have length 1."""
+    """Embed texts as OpenAI's interface does, as candidates unless they are said to be queries."""
     held = resources(request)
     body = await bodies.read(request, openai.EmbeddingsIn, held.settings, ranked=("input",))
     served, serving = served_models.embedder(held, body.model, body.strict_model)
     _require_vectors(serving)
     texts = _texts(held, "input", token_ids.texts(body.input, held.vocabulary))
     _check_dimensions(body.dimensions, serving)
-    made = await _embed(request, held, serving, texts)
-    vectors, as_base64 = _unit(made.made.first), body.encoding_format == "base64"
-    answer = openai.embeddings(vectors, served.name, made.tokens, request.state.request_id, as_base64)
+    _check_dimensions(body.output_dimension, serving, "output_dimension")
+    queries = are_queries(input_type=body.input_type, task=body.task, prompt_name=body.prompt_name)
+    made = await _embed(request, held, serving, body, "input", texts, queries)
+    vectors = made.made.first if body.as_made else _unit(made.made.first)
+    answer = openai.embeddings(vectors, served.name, made.tokens, request.state.request_id, body.as_base64)
     return _answer(request, answer, made, serving)
 
 
 @router.post("/", response_model=tei.EmbedOut, openapi_extra=takes(tei.EmbedIn, DEADLINE_IN), **_TEI)
 @router.post("/embed", response_model=tei.EmbedOut, openapi_extra=takes(tei.EmbedIn, DEADLINE_IN), **_TEI)
 async def embed(request: Request) -> Response:
-    """Embed texts as candidates, as TEI does; Hugging Face's clients call the root."""
+    """Embed texts as TEI does, as candidates unless `prompt_name` is query; Hugging Face's clients call the root."""
     held = resources(request)
     body = await bodies.read(request, tei.EmbedIn, held.settings, ranked=("inputs",))
     serving = _require_vectors(held.live.require())
     texts = _texts(held, "inputs", body.inputs)
     _check_dimensions(body.dimensions, serving)
-    made = await _embed(request, held, serving, texts)
+    made = await _embed(request, held, serving, body, "inputs", texts, are_queries(prompt_name=body.prompt_name))
     vectors = made.made.first if body.normalize is False else _unit(made.made.first)
     return _answer(request, vectors, made, serving)
 
@@ -91,7 +94,9 @@ async def cohere_embeddings(request: Request) -> Response:
     _require_vectors(serving)
     texts = _texts(held, "texts", body.texts)
     _check_dimensions(body.output_dimension, serving, "output_dimension")
-    made = await (_embed_queries if body.input_type == "search_query" else _embed)(request, held, serving, texts)
+    queries = are_queries(input_type=body.input_type)
+    check_limit("max_tokens", body.max_tokens, texts, None if queries else serving.ranker.max_input_tokens)
+    made = await _embed(request, held, serving, body, "texts", texts, queries)
     version = "1" if request.url.path == "/v1/embed" else "2"
     unit, request_id = _unit(made.made.first), request.state.request_id
     answer = cohere_embed.embeddings(body, unit, made.tokens, made.cut, request_id, version)
@@ -102,13 +107,14 @@ async def cohere_embeddings(request: Request) -> Response:
     "/similarity", response_model=tei.SimilarityOut, openapi_extra=takes(tei.SimilarityIn, DEADLINE_IN), **_TEI
 )
 async def similarity(request: Request) -> Response:
-    """Compare texts by the cosine of their vectors as candidates."""
+    """Compare texts by the cosine of their vectors, as candidates unless `prompt_name` is query."""
     held = resources(request)
-    inputs = (await bodies.read(request, tei.SimilarityIn, held.settings, ranked=("inputs",))).inputs
+    body = await bodies.read(request, tei.SimilarityIn, held.settings, ranked=("inputs",))
+    inputs, how = body.inputs, body.parameters or tei.ComparingIn()
     serving = _require_vectors(held.live.require())
     _texts(held, "inputs.sentences", inputs.sentences)
     texts = _texts(held, "inputs", [inputs.source_sentence, *inputs.sentences])
-    made = await _embed(request, held, serving, texts)
+    made = await _embed(request, held, serving, how, "inputs", texts, are_queries(prompt_name=how.prompt_name))
     vectors = _unit(made.made.first)
     return _answer(request, vectors[1:] @ vectors[0], made, serving)
 
@@ -177,17 +183,23 @@ def _check_dimensions(asked: int | None, serving: Served, where: str = "dimensio
         raise InvalidInput(f"{where}: the model's vectors have {serving.ranker.dim}; leave it out")
 
 
-async def _embed(request: Request, held: Resources, serving: Served, texts: list[str]) -> Embeddings:
-    deadline = bodies.deadline(request, held.settings)
-    return await bodies.while_connected(request, held.engine.embed(serving, texts, deadline))
+async def _embed(
+    request: Request, held: Resources, serving: Served, body: Cutting, where: str, texts: list[str], queries: bool
+) -> Embeddings:
+    """Embed the texts of a field (`where`), as contexts if they are queries.
 
-
-async def _embed_queries(request: Request, held: Resources, serving: Served, texts: list[str]) -> Embeddings:
-    for at, text in enumerate(texts):
-        if not text.strip():
-            raise InvalidInput(f"texts.{at}: must not be empty as a query")
+    Raises:
+        InvalidInput: a query is empty, or a text is too long and the body wants something else of it than is done.
+    """
+    longest = serving.ranker.max_input_tokens
+    check_limit("truncate_prompt_tokens", body.truncate_prompt_tokens, texts, None if queries else longest)
+    if queries and (empty := next((at for at, text in enumerate(texts) if not text.strip()), None)) is not None:
+        raise InvalidInput(f"{where}.{empty}: must not be empty as a query")
+    embed = held.engine.embed_queries if queries else held.engine.embed
     deadline = bodies.deadline(request, held.settings)
-    return await bodies.while_connected(request, held.engine.embed_queries(serving, texts, deadline))
+    made = await bodies.while_connected(request, embed(serving, texts, deadline))
+    body.check_cut(made.cut, longest, documents=not queries)  # a query loses its beginning
+    return made
 
 
 def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -2,14 +2,24 @@
 
 import base64
 import time
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, JsonValue
 
 from polyrank.service.http.compat.cohere import UsageOut
-from polyrank.service.http.compat.lenient import Count, Flag, Lenient
+from polyrank.service.http.compat.lenient import (
+    Anything,
+    Count,
+    Cutting,
+    Flag,
+    InputType,
+    Instruction,
+    Prompt,
+    Refused,
+    Task,
+)
 from polyrank.service.http.compat.token_ids import TextsOrIds
 from polyrank.service.http.plumbing.fields import Out
 from polyrank.service.http.plumbing.problems import ProblemAnswer
@@ -17,7 +27,10 @@ from polyrank.service.http.plumbing.problems import ProblemAnswer
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
-class EmbeddingsIn(Lenient):
+_SIDE = "query: as contexts, by a Bi-encoder; document or passage, and none: as candidates"
+
+
+class EmbeddingsIn(Cutting):
     """Texts to embed, as OpenAI's clients send them."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"input": ["Let me check.", "We open at nine."]}]})
@@ -31,6 +44,42 @@ class EmbeddingsIn(Lenient):
         default=None, description="base64: of float32, little-endian; absent: float"
     )
     dimensions: Count | None = Field(default=None, description="the model's own, or absent, or 0")
+    output_dimension: Count | None = Field(default=None, description="Voyage's name of `dimensions`")
+    input_type: InputType | None = Field(default=None, description=_SIDE)
+    task: Task | None = Field(default=None, description=f"Jina's; {_SIDE}")
+    prompt_name: Prompt | None = Field(default=None, description=_SIDE)
+    embedding_type: Literal["float", "base64"] | None = Field(default=None, description="Jina's `encoding_format`")
+    normalized: Flag = Field(default=None, description="Jina's; false: as the model makes them; else of length 1")
+    normalize: Flag = Field(default=None, description="another name of `normalized`")
+    output_dtype: Annotated[JsonValue, Refused("vectors are of float32", ("float",))] = None
+    embed_dtype: Annotated[JsonValue, Refused("vectors are of float32", ("float32",))] = None
+    endianness: Annotated[JsonValue, Refused("base64 is little-endian", ("little", "native"))] = None
+    modality: Annotated[JsonValue, Refused("only texts are embedded", ("text",))] = None
+    late_chunking: Annotated[JsonValue, Refused("each text is embedded alone", (False,))] = None
+    return_multivector: Annotated[JsonValue, Refused("a text has one vector", (False,))] = None
+    add_special_tokens: Annotated[JsonValue, Refused("texts are read with special tokens", (True,))] = None
+    use_activation: Annotated[JsonValue, Refused("say `normalize`", (True,))] = None
+    messages: Annotated[JsonValue, Refused("send texts as `input`; conversations: ask /rank")] = None
+    prompt: Instruction = None
+    instruction: Instruction = None
+    chat_template: Instruction = None
+    chat_template_kwargs: Instruction = None
+    user: Anything = None
+    priority: Anything = None
+    request_id: Anything = None
+    cache_salt: Anything = None
+    additional_data: Anything = None
+    mm_processor_kwargs: Anything = None
+
+    @property
+    def as_base64(self) -> bool:
+        """Whether vectors are rendered as base64."""
+        return "base64" in (self.encoding_format, self.embedding_type)
+
+    @property
+    def as_made(self) -> bool:
+        """Whether vectors keep the length that the model gives them."""
+        return False in (self.normalized, self.normalize)
 
 
 class EmbeddingOut(Out):

@@ -71,7 +71,9 @@ async def rerank(request: Request) -> Response:
     if not texts and dialect == "tei":
         raise NoTexts("texts: is empty; send at least one")
     served = served_models.reranker(held, body.model, body.strict_model)
+    body.check_documents(texts, served.max_input_tokens)
     scored = await bodies.while_connected(request, _score(held, served, body.query, texts, deadline))
+    body.check_truncation(scored.cut, served.max_input_tokens)
     held.metrics.observe_rank(scored.seconds, len(texts), scored.degraded, None)
     return _answer(request, dialect, body, documents, served, scored)
 
@@ -126,7 +128,7 @@ def _answer(
 ) -> Response:
     reranked = Reranked(
         model=served.name,
-        places=placed(documents, scored.scores, body.limit, bool(body.raw_scores), scored.line),
+        places=placed(documents, scored.scores, body.limit, body.wants_raw, scored.line),
         sent=len(documents),
         tokens=scored.tokens,
         cut=scored.cut,

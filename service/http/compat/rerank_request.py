@@ -1,11 +1,23 @@
 """A request to `/rerank`: what it may hold, and which system's dialect it is in."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, ConfigDict, Field, JsonValue, model_validator
 
+from polyrank.model.errors import InvalidInput
+from polyrank.model.text.assembly import Truncation
 from polyrank.service.errors import DialectUnknown, HeaderInvalid
-from polyrank.service.http.compat.lenient import Count, Flag, Lenient
+from polyrank.service.http.compat.lenient import (
+    Anything,
+    Count,
+    Cutting,
+    Flag,
+    Instruction,
+    Limit,
+    Refused,
+    check_limit,
+)
 from polyrank.service.http.plumbing.fields import Text, storable
 from polyrank.service.settings import CANDIDATES_CEILING
 
@@ -17,7 +29,7 @@ MAX_RANK_FIELDS = 64
 DocumentIn = Annotated[dict[str, JsonValue], Field(min_length=1), AfterValidator(storable)]
 
 
-class CompatRerankIn(Lenient):
+class CompatRerankIn(Cutting):
     """A query and what to rank against it, in any dialect: as `texts` (TEI) or as `documents` (all others)."""
 
     model_config = ConfigDict(
@@ -50,6 +62,23 @@ class CompatRerankIn(Lenient):
     return_documents: Flag = Field(default=None, description="true: results hold `document`")
     return_text: Flag = Field(default=None, description="TEI's name of `return_documents`")
     raw_scores: Flag = Field(default=None, description="true: the model's own scores, not their sigmoid")
+    activation: Flag = Field(default=None, description="vLLM's: false is `raw_scores`")
+    use_activation: Flag = Field(default=None, description="another name of `activation`")
+    softmax: Flag = Field(default=None, description="an old name of `activation`")
+    max_tokens_per_doc: Limit = None
+    max_tokens_per_query: Limit = None
+    max_chunks_per_doc: Count | None = Field(default=None, description="refused where a document is too long for one")
+    return_embeddings: Annotated[JsonValue, Refused("an answer holds no vectors; ask /v1/embeddings", (False,))] = None
+    instruction: Instruction = None
+    instruct: Instruction = None
+    chat_template: Instruction = None
+    chat_template_kwargs: Instruction = None
+    priority: Anything = None
+    user: Anything = None
+    request_id: Anything = None
+    cache_salt: Anything = None
+    mm_processor_kwargs: Anything = None
+    return_len: Anything = None
 
     @model_validator(mode="after")
     def _one_list(self) -> Self:
@@ -61,6 +90,24 @@ class CompatRerankIn(Lenient):
     def sent(self) -> list[str | dict[str, JsonValue]] | None:
         """The texts or documents to rank; None: neither list was sent."""
         return self.documents if self.texts is None else [*self.texts]
+
+    @property
+    def wants_raw(self) -> bool:
+        """Whether results have the model's own scores."""
+        return bool(self.raw_scores) or False in (self.activation, self.use_activation, self.softmax)
+
+    def check_documents(self, texts: Sequence[str], most_tokens: int) -> None:
+        """Raise InvalidInput if the query or documents are to be cut where the model would read on."""
+        check_limit("max_tokens_per_query", self.max_tokens_per_query, [self.query], None)
+        check_limit("max_tokens_per_doc", self.max_tokens_per_doc, texts, most_tokens)
+        check_limit("truncate_prompt_tokens", self.truncate_prompt_tokens, texts, most_tokens, beside=self.query)
+
+    def check_truncation(self, cut: Truncation, most_tokens: int) -> None:
+        """Raise InvalidInput if the request wants another thing of what was too long."""
+        self.check_cut(cut.candidates + bool(cut.tokens), most_tokens, documents=cut.candidates > 0)
+        if self.max_chunks_per_doc is not None and cut.candidates:
+            why = f"{cut.candidates} documents are too long for the model, and are not read in chunks"
+            raise InvalidInput(f"max_chunks_per_doc: {why}; leave it out")
 
     @property
     def limit(self) -> int | None:
@@ -96,5 +143,4 @@ def dialect_of(body: CompatRerankIn, named: Dialect | None, setting: Dialect | N
         return "tei"
     if setting is not None:
         return setting
-    only_top_k = "top_k" in body.model_fields_set and "top_n" not in body.model_fields_set
-    return "voyage" if only_top_k else "cohere"
+    return "voyage" if "top_k" in body.model_fields_set and body.top_n is None else "cohere"

@@ -1,10 +1,20 @@
 """Requests and answers of the clients of TEI, Hugging Face's text-embeddings-inference."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, RootModel
 
-from polyrank.service.http.compat.lenient import Count, Flag, Inputs, Lenient
+from polyrank.service.http.compat.lenient import (
+    Anything,
+    Count,
+    Cutting,
+    Flag,
+    Inputs,
+    Instruction,
+    Lenient,
+    Prompt,
+    Refused,
+)
 from polyrank.service.http.compat.reranked import Reranked
 from polyrank.service.http.compat.served_models import Served
 from polyrank.service.http.plumbing.fields import Out
@@ -47,7 +57,12 @@ def answer(reranked: Reranked) -> list[dict[str, Any]]:
     ]
 
 
-class EmbedIn(Lenient):
+PROMPT_NAME: Any = Field(
+    default=None, description="query: as contexts, by a Bi-encoder; any other, and none: as candidates"
+)
+
+
+class EmbedIn(Cutting):
     """Texts to embed, as TEI's clients send them."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"inputs": ["Let me check.", "We open at nine."]}]})
@@ -55,6 +70,9 @@ class EmbedIn(Lenient):
     inputs: Inputs
     normalize: Flag = Field(default=None, description="false: as the model makes them; else of length 1")
     dimensions: Count | None = Field(default=None, description="the model's own, or absent, or 0")
+    prompt_name: Prompt | None = PROMPT_NAME
+    prompt: Instruction = None
+    options: Anything = None
 
 
 class EmbedOut(RootModel[list[list[float]]]):
@@ -68,6 +86,8 @@ class TokenizeIn(Lenient):
 
     inputs: Inputs
     add_special_tokens: Flag = Field(default=None, description="false: without those around a text")
+    prompt_name: Annotated[JsonValue, Refused("tokens are those of the text alone, without a prompt")] = None
+    prompt: Instruction = None
 
 
 class TokenOut(Out):
@@ -91,6 +111,13 @@ class SentencesIn(Lenient):
     sentences: list[str] = Field(max_length=CANDIDATES_CEILING - 1, fail_fast=True)
 
 
+class ComparingIn(Cutting):
+    """How to embed texts that are compared."""
+
+    prompt_name: Prompt | None = PROMPT_NAME
+    prompt: Instruction = None
+
+
 class SimilarityIn(Lenient):
     """Texts to compare, as TEI's clients send them."""
 
@@ -101,6 +128,7 @@ class SimilarityIn(Lenient):
     )
 
     inputs: SentencesIn
+    parameters: ComparingIn | None = None
 
 
 class SimilarityOut(RootModel[list[float]]):

@@ -57,9 +57,13 @@ async def listed(request: Request, wanted: Annotated[ListIn, Query()]) -> Respon
         raise not_in_parts("listing candidates", "read one by its id, or the pool's files")
     first = 0 if wanted.after is None else _row_of(wanted.after, serving)
     found = await held.engine.read(page(serving.snapshot, first, wanted.limit, wanted.conditions), deadline)
+    notes = None
+    if wanted.conditions is not None and not found.candidates and found.next_row is None:
+        notes = await held.engine.filter_notes(serving, wanted.conditions, deadline)
     answer = {
         "candidates": [_fields(candidate) for candidate in found.candidates],
         "next": None if found.next_row is None else f"{serving.generation.id}.{found.next_row}",
+        **({"notes": notes} if notes else {}),
         **_origin(serving),
     }
     return Response(orjson.dumps(answer), media_type="application/json")

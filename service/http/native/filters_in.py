@@ -5,8 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 FILTER_DESCRIPTION = (
-    "on metadata; all keys must hold. A field: a value, a list (any of it), or an object of `gt`, `gte`, `lt`, `lte` "
-    "(numbers or strings) and `exists` (true or false). `$and`, `$or`: a list of filters; `$not`: a filter"
+    "on metadata; all keys must hold. A field (`a.b`: the field `b` of the object `a`): a value, a list (any of it), "
+    "or an object of `gt`, `gte`, `lt`, `lte` (numbers or strings) and `exists` (true or false). `$and`, `$or`: a list "
+    "of filters; `$not`: a filter"
 )
 MAX_DEPTH = 8
 MAX_CONDITIONS = 64
@@ -65,6 +66,8 @@ def _check_operators(wanted: dict[str, object], place: str) -> None:
     if unknown := [name for name in wanted if name not in (*_RANGE, "exists")]:
         plain = unknown[0].lstrip("$")
         hint = f"; write {plain}, without $" if plain in (*_RANGE, "exists") else ""
+        if not hint and _is_scalar(wanted[unknown[0]]):
+            hint = f"; for the field {plain[:80]} inside it write {place}.{plain[:80]}"
         raise ValueError(f"{place}.{unknown[0][:80]}: is not one of {', '.join(_RANGE)}, exists{hint}")
     if not wanted:
         raise ValueError(f"{place}: give one of {', '.join(_RANGE)}, exists")

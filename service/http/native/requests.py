@@ -22,9 +22,11 @@ from pydantic import (
 from polyrank.index_builder.names import is_encoding
 from polyrank.index_builder.pool.limits import MAX_ID_CHARS, kept_metadata
 from polyrank.index_builder.vectors.ids import text_id
+from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation, Turn
+from polyrank.model.text.messages import text_of, turn_of
 from polyrank.service.http.native.filters_in import FILTER_DESCRIPTION, checked_filter
-from polyrank.service.http.plumbing.fields import Text, storable
+from polyrank.service.http.plumbing.fields import In, Text, storable
 from polyrank.service.ranking.values import TOP_N
 from polyrank.service.settings import CANDIDATES_CEILING
 
@@ -34,6 +36,7 @@ MAX_RESULTS = 1000
 MAX_BATCH = 100
 MAX_EXPLAINED = 10
 MAX_CODES = 1000
+_WITHOUT_CONTENT = ("refusal", "tool_calls", "function_call", "audio")  # a message with one of these may have none
 
 
 Id = Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)]
@@ -55,25 +58,31 @@ def _checked_filter_text(text: str) -> str:
     return text
 
 
-class Strict(BaseModel):
+class Strict(In):
     """A request without unknown fields, coercion or NaN."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class TextPartIn(Strict):
-    """A part of a message in OpenAI's shape; only parts of text are read."""
+def _readable(content: str | list[Any] | None) -> str | list[Any] | None:
+    try:
+        text_of(content)
+    except InvalidInput as error:
+        raise ValueError(str(error)) from None
+    return content
 
-    type: Literal["text"] = "text"
-    text: str
+
+Part = str | Annotated[dict[str, JsonValue], AfterValidator(storable)]
+Parts = Annotated[list[Part], Field(max_length=MAX_TURNS, fail_fast=True)]
+Unread = Annotated[JsonValue, AfterValidator(storable), Field(default=None, description="taken, and not read")]
 
 
 class TurnIn(Strict):
-    """One turn and who said it: `text`, or a message in OpenAI's shape, `content`."""
+    """One turn and who said it: `text`, or a message in OpenAI's shape, of which the text in `content` is read."""
 
     model_config = ConfigDict(
         json_schema_extra={
-            "anyOf": [{"required": ["text"]}, {"required": ["content"]}],
+            "anyOf": [{"required": [name]} for name in ("text", "content", *_WITHOUT_CONTENT)],
             "examples": [{"role": "user", "text": "it is 1234"}, {"role": "user", "content": "it is 1234"}],
         }
     )
@@ -81,20 +90,39 @@ class TurnIn(Strict):
     OTHER_NAMES: ClassVar = {"message": "text", "value": "text", "from": "role", "speaker": "role", "author": "role"}
 
     text: str | None = None
-    content: str | Annotated[list[TextPartIn], Field(min_length=1, max_length=MAX_TURNS, fail_fast=True)] | None = None
+    content: Annotated[str | Parts | None, AfterValidator(_readable)] = Field(
+        default=None,
+        description="text, or a list of parts, of which those of text are read; null: the assistant only called a tool",
+    )
     role: str | None = Field(default=None, min_length=1, max_length=64, examples=["user"])
+    refusal: str | None = Field(default=None, description="read where the content holds no text")
+    name: Unread
+    tool_calls: Unread
+    tool_call_id: Unread
+    function_call: Unread
+    audio: Unread
+    annotations: Unread
+    reasoning_content: Unread
+    parsed: Unread
+    id: Unread
+    type: Unread
+    status: Unread
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
-        if (self.text is None) == (self.content is None):
+        if self.text is not None and self.content is not None:
+            raise ValueError("give either `text` or `content`")
+        # A null as content says that nothing was said.
+        says = self.text is not None or "content" in self.model_fields_set
+        if not says and all(getattr(self, name) is None for name in _WITHOUT_CONTENT):
             raise ValueError("give either `text` or `content`")
         return self
 
-    def said(self) -> str:
-        """Return what was said; parts of text stand on lines of their own."""
-        if isinstance(self.content, list):
-            return "\n".join(part.text for part in self.content)
-        return self.content or self.text or ""
+    def said(self) -> Turn:
+        """Return it as the models read it."""
+        if self.text is not None:
+            return Turn(self.text, self.role)
+        return turn_of({"role": self.role, "content": self.content, "refusal": self.refusal})
 
 
 class CandidateIn(Strict):
@@ -141,7 +169,7 @@ class SaidIn(Strict):
 
     def _turns(self) -> tuple[Turn, ...]:
         sent = [self.context] if isinstance(self.context, str) else self.context
-        return tuple(Turn(turn) if isinstance(turn, str) else Turn(turn.said(), turn.role) for turn in sent)
+        return tuple(Turn(turn) if isinstance(turn, str) else turn.said() for turn in sent)
 
     def conversation(self) -> Conversation:
         """Return what was said and by whom, oldest first."""
@@ -334,7 +362,7 @@ class PoolCandidateIn(Strict):
 
     id: Id | None = Field(default=None, description="absent: made from a hash of the text")
     text: Text
-    metadata: Metadata = {}
+    metadata: Metadata = Field(default={})
 
 
 PoolCandidates = Annotated[list[PoolCandidateIn], Field(min_length=1, fail_fast=True)]

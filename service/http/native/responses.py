@@ -16,6 +16,8 @@ from polyrank.service.observe.labels import Degraded
 from polyrank.service.ranking.parts import Served
 from polyrank.service.ranking.values import Ranked, RankedCandidate
 
+_NOTES = "why the filter lets nothing through; absent where something passes"
+
 
 class ScoresOut(Out):
     """The parts of the score: `late` and `lexical` make it together, `cross` takes their place.
@@ -53,6 +55,7 @@ def answer_of(serving: Served, ranked: Ranked) -> dict[str, Any]:
         "degraded": ranked.degraded,
         **({} if ranked.searched is None else {"searched": ranked.searched}),
         "truncated": {"turns": cut.turns, "tokens": cut.tokens, "candidates": cut.candidates},
+        **({"notes": ranked.notes} if ranked.notes else {}),
     }
 
 
@@ -115,6 +118,7 @@ class RankOut(Out):
         default=None, description="with shards_missing: the share of the pool whose shards answered"
     )
     truncated: TruncatedOut
+    notes: list[str] | None = Field(default=None, description=_NOTES)
     timings_ms: TimingsOut
     request_id: str
 
@@ -242,6 +246,7 @@ class CandidatesOut(Out):
 
     candidates: list[CandidateOut]
     next: str | None = Field(description="`after` of the next page; null: there is none")
+    notes: list[str] | None = Field(default=None, description=_NOTES)
     generation: str
     revision: int = Field(description="of the last update that the answer knows of")
 

@@ -81,7 +81,7 @@ export function Candidates({ id, shown, connection, keys, wantsKey }) {
 		${problem && !wrong && html`<${Failure} of=${problem} again=${first.load} wantsKey=${wantsKey} />`}
 		${!first.value && first.busy && html`<${Loading} what="Fetching candidates" rows=${6} />`}
 		${!problem && first.value && rows.length === 0 && !next && html`<${Empty} title="Nothing found">
-			<p>${wanted.id ? "No candidate has this id." : wanted.filter ? "No candidate matches this filter." : "This pool is empty."}</p><//>`}
+			<p>${wanted.id ? "No candidate has this id." : wanted.filter ? ["No candidate matches this filter.", ...(first.value.notes ?? [])].join(" ") : "This pool is empty."}</p><//>`}
 		${!problem && rows.length > 0 && html`<${Scroll} name="Table of candidates"><table class="candidates">
 			<caption class="unseen">Candidates of the generation that is served</caption>
 			<thead><tr><th>Id</th><th>Text</th><th>Metadata</th><th><span class="unseen">Change</span></th></tr></thead>
