@@ -222,7 +222,6 @@ class WordPool:
             terms.append(weights.get("said", 0.0) * math.log(1 + len(has)))
         return terms
 
-
     def turns_share(self, said: Said, candidates: Sequence[str]) -> float:
         """exp(-max(0, a - e) / 0.2), by what candidates share with the turns: a of those sent but the one that shares
         the most, e of one that is drawn and has the average length."""

@@ -90,7 +90,8 @@ def test_lists_take_all_their_candidates_for_the_pool(rankers: dict[str, LateRan
     ranked = rank_lists(rankers["with"], dialogues, silent)
     pool = list(dict.fromkeys(text for own in lists for text in own))
     for context, own, scores in zip(CONTEXTS, lists, ranked.scores, strict=True):
-        np.testing.assert_allclose(scores, brute_force(rankers["with"], context, own, pool, are_list=True), rtol=1e-5, atol=1e-5)
+        expected = brute_force(rankers["with"], context, own, pool, are_list=True)
+        np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_pool_is_searched_by_the_same_score(rankers: dict[str, LateRanker]) -> None:

@@ -179,7 +179,7 @@ class Life:
         return found
 
     def check_sent(self, request: RankRequest, ranked: Ranked) -> None:
-        """Sent along by their ids, candidates have the same scores to the bit; with texts among them they are a list."""
+        """Sent by their ids, candidates have the same scores to the bit; with texts among them they are a list."""
         if not ranked.places:
             return
         held = [self.book.held[str(place.id)] for place in ranked.places]

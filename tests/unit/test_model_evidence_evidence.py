@@ -116,4 +116,4 @@ def test_a_turn_that_says_little_else_asks_for_a_name() -> None:
         evidence.values(Conversation.of(turn), table)[0] for turn in ("A-4711?", "A-4711 is what I have, and no idea")
     )
     assert short > 2 * long > 0
-    assert not evidence.values(Conversation.of(["A-4711", "sure", "and now?"]), table).any(), "only the newest turn asks"
+    assert not evidence.values(Conversation.of(["A-4711", "sure", "and now?"]), table).any(), "the newest asks"

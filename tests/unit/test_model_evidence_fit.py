@@ -89,4 +89,3 @@ def test_shares_say_what_each_feature_adds() -> None:
     assert together == pytest.approx(figures["without before"].plain, abs=0.01)
     assert figures["all features"].repeats > figures["without said"].repeats + 0.1
     assert figures["without said"].plain == together
-
