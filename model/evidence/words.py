@@ -7,7 +7,7 @@ import regex
 from polyrank.model.text.folding import folded, folded_line
 from polyrank.model.text.hashes import hash64
 
-_TOKEN = re.compile(r"\w+(?:[.\-']\w+)*")  # of a folded text in ASCII
+_TOKEN = re.compile(r"\w+(?:[.\-']\w+)*")  # of a plain text
 _DIGIT = re.compile(r"\d")
 _JOINTS = re.compile(r"[._\-]+")
 
@@ -39,6 +39,15 @@ _FIRST_UNSPACED = "\u0e00"  # they all come behind it
 _KOREAN = regex.compile(r"\p{Hangul}+")
 _LETTER = regex.compile(r"\P{M}\p{M}*")
 _TELLS_ALONE = regex.compile(r"[\p{Han}\u3006]|.\p{M}", regex.V1)
+
+# Latin, Greek and Cyrillic letters and signs that only lose their case when folded: their texts go the fast way.
+_SPECIAL = regex.compile(r"[\p{M}\u00B7\p{ExtPict}--\p{ASCII}]", regex.V1)
+_PLAIN_LETTERS = "".join(
+    letter
+    for letter in map(chr, range(0x530))
+    if folded(letter) == letter.casefold() and ord(letter) not in _ALIKE and not _SPECIAL.match(letter)
+)
+_PLAIN = re.compile(f"[{re.escape(_PLAIN_LETTERS)}\u2018\u201c-\u201e\u2013\u2014\u20ac]*")
 
 # Apostrophes that stand between words: of Romance articles before a vowel, and before Turkish endings of names.
 _ENGLISH_ENDINGS = frozenset(("s", "t", "ll", "re", "ve", "d", "m"))
@@ -99,8 +108,11 @@ def key_of(text: str) -> int:
 
 def _tokens(text: str) -> list[str]:
     """Split a text into words, and runs of letters that have no spaces between them."""
-    text = text.replace("\u2019", "'")  # most English texts are in ASCII but for this
-    tokens = _TOKEN.findall(text.lower()) if text.isascii() else _ANY_TOKEN.findall(folded(text.translate(_ALIKE)))
+    text = text.replace("\u2019", "'")  # most English texts are in ASCII otherwise
+    if text.isascii() or _PLAIN.fullmatch(text):
+        tokens = _TOKEN.findall(text.casefold())
+    else:
+        tokens = _ANY_TOKEN.findall(folded(text.translate(_ALIKE)))
     found: list[str] = []
     for token in tokens:
         if token.isalpha():
