@@ -165,7 +165,8 @@ class Settings(BaseSettings):
     compact_after: int = Field(
         default=10_000,
         ge=0,
-        description="upserts and deletions that make the server compact, as 32 MiB of them do; 0: never by itself",
+        description="upserts and deletions that make the server compact, as 32 MiB of them do, or, where words count,"
+        " half as many as there were replies (50 at least); 0: never by itself",
     )
     drain_delay_s: float = Field(
         default=5.0, ge=0, le=300, description="how long requests are accepted after SIGTERM, while balancers notice it"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from benchmarks.random_models import TINY, loaded, write_base
-from benchmarks.words import cost, identifiers, quality
+from benchmarks.words import cost, identifiers, languages, quality
 from benchmarks.words.parts import VECTORS, WHOLE, all_but, firsts_of, says_nothing_again
 
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
@@ -18,6 +18,7 @@ from polyrank.model.inference.names import Runner
 from polyrank.model.rankers.load import load_late
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue, new_dialogues
+from polyrank.service.cli import main as polyrank
 from polyrank.service.cli.commands.evaluate import measure
 
 WEIGHTS = {"persona": 2.0, "last": 4.0, "before": 1.0, "said": -2.0, "length": 0.2}
@@ -164,3 +165,13 @@ def test_differences_are_medians_of_rounds(capsys: pytest.CaptureFixture[str]) -
     took = {cost.WITH: {cost.WAIT: [9.0, 4.0, 30.0]}, cost.WITHOUT: {cost.WAIT: [8.0, 2.0, 27.0]}}
     assert cost.print_table(took) == {cost.WAIT: 2.0}
     assert tables(capsys.readouterr().out)[-1] == [cost.WAIT, "9.00", "8.00", "+2.00", "+1.50 to +2.50"]
+
+
+def test_words_find_the_right_reply_in_twelve_languages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    languages.main(["--output", str(tmp_path)])
+    found = {language: float(recall) for language, recall in tables(capsys.readouterr().out)[2:]}
+    assert len(found) == 12 + len(languages.DECOMPOSED)
+    assert min(found.values()) >= 0.95, found
+    files = ["--data", f"{tmp_path}/Korean.jsonl", "--pool", f"{tmp_path}/Korean.pool.jsonl"]
+    assert polyrank(["evaluate", "--model", "lexical", *files, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["recall@1"] == found["Korean"] == 1.0

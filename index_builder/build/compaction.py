@@ -1,7 +1,8 @@
-"""Compaction: build the active generation anew with the updates made to it. Nothing is encoded, and no answer changes.
+"""Compaction: build the active generation anew with the updates made to it. Nothing is encoded.
 
-Rows keep their order, so that ties break as before, and the statistics of the words stay those of the pool that was
-built. Updates made meanwhile are given to the new generation when it takes the old one's place.
+Rows keep their order, so that ties break as before. Words are counted anew: they say what they would if the pool were
+built as it is now. Nothing else of an answer changes. Updates made meanwhile are given to the new generation when it
+takes the old one's place.
 """
 
 import shutil
@@ -55,15 +56,8 @@ def compact(root: Path, *, redis_url: str | None = None, progress: OnProgress = 
             replaces=current,
         )
         vectors = partial(stored_vectors, snapshot)
-        return build(
-            ModelFiles(opened),
-            candidates_of(snapshot),
-            root,
-            options,
-            vectors=vectors,
-            statistics=opened.words.table.statistics if opened.words else None,
-            progress=progress,
-        )
+        built = build(ModelFiles(opened), candidates_of(snapshot), root, options, vectors=vectors, progress=progress)
+        return built if opened.words is None else replace(built, counted=built.count)
     finally:
         opened.close()
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.build.counting import count_pool
+from polyrank.index_builder.build.counting import count_pool, counted_anew
 from polyrank.index_builder.build.encoding import Encoded, VectorSource, encode, encoded_by, find_none
 from polyrank.index_builder.build.indexing import EncodedContext, make_index, search_times
 from polyrank.index_builder.build.ingest import Ingested, ingest
@@ -94,6 +94,7 @@ class BuildResult:
         truncated: texts cut to the model's length.
         resumed: candidates whose vectors a killed build had finished.
         warning: what the user should know about a low recall; None: nothing.
+        counted: the candidates whose words a compaction has counted anew; None: it was none, or words do not count.
     """
 
     generation: str
@@ -106,11 +107,13 @@ class BuildResult:
     recall: Recall
     warning: str | None
     seconds: float
+    counted: int | None = None
 
     @property
     def notes(self) -> list[str]:
-        """What the user should know about the index: which one was chosen by which times, and a low recall."""
-        return [note for note in (self.index.why, self.warning) if note]
+        """What the user should know: which index was chosen by which times, a low recall, and that words count anew."""
+        counted = None if self.counted is None else counted_anew(self.counted)
+        return [note for note in (self.index.why, self.warning, counted) if note]
 
 
 def build(

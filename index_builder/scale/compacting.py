@@ -1,26 +1,25 @@
-"""Compaction of a pool that is cut into parts: build the parts anew that updates have changed. No answer changes.
+"""Compaction of a pool that is cut into parts: build it anew with the updates made to it.
 
-Nothing is encoded, rows keep their places in the pool, and the statistics of the words stay. A part that no update has
-changed keeps its generation. Updates made meanwhile are given to the new set when it takes the old one's place.
+Nothing is encoded, and rows keep their places in the pool. Words are counted anew over all parts, so where they count
+every part is built. Elsewhere a part that no update has changed keeps its generation. Updates made meanwhile are given
+to the new set when it takes the old one's place.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from polyrank.index_builder.build.compaction import ModelFiles, candidates_of, chosen_again, stored_vectors
+from polyrank.index_builder.build.counting import statistics_of
 from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
 from polyrank.index_builder.build.progress import OnProgress, StageClock, no_progress
 from polyrank.index_builder.errors import NothingToCompact, disk_full_named
 from polyrank.index_builder.scale.cutting import SetResult
 from polyrank.index_builder.scale.moving import report_part
-from polyrank.index_builder.scale.sets import PartSet, PoolPart, SetStore, part_of, set_of
-from polyrank.index_builder.scale.slots import slots_of
+from polyrank.index_builder.scale.sets import PoolPart, SetStore, part_of, set_of
 from polyrank.index_builder.scale.updated_part import UpdatedPart
-from polyrank.index_builder.store.update_log import Update
+from polyrank.model.evidence.statistics import Statistics
 
 
 def compact_parts(root: Path, *, progress: OnProgress = no_progress) -> SetResult:
@@ -47,34 +46,44 @@ def compact_parts(root: Path, *, progress: OnProgress = no_progress) -> SetResul
         order_end = old.order_end + sum(len(update.upserts) for update in updates)
         try:
             with ExitStack() as stack:
-                changed = {}
-                for part in _named(old, updates):
-                    opened = stack.enter_context(closing(store.open(part)))
-                    updated = UpdatedPart.of(old, part, opened).updated(updates)
-                    if len(updated.snapshot.removed) or len(updated.snapshot.added):
-                        changed[part.name] = updated
+                opened = {part: stack.enter_context(closing(store.open(part))) for part in old.parts}
+                parts = {part.name: UpdatedPart.of(old, part, opened[part]).updated(updates) for part in old.parts}
+                changed = {
+                    name: part for name, part in parts.items() if len(part.snapshot.removed) or len(part.snapshot.added)
+                }
                 _check_not_empty(changed)
-                built = _built(store, changed, clock)
+                statistics = None
+                if changed and opened[old.parts[0]].words is not None:
+                    changed, statistics = parts, _counted(parts, clock)
+                built = _built(store, changed, statistics, clock)
             clock("rename", 0, 1)
-            parts = [_new(store, part, built) for part in old.parts]
+            new = [_new(store, part, built) for part in old.parts]
             set_id = store.new_id(old.model.fingerprint)
-            made = set_of(set_id, [store.manifest(part) for part in parts], parts, revision, order_end)
+            made = set_of(set_id, [store.manifest(part) for part in new], new, revision, order_end)
             store.publish(made)
             clock("CURRENT", 0, 1)
             store.make_copy_active(old.id, made, replaces=True)
         finally:
             store.tidy()
-    return SetResult(made=made, built=built, rejected=0, rejected_log=None, resumed=0, seconds=clock.elapsed())
+    return SetResult(
+        made=made,
+        built=built,
+        rejected=0,
+        rejected_log=None,
+        resumed=0,
+        seconds=clock.elapsed(),
+        counted=None if statistics is None else made.count,
+    )
 
 
-def _named(old: PartSet, updates: Sequence[Update]) -> list[PoolPart]:
-    """The parts of the ids that updates name."""
-    ids = [each for update in updates for each in (*update.deletes, *(candidate.id for candidate in update.upserts))]
-    slots = np.unique(slots_of(ids))
-    return [part for part in old.parts if ((slots >= part.first_slot) & (slots < part.end_slot)).any()]
+def _counted(parts: Mapping[str, UpdatedPart], clock: StageClock) -> Statistics:
+    """Count the words of all parts."""
+    snapshots = [part.snapshot for part in parts.values()]
+    clock("words", 0, sum(snapshot.count for snapshot in snapshots))
+    return statistics_of((each.text for snapshot in snapshots for each in candidates_of(snapshot)), clock)
 
 
-def _check_not_empty(changed: dict[str, UpdatedPart]) -> None:
+def _check_not_empty(changed: Mapping[str, UpdatedPart]) -> None:
     for name, part in changed.items():
         if not part.snapshot.count:
             raise NothingToCompact(
@@ -82,8 +91,10 @@ def _check_not_empty(changed: dict[str, UpdatedPart]) -> None:
             )
 
 
-def _built(store: SetStore, changed: dict[str, UpdatedPart], clock: StageClock) -> dict[str, BuildResult]:
-    """Build the parts that updates have changed, one after the other."""
+def _built(
+    store: SetStore, changed: Mapping[str, UpdatedPart], statistics: Statistics | None, clock: StageClock
+) -> dict[str, BuildResult]:
+    """Build parts, one after the other; words count by the statistics."""
     total, done = sum(part.snapshot.count for part in changed.values()), 0
     built = {}
     for name, part in changed.items():
@@ -99,7 +110,7 @@ def _built(store: SetStore, changed: dict[str, UpdatedPart], clock: StageClock) 
                 revision=0,
             ),
             vectors=partial(stored_vectors, snapshot),
-            statistics=source.words.table.statistics if source.words else None,
+            statistics=statistics,
             order=part.order(snapshot.all_rows),
             progress=partial(report_part, clock, done, total),
         )

@@ -24,7 +24,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from polyrank.index_builder.build.counting import statistics_of
+from polyrank.index_builder.build.counting import counted_anew, statistics_of, texts_of
 from polyrank.index_builder.build.encoding import VectorSource
 from polyrank.index_builder.build.ingest import Ingested, ingest
 from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build, check_options, index_for
@@ -58,6 +58,7 @@ class SetResult:
         built: by the names of the parts; those that a killed build had finished are missing.
         rejected, rejected_log: see `BuildResult`.
         resumed: candidates whose vectors a killed build had finished.
+        counted: see `BuildResult`.
     """
 
     made: PartSet
@@ -66,6 +67,7 @@ class SetResult:
     rejected_log: Path | None
     resumed: int
     seconds: float
+    counted: int | None = None
 
     @property
     def truncated(self) -> int:
@@ -74,8 +76,9 @@ class SetResult:
 
     @property
     def notes(self) -> list[str]:
-        """What the user should know about the indexes."""
-        return [f"part {name}: {note}" for name, each in self.built.items() for note in each.notes]
+        """What the user should know about the indexes and the words."""
+        notes = [f"part {name}: {note}" for name, each in self.built.items() for note in each.notes]
+        return notes if self.counted is None else [*notes, counted_anew(self.counted)]
 
 
 def build_parts(
@@ -124,7 +127,7 @@ def build_parts(
             statistics = None
             if evidence_of(place.model) is not None:
                 clock("words", 0, len(table))
-                statistics = statistics_of(table, clock)
+                statistics = statistics_of(texts_of(table), clock)
             maker = _Maker(store, place, model, options, statistics, vectors, clock)
             parts, built = maker.make(table, chosen)
             clock("rename", 0, 1)

@@ -1,7 +1,8 @@
 """The right replies of each context, so that none of them is used as a negative.
 
-Two texts count as the same if they differ only in case and white space. Texts are kept as 64-bit hashes (16 bytes an
-example), because the examples themselves are streamed.
+Two texts count as the same if they differ only in white space and in what folding levels (`folding.py`): case,
+ignorable characters, and how letters are encoded. Texts are kept as 64-bit hashes (16 bytes an example), because the
+examples themselves are streamed.
 """
 
 from array import array
@@ -13,18 +14,19 @@ from numpy.typing import NDArray
 
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.text.folding import folded_line
 from polyrank.model.text.hashes import hash64
 
 
 def text_key(text: str) -> int:
-    """Hash a text to 64 bits; texts that differ only in case and white space have the same hash.
+    """Hash a text to 64 bits; texts that are equal but for case, white space and encoding have the same hash.
 
     >>> text_key("Yes,  please ") == text_key("yes, PLEASE")
     True
     >>> text_key("yesplease") == text_key("yes please")
     False
     """
-    return hash64(_normal(text).encode())
+    return hash64(folded_line(text).encode(errors="surrogatepass"))
 
 
 class Positives:
@@ -57,11 +59,7 @@ class Positives:
 
 
 def context_key(conversation: Conversation) -> int:
-    """Hash a context to 64 bits; equal for turns and personas that differ only in case and white space."""
-    turns = [_normal(turn.text) for turn in conversation.turns]
-    persona = [_normal(fact) for fact in conversation.persona]
+    """Hash a context to 64 bits; equal for turns and personas that `text_key` takes for the same."""
+    turns = [folded_line(turn.text) for turn in conversation.turns]
+    persona = [folded_line(fact) for fact in conversation.persona]
     return hash64(orjson.dumps([[turn for turn in turns if turn], [fact for fact in persona if fact]]))
-
-
-def _normal(text: str) -> str:
-    return " ".join(text.casefold().split())

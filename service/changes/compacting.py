@@ -13,6 +13,7 @@ from polyrank.service.ranking.parts import SetServing
 from polyrank.service.scale.switching import SetLive
 
 MOST_LOG_BYTES = 32 << 20  # some 35,000 updates of usual texts; their texts and vectors are in memory
+FEWEST_COUNTED = 100  # of a smaller pool's words, half as many changes say little: under 50 texts no word counts at all
 
 log = logging.getLogger(__name__)
 
@@ -20,8 +21,9 @@ log = logging.getLogger(__name__)
 class Compacting:
     """Starts a compaction when updates have changed many rows.
 
-    So many upserts and deletions as `after` make one due, or a log of so many bytes as MOST_LOG_BYTES. After one was
-    begun, or could not be, twice as much makes the next one due. `after` 0: it never is.
+    So many upserts and deletions as `after` make one due, or a log of so many bytes as MOST_LOG_BYTES. Where words
+    count, half as many as there were texts when they were counted do so too, because how rare each word is has changed
+    then. After one was begun, or could not be, twice as much makes the next one due. `after` 0: it never is.
     """
 
     def __init__(self, store: GenerationStore | SetStore, live: Live | SetLive, jobs: Jobs, after: int) -> None:
@@ -41,6 +43,8 @@ class Compacting:
             self._generation, self._due = current.generation.id, 1.0
         changed = current.snapshot.changes
         share = max(changed / self._after, current.log.size / MOST_LOG_BYTES)
+        if (words := current.generation.words) is not None:
+            share = max(share, 2 * changed / max(words.table.statistics.texts, FEWEST_COUNTED))
         if share < self._due or not current.snapshot.count:
             return
         if not isinstance(current, SetServing) and not current.generation.embeddings.has_matrix:

@@ -1,4 +1,4 @@
-"""Compactions of what is served: no answer changes, no request fails, and nothing that comes meanwhile is lost."""
+"""Compactions of what is served: no request fails, nothing that comes meanwhile is lost, and words are counted anew."""
 
 import threading
 import time
@@ -10,6 +10,9 @@ import pytest
 from served import Served, serve
 from service_fakes import build_store, load, pool
 
+import polyrank
+from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.app import create_app
 from polyrank.service.http.native.responses import JobOut
@@ -46,7 +49,7 @@ def ranking(server: Served, **fields: Any) -> list[tuple[str, float]]:
 
 
 @pytest.mark.parametrize("index", ["exact", "flat", "hnsw"])
-def test_no_answer_changes(tmp_path: Path, index: str) -> None:
+def test_where_words_do_not_count_no_answer_changes(tmp_path: Path, index: str) -> None:
     before = build_store(tmp_path, pool(COUNT), index=index)
     with serve(create_app(Settings(store=tmp_path, keep_generations=1), load)) as server:
         response = server.client.post("/index/compact")
@@ -101,6 +104,35 @@ def test_it_comes_by_itself_and_fails_no_request(tmp_path: Path) -> None:
         found = server.client.post("/rank", json={"context": "w7", "candidates": [{"id": each} for each in known]})
         assert found.json()["missing_ids"] == []
         assert active(server)["count"] == COUNT + len(known)
+
+
+def test_a_pool_that_grows_from_one_reply_is_counted_in_time(tmp_path: Path) -> None:
+    """Filled by single updates, it soon ranks by words, and after a compaction as one that is built from all of it."""
+    rows = [Candidate(f"c{n}", f"the item{n} is one of topic{n % 30}") for n in range(275)]
+    lexical = polyrank.load("lexical")
+    assert isinstance(lexical, polyrank.LexicalRanker)
+    build(lexical, rows[:1], tmp_path / "grown")
+    build(lexical, rows, tmp_path / "built")
+    asked = {"context": "where is item200", "top_k": 275}
+    with serve(create_app(Settings(store=tmp_path / "grown"))) as server:
+        for row in rows[1:]:
+            put(server, {"id": row.id, "text": row.text})
+
+        def counted() -> Any:
+            return ranking(server, **asked)[0][0] == "c200" and active(server)["added"] < 275 // 2
+
+        wait(counted)
+        words = server.app.state.resources.live.require().generation.words
+        assert words.table.statistics.texts > 275 / 2
+
+        def all_counted() -> bool:
+            server.client.post("/index/compact")  # refused while another one runs, and when there is nothing to do
+            return active(server)["added"] == 0
+
+        wait(all_counted)
+        grown = ranking(server, **asked)
+    with serve(create_app(Settings(store=tmp_path / "built"))) as server:
+        assert ranking(server, **asked) == grown
 
 
 def test_what_stands_in_for_the_active_generation_is_not_compacted(tmp_path: Path) -> None:

@@ -42,9 +42,9 @@ POOL = [row(n) for n in range(400)]
 STATISTICS = Statistics.of(each.text for each in POOL)
 
 
-def expected(rows: list[Candidate], top_k: int = 10) -> list[tuple[str, float]]:
+def expected(rows: list[Candidate], top_k: int = 10, statistics: Statistics = STATISTICS) -> list[tuple[str, float]]:
     """The best of the rows by `Evidence.values` of each, sorted; how common words are is counted in POOL."""
-    table = WordTable.of([each.text for each in rows], STATISTICS)
+    table = WordTable.of([each.text for each in rows], statistics)
     values = EVIDENCE.values(Conversation.of(CONTEXT), table)
     order = np.argsort(-values, kind="stable")[:top_k]
     return [(rows[at].id, float(values[at])) for at in order]
@@ -87,7 +87,7 @@ def test_rankings_are_those_of_the_words(server: Served) -> None:
     assert answered(ranked(server, candidates=[{"id": "c8"}, {"id": "c33"}])) == expected([row(8), row(33)])
 
 
-def test_updates_count_at_once_and_after_a_compaction(server: Served, tmp_path: Path) -> None:
+def test_updates_count_at_once_and_in_the_statistics_after_a_compaction(server: Served, tmp_path: Path) -> None:
     new = Candidate("new", "topic7 has item33 and item33")
     put = [{"id": new.id, "text": new.text}]
     assert server.client.put("/index/candidates", json=put).status_code == 200
@@ -98,7 +98,8 @@ def test_updates_count_at_once_and_after_a_compaction(server: Served, tmp_path: 
     assert updated[0][0] == "new"
     compact(tmp_path / "store")
     server.app.state.resources.live.follow()
-    assert answered(ranked(server)) == updated
+    counted_anew = expected(rows, statistics=Statistics.of(each.text for each in rows))
+    assert answered(ranked(server)) == counted_anew != updated
     assert server.client.get("/index").json()["active"]["index"] == "exact"
 
 

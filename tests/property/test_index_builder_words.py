@@ -1,4 +1,4 @@
-"""Words count the same, to the bit, in the pool, in updates and after a compaction: as in one table of all texts."""
+"""Words count the same, to the bit, in the pool and in updates, as in one table of all; a compaction counts anew."""
 
 import tempfile
 from collections.abc import Iterator
@@ -97,6 +97,7 @@ def test_every_text_counts_as_in_one_table_of_all(
             held.update(upserts)
             if held and revision == compacted_after and (upserts or deletes):
                 compact(Path(directory))
+                statistics = Statistics.of(held.values())
             with opened(store) as snapshot:
                 expected = Evidence(config).values(said, WordTable.of(list(held.values()), statistics))
                 assert values_of_all(snapshot, said).tobytes() == expected.tobytes()

@@ -26,6 +26,7 @@ EVIDENCE = st.builds(
     lambda weights: Evidence(EvidenceConfig(weights=dict(zip(FEATURES, weights, strict=True)))),
     st.lists(WEIGHT, min_size=len(FEATURES), max_size=len(FEATURES)),
 )
+PLAIN = st.text(st.characters(max_codepoint=0x600) | st.sampled_from(" .-'_1\u2018\u2019\u201c\u2014\u20ac\u2026"))
 FILLERS = Statistics.of(["what is the common"] * 300)  # so that other words are rare
 
 
@@ -55,3 +56,10 @@ def test_words_that_the_rows_lack_may_be_left_out_of_the_statistics(
     np.testing.assert_array_equal(found[0].view(np.uint32), found[1].view(np.uint32))
     assert len(found[0]) == len(texts)
     assert not any(words(text) for text in texts) or own.any()
+
+
+@settings(max_examples=cases(500), deadline=None)
+@given(PLAIN)
+def test_the_fast_way_to_words_and_the_long_one_agree(text: str) -> None:
+    """A zero-width space is ignored, and no plain text has one."""
+    assert words(text) == words(f"{text} \u200b")

@@ -42,6 +42,10 @@ class Book:
         words = oracle.WordPool(each.text for each in candidates)
         return cls(evidence, words, {each.id: each for each in candidates})
 
+    def count(self) -> None:
+        """Count the words of what is held now."""
+        self.statistics = oracle.WordPool(each.text for each in self.held.values())
+
     def take(self, upserts: Sequence[Candidate], deletes: Sequence[str]) -> None:
         for each in (*deletes, *(candidate.id for candidate in upserts)):
             self.held.pop(each, None)
@@ -270,6 +274,7 @@ def live_through(root: Path, draw: Draw, redis_url: str, uses_redis: bool) -> No
         life.update()
         life.check(2)
         compact(root, redis_url=redis_url)
+        life.book.count()
         life.live.live.follow()
         life.check(2)
         life.update()

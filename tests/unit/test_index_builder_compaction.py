@@ -196,23 +196,30 @@ def test_rows_are_read_a_batch_at_a_time(store: GenerationStore, monkeypatch: py
     opened.close()
 
 
-def test_words_count_as_before_and_a_rebuild_counts_them_anew(tmp_path: Path) -> None:
+def test_words_count_as_if_the_pool_were_built_as_it_is_now(tmp_path: Path) -> None:
     encoder = HashEncoder(evidence=EVIDENCE, late=ENCODER.late_rows)
-    before = GenerationStore(tmp_path).open(build(encoder, pool(80), tmp_path).generation)
-    store, said = GenerationStore(tmp_path), Conversation.of(["text 4 or text 7", "new 3 new"])
+    build(encoder, pool(80), tmp_path / "updated")
+    store, said = GenerationStore(tmp_path / "updated"), Conversation.of(["text 4 or text 7", "new 3 new"])
     update(store, [Candidate("c3", "new 3", {}), Candidate("x", "text 7 text")], ["c5", "c9"])
-    snapshot = store.snapshot(before)
-    values = snapshot.word_values(said)
-    assert values is not None
-    kept = np.concatenate([np.delete(values.own, snapshot.removed), values.added[snapshot.added]])
-    after = store.snapshot(store.open(compact(tmp_path).generation))
-    compacted = after.word_values(said)
-    assert compacted is not None
-    assert compacted.own.tobytes() == kept.tobytes()
-    texts = [each.text for each in after.candidates(after.all_rows)]
-    rebuilt = store.open(build(encoder, after.candidates(after.all_rows), tmp_path).generation)
-    statistics = [each.words.table.statistics for each in (before, after.generation, rebuilt) if each.words]
-    expected = [Statistics.of([each.text for each in pool(80)])] * 2 + [Statistics.of(texts)]
-    for found, counted in zip(statistics, expected, strict=True):
-        for name, array in counted.arrays().items():
-            np.testing.assert_array_equal(found.arrays()[name], array)
+    built = compact(store.root)
+    assert (built.count, built.counted) == (79, 79)
+    assert "words were counted anew, in 79 candidates" in built.notes[-1]
+    after = store.snapshot(store.open(built.generation))
+    fresh = GenerationStore(tmp_path / "fresh")
+    rebuilt = fresh.snapshot(fresh.open(build(encoder, after.candidates(after.all_rows), fresh.root).generation))
+    values = [each.word_values(said) for each in (after, rebuilt)]
+    assert values[0] is not None
+    assert values[1] is not None
+    assert values[0].own.tobytes() == values[1].own.tobytes()
+    for snapshot in (after, rebuilt):
+        assert snapshot.generation.words is not None
+        texts = [each.text for each in after.candidates(after.all_rows)]
+        for name, array in Statistics.of(texts).arrays().items():
+            np.testing.assert_array_equal(snapshot.generation.words.table.statistics.arrays()[name], array)
+
+
+def test_nothing_is_said_of_words_that_do_not_count(store: GenerationStore) -> None:
+    update(store, [Candidate("x", "new")])
+    built = compact(store.root)
+    assert built.counted is None
+    assert not any("words" in note for note in built.notes)

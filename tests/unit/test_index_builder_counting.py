@@ -40,6 +40,7 @@ def test_however_it_is_cut_the_table_is_that_of_all_texts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int, letters: int
 ) -> None:
     monkeypatch.setattr(candidates, "BATCH_ROWS", batch)
+    monkeypatch.setattr(counting, "_TEXTS_AT_ONCE", batch + 1)
     monkeypatch.setattr(counting, "_LETTERS_AT_ONCE", letters)
     given = texts(100)
     opened = GenerationStore(tmp_path).open(build(HashEncoder(evidence=EVIDENCE), pool_of(given), tmp_path).generation)
@@ -58,7 +59,7 @@ def test_a_pool_with_hardly_any_words(tmp_path: Path, given: list[str]) -> None:
 
 
 def test_progress_tells_each_row_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "BATCH_ROWS", 16)
+    monkeypatch.setattr(counting, "_TEXTS_AT_ONCE", 16)
     told: list[tuple[str, int, int | None]] = []
     encoder = HashEncoder(evidence=EVIDENCE)
     generation = build(encoder, pool_of(texts(40)), tmp_path, progress=lambda *each: told.append(each)).generation

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes import HashEncoder, pool
+from fakes import EVIDENCE, HashEncoder, pool
 
 from polyrank.index_builder.build.pipeline import BuildOptions
 from polyrank.index_builder.errors import (
@@ -33,6 +33,7 @@ from polyrank.index_builder.store.update_log import Update, UpdateLog
 from polyrank.index_builder.store.updates import MissedUpdates
 from polyrank.index_builder.vectors.codec import rounded_all
 from polyrank.index_builder.vectors.encoder import encode_texts
+from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.representations import LateRows
 
 ENCODER = HashEncoder(late=LateRows(3, None))
@@ -186,7 +187,7 @@ def test_a_move_takes_the_updates_of_its_set_along_and_no_others(sets: Sets, sha
     assert list(sets.held(first).items()) == before
 
 
-def test_a_compaction_changes_no_answer_and_builds_what_was_changed(sets: Sets) -> None:
+def test_a_compaction_keeps_the_pool_and_builds_what_was_changed(sets: Sets) -> None:
     earlier = sets.build("x")
     first = sets.build()
     end = first.parts[0].end_slot
@@ -211,6 +212,23 @@ def test_a_compaction_changes_no_answer_and_builds_what_was_changed(sets: Sets) 
     assert list(sets.held(moved).items()) == after
     sets.store.rollback()
     assert sets.store.rollback() == earlier.id, "it leads where it would have led before the compactions"
+
+
+def test_words_of_all_parts_are_counted_anew(sets: Sets) -> None:
+    encoder = HashEncoder(evidence=EVIDENCE, late=ENCODER.late_rows)
+    first = sets.build(encoder=encoder)
+    sets.update("only one", encoder=encoder)
+    held = sets.held(first, encoder)
+    result = compact_parts(sets.root)
+    assert set(result.built) == {part.name for part in first.parts}, "they have the statistics of the whole pool"
+    assert (result.counted, result.notes[-1][:40]) == (31, "words were counted anew, in 31 candidate")
+    assert list(sets.held(result.made, encoder).items()) == list(held.items())
+    for part in result.made.parts:
+        opened = sets.store.open(part)
+        assert opened.words is not None
+        for name, array in Statistics.of(held.values()).arrays().items():
+            np.testing.assert_array_equal(opened.words.table.statistics.arrays()[name], array)
+        opened.close()
 
 
 def test_updates_made_during_a_compaction_are_not_lost(sets: Sets) -> None:

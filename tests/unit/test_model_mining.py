@@ -113,6 +113,10 @@ def test_the_gold_reply_is_no_negative(gold: str) -> None:
     assert mined(["9 Yes", "8", "9 YES", "9 yes."], example(gold)) == [["9 yes.", "8"]]
 
 
+def test_the_gold_reply_in_another_encoding_is_no_negative() -> None:
+    assert mined(["9 gru\u0308n", "8", "9 gr\u00fc\u00adn\u200b", "7"], example("9 Gr\u00fcn")) == [["8", "7"]]
+
+
 def test_the_gold_reply_of_another_example_with_the_same_context_is_none() -> None:
     found = mined(TEN, example("9", "a", "1"), example("7", "A ", "1"), example("6", "b", "1"), negatives=3)
     assert found == [["8", "6", "5"], ["8", "6", "5"], ["9", "8", "7"]]

@@ -1,4 +1,4 @@
-"""Which replies are right for a context, whatever their case and white space."""
+"""Which replies are right for a context, whatever their case, white space and encoding."""
 
 import numpy as np
 import pytest
@@ -18,9 +18,18 @@ def keys(*texts: str) -> list[int]:
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [("Yes, please", " yes,\tPLEASE\n"), ("STRASSE", "straße"), ("a\u00a0b", "A b"), ("", " \n")],
+    [
+        ("Yes, please", " yes,\tPLEASE\n"),
+        ("STRASSE", "straße"),
+        ("a\u00a0b", "A b"),
+        ("", " \n"),
+        ("Gru\u0308\u00dfe", "gr\u00fcsse"),
+        ("a\u00ad\u200bb\ufeff", "AB"),
+        ("\uff21", "a"),
+        ("हिन्दी", "हि\u200dन्दी"),
+    ],
 )
-def test_case_and_white_space_make_no_other_text(one: str, other: str) -> None:
+def test_case_white_space_and_encoding_make_no_other_text(one: str, other: str) -> None:
     assert text_key(one) == text_key(other)
 
 

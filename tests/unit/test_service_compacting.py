@@ -42,9 +42,22 @@ class Live:
     jobs: Jobs = field(default_factory=Jobs)
     store: Store = field(default_factory=Store)
 
-    def serve(self, generation: str, changed: int, count: int = 10, has_matrix: bool = True, log: int = 0) -> None:
+    def serve(
+        self,
+        generation: str,
+        changed: int,
+        count: int = 10,
+        has_matrix: bool = True,
+        log: int = 0,
+        counted: int | None = None,
+    ) -> None:
         snapshot, embeddings = SimpleNamespace(changes=changed, count=count), SimpleNamespace(has_matrix=has_matrix)
-        held = SimpleNamespace(id=generation, embeddings=embeddings)
+        words = (
+            None
+            if counted is None
+            else SimpleNamespace(table=SimpleNamespace(statistics=SimpleNamespace(texts=counted)))
+        )
+        held = SimpleNamespace(id=generation, embeddings=embeddings, words=words)
         self.current = SimpleNamespace(generation=held, snapshot=snapshot, log=SimpleNamespace(size=log))
         self.store.active = generation
 
@@ -90,6 +103,20 @@ def test_a_few_large_changes_are_much_too(live: Live) -> None:
     live.serve("a", 1, log=2 * MOST_LOG_BYTES)
     looks(compacting)
     assert live.jobs.started == 2
+
+
+@pytest.mark.parametrize(("counted", "due"), [(1, 50), (100, 50), (101, 51), (1000, 500)])
+def test_half_as_many_changes_as_texts_are_much_where_words_count(live: Live, counted: int, due: int) -> None:
+    compacting: Any = Compacting(live.store, live, live.jobs, 10_000)  # type: ignore[arg-type]  # as above
+    live.serve("a", due - 1, counted=counted)
+    looks(compacting)
+    assert live.jobs.started == 0
+    live.serve("a", due, counted=counted)
+    looks(compacting, 2)
+    assert live.jobs.started == 1
+    never: Any = Compacting(live.store, live, live.jobs, 0)  # type: ignore[arg-type]  # as above
+    looks(never)
+    assert live.jobs.started == 1
 
 
 def test_it_waits_for_another_job(live: Live) -> None:

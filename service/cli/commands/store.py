@@ -37,7 +37,7 @@ def add_to(commands: Any) -> None:
     activate = add("activate", _activate, "make a generation the active one", shards.activate)
     activate.add_argument("generation", help="its id")
     add("rollback", _rollback, "go back to the generation that was active before", shards.rollback)
-    compaction = add("compact", _compact, "build the active one anew with its updates", shards.compact)
+    compaction = add("compact", _compact, "build the active one with its updates; words count anew", shards.compact)
     compaction.add_argument("--redis", metavar="URL", help="also copy the vectors into this Redis")
     gc = add("gc", _gc, "remove old generations", shards.gc)
     gc.add_argument("--keep", type=int, default=2, help="how many to keep, the active one among them; default: 2")

@@ -85,7 +85,7 @@ async def rebuild(
     responses=fails(NotConfigured, NotReady, NothingToCompact, MatrixMissing, JobConflict, *_WRITES) | _LOCATED,
 )
 async def compact(request: Request, response: Response) -> dict[str, Any]:
-    """Rebuild what is served with its updates, and switch to the result; no answer changes."""
+    """Rebuild what is served with its updates, count its words anew, and switch to the result."""
     held = resources(request)
     serving = held.live.require()
     await _check_compactable(held, serving)

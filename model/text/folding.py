@@ -1,0 +1,37 @@
+"""The one form in which texts are compared: whoever types a text, on whatever keyboard, it is the same text."""
+
+from unicodedata import normalize
+
+import regex
+
+# Default-ignorable characters (soft hyphens, zero-width spaces and joiners, byte order marks, selectors of variants,
+# marks of direction): they change how a text is broken or drawn. Only a joiner between two emoji makes another emoji.
+_IGNORED = regex.compile(r"(?<=[\p{ExtPict}\p{EMod}]\uFE0F?)\u200D(?=\p{ExtPict})(*SKIP)(*FAIL)|\p{DI}+")
+# Normalising sorts the marks of a letter, in squared time. Unicode's stream-safe format (UAX 15) has 30 at most.
+_TOO_MANY_MARKS = regex.compile(r"(?<=[\p{M}\uFF9E\uFF9F]{30})[\p{M}\uFF9E\uFF9F]+")
+
+
+def folded(text: str) -> str:
+    """Return a text without case, ignorable characters and differences of encoding; folding it again changes nothing.
+
+    It is Unicode's NFKC_Casefold, in which i is one letter, with a dot and without: a Turkish "I" is a small one
+    without, and nothing says that it is Turkish. Of a letter with more than 30 marks the first 30 count. Takes time in
+    proportion to the text.
+
+    >>> folded("STRASSE") == folded("stra\u00dfe"), folded("Mu\u0308ll\u00ad\uff2d\uff2c")
+    (True, 'müllml')
+    """
+    if text.isascii():
+        return text.lower()
+    text = _TOO_MANY_MARKS.sub("", _IGNORED.sub("", text))
+    text = normalize("NFKC", text).casefold().replace("i\u0307", "i").replace("\u0131", "i")
+    return normalize("NFKC", text)
+
+
+def folded_line(text: str) -> str:
+    """Return the folded text in which any white space is one space, and none at its ends.
+
+    >>> folded_line(" Yes,\u00a0 PLEASE ")
+    'yes, please'
+    """
+    return " ".join(folded(text).split())
