@@ -1,7 +1,7 @@
 """How well a model finds the gold reply in each example's own list: R@k/C and MRR (Humeau et al. 5)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,28 +12,21 @@ from polyrank.model.evaluation.encoding import (
     candidate_representations,
     context_encodings,
     require_finite,
+    scores_of_rows,
 )
+from polyrank.model.evaluation.metrics import equal_to
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.networks import Ranker, Retriever
 from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.ties import Ties
 
 
 @dataclass(frozen=True, slots=True)
 class RankedLists:
-    """The rank of each example's gold reply, (examples,), 1 is best; and the scores of each list, in its order."""
+    """The ranking of each list, where texts that equal the gold reply are right; and its scores, in its order."""
 
-    ranks: NDArray[np.int64]
+    ties: Sequence[Ties]
     scores: Sequence[NDArray[np.float32]]
-
-
-def gold_rank(scores: NDArray[np.float32], label: int) -> int:
-    """Rank the gold reply; of equal scores the one listed first is ahead, as in every ranking.
-
-    >>> gold_rank(np.array([2.0, 3.0, 2.0], np.float32), 2)
-    3
-    """
-    gold = scores[label]
-    return 1 + int((scores > gold).sum()) + int((scores[:label] == gold).sum())
 
 
 def rank_lists(ranker: Ranker, dialogues: Sequence[Dialogue], report: ReportProgress) -> RankedLists:
@@ -48,28 +41,30 @@ def rank_lists(ranker: Ranker, dialogues: Sequence[Dialogue], report: ReportProg
         raise InvalidInput("no example has `candidates`; there is nothing to rank")
     scores = _late_scores(ranker, listed, report) if ranker.retrieves else _cross_scores(ranker, listed, report)
     require_finite(ranker.name, scores)
-    ranks = [gold_rank(own, dialogue.label) for own, dialogue in zip(scores, listed, strict=True)]
-    return RankedLists(np.array(ranks, np.int64), scores)
+    return RankedLists([gold_ties(own, dialogue) for own, dialogue in zip(scores, listed, strict=True)], scores)
+
+
+def gold_ties(scores: NDArray[np.float32], dialogue: Dialogue) -> Ties:
+    """Group the candidates of a dialogue with these scores, (C,); texts that equal the gold reply are right."""
+    return Ties.of(scores, equal_to(dialogue.candidates[dialogue.label], dialogue.candidates))
 
 
 def _late_scores(ranker: Retriever, dialogues: Sequence[Dialogue], report: ReportProgress) -> list[NDArray[np.float32]]:
     """Encode each distinct candidate once, then score each list.
 
-    A model with evidence takes all candidates of all lists for the pool that says how rare a word is.
+    A model with evidence takes all candidates of all lists for the pool that says how rare a word is. A score can
+    depend on the texts beside it, by a rounding. So texts are in an order of their own, not in that of the lists.
     """
-    row_of: dict[str, int] = {}
-    for dialogue in dialogues:
-        for text in dialogue.candidates:
-            row_of.setdefault(text, len(row_of))
-    made, _ = candidate_representations(ranker, list(row_of), report)
+    texts = sorted({text for dialogue in dialogues for text in dialogue.candidates})
+    row_of = {text: row for row, text in enumerate(texts)}
+    made, _ = candidate_representations(ranker, texts, report)
     contexts = context_encodings(ranker, [dialogue.conversation for dialogue in dialogues], report)
-    table = ranker.word_table(list(row_of))
+    table = ranker.word_table(texts)
     scores = []
     for dialogue, context in zip(dialogues, contexts, strict=True):
-        rows = [row_of[text] for text in dialogue.candidates]
+        rows, places = np.unique([row_of[text] for text in dialogue.candidates], return_inverse=True)
         additions = ranker.additions(dialogue.conversation, table)
-        own = None if additions is None else replace(additions, values=additions.values[rows])
-        scores.append(ranker.scores(context, made.take(rows), own))
+        scores.append(scores_of_rows(ranker, made, context, rows, additions)[places])
     return scores
 
 
@@ -77,7 +72,7 @@ def _cross_scores(
     ranker: CrossRanker, dialogues: Sequence[Dialogue], report: ReportProgress
 ) -> list[NDArray[np.float32]]:
     """Score each list; where words count, how rare one is follows from the same pool as for a late model."""
-    statistics = ranker.statistics(dict.fromkeys(text for dialogue in dialogues for text in dialogue.candidates))
+    statistics = ranker.statistics(sorted({text for dialogue in dialogues for text in dialogue.candidates}))
     scores = []
     for done, dialogue in enumerate(dialogues, 1):
         scores.append(ranker.score_texts(dialogue.conversation, dialogue.candidates, statistics))

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.model.architectures.batching import distinct_sequences
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.checkpoint.files import CheckpointFiles
 from polyrank.model.evidence.evidence import Evidence
@@ -92,9 +93,13 @@ class CrossRanker(PairForwards):
     ) -> NDArray[np.float32]:
         """Score texts as replies, (N,): by the pairs and, if the model has evidence, by words.
 
+        Texts that are read alike tie, and no score depends on their order.
+
         statistics: of the pool that says how rare a word is; None: the pairs alone count.
         """
-        scores = self.score_pairs(self.tokenize_pairs(conversation, texts)[0])
+        pairs, _ = self.tokenize_pairs(conversation, texts)
+        distinct, places = distinct_sequences(pairs.candidates)
+        scores = self.score_pairs(pairs.take(distinct))[places]
         if self.evidence is None or statistics is None:
             return scores
         return self.evidence.scores(scores, self.evidence.values(conversation, WordTable.of(texts, statistics)))
