@@ -44,7 +44,12 @@ def _add_recipe(add: Any) -> None:
     add("--epochs", type=float, help="default: 3")
     add("--batch-size", type=int, help="default: 32")
     add("--accumulate", type=int, metavar="N", help="batches a step; default: 1")
-    add("--negatives", type=int, metavar="N", help="how many of the listed negatives; cross: any negatives; default: 7")
+    add(
+        "--negatives",
+        type=int,
+        metavar="N",
+        help="of the listed negatives, drawn; cross: any negatives; default: 7",
+    )
     add("--extra-replies", type=int, metavar="N", help="replies of others as negatives, per batch; default: 0")
     add("--retriever", metavar="MODEL", help="cross: ranks the batch's replies, for hard negatives")
     add("--first-stage", metavar="MODEL", help="cross: a poly-encoder to whose scores it adds")
