@@ -42,12 +42,19 @@ class Ties(NamedTuple):
 
     def then(self, others: "Ties") -> "Ties":
         """Put these ahead of others."""
-        return Ties(*(np.concatenate(pair) for pair in zip(self, others, strict=True)))
+        return Ties(
+            np.concatenate([self.sizes, others.sizes]),
+            np.concatenate([self.right, others.right]),
+            np.concatenate([self.gains, others.gains]),
+        )
 
     def widened(self, size: int, gains: ArrayLike) -> "Ties":
         """Add candidates to the last group, which must be there: how many, and the gains of those that are right."""
-        more = size, np.count_nonzero(gains), np.sum(gains)
-        return Ties(*(np.append(own[:-1], own[-1] + each) for own, each in zip(self, more, strict=True)))
+        found = Ties(self.sizes.copy(), self.right.copy(), self.gains.copy())
+        found.sizes[-1] += size
+        found.right[-1] += np.count_nonzero(gains)
+        found.gains[-1] += np.sum(gains)
+        return found
 
     @property
     def first_right(self) -> tuple[int, int, int] | None:
