@@ -37,7 +37,7 @@ class Ties(NamedTuple):
         return cls(
             np.bincount(group, minlength=len(values)),
             np.bincount(group, numbers > 0, len(values)).astype(np.int64),
-            np.bincount(group, numbers, len(values)),
+            np.bincount(group, numbers, len(values)).astype(np.float64),
         )
 
     def then(self, others: "Ties") -> "Ties":
