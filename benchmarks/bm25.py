@@ -5,8 +5,8 @@
 
 The files and the metrics are those of `polyrank evaluate --corpus`. This is Lucene's BM25 with k1 0.9 and b 0.4 (the
 defaults of Anserini, from which the published figures come), lower case, English stop words and Porter's stemmer; a
-document is its title, a space and its text. Documents that share no word with the query are not retrieved; equal scores
-rank in the order of the corpus. Only this script needs the two packages.
+document is its title, a space and its text. Documents that share no word with the query are not retrieved. Only this
+script needs the two packages.
 """
 
 import argparse
@@ -20,8 +20,7 @@ import Stemmer
 from polyrank.model.evaluation.beir import Collection, read_collection
 from polyrank.model.evaluation.intervals import intervals
 from polyrank.model.evaluation.metrics import judged_values
-
-DEPTH = 100
+from polyrank.model.ties import Ties
 
 
 def tokens(texts: list[str]) -> list[list[str]]:
@@ -29,17 +28,17 @@ def tokens(texts: list[str]) -> list[list[str]]:
     return bm25s.tokenize(texts, stopwords="en", stemmer=stemmer, return_ids=False, show_progress=False)
 
 
-def ranked(scores: np.ndarray) -> list[int]:
-    first = np.argsort(-scores, kind="stable")[:DEPTH]
-    return first[scores[first] > 0].tolist()
-
-
-def search(collection: Collection, k1: float, b: float) -> list[list[int]]:
+def search(collection: Collection, k1: float, b: float) -> list[Ties]:
     index = bm25s.BM25(method="lucene", k1=k1, b=b)
     index.index(tokens(list(collection.documents)), show_progress=False)
     known = set(index.vocab_dict)
-    queries = [[token for token in query if token in known] for query in tokens(list(collection.queries))]
-    return [ranked(index.get_scores(query)) if query else [] for query in queries]
+    found = []
+    for number, query in enumerate(tokens(list(collection.queries))):
+        told = [token for token in query if token in known]
+        scores = index.get_scores(told) if told else np.zeros(len(collection.documents))
+        rows = np.flatnonzero(scores > 0)
+        found.append(Ties.of(scores[rows], collection.gains_of(number, rows)))
+    return found
 
 
 def main() -> None:
@@ -54,8 +53,7 @@ def main() -> None:
     began = time.perf_counter()
     found = search(collection, arguments.k1, arguments.b)
     seconds = time.perf_counter() - began
-    gains = [collection.gains_of(query, rows) for query, rows in enumerate(found)]
-    values = judged_values(gains, [collection.judged_gains(query) for query in range(len(found))])
+    values = judged_values(found, [collection.judged_gains(query) for query in range(len(found))])
     ends = intervals(np.column_stack(list(values.values())), np.arange(len(found)))
     print(f"BM25, k1 {arguments.k1}, b {arguments.b}: {len(found)} queries, {len(collection.documents)} documents")
     for (name, each), low, high in zip(values.items(), *ends, strict=True):

@@ -36,6 +36,7 @@ from polyrank.model.evaluation.intervals import intervals
 from polyrank.model.rankers.load import load_classifier
 from polyrank.model.registry import CLASSIFIERS
 from polyrank.model.text.dialogues import Dialogue, read_dialogues
+from polyrank.model.ties import Ties
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.run import Data
 
@@ -135,13 +136,14 @@ def write(rows: Rows, output: Path) -> Path:
 
 
 def right(checkpoint: Path, examples: Sequence[Dialogue], device: str = "cpu") -> NDArray[np.float64]:
-    """Return 1 for each example whose class is told rightly, else 0, (examples,)."""
+    """Return the chance that the class of each example is told rightly, (examples,): 1 or 0, unless classes tie."""
     classifier = load_classifier(checkpoint, device)
-    told: list[str] = []
+    told: list[float] = []
     for start in range(0, len(examples), AT_ONCE):
-        some = classifier.of_examples(examples[start : start + AT_ONCE])
-        told += [classifier.labels[best] for best in some.argmax(axis=1)]
-    return np.array([own == each.category for own, each in zip(told, examples, strict=True)], np.float64)
+        some = examples[start : start + AT_ONCE]
+        for own, each in zip(classifier.of_examples(some), some, strict=True):
+            told.append(Ties.of(own, [label == each.category for label in classifier.labels]).found(1))
+    return np.array(told)
 
 
 def print_table(found: dict[str, NDArray[np.float64]], figure: str = "accuracy") -> None:

@@ -121,7 +121,7 @@ def compare(given: argparse.Namespace) -> None:
         for name, (without, changed) in found.items():
             row = systems.row(changed, without, groups[name])
             before = systems.row(without, [], groups[name])["R@1"]
-            table[name][system] = {"lists": len(changed[0]), "without": before, **row}
+            table[name][system] = {"lists": changed[0].shape[1], "without": before, **row}
     if given.json:
         print(orjson.dumps(table).decode())
         return

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 import polyrank
@@ -38,7 +39,7 @@ from polyrank.model.checkpoint.base import MINILM
 from polyrank.model.errors import InvalidInput
 from polyrank.model.evaluation.intervals import group_numbers, intervals
 from polyrank.model.evaluation.lists import rank_lists
-from polyrank.model.evaluation.metrics import recall_at_k, reciprocal_rank
+from polyrank.model.evaluation.metrics import rank_values
 from polyrank.model.inference.names import Runner
 from polyrank.model.search.topk import scores_of
 from polyrank.model.text.conversations import identified
@@ -50,6 +51,7 @@ EMULATED = Runner("emulated", "float16")
 FLOAT32 = "openvino float32"  # which `table` compares the others with
 CHUNK = 250  # lists a line of results
 RUNNERS = ("openvino float32", "openvino float16", "openvino bfloat16", "openvino-int8 auto")
+FIGURES = {"R@1": "recall@1", "MRR": "mrr"}
 TEXTS = 5000
 PAIRS_OF = 20  # contexts that a Cross-encoder reads
 PAIRS = 50  # texts that it reads with each of them
@@ -130,7 +132,8 @@ def measured(
     codes = ranker.encode_contexts([ranker.tokenize_context(each.conversation)[0] for each in chosen])
     scores = np.stack([scores_of(candidates, each) for each in codes])
     first = {
-        each: float((rank_lists(ranker, listed, lambda *_: None).ranks == 1).mean()) for each, listed in files.items()
+        each: float(rank_values(rank_lists(ranker, listed, lambda *_: None).ties)["recall@1"].mean())
+        for each, listed in files.items()
     }
     return Scores(scores, first)
 
@@ -176,8 +179,9 @@ def lists(arguments: argparse.Namespace) -> None:
     for start in starts:
         chunk = dialogues[start : start + CHUNK]
         began = time.perf_counter()
-        ranks = rank_lists(ranker, chunk, lambda *_: None).ranks.tolist()
-        found = {"ranks": ranks, "groups": [str(each.dialogue) for each in chunk]}
+        values = rank_values(rank_lists(ranker, chunk, lambda *_: None).ties)
+        groups = [str(each.dialogue) for each in chunk]
+        found = {**{name: values[name].tolist() for name in FIGURES.values()}, "groups": groups}
         line = json.dumps({**about, "start": start, "seconds": round(time.perf_counter() - began, 1), **found})
         with arguments.results.open("a") as file:
             file.write(line + "\n")
@@ -207,19 +211,19 @@ def _figures(
     chunks: dict[int, dict[str, Any]], against: dict[int, dict[str, Any]], starts: Sequence[int]
 ) -> dict[str, Any]:
     """Means, differences and their 95 % intervals over the lists that both have."""
-    ours, theirs = (np.concatenate([each[start]["ranks"] for start in starts]) for each in (chunks, against))
+    columns: dict[str, NDArray[np.float64]] = {}
+    for name, figure in FIGURES.items():
+        ours, theirs = (np.concatenate([each[start][figure] for start in starts]) for each in (chunks, against))
+        columns |= {name: ours, f"{name} difference": ours - theirs}
     groups = group_numbers(name for start in starts for name in chunks[start]["groups"])
-    columns = {"R@1": recall_at_k(ours, 1), "MRR": reciprocal_rank(ours)}
-    columns["R@1 difference"] = columns["R@1"] - recall_at_k(theirs, 1)
-    columns["MRR difference"] = columns["MRR"] - reciprocal_rank(theirs)
     values = np.column_stack(list(columns.values()))
     low, high = intervals(values, groups)
     ends = zip(columns, values.mean(axis=0), low, high, strict=True)
     rounded = {name: [round(float(each), 5) for each in figures] for name, *figures in ends}
     return {
-        "lists": len(ours),
+        "lists": len(groups),
         "dialogues": int(groups.max()) + 1,
-        "same_rank": float((ours == theirs).mean()),
+        "same_rank": float((columns["MRR difference"] == 0).mean()),
         **rounded,
     }
 

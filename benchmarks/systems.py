@@ -3,8 +3,8 @@
     python -m benchmarks.systems --data DATA --output FOLDER [--systems bi poly …] [--steps 150] [--seeds 0]
         [--lists 1000] [--slow-lists 300] [--light] [--learning-rate 1e-3] [--base MODEL] [--json]
 
-DATA holds the converted sets: training is on persona chat and Ubuntu IRC. FOLDER keeps checkpoints and the ranks of the
-gold replies: finished runs are not trained again, interrupted runs go on. Of each set `--lists` lists are ranked, drawn
+DATA holds the converted sets: training is on persona chat and Ubuntu IRC. FOLDER keeps checkpoints and the figures of
+each list: finished runs are not trained again, interrupted runs go on. Of each set `--lists` lists are ranked, drawn
 with one seed; systems that read every pair through layers of a transformer rank the first `--slow-lists` of them. Each
 is one number, or one for each set. The table has R@1 and MRR, and what both are more than the Bi-encoder's over the
 same lists: means over the seeds, 95 % intervals over whole dialogues.
@@ -131,18 +131,18 @@ def drawn(source: Path, output: Path) -> Path:
     return output
 
 
-def ranks(
+def figures(
     checkpoint: Path, data: Path, count: int | None, device: str = "cpu"
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the rank of the gold reply in each of the first lists, (L,), and the dialogue of each; kept beside it."""
-    task, kept = ListsTask(data, count), checkpoint / f"ranks-{data.parent.name}.json"
-    if kept.is_file() and len(found := orjson.loads(kept.read_bytes())) == len(task.groups):
-        return np.array(found, np.float64), task.groups
-    reciprocal = task.measure(polyrank.load(checkpoint, device), lambda *_: None).values["mrr"]
-    found = np.rint(1 / np.asarray(reciprocal)).astype(int).tolist()
-    kept.write_bytes(orjson.dumps(found))
-    print(f"{checkpoint.name}, {data.parent.name}: {np.mean(np.array(found) == 1):.3f}", file=sys.stderr, flush=True)
-    return np.array(found, np.float64), task.groups
+    """Return R@1 and 1 / rank of each of the first lists, (2, L), and the dialogue of each; kept beside it."""
+    task, kept = ListsTask(data, count), checkpoint / f"figures-{data.parent.name}.json"
+    if kept.is_file() and len((found := orjson.loads(kept.read_bytes()))[0]) == len(task.groups):
+        return np.array(found), task.groups
+    values = task.measure(polyrank.load(checkpoint, device), lambda *_: None).values
+    found = np.array([values["recall@1"], values["mrr"]])
+    kept.write_bytes(orjson.dumps(found, option=orjson.OPT_SERIALIZE_NUMPY))
+    print(f"{checkpoint.name}, {data.parent.name}: {found[0].mean():.3f}", file=sys.stderr, flush=True)
+    return found, task.groups
 
 
 def row(
@@ -150,17 +150,14 @@ def row(
 ) -> dict[str, list[float]]:
     """Return R@1, MRR and what both are more than the reference's, each as mean and both ends of its interval.
 
-    Ranks of each seed, (L,); the reference may have more lists and other seeds.
+    Figures of each seed, (2, L); the reference may have more lists and other seeds.
     """
-    count = len(own[0])
-    first = np.mean([each == 1 for each in own], axis=0)
-    reciprocal = np.mean([1 / each for each in own], axis=0)
-    columns = {"R@1": first, "MRR": reciprocal}
+    columns = dict(zip(("R@1", "MRR"), np.mean(own, axis=0), strict=True))
     if reference:
-        columns["more"] = first - np.mean([each[:count] == 1 for each in reference], axis=0)
-        columns["more MRR"] = reciprocal - np.mean([1 / each[:count] for each in reference], axis=0)
+        others = np.mean(reference, axis=0)[:, : own[0].shape[1]]
+        columns["more"], columns["more MRR"] = columns["R@1"] - others[0], columns["MRR"] - others[1]
     values = np.column_stack(list(columns.values()))
-    ends = zip(values.mean(axis=0), *intervals(values, groups[:count]), strict=True)
+    ends = zip(values.mean(axis=0), *intervals(values, groups[: len(values)]), strict=True)
     return {name: [float(each) for each in found] for name, found in zip(columns, ends, strict=True)}
 
 
@@ -209,9 +206,9 @@ class Lists:
     def ranked(
         self, system: str, checkpoint: Path, device: str
     ) -> dict[str, tuple[NDArray[np.float64], NDArray[np.int64]]]:
-        """Return what `ranks` does of each set."""
+        """Return what `figures` does of each set."""
         counts = self.slow_counts if system in SLOW else self.counts
-        return {name: ranks(checkpoint, path, counts[name], device) for name, path in self.paths.items()}
+        return {name: figures(checkpoint, path, counts[name], device) for name, path in self.paths.items()}
 
 
 def _for_each_set(counts: Sequence[int] | None) -> dict[str, int | None]:
@@ -247,8 +244,8 @@ def compare(
         for system in systems:
             own, groups = found[name, system], systems[system]["groups"]
             reference = found.get((name, REFERENCE), []) if system != REFERENCE else []
-            seeds = [float(np.mean(each == 1)) for each in own]
-            systems[system] = {"lists": len(own[0]), "seeds": seeds, **row(own, reference, groups)}
+            seeds = [float(each[0].mean()) for each in own]
+            systems[system] = {"lists": own[0].shape[1], "seeds": seeds, **row(own, reference, groups)}
     if given.json:
         print(orjson.dumps(table).decode())
     else:

@@ -85,7 +85,7 @@ def evaluated(ranker: NetworkRanker, pack: Path, names: Sequence[str] = EVALUATI
 def _figures(ranker: NetworkRanker, path: Path) -> Record:
     began = time.perf_counter()
     dialogues = [each for each in identified(read_dialogues(path))[0] if each.candidates]
-    values = rank_values(rank_lists(ranker, dialogues, lambda *_: None).ranks)
+    values = rank_values(rank_lists(ranker, dialogues, lambda *_: None).ties)
     low, high = intervals(np.column_stack(list(values.values())), group_numbers(each.dialogue for each in dialogues))
     ends = zip(values.items(), low.tolist(), high.tolist(), strict=True)
     return {

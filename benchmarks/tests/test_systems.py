@@ -12,7 +12,7 @@ from polyrank.model.checkpoint.files import WEIGHTS_FILE
 from polyrank.service.cli.commands.evaluate import measure
 
 
-def test_ranks_are_those_of_evaluate_and_finished_runs_stay(
+def test_figures_are_those_of_evaluate_and_finished_runs_stay(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base, output = write_base(tmp_path / "base", TINY), tmp_path / "out"
@@ -44,7 +44,8 @@ def test_ranks_are_those_of_evaluate_and_finished_runs_stay(
 
 
 def test_differences_are_over_the_lists_that_both_have(capsys: pytest.CaptureFixture[str]) -> None:
-    own, other = [np.array([1.0, 2.0])], [np.array([2.0, 2.0, 1.0]), np.array([1.0, 2.0, 1.0])]
+    own = [np.array([[1.0, 0.0], [1.0, 0.5]])]
+    other = [np.array([[0.0, 0.0, 1.0], [0.5, 0.5, 1.0]]), np.array([[1.0, 0.0, 1.0], [1.0, 0.5, 1.0]])]
     told = systems.row(own, other, np.arange(3))
     assert told["R@1"][0] == 0.5
     assert told["MRR"][0] == 0.75

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.evaluation.encoding import candidate_embeddings, context_codes
-from polyrank.model.evaluation.lists import gold_rank
+from polyrank.model.evaluation.lists import gold_ties
 from polyrank.model.evidence.evidence import Evidence
 from polyrank.model.evidence.table import WordTable
 from polyrank.model.evidence.words import normalised
@@ -22,7 +22,7 @@ from polyrank.model.text.dialogues import Dialogue
 WHOLE, VECTORS, WORDS = "the whole score", "vectors alone", "words alone"
 
 Firsts = Mapping[str, NDArray[np.float64]]
-"""By part: 1 for each example whose right reply it puts first, else 0, (examples,)."""
+"""By part: the chance that it puts the right reply first, for each example, (examples,)."""
 
 
 def all_but(feature: str) -> str:
@@ -38,7 +38,7 @@ def firsts_of(ranker: LateRanker, dialogues: Sequence[Dialogue]) -> Firsts:
     """
     scored = _scores(ranker, dialogues)
     found = [
-        {part: gold_rank(scores, dialogue.label) == 1 for part, scores in parts.items()}
+        {part: gold_ties(scores, dialogue).found(1) for part, scores in parts.items()}
         for dialogue, parts in zip(dialogues, scored, strict=True)
     ]
     return {part: np.array([each[part] for each in found], np.float64) for part in found[0]}
@@ -53,10 +53,7 @@ def says_nothing_again(dialogue: Dialogue) -> bool:
 
 def _scores(ranker: LateRanker, dialogues: Sequence[Dialogue]) -> Iterator[dict[str, NDArray[np.float32]]]:
     """Yield, for each example, the scores of its candidates by each part."""
-    row_of: dict[str, int] = {}
-    for dialogue in dialogues:
-        for text in dialogue.candidates:
-            row_of.setdefault(text, len(row_of))
+    row_of = {text: row for row, text in enumerate(sorted({text for each in dialogues for text in each.candidates}))}
     embeddings, _ = candidate_embeddings(ranker, list(row_of), _silent)
     codes = context_codes(ranker, [dialogue.conversation for dialogue in dialogues], _silent)
     statistics, evidences = ranker.statistics(row_of), _evidences(ranker)

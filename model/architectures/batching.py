@@ -28,6 +28,20 @@ class TokenBatch(NamedTuple):
         return TokenBatch(*(field.to(device) for field in self))
 
 
+def distinct_sequences(sequences: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
+    """Find each distinct sequence: returns a position of each, shortest first, and for each sequence its place there.
+
+    Their order does not depend on that of the sequences.
+
+    >>> distinct_sequences([[3, 1], [2], [3, 1], [1, 4]])
+    ([1, 3, 2], [2, 0, 2, 1])
+    """
+    position_of = {tuple(sequence): position for position, sequence in enumerate(sequences)}
+    ordered = sorted(position_of, key=lambda sequence: (len(sequence), sequence))
+    place_of = {sequence: place for place, sequence in enumerate(ordered)}
+    return [position_of[sequence] for sequence in ordered], [place_of[tuple(sequence)] for sequence in sequences]
+
+
 def length_batches(lengths: Sequence[int], budget: int = TOKEN_BUDGET) -> list[list[int]]:
     """Group positions by length, longest first, each group within the budget of padded tokens.
 

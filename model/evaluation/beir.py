@@ -7,6 +7,7 @@ title, a space and its text.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inputs import open_input
+from polyrank.model.text.hashes import drawn_order
 from polyrank.model.text.jsonlines import Object, read_objects
 
 _HEADER = ["query-id", "corpus-id", "score"]
@@ -27,12 +29,12 @@ class CollectionInvalid(InvalidInput):
     """A file of a collection cannot be used; the message names the file, the line and the reason."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Collection:
     """Documents to search, and the queries that have judgements.
 
     Attributes:
-        document_ids, documents: names and texts, in the order of the file.
+        document_ids, documents: names and texts, in drawn order (retrieval.py).
         query_ids, queries: names and texts.
         judgements: for each query, the score of each judged document by its name.
         unknown_queries: number of judged queries that the file of queries lacks.
@@ -47,10 +49,19 @@ class Collection:
     unknown_queries: int = 0
     unknown_documents: int = 0
 
-    def gains_of(self, query: int, rows: Sequence[int]) -> NDArray[np.float64]:
+    def gains_of(self, query: int, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the gains of documents for a query, all given by their places; 0 for one that is not judged."""
         judged = self.judgements[query]
-        return _gains([judged.get(self.document_ids[row], 0) for row in rows])
+        return _gains([judged.get(self.document_ids[row], 0) for row in rows.tolist()])
+
+    def judged_rows(self, query: int) -> NDArray[np.int64]:
+        """Return the places of the documents that are judged for a query and known."""
+        places = (self._place_of.get(document) for document in self.judgements[query])
+        return np.array([place for place in places if place is not None], np.int64)
+
+    @cached_property
+    def _place_of(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.document_ids)}
 
     def judged_gains(self, query: int) -> NDArray[np.float64]:
         """Return the gains of all documents judged for a query."""
@@ -60,7 +71,7 @@ class Collection:
         """Return the text of the document that is judged best for a query; empty if the corpus lacks it."""
         judged = self.judgements[query]
         best = max(judged, key=judged.__getitem__)
-        return self.documents[self.document_ids.index(best)] if best in self.document_ids else ""
+        return self.documents[self._place_of[best]] if best in self._place_of else ""
 
 
 def _gains(scores: list[int]) -> NDArray[np.float64]:
@@ -83,8 +94,8 @@ def read_collection(corpus: Path, queries: Path, qrels: Path, limit: int | None 
     if empty := next((name for name, text in judged.items() if not text), None):
         raise CollectionInvalid(f"{queries}: the query {empty!r} has no text")
     return Collection(
-        list(documents),
-        list(documents.values()),
+        names := drawn_order(documents),
+        [documents[name] for name in names],
         list(judged),
         list(judged.values()),
         [judgements[name] for name in judged],

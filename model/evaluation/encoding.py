@@ -1,13 +1,17 @@
 """Encode many texts or contexts, with progress, and refuse a model whose numbers are not finite."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.model.architectures.batching import distinct_sequences
 from polyrank.model.errors import ModelError
 from polyrank.model.rankers.networks import Retriever
 from polyrank.model.representations import ContextEncoding, Representations
+from polyrank.model.search.additions import Additions
+from polyrank.model.search.topk import TopK
 from polyrank.model.text.assembly import Conversation
 
 _CONTEXTS_AT_ONCE = 256
@@ -28,19 +32,23 @@ def candidate_representations(
 ) -> tuple[Representations, int]:
     """Encode texts, and count those that lost their end. The stage is "candidates".
 
+    What a model reads alike is encoded once, and in an order that does not depend on that of the texts: beside others a
+    text can get another rounding, which would break ties.
+
     Raises ModelError where the model gives numbers that are not finite.
     """
+    tokens, cut = ranker.tokenize_candidates(texts)
+    distinct, places = distinct_sequences(tokens)
     done = 0
 
     def on_done(more: int) -> None:
         nonlocal done
         done += more
-        report("candidates", done, len(texts))
+        report("candidates", done, len(distinct))
 
-    tokens, cut = ranker.tokenize_candidates(texts)
-    made = ranker.represent_candidates(tokens, on_done)
+    made = ranker.represent_candidates([tokens[position] for position in distinct], on_done)
     require_finite(ranker.name, [made.first] if made.late is None else [made.first, made.late])
-    return made, cut
+    return made.take(places), cut
 
 
 def context_codes(
@@ -63,6 +71,31 @@ def context_encodings(
         require_finite(ranker.name, (each.codes for each in made))
         yield from made
         report("contexts", start + len(chunk), len(conversations))
+
+
+def second_stage(
+    ranker: Retriever, made: Representations, context: ContextEncoding, found: TopK, additions: Additions | None
+) -> TopK:
+    """Order the texts that a first stage found by the scores of the second one, equal ones in the order of the pool.
+
+    made: of the whole pool. additions: to the scores of the whole pool. Raises ModelError as `require_finite`.
+    """
+    scores = scores_of_rows(ranker, made, context, found.rows, additions)
+    require_finite(ranker.name, [scores])
+    order = np.lexsort((found.rows, -scores))
+    return TopK(found.rows[order], scores[order])
+
+
+def scores_of_rows(
+    ranker: Retriever,
+    made: Representations,
+    context: ContextEncoding,
+    rows: NDArray[np.int64],
+    additions: Additions | None,
+) -> NDArray[np.float32]:
+    """Return the scores that place some texts of a pool, (rows,); arguments as `second_stage`."""
+    own = None if additions is None else replace(additions, values=additions.values[rows])
+    return ranker.scores(context, made.take(rows), own)
 
 
 def require_finite(name: str, numbers: Iterable[NDArray[np.floating]]) -> None:

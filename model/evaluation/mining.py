@@ -12,8 +12,8 @@ RocketQA, arXiv 2010.08191). Therefore four filters leave out some of the `depth
 4. "check": texts that a cross-encoder, if one is given, scores at or above the gold reply less `check_margin`
    (RocketQA's denoising). It reads only as many texts as it takes to fill the row.
 
-Scores are those of the model as it ranks: where it has evidence, words count. So the texts that it confuses with the
-gold reply are those that a server confuses.
+Scores are those of the model as it ranks: where it has evidence, words count, and where it has a second stage, that one
+places what the first one found. So the texts that it confuses with the gold reply are those that a server confuses.
 
 The hardest of the texts that remain are taken, as Moreira et al. do: after these filters a high rank speaks for a
 negative, and a uniform draw would be only as hard as the middle of the window. `sample` draws uniformly nevertheless,
@@ -29,13 +29,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.errors import InvalidInput
-from polyrank.model.evaluation.encoding import ReportProgress, require_finite
+from polyrank.model.evaluation.encoding import ReportProgress, require_finite, scores_of_rows, second_stage
 from polyrank.model.evidence.table import WordTable
 from polyrank.model.rankers.cross import CrossRanker
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.networks import Retriever
+from polyrank.model.representations import ContextEncoding, Representations
 from polyrank.model.search.additions import Additions
 from polyrank.model.search.scan import Query, Scan, prepare
-from polyrank.model.search.topk import TopK, scores_of
+from polyrank.model.search.topk import TopK
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.text.positives import Positives, text_key
 
@@ -43,7 +44,9 @@ REASONS = ("positive", "rank", "margin", "check")
 _TEXTS_AT_ONCE = 8192
 _EXAMPLES_AT_ONCE = 256
 _CONTEXTS_A_PASS = 32  # where words count, each takes 4 bytes for each text of the pool
+_RETRIEVED = 200  # for a second stage, as a server's retrieve_k is by default; more where more are looked at
 _RANDOM_TEXTS = 256  # enough to know their mean score to a sixteenth of its spread
+_RANDOM_TEXTS_OF_TWO_STAGES = 64  # to an eighth; a Deformer reads each with each context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,18 +85,18 @@ class Tally:
 class TextPool(NamedTuple):
     """The texts that may become negatives; texts that differ only in case and white space count once.
 
-    texts: (N,), as first written. keys: their `text_key`, (N,). embeddings: (N, D). scan: of the embeddings.
-    words: of the texts, which also say how rare a word is; None where words do not count.
+    texts: (N,), as first written. keys: their `text_key`, (N,). made: what the model keeps of them. scan: of their
+    vectors. words: of the texts, which also say how rare a word is; None where words do not count.
     """
 
     texts: list[str]
     keys: NDArray[np.uint64]
-    embeddings: NDArray[np.float32]
+    made: Representations
     scan: Scan
     words: WordTable | None
 
     @classmethod
-    def encode(cls, ranker: LateRanker, texts: Iterable[str], report: ReportProgress) -> "TextPool":
+    def encode(cls, ranker: Retriever, texts: Iterable[str], report: ReportProgress) -> "TextPool":
         """Encode each text once; `report` is called with ("encode", done, total).
 
         Raises InvalidInput where there is no text, ModelError where the model gives vectors that are not finite.
@@ -104,13 +107,22 @@ class TextPool(NamedTuple):
         if not distinct:
             raise InvalidInput("the pool holds no text; there is nothing to mine")
         kept = list(distinct.values())
-        embeddings = np.empty((len(kept), ranker.dim), np.float32)
+        parts = []
         for start in range(0, len(kept), _TEXTS_AT_ONCE):
-            group = kept[start : start + _TEXTS_AT_ONCE]
             report("encode", start, len(kept))
-            embeddings[start : start + len(group)] = _encoded(ranker, group)
+            parts.append(_encoded(ranker, kept[start : start + _TEXTS_AT_ONCE]))
         report("encode", len(kept), len(kept))
-        return cls(kept, np.fromiter(distinct, np.uint64), embeddings, prepare(embeddings), ranker.word_table(kept))
+        made = Representations.join(parts)
+        return cls(kept, np.fromiter(distinct, np.uint64), made, prepare(made.first), ranker.word_table(kept))
+
+
+class _Asked(NamedTuple):
+    """An example with what the model makes of its context and of its gold reply, and what words add to the pool."""
+
+    dialogue: Dialogue
+    context: ContextEncoding
+    gold: Representations
+    additions: Additions | None
 
 
 class Miner:
@@ -118,7 +130,7 @@ class Miner:
 
     def __init__(
         self,
-        ranker: LateRanker,
+        ranker: Retriever,
         pool: TextPool,
         positives: Positives,
         rules: MiningRules,
@@ -132,7 +144,8 @@ class Miner:
         self._rules = rules
         self._check = check
         self._generator = np.random.default_rng(rules.seed)
-        self._random = self._generator.choice(len(pool.texts), min(len(pool.texts), _RANDOM_TEXTS), replace=False)
+        count = _RANDOM_TEXTS if ranker.late_rows is None else _RANDOM_TEXTS_OF_TWO_STAGES
+        self._random = self._generator.choice(len(pool.texts), min(len(pool.texts), count), replace=False)
 
     def mine(self, dialogues: Iterable[Dialogue]) -> Iterator[Dialogue]:
         """Yield each example with its negatives, hardest first, in place of those it had.
@@ -142,45 +155,44 @@ class Miner:
         """
         remaining = iter(dialogues)
         while chunk := list(islice(remaining, _EXAMPLES_AT_ONCE)):
-            contexts = self._ranker.encode_contexts(
-                [self._ranker.tokenize_context(dialogue.conversation)[0] for dialogue in chunk]
-            )
-            golds = _encoded(self._ranker, [dialogue.response for dialogue in chunk])
-            for dialogue, query, gold, best in self._best(chunk, contexts, golds):
-                negatives = self._negatives(dialogue, query, gold, best)
+            for asked, best in self._best(chunk):
+                negatives = self._negatives(asked, best)
                 self.tally.examples += 1
                 self.tally.negatives += len(negatives)
                 self.tally.without += not negatives
-                yield replace(dialogue, negatives=negatives)
+                yield replace(asked.dialogue, negatives=negatives)
 
-    def _best(
-        self, dialogues: Sequence[Dialogue], contexts: Sequence[NDArray[np.float32]], golds: NDArray[np.float32]
-    ) -> Iterator[tuple[Dialogue, Query, NDArray[np.float32], TopK]]:
-        """Find the best texts of the pool for each context; yields what was given and what was asked with them."""
-        remaining = zip(dialogues, contexts, golds, strict=True)
+    def _best(self, dialogues: Sequence[Dialogue]) -> Iterator[tuple[_Asked, TopK]]:
+        """Find the best texts of the pool for each context."""
+        ranker, depth = self._ranker, self._rules.depth
+        contexts = ranker.represent_contexts([ranker.tokenize_context(each.conversation)[0] for each in dialogues])
+        golds = _encoded(ranker, [each.response for each in dialogues])
+        remaining = enumerate(zip(dialogues, contexts, strict=True))
         while several := list(islice(remaining, _CONTEXTS_A_PASS)):
-            queries = [
-                Query(codes, self._rules.depth, additions=self._additions(dialogue, self._pool.words))
-                for dialogue, codes, _ in several
+            asked = [
+                _Asked(each, context, golds.take([at]), ranker.additions(each.conversation, self._pool.words))
+                for at, (each, context) in several
             ]
-            found = self._pool.scan.top_k(queries)
-            for (dialogue, _, gold), query, best in zip(several, queries, found, strict=True):
-                yield dialogue, query, gold, best
+            wanted = depth if ranker.late_rows is None else max(depth, _RETRIEVED)
+            queries = [Query(each.context.codes, wanted, additions=each.additions) for each in asked]
+            for own, best in zip(asked, self._pool.scan.top_k(queries), strict=True):
+                yield own, best if ranker.late_rows is None else self._placed(own, best)
 
-    def _additions(self, dialogue: Dialogue, words: WordTable | None) -> Additions | None:
-        return self._ranker.additions(dialogue.conversation, words)
+    def _placed(self, asked: _Asked, best: TopK) -> TopK:
+        rows, scores = second_stage(self._ranker, self._pool.made, asked.context, best, asked.additions)
+        return TopK(rows[: self._rules.depth], scores[: self._rules.depth])
 
-    def _negatives(self, dialogue: Dialogue, query: Query, gold: NDArray[np.float32], best: TopK) -> tuple[str, ...]:
+    def _negatives(self, asked: _Asked, best: TopK) -> tuple[str, ...]:
         """Filter the best texts of the pool, then take the hardest of the rest or draw from it."""
         rules = self._rules
-        positives = self._positives.of(dialogue.conversation)
+        positives = self._positives.of(asked.dialogue.conversation)
         best = self._filtered("positive", best, ~np.isin(self._pool.keys[best.rows], positives))
         best = self._filtered("rank", best, np.arange(len(best.rows)) >= rules.skip)
         if rules.margin is not None:
-            best = self._filtered("margin", best, best.scores < self._bound(dialogue, query, gold, rules.margin))
+            best = self._filtered("margin", best, best.scores < self._bound(asked, rules.margin))
         order = self._generator.permutation(len(best.rows)) if rules.sample else np.arange(len(best.rows))
         if self._check is not None:
-            order = self._checked(self._check, dialogue, best.rows, order)
+            order = self._checked(self._check, asked.dialogue, best.rows, order)
         hardest_first = np.sort(order[: rules.negatives])
         return tuple(self._pool.texts[row] for row in best.rows[hardest_first])
 
@@ -188,13 +200,12 @@ class Miner:
         self.tally.filtered[reason] += int((~keep).sum())
         return TopK(best.rows[keep], best.scores[keep])
 
-    def _bound(self, dialogue: Dialogue, query: Query, gold: NDArray[np.float32], margin: float) -> float:
+    def _bound(self, asked: _Asked, margin: float) -> float:
+        dialogue, context, gold, additions = asked
         gold_words = None if self._statistics is None else WordTable.of([dialogue.response], self._statistics)
-        of_gold, of_random = self._additions(dialogue, gold_words), query.additions
-        if of_random is not None:
-            of_random = replace(of_random, values=of_random.values[self._random])
-        gold_score = float(scores_of(gold[None], query.codes, of_gold)[0])
-        random_scores = scores_of(self._pool.embeddings[self._random], query.codes, of_random)
+        of_gold = self._ranker.additions(dialogue.conversation, gold_words)
+        gold_score = float(self._ranker.scores(context, gold, of_gold)[0])
+        random_scores = scores_of_rows(self._ranker, self._pool.made, context, self._random, additions)
         random_score = float(random_scores.mean(dtype=np.float64))
         require_finite(self._ranker.name, [np.array([gold_score, random_score])])
         return score_bound(gold_score, random_score, margin)
@@ -207,7 +218,7 @@ class Miner:
         for start in range(0, len(order), self._rules.negatives):
             group = order[start : start + self._rules.negatives]
             texts = [dialogue.response, *(self._pool.texts[row] for row in rows[group])]
-            scores = check.score_texts(dialogue.conversation, texts, self._statistics)
+            scores = check.score_texts(dialogue.conversation, texts, self._statistics, found=True)
             require_finite(check.name, [scores])
             below = scores[1:] < scores[0] - self._rules.check_margin
             self.tally.filtered["check"] += int((~below).sum())
@@ -232,7 +243,7 @@ def score_bound(gold: float, random: float, margin: float) -> float:
     return gold - margin * max(0.0, gold - random)
 
 
-def _encoded(ranker: LateRanker, texts: Sequence[str]) -> NDArray[np.float32]:
-    vectors = ranker.encode_candidates(ranker.tokenize_candidates(texts)[0])
-    require_finite(ranker.name, [vectors])
-    return vectors
+def _encoded(ranker: Retriever, texts: Sequence[str]) -> Representations:
+    made = ranker.represent_candidates(ranker.tokenize_candidates(texts)[0])
+    require_finite(ranker.name, [made.first] if made.late is None else [made.first, made.late])
+    return made

@@ -105,7 +105,7 @@ class Evidence:
         statistics = tables[0].statistics
         asked = _asked(read(conversation), statistics, dict.fromkeys(TURN_FEATURES, 1.0))
         shared = np.concatenate([asked.sums(table) for table in tables])
-        others = float(shared.sum() - shared.max()) / (len(shared) - 1)
+        others = (math.fsum(shared) - float(shared.max())) / (len(shared) - 1)  # in whatever order
         drawn = float(asked.factors @ statistics.shares_of(asked.keys))
         return math.exp(-max(0.0, others - drawn) / _CROWDED)
 

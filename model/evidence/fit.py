@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from polyrank.model.config import EvidenceConfig
 from polyrank.model.evidence.features import FEATURES, TEXT_FEATURES
+from polyrank.model.ties import Ties
 
 _L2 = 1e-3  # on weights times the deviation of their features
 _LEAST_LATE = 1e-3
@@ -113,9 +114,10 @@ def _fold(files: Files, fold: int) -> Files:
     return [[each for each in file if each.fold == fold] for file in files]
 
 
-def _is_first(each: ScoredList, weights: NDArray[np.float64], repeats: bool) -> bool:
+def _is_first(each: ScoredList, weights: NDArray[np.float64], repeats: bool) -> float:
+    """Return the chance that the right reply is first, where scores tie."""
     scores = each.numbers(repeats) @ weights
-    return bool((scores[1:] < scores[0]).all())
+    return Ties.of(scores, np.arange(len(scores)) == 0).found(1)
 
 
 def _fitted(files: Files, late_share: float, places: Sequence[int]) -> NDArray[np.float64]:

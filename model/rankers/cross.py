@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.model.architectures.batching import distinct_sequences
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.checkpoint.files import CheckpointFiles
 from polyrank.model.evidence.evidence import Evidence
@@ -92,10 +93,14 @@ class CrossRanker(PairForwards):
     ) -> NDArray[np.float32]:
         """Score texts as replies, (N,): by the pairs and, if the model has evidence, by words.
 
+        Texts that are read alike tie, and no score depends on their order.
+
         statistics: of the pool that says how rare a word is; None: the pairs alone count. found: the texts were found
         in that pool, where words count as in a search; else they are one list (`Evidence.turns_share`).
         """
-        scores = self.score_pairs(self.tokenize_pairs(conversation, texts)[0])
+        pairs, _ = self.tokenize_pairs(conversation, texts)
+        distinct, places = distinct_sequences(pairs.candidates)
+        scores = self.score_pairs(pairs.take(distinct))[places]
         if self.evidence is None or statistics is None:
             return scores
         table = WordTable.of(texts, statistics)

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.model.architectures.batching import distinct_sequences
 from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.checkpoint.files import CheckpointFiles, backbone_file, read_object
 from polyrank.model.evidence.evidence import Evidence
@@ -113,12 +114,16 @@ class LateRanker(LateForwards):
     ) -> NDArray[np.float32]:
         """Score texts as replies, (N,): by vectors and, if the model has evidence, by words.
 
+        Texts that are read alike have one vector, which does not depend on their order.
+
         statistics: of the pool that says how rare a word is; None: vectors alone count.
         """
         ids, _ = self.tokenize_context(conversation)
         if not texts:
             return np.zeros(0, np.float32)
-        made = self.represent_candidates(self.tokenize_candidates(texts)[0])
+        tokens, _ = self.tokenize_candidates(texts)
+        distinct, places = distinct_sequences(tokens)
+        made = self.represent_candidates([tokens[position] for position in distinct]).take(places)
         table = None if statistics is None else WordTable.of(texts, statistics)
         return self.scores(self.represent_contexts([ids])[0], made, self.list_additions(conversation, table))
 

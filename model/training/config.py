@@ -53,7 +53,8 @@ class TrainConfig:
         epochs: passes over the training examples.
         batch_size: examples in a batch, for each process.
         accumulate: batches whose gradients are added up for one step.
-        negatives: how many listed negatives are taken from each example; see the objective. 0: only those of the batch.
+        negatives: how many of an example's listed negatives a step uses, drawn if there are more; see the objective. 0:
+            only those of the batch.
         extra_replies: replies of this many other examples join a batch as negatives of all its rows. They are cheap
             where replies are much shorter than contexts.
         learning_rate: the rate at the end of warm-up.

@@ -49,7 +49,7 @@ def _add_recipe(add: Any) -> None:
     add("--epochs", type=float, help="default: 3")
     add("--batch-size", type=int, help="default: 32")
     add("--accumulate", type=int, metavar="N", help="batches a step; default: 1")
-    listed = "how many of the listed negatives, 0: only those of the batch; cross: any negatives; default: 7"
+    listed = "of the listed negatives, drawn; 0: only those of the batch; cross: any negatives; default: 7"
     add("--negatives", type=int, metavar="N", help=listed)
     add("--extra-replies", type=int, metavar="N", help="replies of others as negatives, per batch; default: 0")
     add("--retriever", metavar="MODEL", help="cross: ranks the batch's replies, for hard negatives")

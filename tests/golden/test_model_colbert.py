@@ -127,14 +127,15 @@ def test_all_ways_to_a_score_agree_with_the_loops(ranker: LateRanker, expected: 
     lists = [Dialogue(Conversation.of(text), CANDIDATES[0], candidates=tuple(CANDIDATES)) for text in CONTEXTS]
     measured = rank_lists(ranker, lists, silent)
     places = [sum(row > row[each.label]) + 1 for row, each in zip(expected, lists, strict=True)]
-    assert measured.ranks.tolist() == places
+    assert [each.first_right for each in measured.ties] == [(place - 1, 1, 1) for place in places]
     np.testing.assert_allclose(measured.scores, expected, rtol=0, atol=TOLERANCE)
 
 
 def test_retrieval_orders_what_it_found_by_the_second_stage(ranker: LateRanker, expected: np.ndarray) -> None:
-    found, cut = retrieve(ranker, [Conversation.of(text) for text in CONTEXTS], CANDIDATES, silent)
+    right = [np.array([0])] * len(CONTEXTS)
+    found, cut = retrieve(ranker, [Conversation.of(text) for text in CONTEXTS], CANDIDATES, right, silent)
     assert cut == 0
-    for best, scores in zip(found, expected, strict=True):
+    for (best, *_), scores in zip(found, expected, strict=True):
         np.testing.assert_array_equal(best.rows, np.argsort(-scores, kind="stable"))
         np.testing.assert_allclose(best.scores, np.sort(scores)[::-1], rtol=0, atol=TOLERANCE)
 

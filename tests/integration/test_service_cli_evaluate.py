@@ -23,7 +23,7 @@ Capture = pytest.CaptureFixture[str]
 Row = dict[str, Any]
 
 FIGURES = ["recall@1", "recall@2", "recall@5", "recall@10", "mrr"]
-KEYS = ["model", "examples", *FIGURES, "seconds", "interval"]
+KEYS = ["model", "examples", *FIGURES, "tied_first", "seconds", "interval"]
 ONE_DIALOGUE = "all examples are of one dialogue, so the intervals have no width and say nothing\n"
 
 
@@ -64,11 +64,11 @@ def scores_by_hand(ranker: Any, row: Row) -> list[float]:
 
 
 def ranks_by_hand(ranker: Any, rows: list[Row]) -> list[int]:
+    """Return the rank of each gold reply; nothing ties with one but its own copy."""
     ranks = []
     for row in rows:
         scores = scores_by_hand(ranker, row)
-        order = sorted(range(len(scores)), key=lambda place: (-scores[place], place))
-        ranks.append(order.index(row["label"]) + 1)
+        ranks.append(1 + sum(score > scores[row["label"]] for score in scores))
     return ranks
 
 
@@ -95,12 +95,61 @@ def test_figures_are_those_counted_by_hand(capsys: Capture, checkpoints: Path, t
     assert 0 < result["seconds"] < 60
 
 
-@pytest.mark.parametrize("name", ["other", "poly", "cross"])
-def test_equal_texts_rank_in_their_order(capsys: Capture, checkpoints: Path, tmp_path: Path, name: str) -> None:
-    rows = [{"context": ["w1"], "response": "w2", "candidates": ["w2"] * 4, "label": label} for label in range(4)]
-    result = evaluated(capsys, checkpoints / name, write_rows(tmp_path / "data.jsonl", rows))
+# Texts that no model here tells apart: none of their words is known.
+ALIKE = ["ax", "bx", "cx", "dx"]
+
+
+def alike(gold: int) -> Row:
+    return {"context": ["w1"], "response": ALIKE[gold], "candidates": ALIKE, "label": gold}
+
+
+@pytest.mark.parametrize("gold", range(4))
+@pytest.mark.parametrize("name", ["other", "poly", "cross", "lexical"])
+def test_a_model_that_knows_nothing_is_as_good_as_chance_wherever_the_gold_reply_stands(
+    capsys: Capture, checkpoints: Path, tmp_path: Path, name: str, gold: int
+) -> None:
+    data = write_rows(tmp_path / "data.jsonl", [{**alike(gold), "dialogue": n} for n in range(12)])
+    model, against = ("lexical" if each == "lexical" else checkpoints / each for each in (name, "other"))
+    outcome = call(capsys, "evaluate", "--json", "--model", model, "--data", data, "--against", against)
+    result = outcome.result
     assert result["mrr"] == pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4) / 4)
-    assert (result["recall@1"], result["recall@2"]) == (0.25, 0.5)
+    assert [result[f"recall@{k}"] for k in (1, 2, 5)] == [0.25, 0.5, 1.0]
+    assert result["interval"]["recall@1"] == [0.25, 0.25]
+    assert result["difference"]["recall@1"] == {"value": 0.0, "interval": [0.0, 0.0]}
+    assert (result["tied_first"], result["against"]["tied_first"]) == (1.0, 1.0)
+    assert outcome.err.count(": in 100% of the examples several tie for the first place") == 2
+
+
+def test_texts_that_equal_the_gold_reply_are_right(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:
+    rows = [{"context": ["w1"], "response": "w2", "candidates": ["W2!", " w2", "w2", "w2."], "label": 2}]
+    outcome = call(
+        capsys, "evaluate", "--json", "--model", checkpoints / "poly", "--data", write_rows(tmp_path / "d.jsonl", rows)
+    )
+    assert (outcome.result["recall@1"], outcome.result["mrr"], outcome.result["tied_first"]) == (1.0, 1.0, 0.0)
+    assert outcome.err == ONE_DIALOGUE
+
+
+@pytest.mark.parametrize(("name", "count"), [("poly", 500), ("cross", 40), ("lexical", 100)])
+def test_figures_of_a_file_stay_when_its_candidates_are_shuffled(
+    capsys: Capture, checkpoints: Path, tmp_path: Path, name: str, count: int
+) -> None:
+    """Ten times: words that no model knows tie, and a batch could hold other texts."""
+    rng, model = np.random.default_rng(7), "lexical" if name == "lexical" else checkpoints / name
+    texts = [" ".join(rng.choice([f"w{n}" for n in range(12)] + ["ax", "bx"], rng.integers(1, 7))) for _ in range(900)]
+    lists = [list(dict.fromkeys(rng.choice(texts, 12).tolist())) for _ in range(count)]
+    rows = [{"context": [texts[n]], "response": each[0], "candidates": each} for n, each in enumerate(lists)]
+    found = []
+    for seed in range(10):
+        shuffle = np.random.default_rng(seed).shuffle
+        for row in rows:
+            shuffle(row["candidates"])
+            row["label"] = row["candidates"].index(row["response"])
+        result = evaluated(capsys, model, write_rows(tmp_path / f"{seed}.jsonl", rows), "--against", "lexical")
+        result["seconds"] = result["against"]["seconds"] = 0
+        found.append(result)
+    assert found == [found[0]] * 10
+    assert found[0]["tied_first"] > 0
+    assert 0 < found[0]["recall@1"] < 1
 
 
 @pytest.mark.parametrize("name", ["other", "cross"])
@@ -218,11 +267,11 @@ def test_wrong_draws_are_refused(capsys: Capture, tmp_path: Path, options: list[
 
 
 def test_words_name_every_figure(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:
-    rows = [{"context": ["w1"], "response": "w2", "candidates": ["w2"] * 4, "label": label} for label in range(4)]
-    data = write_rows(tmp_path / "data.jsonl", rows)
+    data = write_rows(tmp_path / "data.jsonl", map(alike, range(4)))
     outcome = call(capsys, "evaluate", "--model", checkpoints / "poly", "--data", data)
     assumed = f"{data}: no line names its dialogue; by how they begin 4 make 1 conversations, 0 stand alone\n"
-    assert (outcome.status, outcome.err) == (0, assumed + ONE_DIALOGUE)
+    assert outcome.status == 0
+    assert outcome.err.startswith(assumed + ONE_DIALOGUE)
     head, *rest = outcome.out.splitlines()
     assert head.startswith(f"model       {checkpoints / 'poly'} (")
     assert rest == [
@@ -274,7 +323,7 @@ def test_two_models_on_the_same_examples(capsys: Capture, checkpoints: Path, tmp
     assert {name: both[name] for name in [*FIGURES, "interval"]} == {
         name: alone["poly"][name] for name in [*FIGURES, "interval"]
     }
-    assert list(both["against"]) == ["model", *FIGURES, "seconds", "interval"]
+    assert list(both["against"]) == ["model", *FIGURES, "tied_first", "seconds", "interval"]
     assert {**both["against"], "examples": 40, "seconds": 0} == {**alone["cross"], "seconds": 0}
     ranks = [ranks_by_hand(polyrank.load(checkpoints / name), ROWS) for name in ("poly", "cross")]
     hits = [np.array(each) <= 5 for each in ranks]
@@ -309,7 +358,7 @@ def test_what_became_of_each_example(capsys: Capture, checkpoints: Path, tmp_pat
         capsys, checkpoints / name, data, "--output", str(output), "--against", str(checkpoints / "other")
     )
     written = read_rows(output)
-    assert [list(each) for each in written] == [["example", "rank", "score", "best", "scores"]] * 40
+    assert [list(each) for each in written] == [["example", "rank", "tied", "score", "best", "scores"]] * 40
     assert [each["example"] for each in written] == list(range(40))
     assert [each["rank"] for each in written] == ranks_by_hand(polyrank.load(checkpoints / name), ROWS)
     assert result["mrr"] == pytest.approx(sum(1 / each["rank"] for each in written) / 40)

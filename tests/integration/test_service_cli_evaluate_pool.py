@@ -12,6 +12,7 @@ from tiny import write_checkpoint
 import polyrank
 from polyrank.model.config import EvidenceConfig
 from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.hashes import drawn_order
 
 Capture = pytest.CaptureFixture[str]
 Row = dict[str, Any]
@@ -67,9 +68,16 @@ def evaluated(capsys: Capture, *options: object) -> Row:
     return result
 
 
-def order_by_hand(name: Path, context: list[str], reranker: Path | None = None, top_n: int = 20) -> list[int]:
+# Equal scores come in the order drawn: of a pool by its texts, of a collection by the ids of its documents.
+BY_TEXT = [TEXTS.index(text) for text in drawn_order(TEXTS)]
+BY_ID = [int(name.removeprefix("d")) for name in drawn_order(f"d{n}" for n in range(150))]
+
+
+def order_by_hand(
+    name: Path, context: list[str], reranker: Path | None = None, top_n: int = 20, drawn: list[int] = BY_TEXT
+) -> list[int]:
     """Rank all texts by the public interface; returns their places, best first."""
-    order = [at for at, _ in polyrank.load(name).rank(context, TEXTS)][:100]
+    order = [drawn[at] for at, _ in polyrank.load(name).rank(context, [TEXTS[at] for at in drawn])][:100]
     if reranker is None:
         return order
     first = order[:top_n]
@@ -96,14 +104,16 @@ def test_the_gold_reply_is_found_among_all_texts(
     result = evaluated(
         capsys, "--model", checkpoints / name, "--data", data, "--pool", pool, "--output", output, "--limit", 30
     )
-    assert list(result) == ["model", "examples", "candidates", *FIGURES, "seconds", "interval"]
+    assert list(result) == ["model", "examples", "candidates", *FIGURES, "tied_first", "seconds", "interval"]
     assert (result["examples"], result["candidates"]) == (30, 150)
     orders = [order_by_hand(checkpoints / name, row["context"]) for row in ROWS]
     ranks = ranks_by_hand(orders)
     assert 0 in ranks, "some replies are not among the hundred retrieved"
     assert_figures(result, ranks)
     written = read_rows(output)
-    assert [list(each) for each in written] == [["example", "rank", "score", "best", "retrieved", "scores"]] * 30
+    assert [list(each) for each in written] == [
+        ["example", "rank", "tied", "score", "best", "retrieved", "scores"]
+    ] * 30
     assert [each["rank"] for each in written] == [rank or None for rank in ranks]
     for each, order in zip(written, orders, strict=True):
         assert each["retrieved"] == [f"c{at}" for at in order]
@@ -212,15 +222,15 @@ def test_a_collection_with_judgements(
     output = tmp_path / "output.jsonl"
     result = evaluated(capsys, "--model", checkpoints / "poly", *collection, "--output", output, *options)
     reranker = ["reranker", "top_n"] if options else []
-    assert list(result) == ["model", "examples", *reranker, "candidates", *JUDGED, "seconds", "interval"]
+    assert list(result) == ["model", "examples", *reranker, "candidates", *JUDGED, "tied_first", "seconds", "interval"]
     assert (result["examples"], result["candidates"]) == (20, 150)
     written = read_rows(output)
-    keys = ["query", *JUDGED, "rank", "score", "best", "retrieved", "scores"]
+    keys = ["query", *JUDGED, "rank", "tied", "score", "best", "retrieved", "scores"]
     assert [list(each) for each in written] == [keys] * 20
     assert [each["query"] for each in written] == [f"q{n}" for n in range(20)]
     for n, each in enumerate(written):
         cross = checkpoints / "cross" if options else None
-        order = order_by_hand(checkpoints / "poly", [ROWS[n]["context"][0]], cross, 30)
+        order = order_by_hand(checkpoints / "poly", [ROWS[n]["context"][0]], cross, 30, BY_ID)
         assert each["retrieved"] == [f"d{at}" for at in order]
         gains = [judgements(n).get(at, 0) for at in order]
         first = next((rank for rank, gain in enumerate(gains, 1) if gain), None)
@@ -293,3 +303,37 @@ def test_one_of_data_and_corpus(capsys: Capture, options: list[str]) -> None:
     assert (outcome.status, outcome.out) == (2, "")
     assert "--data" in outcome.err.splitlines()[-1]
     assert "--corpus" in outcome.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("source", ["pool", "corpus"])
+def test_where_everything_ties_a_pool_is_searched_as_by_chance_in_any_order(
+    capsys: Capture, checkpoints: Path, tmp_path: Path, source: str
+) -> None:
+    """The words are unknown to the model, so that it knows nothing; 120 texts, of which 100 are found."""
+    texts = [f"{one}{other}x" for one in "abcdefghijkl" for other in "abcdefghij"]
+    asked = [{"context": ["w1"], "response": text, "dialogue": text} for text in (texts[0], texts[-1], texts[60])]
+    data = write_rows(tmp_path / "data.jsonl", asked)
+    queries = write_rows(tmp_path / "queries.jsonl", [{"_id": f"q{n}", "text": "w1"} for n in range(3)])
+    qrels = tmp_path / "qrels.tsv"
+    judged = "".join(f"q{n}\t{row['response']}\t1\n" for n, row in enumerate(asked))
+    qrels.write_text("query-id\tcorpus-id\tscore\n" + judged)
+    found = []
+    for order in (texts, texts[::-1], texts[60:] + texts[:60]):
+        pool = write_rows(tmp_path / "pool.jsonl", [{"_id": text, "id": text, "text": text} for text in order])
+        common = {"pool": ["--data", data, "--pool", pool]}
+        common["corpus"] = ["--corpus", pool, "--queries", queries, "--qrels", qrels]
+        outcome = call(capsys, "evaluate", "--json", "--model", checkpoints / "poly", *common[source])
+        assert "in 100% of the examples several tie for the first place" in outcome.err
+        found.append({**outcome.result, "seconds": 0})
+        reranked = evaluated(
+            capsys, "--model", checkpoints / "poly", *common[source], "--reranker", checkpoints / "cross"
+        )
+        found[-1]["reranked"] = {**reranked, "seconds": 0}
+    assert found == [found[0]] * 3
+    harmonic = sum(1 / rank for rank in range(1, 101))
+    if source == "pool":
+        assert found[0]["recall@1"] == pytest.approx(1 / 120)
+        assert found[0]["mrr"] == pytest.approx(harmonic / 120)
+    else:
+        assert found[0]["ndcg@10"] == pytest.approx(sum(1 / np.log2(rank + 1) for rank in range(1, 11)) / 120)
+    assert found[0]["recall@100"] == pytest.approx(100 / 120)

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from brute_force import paper_scores
 from command_line import Outcome, call, ended, forked, write_rows
+from fakes import EVIDENCE
+from tiny import write_checkpoint
 from warm_python import WarmPython
 
 import polyrank
@@ -87,6 +89,34 @@ def test_negatives_are_those_of_brute_force(
     assert list(result["filtered"]) == ["positive", "rank", "margin", "check"]
     assert result["filtered"]["rank"] == 150
     assert total > 20
+
+
+@pytest.mark.parametrize("name", ["lexical", "colbert", "mix", "virt", "deformer"])
+def test_negatives_are_those_that_a_server_would_rank_first(
+    capsys: Capture, files: list[object], tmp_path: Path, name: str
+) -> None:
+    """BM25 negatives by the words alone; of two stages the second one places what was found."""
+    model = name
+    if name != "lexical":
+        model = str(write_checkpoint(tmp_path, name, 3, architecture=name, evidence=EVIDENCE))
+    output = tmp_path / "out.jsonl"
+    options = ["--margin", "off", "--skip", "0", "--depth", "12", "--negatives", "12", "--json"]
+    result = call(capsys, "mine", "--model", model, *files, "--output", output, *options).result
+    ranker, texts = polyrank.load(model), list(dict.fromkeys(str(row["text"]) for row in POOL))
+    for example in read_dialogues(output):
+        persona = example.conversation.persona
+        score_of = dict(ranker.rank(example.conversation.turns, texts, persona=persona))
+        by_text = {texts[at]: score for at, score in score_of.items()}
+        right = {row["response"] for row in DATA if row["context"] == [example.conversation.turns[0].text]}
+        left_out = 12 - len(example.negatives)
+        best = sorted(by_text.values(), reverse=True)[:12]
+        found = [by_text[text] for text in example.negatives]
+        assert found == pytest.approx(sorted(found, reverse=True), abs=1e-5)
+        assert found[-1] >= best[-1] - 1e-5
+        assert left_out <= len(right)
+        assert not right & set(example.negatives)
+    assert result["examples"] == 30
+    assert result["negatives"] > 300
 
 
 def test_the_check_is_a_cross_encoders(capsys: Capture, checkpoints: Path, files: list[object], tmp_path: Path) -> None:

@@ -23,8 +23,10 @@ def conversations(count: int) -> list[dict[str, object]]:
     ]
 
 
-def right_first(path: Path) -> set[int]:
-    return {line["example"] for line in map(json.loads, path.read_text().splitlines()) if line["rank"] == 1}
+def right_first(path: Path) -> dict[int, float]:
+    """Return the chance that each example's right reply is first, where scores tie."""
+    lines = map(json.loads, path.read_text().splitlines())
+    return {line["example"]: (line["rank"] == 1) / (1 + line["tied"]) for line in lines}
 
 
 def test_an_evaluation_shows_figures_and_mistakes(capsys: Capture, tmp_path: Path) -> None:
@@ -37,7 +39,7 @@ def test_an_evaluation_shows_figures_and_mistakes(capsys: Capture, tmp_path: Pat
     low, high = printed["interval"]["recall@1"]
     assert ["recall@1", f"{printed['recall@1']:.3f} [{low:.3f}, {high:.3f}]"] in page.rows
     assert page.count("circle") == 5
-    wrong = set(range(16)) - right_first(output)
+    wrong = {number for number, chance in right_first(output).items() if chance < 1}
     assert wrong
     shown = {number for number in range(16) for card in page.cards if f"asked{number} <b>now</b>" in card}
     assert (shown, len(page.cards)) == (wrong, len(wrong))
@@ -51,7 +53,7 @@ def test_two_models_are_shown_where_they_differ(capsys: Capture, tmp_path: Path,
     printed = call(capsys, "evaluate", *models, *options).result
     page, lexical = Page(report), right_first(output)
     call(capsys, "evaluate", "--model", checkpoints / "poly", "--data", data, "--output", output)
-    differing = lexical ^ right_first(output)
+    differing = {number for number, chance in right_first(output).items() if chance != lexical[number]}
     assert differing
     shown = {number for number in range(16) for card in page.cards if f"asked{number} <b>now</b>" in card}
     assert (shown, len(page.cards)) == (differing, len(differing))

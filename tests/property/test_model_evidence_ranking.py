@@ -35,6 +35,7 @@ CONTEXTS = [
     Conversation.of([POOL[5 * n], f"w{n} ord-{n + 1}", f"w{2 * n % 40} ord-{2 * n}"], [f"ord-{3 * n}"])
     for n in range(25)
 ]
+NOTHING_RIGHT = [np.empty(0, np.int64)] * len(CONTEXTS)
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +96,8 @@ def test_lists_take_all_their_candidates_for_the_pool(rankers: dict[str, LateRan
 
 
 def test_a_pool_is_searched_by_the_same_score(rankers: dict[str, LateRanker]) -> None:
-    found, _ = retrieve(rankers["with"], CONTEXTS, POOL, silent)
-    for context, best in zip(CONTEXTS, found, strict=True):
+    found, _ = retrieve(rankers["with"], CONTEXTS, POOL, NOTHING_RIGHT, silent)
+    for context, (best, *_) in zip(CONTEXTS, found, strict=True):
         scores = brute_force(rankers["with"], context, POOL, POOL)
         np.testing.assert_allclose(best.scores, scores[best.rows], rtol=1e-5, atol=1e-5)
         assert len(set(best.rows.tolist())) == DEPTH
@@ -107,8 +108,8 @@ def test_weights_of_zero_change_no_bit(rankers: dict[str, LateRanker]) -> None:
     for context in CONTEXTS:
         ranked = [rankers[name].rank(context.turns, POOL, persona=context.persona) for name in ("plain", "zero")]
         assert ranked[0] == ranked[1]
-    plain, zero = (retrieve(rankers[name], CONTEXTS, POOL, silent)[0] for name in ("plain", "zero"))
-    for one, other in zip(plain, zero, strict=True):
+    plain, zero = (retrieve(rankers[name], CONTEXTS, POOL, NOTHING_RIGHT, silent)[0] for name in ("plain", "zero"))
+    for (one, *_), (other, *_) in zip(plain, zero, strict=True):
         np.testing.assert_array_equal(one.rows, other.rows)
         np.testing.assert_array_equal(one.scores.view(np.uint32), other.scores.view(np.uint32))
 
@@ -139,7 +140,7 @@ def crosses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CrossRanker]:
 def by_hand(
     ranker: CrossRanker, context: Conversation, texts: list[str], pool: list[str], are_list: bool = True
 ) -> NDArray[np.float32]:
-    pairs = ranker.score_pairs(ranker.tokenize_pairs(context, texts)[0])
+    pairs = ranker.score_texts(context, texts, None)
     values = lexical(context, texts, pool, are_list)
     return np.array(
         [EVIDENCE.late_weight * float(pair) + float(value) for pair, value in zip(pairs, values, strict=True)],
@@ -168,9 +169,9 @@ def test_lists_of_a_cross_encoder_take_all_their_candidates_for_the_pool(crosses
 def test_what_is_reranked_counts_words_as_the_pool_has_them_where_the_first_stage_counts_them(
     rankers: dict[str, LateRanker], crosses: dict[str, CrossRanker]
 ) -> None:
-    found, _ = retrieve(rankers["with"], CONTEXTS[:5], POOL, silent)
+    found, _ = retrieve(rankers["with"], CONTEXTS[:5], POOL, NOTHING_RIGHT[:5], silent)
     counted = rerank(crosses["with"], CONTEXTS[:5], POOL, found, 7, silent, counts_words=True)
-    for context, before, after in zip(CONTEXTS, found, counted, strict=False):
+    for context, (before, *_), (after, *_) in zip(CONTEXTS, found, counted, strict=False):
         first = before.rows[:7]
         scores = by_hand(crosses["with"], context, [POOL[row] for row in first], POOL, are_list=False)
         order = np.argsort(-scores, kind="stable")
@@ -178,7 +179,7 @@ def test_what_is_reranked_counts_words_as_the_pool_has_them_where_the_first_stag
         assert after.scores[:7].tolist() == scores[order].tolist()
     alone = rerank(crosses["with"], CONTEXTS[:5], POOL, found, 7, silent, counts_words=False)
     plain = rerank(crosses["plain"], CONTEXTS[:5], POOL, found, 7, silent, counts_words=True)
-    for one, other in zip(alone, plain, strict=True):
+    for (one, *_), (other, *_) in zip(alone, plain, strict=True):
         np.testing.assert_array_equal(one.rows, other.rows)
         np.testing.assert_array_equal(one.scores, other.scores)
 

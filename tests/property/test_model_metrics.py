@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyrank.model.evaluation.metrics import ndcg_at_k, rank_values
+from polyrank.model.ties import Ties
 
 Gains = list[int]
 grades = st.lists(st.integers(0, 3), min_size=1, max_size=15)
@@ -16,7 +17,7 @@ depths = st.integers(1, 20)
 
 
 def ndcg(gains: Gains, judged: Gains, k: int) -> float:
-    return ndcg_at_k(np.array(gains, np.float64), np.array(judged, np.float64), k)
+    return ndcg_at_k(Ties.of(-np.arange(len(gains)), gains), np.array(judged, np.float64), k)
 
 
 def by_hand(gains: Gains, judged: Gains, k: int) -> float:
@@ -52,7 +53,7 @@ def test_moving_a_better_document_up_never_lowers_it(judged: Gains, k: int, data
 
 @given(st.lists(st.integers(0, 120), min_size=1))
 def test_recall_grows_with_depth_and_bounds_the_reciprocal_rank(ranks: list[int]) -> None:
-    values = rank_values(np.array(ranks), (1, 2, 5, 10, 100))
+    values = rank_values([Ties.of(-np.arange(120), np.arange(1, 121) == rank) for rank in ranks], (1, 2, 5, 10, 100))
     recalls = [values[f"recall@{k}"] for k in (1, 2, 5, 10, 100)]
     assert all((less <= more).all() for less, more in pairwise(recalls))
     assert (recalls[0] <= values["mrr"]).all()

@@ -1,6 +1,7 @@
 """Which texts of a batch are whose negatives: never a correct reply, however it is written."""
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, cast
@@ -44,6 +45,11 @@ others_of = st.lists(st.builds(Dialogue, conversation=contexts, response=replies
 counts = st.integers(1, 5)
 
 
+def listed(examples: Sequence[Dialogue], negatives: int, draw: random.Random) -> list[list[str]]:
+    """The negatives of each example; drawn where there are more than are wanted."""
+    return [list(own) if len(own := each.negatives) <= negatives else draw.sample(own, negatives) for each in examples]
+
+
 def normal(text: str) -> str:
     return " ".join(text.lower().split())
 
@@ -62,9 +68,10 @@ def correct(examples: Sequence[Dialogue], row: int) -> set[str]:
 def test_each_text_has_one_column_and_each_row_its_gold(
     examples: list[Dialogue], others: list[Dialogue], negatives: int
 ) -> None:
-    found = columns(examples, others, negatives)
+    found = columns(examples, others, negatives, random.Random(0))
     forms = [normal(text) for text in found.texts]
-    named = [text for each in examples for text in (each.response, *each.negatives[:negatives])]
+    named = [each.response for each in examples]
+    named += [text for own in listed(examples, negatives, random.Random(0)) for text in own]
     named += [other.response for other in others]
     assert len(set(forms)) == len(forms)
     assert set(forms) == {normal(text) for text in named}
@@ -76,14 +83,30 @@ def test_each_text_has_one_column_and_each_row_its_gold(
 def test_a_column_is_forbidden_where_it_is_another_correct_reply_and_nowhere_else(
     examples: list[Dialogue], lent: list[Dialogue], negatives: int
 ) -> None:
-    found = columns(examples, lent, negatives)
+    found = columns(examples, lent, negatives, random.Random(0))
+    drawn = listed(examples, negatives, random.Random(0))
     assert found.allowed.shape == found.listed.shape == (len(examples), len(found.texts))
     for row, example in enumerate(examples):
         others = correct([*examples, *lent], row) - {normal(example.response)}
         allowed = [normal(text) not in others for text in found.texts]
         assert found.allowed[row].tolist() == allowed
-        own = {normal(text) for text in (example.response, *example.negatives[:negatives])} - others
+        own = {normal(text) for text in (example.response, *drawn[row])} - others
         assert found.listed[row].tolist() == [normal(text) in own for text in found.texts]
+
+
+def test_of_more_listed_negatives_all_are_drawn_as_often() -> None:
+    texts = [f"n{n}" for n in range(12)]
+    example = Dialogue(Conversation.of("hello"), "yes", negatives=tuple(texts))
+    draw, counts = random.Random(1), Counter[str]()
+    for _ in range(600):
+        found = columns([example], (), 3, draw)
+        assert len(found.texts) == 4
+        counts.update(found.texts[1:])
+    assert set(counts) == set(texts)
+    assert min(counts.values()) > 100, "150 each"
+    again = [columns([example], (), 3, random.Random(5)).texts for _ in range(2)]
+    assert again[0] == again[1]
+    assert columns([example], (), 12, draw).texts == ["yes", *texts]
 
 
 class Recorder:
@@ -107,7 +130,8 @@ def test_a_cross_batch_has_the_gold_reply_first_and_no_other_correct_one(
     pairs, width, _ = pair_rows(cast(Assembler, recorder), Batch(examples, others, random.Random(seed)), negatives)
     assert [conversation for conversation, _ in recorder.asked] == [each.conversation for each in examples]
     rows = [[normal(text) for text in found] for _, found in recorder.asked]
-    known = {normal(text) for each in examples for text in (each.response, *each.negatives[:negatives])}
+    drawn = listed(examples, negatives, random.Random(seed))
+    known = {normal(text) for each, own in zip(examples, drawn, strict=True) for text in (each.response, *own)}
     known |= {normal(other.response) for other in others}
     everyone = [*examples, *others]
     most = [len(known - correct(everyone, row)) for row in range(len(examples))]
@@ -118,7 +142,7 @@ def test_a_cross_batch_has_the_gold_reply_first_and_no_other_correct_one(
         assert gold == normal(example.response)
         assert len(set(chosen)) == len(chosen)
         assert not set(chosen) & correct(everyone, row)
-        own = {normal(text) for text in example.negatives[:negatives]} - correct(everyone, row)
+        own = {normal(text) for text in drawn[row]} - correct(everyone, row)
         assert len(set(chosen) & own) == min(len(own), len(chosen)), "its own negatives come before those of others"
     numbers = range(1, len(examples) + 1)
     assert pairs.contexts == [[n] for n in numbers]

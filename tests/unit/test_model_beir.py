@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from polyrank.model.evaluation.beir import CollectionInvalid, read_collection, read_judgements
@@ -48,8 +49,11 @@ def refused(files: Files) -> str:
 
 def test_documents_are_title_and_text_and_queries_those_judged(files: Files) -> None:
     collection = read_collection(*files)
-    assert collection.document_ids == ["d1", "d2", "d3", "d4"]
-    assert collection.documents == ["A title and a text", "no title", "none either", "title alone"]
+    texts = ["A title and a text", "no title", "none either", "title alone"]
+    documents = dict(zip(collection.document_ids, collection.documents, strict=True))
+    assert documents == dict(zip(["d1", "d2", "d3", "d4"], texts, strict=True))
+    files.corpus.write_text("\n".join(files.corpus.read_text().splitlines()[::-1]) + "\n")
+    assert read_collection(*files) == collection, "the order of the file is nothing"
     assert (collection.query_ids, collection.queries) == (["q2", "q1"], ["second", "first"])
     assert collection.judgements == [{"d2": 1}, {"d1": 2, "d3": 0}]
     assert (collection.unknown_queries, collection.unknown_documents) == (0, 0)
@@ -58,7 +62,9 @@ def test_documents_are_title_and_text_and_queries_those_judged(files: Files) -> 
 def test_gains_are_the_judgements_and_nothing_below_zero(files: Files) -> None:
     files.qrels.write_text(HEADER + "q1\td1\t2\nq1\td3\t-2\n")
     collection = read_collection(*files)
-    assert collection.gains_of(0, [3, 2, 0]).tolist() == [0, 0, 2]
+    places = np.array([collection.document_ids.index(name) for name in ("d4", "d3", "d1")])
+    assert collection.gains_of(0, places).tolist() == [0, 0, 2]
+    assert collection.judged_rows(0).tolist() == places[[2, 1]].tolist()
     assert sorted(collection.judged_gains(0).tolist()) == [0, 2]
 
 

@@ -1,14 +1,18 @@
 """Ranks against counts made by hand, with fake models whose scores are written in the texts."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tiny import write_checkpoint
 
+import polyrank
 from polyrank.model.errors import InvalidInput, ModelError
-from polyrank.model.evaluation.lists import gold_rank, rank_lists
+from polyrank.model.evaluation.lists import RankedLists, gold_ties, rank_lists
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.representations import ContextEncoding, Representations
 from polyrank.model.search.topk import scores_of
@@ -59,10 +63,11 @@ class Cross(CrossRanker):
 
     def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
         factor = int(conversation.turns[-1].text)
-        return [factor * float(text) for text in texts], Truncation()  # type: ignore[return-value]
+        numbers = [[factor * float(text)] for text in texts]
+        return Pairs([[]], numbers, [0] * len(texts)), Truncation()  # type: ignore[arg-type]
 
-    def score_pairs(self, pairs: Any) -> NDArray[np.float32]:
-        return np.array(pairs, np.float32)
+    def score_pairs(self, pairs: Pairs) -> NDArray[np.float32]:
+        return np.array(pairs.candidates, np.float32)[:, 0]
 
 
 @pytest.fixture(params=[Late, Cross])
@@ -81,7 +86,16 @@ def silent(_stage: str, _done: int, _total: int) -> None:
 TEN = [str(n) for n in range(10)]
 
 
-def test_ranks_are_those_of_sorting_by_score_then_place(ranker: Any) -> None:
+def first(ranked: RankedLists) -> list[float]:
+    """Return the chance of each list that a right text is first."""
+    return [each.found(1) for each in ranked.ties]
+
+
+def places(ranked: RankedLists) -> list[tuple[int, int, int] | None]:
+    return [each.first_right for each in ranked.ties]
+
+
+def test_ranks_are_those_of_sorting_by_score_and_ties_are_shared(ranker: Any) -> None:
     dialogues = [
         example(1, ["1", "3", "2"], 1),
         example(1, ["1", "3", "2"], 2),
@@ -92,13 +106,13 @@ def test_ranks_are_those_of_sorting_by_score_then_place(ranker: Any) -> None:
         example(1, ["4"], 0),
     ]
     ranked = rank_lists(ranker, dialogues, silent)
-    assert ranked.ranks.tolist() == [1, 2, 3, 2, 4, 8, 1]
+    assert places(ranked) == [(0, 1, 1), (1, 1, 1), (2, 1, 1), (1, 3, 2), (1, 3, 2), (0, 10, 1), (0, 1, 1)]
     assert [scores.tolist() for scores in ranked.scores[1:4]] == [[1, 3, 2], [-1, -3, -2], [2, 2, 5, 2]]
 
 
 def test_examples_without_candidates_are_left_out(ranker: Any) -> None:
     bare = Dialogue(Conversation.of("1"), "yes")
-    assert rank_lists(ranker, [bare, example(1, ["1", "2"], 0), bare], silent).ranks.tolist() == [2]
+    assert rank_lists(ranker, [bare, example(1, ["1", "2"], 0), bare], silent).ties[0].first_right == (1, 1, 1)
     for nothing in ([], [bare]):
         with pytest.raises(InvalidInput, match="candidates"):
             rank_lists(ranker, nothing, silent)
@@ -112,26 +126,38 @@ def test_a_score_that_is_no_number_is_no_rank(ranker: Any, score: str, label: in
         rank_lists(ranker, [good, example(1, [score, "2"], label)], silent)
 
 
-@pytest.mark.parametrize(
-    ("scores", "label", "rank"),
-    [
-        ([2, 3, 2], 0, 2),
-        ([2, 3, 2], 1, 1),
-        ([2, 3, 2], 2, 3),
-        ([1, 1, 1], 0, 1),
-        ([1, 1, 1], 2, 3),
-        ([0, -1], 1, 2),
-    ],
-)
-def test_equal_scores_rank_in_their_order(scores: list[float], label: int, rank: int) -> None:
-    assert gold_rank(np.array(scores, np.float32), label) == rank
+@pytest.mark.parametrize("gold", range(4))
+def test_a_constant_model_is_as_good_as_chance_wherever_the_gold_reply_stands(ranker: Any, gold: int) -> None:
+    assert first(rank_lists(ranker, [example(0, ["1", "2", "3", "4"], gold)], silent)) == [1 / 4]
+
+
+@pytest.mark.parametrize(("scores", "share"), [([2, 3, 2], 0), ([3, 3, 2], 1 / 2), ([2, 1, 3], 1), ([3, 1, 3], 1)])
+def test_a_text_that_equals_the_gold_reply_is_right(scores: list[float], share: float) -> None:
+    dialogue = Dialogue(Conversation.of(["1"]), "Yes.", ("Yes.", "No.", "YES"), 0)
+    assert gold_ties(np.array(scores, np.float32), dialogue).found(1) == share
+
+
+def test_what_a_model_reads_alike_ties_and_no_order_matters(tmp_path: Path) -> None:
+    """Texts of many lengths, encoded beside different others: a rounding would break ties and move scores."""
+    for name, architecture in (("poly", "poly"), ("cross", "cross"), ("colbert", "colbert")):
+        model = polyrank.load(write_checkpoint(tmp_path, name, 1, architecture=architecture))
+        texts = [" ".join(f"w{(n * k) % 40}" for k in range(n % 9 + 1)) for n in range(60)]
+        texts += [text.replace(" ", "  ") for text in texts]
+        dialogues = [Dialogue(Conversation.of([f"w{n} w3"]), texts[n], tuple(texts), n) for n in range(3)]
+        before = [dict(zip(texts, own.tolist(), strict=True)) for own in rank_lists(model, dialogues, silent).scores]
+        order = np.random.default_rng(0).permutation(len(texts))
+        shuffled = tuple(texts[at] for at in order)
+        moved = [replace(each, candidates=shuffled, label=shuffled.index(each.response)) for each in dialogues]
+        after = [dict(zip(shuffled, own.tolist(), strict=True)) for own in rank_lists(model, moved, silent).scores]
+        assert after == before
+        assert all(own[text] == own[text.replace("  ", " ")] for own in before for text in texts)
 
 
 def test_each_text_is_encoded_once_and_progress_reaches_the_end() -> None:
     late, told = Late(), []
     dialogues = [example(1, [str(n % 3), "7"], 0) for n in range(600)]
     ranked = rank_lists(late, dialogues, lambda *numbers: told.append(numbers))  # type: ignore[arg-type]
-    assert ranked.ranks.tolist() == [2] * 600
+    assert first(ranked) == [0] * 600
     assert sorted(late.encoded) == ["0", "1", "2", "7"]
     contexts = [("contexts", done, 600) for done in (256, 512, 600)]
     assert told == [*(("candidates", done, 4) for done in (1, 2, 3, 4)), *contexts]

@@ -6,42 +6,66 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from polyrank.model.evaluation.metrics import (
-    first_relevant,
-    judged_values,
-    ndcg_at_k,
-    rank_values,
-    recall_at_k,
-    reciprocal_rank,
-)
+from polyrank.model.evaluation.metrics import equal_to, judged_values, ndcg_at_k, rank_values
+from polyrank.model.ties import Ties
 
 
 def array(*numbers: float) -> NDArray[np.float64]:
     return np.array(numbers, np.float64)
 
 
+def ranked(*gains: float) -> Ties:
+    """Return a ranking without ties, best first."""
+    return Ties.of(-np.arange(len(gains)), gains)
+
+
+def at(*ranks: int) -> list[Ties]:
+    """Return rankings of 120 candidates whose right one has these ranks; 0: it is not among them."""
+    return [ranked(*(array(*range(1, 121)) == rank)) for rank in ranks]
+
+
 def test_a_reply_that_was_not_retrieved_is_in_no_list_and_counts_nothing() -> None:
-    ranks = np.array([1, 2, 0, 10, 11])
-    assert recall_at_k(ranks, 1).tolist() == [1, 0, 0, 0, 0]
-    assert recall_at_k(ranks, 10).tolist() == [1, 1, 0, 1, 0]
-    assert reciprocal_rank(ranks).tolist() == [1, 1 / 2, 0, 1 / 10, 1 / 11]
+    values = rank_values(at(1, 2, 0, 10, 11), (1, 10), 10)
+    assert values["recall@1"].tolist() == [1, 0, 0, 0, 0]
+    assert values["recall@10"].tolist() == [1, 1, 0, 1, 0]
+    assert values["mrr"].tolist() == [1, 1 / 2, 0, 1 / 10, 0]
 
 
 def test_figures_of_ranks_are_named_after_their_depth() -> None:
-    values = rank_values(np.array([1, 2, 0, 100]), (1, 100))
+    values = rank_values(at(1, 2, 0, 100), (1, 100))
     assert list(values) == ["recall@1", "recall@100", "mrr"]
     assert values["recall@100"].tolist() == [1, 1, 0, 1]
-    assert list(rank_values(np.array([1]))) == ["recall@1", "recall@2", "recall@5", "recall@10", "mrr"]
+    assert list(rank_values(at(1))) == ["recall@1", "recall@2", "recall@5", "recall@10", "mrr"]
 
 
 def test_figures_of_ranks_by_hand() -> None:
-    means = {name: each.mean() for name, each in rank_values(np.array([1, 2, 3, 5, 6, 10, 11, 1])).items()}
+    means = {name: each.mean() for name, each in rank_values(at(1, 2, 3, 5, 6, 10, 11, 1)).items()}
     recalls = {"recall@1": 2 / 8, "recall@2": 3 / 8, "recall@5": 5 / 8, "recall@10": 7 / 8}
     assert means == recalls | {"mrr": pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 5 + 1 / 6 + 1 / 10 + 1 / 11 + 1) / 8)}
 
 
+def test_ties_by_hand() -> None:
+    """One is ahead of four that tie, of which two are right."""
+    tied = Ties.of([3, 2, 2, 2, 2, 1], [0, 1, 0, 1, 0, 1])
+    values = rank_values([tied])
+    assert [values[f"recall@{k}"].tolist() for k in (1, 2, 5)] == [[0], [1 / 2], [1]]
+    assert values["mrr"] == pytest.approx(1 / 2 / 2 + 1 / 3 / 3 + 1 / 6 / 4)
+    graded = Ties.of([2, 2, 1], [3, 0, 1])
+    ideal = 3 + 1 / math.log2(3)
+    assert ndcg_at_k(graded, array(3, 1), 1) == pytest.approx(3 / 2 / 3)
+    assert ndcg_at_k(graded, array(3, 1), 10) == pytest.approx(((1 + 1 / math.log2(3)) * 3 / 2 + 1 / 2) / ideal)
+    assert [each.tie_at_first for each in (tied, graded, Ties.of([1, 1], [1, 1]))] == [False, True, False]
+
+
+def test_the_ties_of_a_huge_pool_are_as_chance() -> None:
+    everything = Ties.of(np.zeros(1_000_000), np.arange(1_000_000) < 500)
+    assert rank_values([everything], (1, 100), 100)["recall@1"].tolist() == [500 / 1_000_000]
+    assert everything.found(100) == pytest.approx(1 - (1 - 500 / 1_000_000) ** 100, rel=1e-3)
+    assert everything.right_among(100) == pytest.approx(100 * 500 / 1_000_000)
+
+
 def test_ndcg_by_hand_has_a_linear_gain() -> None:
-    gains, judged = array(0, 3, 1), array(1, 2, 3)
+    gains, judged = ranked(0, 3, 1), array(1, 2, 3)
     ideal = 3 + 2 / math.log2(3) + 1 / 2
     assert ndcg_at_k(gains, judged, 10) == pytest.approx((3 / math.log2(3) + 1 / 2) / ideal)
     assert ndcg_at_k(gains, judged, 2) == pytest.approx((3 / math.log2(3)) / (3 + 2 / math.log2(3)))
@@ -49,14 +73,14 @@ def test_ndcg_by_hand_has_a_linear_gain() -> None:
 
 
 def test_ndcg_without_anything_relevant_is_nothing() -> None:
-    assert ndcg_at_k(array(0, 0), array(0), 10) == 0
-    assert ndcg_at_k(array(), array(1), 10) == 0
+    assert ndcg_at_k(ranked(0, 0), array(0), 10) == 0
+    assert ndcg_at_k(ranked(), array(1), 10) == 0
 
 
 def test_figures_of_judged_queries() -> None:
-    eleventh = array(*[0] * 10, 1)
-    hundred_first = array(1, *[0] * 99, 1)
-    values = judged_values([eleventh, hundred_first, array(0, 2)], [array(1), array(1, 1, 0), array(2, 1, 1, 1)])
+    eleventh = ranked(*[0] * 10, 1)
+    hundred_first = ranked(1, *[0] * 99, 1)
+    values = judged_values([eleventh, hundred_first, ranked(0, 2)], [array(1), array(1, 1, 0), array(2, 1, 1, 1)])
     assert list(values) == ["ndcg@10", "mrr@10", "recall@100"]
     assert values["mrr@10"].tolist() == [0, 1, 1 / 2]
     assert values["recall@100"].tolist() == [1, 1 / 2, 1 / 4]
@@ -65,9 +89,9 @@ def test_figures_of_judged_queries() -> None:
 
 
 def test_a_query_whose_judgements_are_all_zero_counts_nothing() -> None:
-    values = judged_values([array(0, 0)], [array(0)])
+    values = judged_values([ranked(0, 0)], [array(0)])
     assert {name: each.tolist() for name, each in values.items()} == {"ndcg@10": [0], "mrr@10": [0], "recall@100": [0]}
 
 
-def test_the_first_relevant() -> None:
-    assert [first_relevant(array(*gains)) for gains in ([2, 1], [0, 0, 1], [0], [])] == [1, 3, 0, 0]
+def test_a_text_that_equals_the_right_one_is_right() -> None:
+    assert equal_to("Yes, please.", ["yes,  PLEASE!", "Yes.", "Yes, please."]).tolist() == [True, False, True]

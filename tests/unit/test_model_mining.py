@@ -12,7 +12,9 @@ import polyrank.model.evaluation.mining
 from polyrank.model.errors import InvalidInput, ModelError
 from polyrank.model.evaluation.mining import Miner, MiningRules, TextPool, score_bound
 from polyrank.model.rankers.cross import CrossRanker
+from polyrank.model.representations import ContextEncoding, LateRows, Representations
 from polyrank.model.search.scan import Query
+from polyrank.model.search.topk import scores_of
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.text.pairs import Pairs
@@ -22,7 +24,7 @@ from polyrank.model.text.positives import Positives
 class Late:
     """Embeds a text as its first number; the last turn of the context is the factor of the score."""
 
-    name, dim = "late", 1
+    name, late_rows = "late", None
 
     def __init__(self) -> None:
         self.encoded: list[str] = []
@@ -31,14 +33,17 @@ class Late:
         self.encoded += texts
         return [float(text.split()[0]) for text in texts], 0
 
-    def encode_candidates(self, numbers: list[Any]) -> NDArray[np.float32]:
-        return np.array(numbers, np.float32)[:, None]
+    def represent_candidates(self, numbers: list[Any]) -> Representations:
+        return Representations(np.array(numbers, np.float32)[:, None])
 
     def tokenize_context(self, conversation: Conversation) -> tuple[list[Any], Truncation]:
         return [float(conversation.turns[-1].text)], Truncation()
 
-    def encode_contexts(self, contexts: list[list[Any]]) -> list[NDArray[np.float32]]:
-        return [np.array([numbers], np.float32) for numbers in contexts]
+    def represent_contexts(self, contexts: list[list[Any]]) -> list[ContextEncoding]:
+        return [ContextEncoding(np.array([numbers], np.float32)) for numbers in contexts]
+
+    def scores(self, context: ContextEncoding, candidates: Representations, additions: None) -> NDArray[np.float32]:
+        return scores_of(candidates.first, context.codes, additions)
 
     def word_table(self, texts: Sequence[str]) -> None:
         """It has no evidence."""
@@ -89,6 +94,44 @@ def mined(texts: Iterable[str], *dialogues: Dialogue, check: CrossRanker | None 
 
 
 TEN = [str(n) for n in range(10)]
+
+
+class TwoStages(Late):
+    """Finds texts by their first number, and places those that it found by their last one."""
+
+    name, late_rows = "two stages", LateRows(1, 1)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.placed: list[int] = []
+
+    def tokenize_candidates(self, texts: Sequence[str]) -> tuple[list[Any], int]:
+        return [[float(text.split()[0]), float(text.split()[-1])] for text in texts], 0
+
+    def represent_candidates(self, numbers: list[Any]) -> Representations:
+        both = np.array(numbers, np.float32)
+        return Representations(both[:, :1], both[:, 1:], np.ones(len(both), np.int64))
+
+    def scores(self, context: ContextEncoding, candidates: Representations, additions: None) -> NDArray[np.float32]:
+        assert candidates.late is not None
+        self.placed.append(len(candidates.first))
+        return candidates.late[:, 0] * context.codes[0, 0]
+
+
+def test_a_second_stage_places_what_the_first_one_found() -> None:
+    """The bound is the gold reply's score by the second stage, 150, not by the first, -7."""
+    texts, late = [f"{n} {300 - n}" for n in range(300)], TwoStages()
+    pool, gold = TextPool.encode(late, texts, silent), example("-7 150")  # type: ignore[arg-type]
+
+    def negatives(**rules: Any) -> tuple[str, ...]:
+        used = Miner(late, pool, Positives([gold]), MiningRules(**{"skip": 0, "margin": None, **rules}))  # type: ignore[arg-type]
+        [after] = used.mine([gold])
+        return after.negatives
+
+    assert negatives(negatives=3) == ("100 200", "101 199", "102 198"), "the best of the 200 that a server retrieves"
+    assert late.placed == [200]
+    assert negatives(negatives=1, depth=300, skip=1) == ("1 299",)
+    assert negatives(negatives=2, depth=200, margin=0.0) == ("151 149", "152 148")
 
 
 def test_the_best_of_the_pool_come_hardest_first() -> None:
@@ -212,9 +255,9 @@ def test_each_text_is_encoded_once_and_progress_reaches_the_end(monkeypatch: pyt
     told: list[tuple[str, int, int]] = []
     pool = TextPool.encode(late, ["1", "2 a", "1 ", "2 A", *TEN], lambda *numbers: told.append(numbers))
     assert pool.texts == late.encoded == ["1", "2 a", *(text for text in TEN if text != "1")]
-    assert pool.embeddings[:, 0].tolist() == [float(text.split()[0]) for text in pool.texts]
-    assert pool.scan.top_k([Query(np.ones((1, pool.embeddings.shape[1]), np.float32), 1)])[0].rows.tolist() == [
-        int(pool.embeddings.sum(axis=1).argmax())
+    assert pool.made.first[:, 0].tolist() == [float(text.split()[0]) for text in pool.texts]
+    assert pool.scan.top_k([Query(np.ones((1, pool.made.first.shape[1]), np.float32), 1)])[0].rows.tolist() == [
+        int(pool.made.first.sum(axis=1).argmax())
     ]
     assert told == [("encode", done, 11) for done in (0, 4, 8, 11)]
 

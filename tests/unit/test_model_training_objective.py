@@ -156,19 +156,19 @@ def test_a_look_counts_gold_replies_ahead_of_all_that_may_count(base: Path) -> N
 
 
 @pytest.mark.parametrize("architecture", ["bi", "cross"])
-@pytest.mark.parametrize("score", [math.nan, 0.0, math.inf])
-def test_a_gold_reply_that_is_not_ahead_is_not_first(
-    base: Path, monkeypatch: pytest.MonkeyPatch, architecture: str, score: float
+@pytest.mark.parametrize(("score", "share"), [(math.nan, 0.0), (0.0, 1.0), (math.inf, 0.0)])
+def test_of_gold_replies_that_tie_a_share_is_first(
+    base: Path, monkeypatch: pytest.MonkeyPatch, architecture: str, score: float, share: float
 ) -> None:
-    """Scores that are all alike rank nothing, wherever the gold reply stands; nor do those that are no numbers."""
+    """Of n that are all alike 1 / n is first, wherever the gold reply stands; no numbers rank nothing."""
     monkeypatch.setattr(CrossEncoder, "joint_scores", lambda _, batch: torch.full((len(batch.ids),), score))
     monkeypatch.setattr(
         LateEncoder, "first_scores", lambda _, b, n: torch.full((len(b.first.mask), len(n.first)), score)
     )
     examples = [dialogue("w1", "w2"), dialogue("w5 w6", "w3 w9"), dialogue("w7", "w8")]
     found = measured(base, examples, architecture=architecture)
-    assert (found.first, found.rows) == (0, 3)
-    assert measured(base, examples[:2], architecture=architecture).first == 0
+    assert (found.first, found.rows) == (pytest.approx(share), 3)
+    assert measured(base, examples[:2], architecture=architecture).first == share
 
 
 @pytest.mark.parametrize(

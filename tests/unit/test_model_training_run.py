@@ -344,6 +344,24 @@ def test_a_resumed_run_ends_with_the_same_weights(
         run(config, data, tmp_path / "out", resume=True)
 
 
+@pytest.mark.parametrize("architecture", ["bi", "cross"])
+def test_listed_negatives_are_drawn_anew_and_a_resumed_run_draws_the_same(
+    base: Path, tmp_path: Path, architecture: str
+) -> None:
+    """Runs over lists that differ only behind the first two are different ones: those count as well."""
+    listed = [{**row, "negatives": [f"w{20 + n}", f"w{21 + n}", f"w{22 + n}"]} for n, row in enumerate(rows(40))]
+    data = write_rows(tmp_path / "data.jsonl", listed)
+    others = [{**row, "negatives": [*row["negatives"][:2], "w9 w8"]} for row in listed]
+    config = settings(base, architecture=architecture, steps=10, negatives=2, looks=1.0)
+    _, whole = run(config, data, tmp_path / "whole")
+    _, changed = run(config, write_rows(tmp_path / "others.jsonl", others), tmp_path / "changed")
+    assert whole.losses != changed.losses
+    interrupted(config, data, tmp_path / "out", 6)
+    _, rest = run(config, data, tmp_path / "out", resume=True)
+    assert rest.losses == whole.losses[-len(rest.losses) :]
+    assert identical(tmp_path / "out", tmp_path / "whole")
+
+
 def test_a_run_whose_last_step_was_made_only_has_to_be_finished(base: Path, data: Path, tmp_path: Path) -> None:
     config = settings(base, steps=12)
     interrupted(config, data, tmp_path / "out", 12)

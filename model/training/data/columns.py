@@ -1,5 +1,6 @@
 """The candidates of a batch: gold replies and negatives, and which of them count for which row."""
 
+import random
 from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
@@ -25,21 +26,24 @@ class Columns(NamedTuple):
     listed: Tensor
 
 
-def columns(examples: Sequence[Dialogue], others: Sequence[Dialogue], negatives: int) -> Columns:
+def columns(examples: Sequence[Dialogue], others: Sequence[Dialogue], negatives: int, draw: random.Random) -> Columns:
     """Collect the gold reply and up to `negatives` listed negatives of each example, and the replies of `others`.
+
+    Of more listed ones so many are drawn, so that in the course of a training all of them are met.
 
     Where two examples have the same context, the gold reply of one is no negative of the other.
     """
+    listed_of = [_drawn(example.negatives, negatives, draw) for example in examples]
     texts: dict[int, str] = {}  # each distinct text as it was first written, by its key
     for text in chain(
         (example.response for example in examples),
-        *(example.negatives[:negatives] for example in examples),
+        *listed_of,
         (other.response for other in others),
     ):
         texts.setdefault(text_key(text), text)
     place = {key: column for column, key in enumerate(texts)}
     gold = [place[text_key(example.response)] for example in examples]
-    named = [[place[text_key(text)] for text in example.negatives[:negatives]] for example in examples]
+    named = [[place[text_key(text)] for text in own] for own in listed_of]
     lent = [place[text_key(other.response)] for other in others]
     contexts = [context_key(example.conversation) for example in (*examples, *others)]
     allowed = torch.ones(len(examples), len(texts), dtype=torch.bool)
@@ -52,3 +56,7 @@ def columns(examples: Sequence[Dialogue], others: Sequence[Dialogue], negatives:
             allowed[row, column] = False
         listed[row, [gold[row], *named[row]]] = True
     return Columns(list(texts.values()), torch.tensor(gold), allowed, listed & allowed)
+
+
+def _drawn(negatives: Sequence[str], count: int, draw: random.Random) -> Sequence[str]:
+    return negatives if len(negatives) <= count else draw.sample(negatives, count)

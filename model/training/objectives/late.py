@@ -46,7 +46,7 @@ class LateObjective(Objective):
 
     def prepare(self, batch: Batch) -> Prepared:
         """Tokenise contexts and candidates; the teacher scores each row's listed ones."""
-        found = columns(batch.examples, batch.others, self._config.negatives)
+        found = columns(batch.examples, batch.others, self._config.negatives, batch.draw)
         taught = self._teacher_scores(batch.examples, found)
         tokens = self._tokens(batch.examples, found.texts)
         return self._prepared(tokens, partial(self._scored, found, taught, tokens))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import ClassVar, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +14,7 @@ from polyrank.model.architectures.attention import ContextCodes, unit_length
 from polyrank.model.rankers.networks import NetworkRanker
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.ties import Ties
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.data.words import PairWords
 from polyrank.model.training.objectives.gradient_cache import Encode, Encoded, cached_backward, plain_backward
@@ -58,7 +60,7 @@ class Measured(NamedTuple):
     """Figures of one batch: loss, rows whose gold reply came first, rows, likeness of the context vectors."""
 
     loss: float
-    first: int
+    first: float
     rows: int
     code_cosine: float = 0.0
 
@@ -111,17 +113,22 @@ class Objective(ABC):
         return batch._replace(others=(*batch.others, *self._labels))
 
 
-def gold_first(scores: Tensor, gold: Tensor, allowed: Tensor) -> int:
-    """Count the rows whose gold reply is strictly ahead of all others that count; arguments as in ScoredBatch.
+def gold_first(scores: Tensor, gold: Tensor, allowed: Tensor) -> float:
+    """Count the rows whose gold reply is first; of n that tie there, as 1 / n. Arguments as in ScoredBatch.
+
+    A row with a score that is no finite number counts as 0.
 
     >>> scores = torch.tensor([[1.0, 0.0], [1.0, 1.0], [torch.nan, torch.nan]])
     >>> gold_first(scores, torch.tensor([0, 0, 0]), torch.ones(3, 2, dtype=torch.bool))
-    1
+    1.5
     """
-    own = scores.gather(1, gold[:, None])
-    others = allowed.scatter(1, gold[:, None], False)
-    ahead = ((own > scores) | ~others).all(dim=1)
-    return int((ahead & own[:, 0].isfinite()).sum())
+    known = allowed.scatter(1, gold[:, None], True).cpu().numpy()
+    rows = zip(scores.float().cpu().numpy(), gold.tolist(), known, strict=True)
+    return sum(
+        Ties.of(own[counts], np.flatnonzero(counts) == right).found(1)
+        for own, right, counts in rows
+        if np.isfinite(own[counts]).all()
+    )
 
 
 def in_order(chunks: Sequence[Tensor], positions: Sequence[Sequence[int]]) -> Tensor:

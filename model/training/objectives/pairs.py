@@ -16,7 +16,6 @@ from polyrank.model.inference.forwards import FirstStage
 from polyrank.model.inference.network import Network
 from polyrank.model.rankers.late import LateRanker
 from polyrank.model.rankers.load import load_late
-from polyrank.model.search.topk import scores_of
 from polyrank.model.text.assembly import Assembler
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.text.pairs import Pairs
@@ -116,7 +115,7 @@ def pair_rows(assembler: Assembler, batch: Batch, negatives: int, score: Scores 
 
     Raises TrainingDataInvalid where a batch of one has no negative: the loss of any model would be zero.
     """
-    found = columns(batch.examples, batch.others, negatives)
+    found = columns(batch.examples, batch.others, negatives, batch.draw)
     width = 1 + min(negatives, int(found.allowed.sum(dim=1).min()) - 1)
     if width == 1 and len(batch.examples) + len(batch.others) == 1:
         raise TrainingDataInvalid("an example has no negatives, and in a batch of one no others; raise --batch-size")
@@ -148,8 +147,8 @@ def _negatives_of_row(found: Columns, row: int, count: int, draw: random.Random,
 
 
 def _retriever_scores(retriever: LateRanker, examples: Sequence[Dialogue], texts: Sequence[str]) -> Tensor:
-    embeddings = retriever.encode_candidates(retriever.tokenize_candidates(texts)[0])
+    made = retriever.represent_candidates(retriever.tokenize_candidates(texts)[0])
     contexts = [retriever.tokenize_context(example.conversation)[0] for example in examples]
     return torch.stack(
-        [torch.from_numpy(scores_of(embeddings, codes)) for codes in retriever.encode_contexts(contexts)]
+        [torch.from_numpy(retriever.scores(context, made, None)) for context in retriever.represent_contexts(contexts)]
     )

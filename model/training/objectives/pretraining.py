@@ -157,7 +157,7 @@ def drawn_replies(batch: Batch) -> tuple[list[str], list[bool]]:
 
     A drawn reply is no right reply to an equal context. Where all others are right, too, the right one stays.
     """
-    found = columns(batch.examples, (), 1)
+    found = columns(batch.examples, (), 1, batch.draw)
     replies, is_right = [], []
     for row, example in enumerate(batch.examples):
         others = [at for at in found.allowed[row].nonzero()[:, 0].tolist() if at != int(found.gold[row])]

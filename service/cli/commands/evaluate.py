@@ -1,6 +1,7 @@
 """`polyrank evaluate`: how often a model puts the right text first, with an interval."""
 
 import argparse
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,11 +24,14 @@ if TYPE_CHECKING:
 
 _TOP_N = 20
 _DRAWN = 20  # as DRAWN of model/evaluation/drawing.py, which imports numpy: help is printed sooner without
+_MANY_TIES = 0.1
+_TIES = "several tie for the first place; each figure is what a random order of those that tie gives on average"
 _DESCRIPTION = """R@1, R@2, R@5, R@10 and MRR of a model over each example's own candidates, or over others' replies
 that are drawn where it lists none; with --pool over all
 texts of a pool, R@100 too (100 are retrieved; a reply not among them counts 0 in every figure); with --corpus nDCG@10,
-MRR@10 and R@100 over a collection in BEIR's form. Of a classifier it is the accuracy over pairs with labels. Each
-figure has a 95 % bootstrap interval over whole dialogues."""
+MRR@10 and R@100 over a collection in BEIR's form. Of a classifier it is the accuracy over pairs with labels. Where
+scores tie, a figure is the mean over all orders of those that tie; a text that equals the right one but for case and
+the like is right. Each figure has a 95 % bootstrap interval over whole dialogues."""
 
 
 def add_to(commands: Any) -> None:
@@ -186,6 +190,8 @@ def _evaluated(task: "Task[Any]", names: list[str]) -> tuple["EvaluationReport",
         began = time.perf_counter()
         with Progress("examples") as progress:
             outcome = task.measure(ranker, progress)
-        measured.append(ModelFigures(name, outcome.values, round(time.perf_counter() - began, 3)))
+        measured.append(ModelFigures(name, outcome.values, round(time.perf_counter() - began, 3), outcome.tied_first))
+        if outcome.tied_first > _MANY_TIES:
+            print(f"{name}: in {outcome.tied_first:.0%} of the examples {_TIES}", file=sys.stderr)
         outcomes.append(outcome)
     return EvaluationReport(measured, task.groups, task.unit, task.described), outcomes

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from polyrank.model.errors import InvalidInput
 from polyrank.service.cli.files import add_encoding_option, read_candidates, require_writable
-from polyrank.service.cli.models import check_cross, check_late, load_cross, load_late
+from polyrank.service.cli.models import check_cross, check_retriever, load_cross, load_retriever
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def add_to(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("mine", help="find hard negatives for training in a pool")
     add = parser.add_argument
-    add("--model", required=True, help="checkpoint directory or base model name; no cross-encoder")
+    add("--model", required=True, help="checkpoint directory, base model name, or lexical; no cross-encoder")
     add("--data", required=True, type=Path, help="dialogues, .jsonl[.gz|.zst]")
     add("--pool", required=True, nargs="+", type=Path, help=".jsonl[.gz|.zst], .csv or .parquet files")
     add_encoding_option(parser)
@@ -82,13 +82,13 @@ def _mine(arguments: argparse.Namespace) -> "Tally":
 
     with new_dialogues(arguments.output) as write:
         candidates = read_candidates(arguments.pool, arguments.encoding)
-        check_late(arguments.model)
+        check_retriever(arguments.model)
         if arguments.check is not None:
             check_cross("--check", arguments.check)
         positives = _read_positives(arguments.data, arguments.max_rejected)
         from polyrank.model.evaluation.mining import Miner, TextPool
 
-        ranker = load_late(arguments.model)
+        ranker = load_retriever(arguments.model)
         check = load_cross("--check", arguments.check) if arguments.check is not None else None
         with Progress("texts") as progress:
             pool = TextPool.encode(ranker, (candidate.text for candidate in candidates), progress)

@@ -9,8 +9,9 @@ from polyrank.model.errors import InvalidInput
 from polyrank.model.evaluation.encoding import ReportProgress
 from polyrank.model.inference.names import Runner
 from polyrank.model.rankers.classifier import Classifier
+from polyrank.model.ties import Ties
 from polyrank.service.cli.evaluation.examples import classed_examples
-from polyrank.service.cli.evaluation.tasks import Example, TaskResult, conversation_texts, dialogue_numbers
+from polyrank.service.cli.evaluation.tasks import Example, TaskResult, conversation_texts, dialogue_numbers, tied_first
 from polyrank.service.cli.models import REFERENCE, load_classifier
 
 _AT_ONCE = 64
@@ -54,15 +55,16 @@ class ClassesTask:
         right = np.array([ranker.labels.index(each.category) for each in self._examples])
         best = probabilities.argmax(axis=1)
         of_right = probabilities[np.arange(len(right)), right]
+        ties = [Ties.of(own, np.arange(len(own)) == gold) for own, gold in zip(probabilities, right, strict=True)]
         values = {
-            "accuracy": (best == right).astype(np.float64),
+            "accuracy": np.array([each.found(1) for each in ties]),
             "log_loss": -np.log(np.maximum(of_right, np.finfo(np.float32).tiny)),
         }
         lines = [
             {"example": number, "label": ranker.labels[gold], "told": ranker.labels[own], "probabilities": row}
             for number, (gold, own, row) in enumerate(zip(right, best, probabilities, strict=True))
         ]
-        return TaskResult(values, lines, [ranker.labels[own] for own in best])
+        return TaskResult(values, lines, [ranker.labels[own] for own in best], tied_first(ties))
 
     def example(self, place: int) -> Example:
         """Return a pair of texts and its class."""

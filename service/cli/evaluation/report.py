@@ -13,11 +13,12 @@ _NAME_WIDTH, _CELL_WIDTH = 12, 26
 
 
 class ModelFigures(NamedTuple):
-    """A model's figures of each example, and how many seconds they took."""
+    """A model's figures of each example, how many seconds they took, and in how many examples several tie for first."""
 
     name: str
     values: Values
     seconds: float
+    tied_first: float
 
 
 class Estimate(NamedTuple):
@@ -83,6 +84,7 @@ class EvaluationReport:
         found = self.estimates[role]
         return {
             **{name: estimate.value for name, estimate in found.items()},
+            "tied_first": self._measured[role].tied_first,
             "seconds": self._measured[role].seconds,
             "interval": {name: [estimate.low, estimate.high] for name, estimate in found.items()},
         }

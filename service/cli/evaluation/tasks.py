@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -14,8 +15,9 @@ from polyrank.model.evaluation.beir import read_collection
 from polyrank.model.evaluation.encoding import ReportProgress
 from polyrank.model.evaluation.intervals import group_numbers
 from polyrank.model.evaluation.lists import rank_lists
-from polyrank.model.evaluation.metrics import DEPTH, RECALL_AT, Values, first_relevant, judged_values, rank_values
-from polyrank.model.evaluation.retrieval import rank_in, rerank, retrieve
+from polyrank.model.evaluation.metrics import DEPTH, RECALL_AT, Values, judged_values, rank_values
+from polyrank.model.evaluation.retrieval import Found, rerank, retrieve
+from polyrank.model.evidence.words import normalised
 from polyrank.model.inference.names import Runner
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.networks import Ranker as AnyRanker
@@ -23,6 +25,8 @@ from polyrank.model.rankers.networks import Retriever
 from polyrank.model.search.topk import TopK
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.text.hashes import drawn_order
+from polyrank.model.ties import Ties
 from polyrank.service.cli.evaluation.examples import AS_LISTED, Draw, listed_examples, read_identified, report_left_out
 from polyrank.service.cli.files import read_candidates
 from polyrank.service.cli.models import REFERENCE, RERANKER_HINT, load_any, load_cross, load_retriever, words_left_out
@@ -31,11 +35,24 @@ Ranker = TypeVar("Ranker")
 
 
 class TaskResult(NamedTuple):
-    """The figures of each example, what `--output` writes about each, and what the model put first in each."""
+    """What was measured.
+
+    Attributes:
+        values: the figures of each example.
+        lines: what `--output` writes about each.
+        first: what the model put first in each; of what ties there, one.
+        tied_first: the share of examples where several tie for the first place.
+    """
 
     values: Values
     lines: list[dict[str, Any]]
     first: list[str]
+    tied_first: float
+
+
+def tied_first(ties: Sequence[Ties]) -> float:
+    """Return the share of rankings where several candidates tie for the first place."""
+    return float(np.mean([each.tie_at_first for each in ties]))
 
 
 class Example(NamedTuple):
@@ -90,11 +107,11 @@ class ListsTask:
         """Measure how often the gold reply comes first, and the like."""
         ranked = rank_lists(ranker, [dialogue for _, dialogue in self._examples], report)
         lines = [
-            {"example": number, "rank": rank, "score": own[dialogue.label], "best": own.argmax(), "scores": own}
-            for (number, dialogue), rank, own in zip(self._examples, ranked.ranks.tolist(), ranked.scores, strict=True)
+            {"example": number, **_place(ties, -np.sort(-own)), "best": own.argmax(), "scores": own}
+            for (number, _), ties, own in zip(self._examples, ranked.ties, ranked.scores, strict=True)
         ]
         first = [dialogue.candidates[line["best"]] for (_, dialogue), line in zip(self._examples, lines, strict=True)]
-        return TaskResult(rank_values(ranked.ranks), lines, first)
+        return TaskResult(rank_values(ranked.ties), lines, first, tied_first(ranked.ties))
 
     def example(self, place: int) -> Example:
         """Return a conversation and its gold reply."""
@@ -122,10 +139,15 @@ class TwoStageSearch:
         return load_retriever(name, RERANKER_HINT, self.runner)
 
     def find(
-        self, ranker: Retriever, contexts: Sequence[Conversation], texts: Sequence[str], report: ReportProgress
-    ) -> list[TopK]:
-        """Find the best texts for each context."""
-        found, cut = retrieve(ranker, contexts, texts, report)
+        self,
+        ranker: Retriever,
+        contexts: Sequence[Conversation],
+        texts: Sequence[str],
+        right: Sequence[NDArray[np.int64]],
+        report: ReportProgress,
+    ) -> list[Found]:
+        """Find the best texts for each context; `right` are the places of its right ones."""
+        found, cut = retrieve(ranker, contexts, texts, right, report)
         if cut:
             print(
                 f"{ranker.name} reads {cut} of {len(texts)} texts without their end: they are too long", file=sys.stderr
@@ -146,7 +168,8 @@ class TwoStageSearch:
 class PoolTask:
     """Finds each gold reply among all texts of a pool, where every distinct text counts once.
 
-    A reply that is not among the DEPTH texts retrieved counts 0 in every figure, `mrr` too.
+    A text that equals the gold reply but for case and the like is as right. A reply that is not among the DEPTH texts
+    retrieved counts 0 in every figure, `mrr` too.
     """
 
     unit = "dialogues"
@@ -156,12 +179,14 @@ class PoolTask:
     ) -> None:
         self._search = search
         self._ids, self._texts = _distinct_texts(pools, encoding)
-        row_of = {text: row for row, text in enumerate(self._texts)}
+        rows_of: dict[str, list[int]] = {}
+        for row, text in enumerate(self._texts):
+            rows_of.setdefault(normalised(text), []).append(row)
         dialogues, assumed = read_identified(data, limit)
         self._examples = [
-            (number, dialogue, row_of[dialogue.response])
+            (number, dialogue, np.array(rows, np.int64))
             for number, dialogue in enumerate(dialogues)
-            if dialogue.response in row_of
+            if (rows := rows_of.get(normalised(dialogue.response)))
         ]
         if not self._examples:
             raise InvalidInput("no gold reply is a text of the pool; give a pool that the replies were taken from")
@@ -177,14 +202,15 @@ class PoolTask:
     def measure(self, ranker: Retriever, report: ReportProgress) -> TaskResult:
         """Measure how often the gold reply is found first, and the like."""
         contexts = [dialogue.conversation for _, dialogue, _ in self._examples]
-        found = self._search.find(ranker, contexts, self._texts, report)
-        ranks = [rank_in(best, row) for best, (_, _, row) in zip(found, self._examples, strict=True)]
+        right = [rows for _, _, rows in self._examples]
+        found = self._search.find(ranker, contexts, self._texts, right, report)
+        ties = [each.ties(partial(_is_in, rows)) for each, rows in zip(found, right, strict=True)]
         lines = [
-            {"example": number, **_place(rank, best), **_retrieved(self._ids, best)}
-            for (number, _, _), rank, best in zip(self._examples, ranks, found, strict=True)
+            {"example": number, **_place(own, each.best.scores), **_retrieved(self._ids, each.best)}
+            for (number, _, _), own, each in zip(self._examples, ties, found, strict=True)
         ]
-        first = [self._texts[best.rows[0]] for best in found]
-        return TaskResult(rank_values(np.array(ranks, np.int64), (*RECALL_AT, DEPTH)), lines, first)
+        first = [self._texts[each.best.rows[0]] for each in found]
+        return TaskResult(rank_values(ties, (*RECALL_AT, DEPTH), DEPTH), lines, first, tied_first(ties))
 
     def example(self, place: int) -> Example:
         """Return a conversation and its gold reply."""
@@ -215,19 +241,21 @@ class CollectionTask:
         """Measure nDCG and the like."""
         collection = self._collection
         contexts = [Conversation.of(text) for text in collection.queries]
-        found = self._search.find(ranker, contexts, collection.documents, report)
-        gains = [collection.gains_of(query, best.rows.tolist()) for query, best in enumerate(found)]
-        values = judged_values(gains, [collection.judged_gains(query) for query in range(len(found))])
+        right = [collection.judged_rows(query) for query in range(len(contexts))]
+        found = self._search.find(ranker, contexts, collection.documents, right, report)
+        ties = [each.ties(partial(collection.gains_of, query)) for query, each in enumerate(found)]
+        values = judged_values(ties, [collection.judged_gains(query) for query in range(len(found))])
         lines = [
             {
                 "query": name,
                 **{figure: values[figure][query] for figure in values},
-                **_place(first_relevant(gains[query]), found[query]),
-                **_retrieved(collection.document_ids, found[query]),
+                **_place(ties[query], found[query].best.scores),
+                **_retrieved(collection.document_ids, found[query].best),
             }
             for query, name in enumerate(collection.query_ids)
         ]
-        return TaskResult(values, lines, [collection.documents[best.rows[0]] for best in found])
+        first = [collection.documents[each.best.rows[0]] for each in found]
+        return TaskResult(values, lines, first, tied_first(ties))
 
     def example(self, place: int) -> Example:
         """Return a query and the document that is judged best."""
@@ -235,18 +263,32 @@ class CollectionTask:
 
 
 def _distinct_texts(pools: Sequence[Path], encoding: str | None) -> tuple[list[str], list[str]]:
-    """Read each text of a pool once; returns the id of its first row, and the text. Raises InvalidInput for no text."""
+    """Read each text of a pool once, in drawn order; returns the id of its first row, and the text.
+
+    Raises InvalidInput for no text.
+    """
     id_of: dict[str, str] = {}
     for candidate in read_candidates(pools, encoding):
         id_of.setdefault(candidate.text, candidate.id)
     if not id_of:
         raise InvalidInput(f"{', '.join(map(str, pools))}: there is no text to search")
-    return list(id_of.values()), list(id_of)
+    texts = drawn_order(id_of)
+    return [id_of[text] for text in texts], texts
 
 
-def _place(rank: int, found: TopK) -> dict[str, Any]:
-    """Return rank and score of the right text; null if it was not retrieved."""
-    return {"rank": rank, "score": found.scores[rank - 1]} if rank else {"rank": None, "score": None}
+def _is_in(right: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    return np.isin(rows, right).astype(np.float64)
+
+
+def _place(ties: Ties, scores: NDArray[np.float32]) -> dict[str, Any]:
+    """Return rank and score of the first right text, and how many tie with it; null if it was not retrieved.
+
+    Its rank is the best that it has in any order of these.
+    """
+    if ties.first_right is None:
+        return {"rank": None, "tied": None, "score": None}
+    ahead, size, _ = ties.first_right
+    return {"rank": ahead + 1, "tied": size - 1, "score": scores[ahead]}
 
 
 def _retrieved(ids: Sequence[str], found: TopK) -> dict[str, Any]:
