@@ -10,8 +10,9 @@ Four things decide what the lists can teach:
 * A model ranks dialogues like those it was trained on better than others. Weights that are right there trust the late
   score too much elsewhere. Over dialogues of a kind that a model had never seen, the late weight was 0.5 to 0.7 of what
   it is otherwise. So the late weight is multiplied by `late_share`, and the words are weighed beside that.
-* Hardly a turn of theirs asks for a code or a number and says little else. So "asked" has a fixed weight: with 4, the
-  reply that has the code is first even if a model finds the rest of its text unrelated.
+* Hardly a turn of theirs asks for a code or a number and says little else. So "asked" has a fixed weight: with 5, the
+  reply that has the code is first even if a model finds the rest of its text unrelated. And the weight of "names" is
+  not below 0, which the few names of most files cannot tell from chance.
 * Every file counts the same, however many lists it has. With very few it counts less, because they teach little.
 """
 
@@ -28,9 +29,10 @@ from polyrank.model.ties import Ties
 _L2 = 1e-3  # on weights times the deviation of their features
 _LEAST_LATE = 1e-3
 _ENOUGH_LISTS = 50  # a file with fewer counts in proportion: as much as others, four lists made the weights theirs
-_ASKED_WEIGHT = 4.0
+_ASKED_WEIGHT = 5.0
 _LATE = 0  # its place among the weights; the features follow
 _ASKED = 1 + FEATURES.index("asked")
+_LEAST = {_LATE: _LEAST_LATE, 1 + FEATURES.index("names"): 0.0}
 _WORDS = [place for place, name in enumerate(FEATURES, 1) if name not in (*TEXT_FEATURES, "asked")]
 _SAID = [place for place, name in enumerate(FEATURES, 1) if name in TEXT_FEATURES]
 _EVERY = range(1, 1 + len(FEATURES))
@@ -173,7 +175,7 @@ def _descended(packs: Sequence[_Pack], start: NDArray[np.float64], places: Seque
         slope = _mean([gradient for _, gradient in each], files) + pulled
         return float(_mean([value for value, _ in each], files) + 0.5 * (pulled * weights).sum()), slope[chosen]
 
-    bounds = [(_LEAST_LATE if place == _LATE else None, None) for place in chosen]
+    bounds = [(_LEAST.get(place), None) for place in chosen]
     found = minimize(loss, start[chosen], jac=True, method="L-BFGS-B", bounds=bounds)
     weights = start.copy()
     weights[chosen] = found.x

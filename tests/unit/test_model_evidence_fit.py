@@ -68,6 +68,13 @@ def test_a_file_with_very_few_lists_hardly_moves_the_weights() -> None:
     assert figures[1] == pytest.approx(figures[0], abs=0.1)
 
 
+def test_names_never_count_against_a_reply() -> None:
+    contrary, names = lists(500, 0), FEATURES.index("names")
+    for each in contrary:
+        each.features[0, names] = each.features[1:, names].min() - 1
+    assert fit([contrary], 1.0).weights["names"] == 0
+
+
 def test_a_late_score_that_is_worse_than_none_keeps_a_weight_above_0() -> None:
     assert 0 < fit([lists(500, 0, late_weight=-1.0)], 1.0).late_weight < 0.01
 
@@ -77,7 +84,7 @@ def test_nothing_to_learn_from_gives_the_late_score_alone() -> None:
     for files in ([], [[]], [alone]):
         found = fit(files, 1.0)
         assert found.late_weight == 1
-        assert {name: weight for name, weight in found.weights.items() if weight} == {"asked": 4.0}
+        assert {name: weight for name, weight in found.weights.items() if weight} == {"asked": 5.0}
 
 
 def test_shares_say_what_each_feature_adds() -> None:
