@@ -71,7 +71,7 @@ def root(builder: Builder, tmp_path: Path, checkpoints: Path, redis_tcp_url: str
     """A store that a job has built, with a copy in Redis."""
     request = JobRequest(pool=(write_pool(tmp_path / "p.jsonl", 100),), model=str(checkpoints / "poly"), index="flat")
     record, status, said = run(builder, tmp_path / "store", request, POLYRANK_REDIS_URL=redis_tcp_url)
-    assert (record.state, record.error, status, said) == (SUCCEEDED, None, 0, "")
+    assert (record.state, record.error, status, said) == (SUCCEEDED, None, 0, "fields: none besides id and text\n")
     assert GenerationStore(tmp_path / "store").current() == record.generation
     return tmp_path / "store"
 
@@ -114,8 +114,9 @@ def test_a_job_says_last_what_is_to_be_known_of_the_index(builder: Builder, tmp_
     request = JobRequest(pool=pool, model=str(checkpoints / "poly"), index="PQ1x1")
     record, status, said = run(builder, store, request)
     assert (record.state, status) == (SUCCEEDED, 0)
-    assert said.startswith("recall@10 of PQ1x1 is 0.")
-    assert len(said.splitlines()) == 1
+    fields, recall = said.splitlines()
+    assert fields == "fields: none besides id and text"
+    assert recall.startswith("recall@10 of PQ1x1 is 0.")
     manifest = GenerationStore(store).manifest(str(record.generation))
     log = GenerationStore(store).updates.of(manifest)
     log.append(Update(1, (), Representations.none(manifest.dim, None), ["c1"]))
