@@ -26,6 +26,7 @@ from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.evidence.table import WordTable
 from polyrank.model.rankers.lexical import BUILT_IN
 from polyrank.model.text.assembly import Conversation
+from polyrank.model.ties import Ties
 
 
 class Language(NamedTuple):
@@ -314,12 +315,9 @@ def recall(texts: Asked) -> float:
     evidence = BUILT_IN.evidence
     assert evidence is not None
     model, table = Evidence(evidence), WordTable.of(texts.replies, Statistics.of(texts.replies))
-    first = 0.0
-    for at, question in enumerate(texts.questions):
-        scores = model.values(Conversation.of(question), table)
-        best = np.flatnonzero(scores == scores.max())
-        first += (at in best) / len(best)
-    return first / len(texts.questions)
+    values = (model.values(Conversation.of(question), table) for question in texts.questions)
+    own = np.eye(len(texts.replies))
+    return float(np.mean([Ties.of(each, own[at]).found(1) for at, each in enumerate(values)]))
 
 
 def decomposed(texts: Asked) -> Asked:

@@ -16,7 +16,7 @@ class ReplyDraw:
     """Draws lists of candidates from the replies of all examples of a file; the same for the same seed.
 
     A list holds no reply of its own dialogue and no other reply to the same context: they may be right. Texts that
-    differ only in case and white space are one reply.
+    differ only in case, white space and encoding are one reply.
     """
 
     def __init__(self, dialogues: Iterable[Dialogue], count: int, seed: int) -> None:

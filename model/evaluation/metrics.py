@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.model.evidence.words import normalised
+from polyrank.model.text.folding import folded_line
 from polyrank.model.ties import Ties
 
 RECALL_AT = (1, 2, 5, 10)
@@ -18,13 +18,13 @@ Values = dict[str, NDArray[np.float64]]
 
 
 def equal_to(right: str, texts: Sequence[str]) -> NDArray[np.bool_]:
-    """Tell which texts count as the same as the right one, (texts,).
+    """Tell which texts count as the same as the right one, (texts,): those that `text_key` takes for the same.
 
-    >>> equal_to("Yes, please!", ["yes please", "No."])
+    >>> equal_to("I use C#.", ["i  use c#.", "I use C++."])
     array([ True, False])
     """
-    form = normalised(right)
-    return np.array([normalised(text) == form for text in texts], np.bool_)
+    form = folded_line(right)
+    return np.array([folded_line(text) == form for text in texts], np.bool_)
 
 
 def ndcg_at_k(found: Ties, judged: NDArray[np.float64], k: int) -> float:

@@ -83,7 +83,7 @@ class Tally:
 
 
 class TextPool(NamedTuple):
-    """The texts that may become negatives; texts that differ only in case and white space count once.
+    """The texts that may become negatives; those that `text_key` takes for the same count once.
 
     texts: (N,), as first written. keys: their `text_key`, (N,). made: what the model keeps of them. scan: of their
     vectors. words: of the texts, which also say how rare a word is; None where words do not count.

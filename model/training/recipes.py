@@ -5,11 +5,10 @@ Sources: Humeau et al. 2020, "Poly-encoders" (arXiv 1905.01969), 4.1, 5.1 to 5.3
 varies, such as how many codes, is no part of its recipe.
 """
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import orjson
 
 from polyrank.model.errors import InvalidInput
 
@@ -103,5 +102,5 @@ def recipe_settings(recipe: str, architecture: str, base: str) -> dict[str, Any]
     if architecture != PRETRAINING and recipe in _OWN_WEIGHTS and told.is_file():
         settings |= _OWN_WEIGHTS[recipe]
         if architecture in _RESCALED:
-            settings["output_like"] = orjson.loads(told.read_bytes())["settings"]["base"]
+            settings["output_like"] = json.loads(told.read_bytes())["settings"]["base"]
     return settings

@@ -337,7 +337,7 @@ def _class_from(corpora: Sequence[tuple[Corpus, Report]]) -> ClassFrom:
     """Return what tells the classes: a head those of pairs, scores those of single texts.
 
     Raises TrainingDataInvalid where some examples are pairs and some single texts, or where names of classes of single
-    texts differ only in case and white space: as replies these are the same.
+    texts differ only in case, white space and encoding: as replies these are the same.
     """
     single = sum(report.single_texts for _, report in corpora)
     if single == 0:
@@ -348,7 +348,7 @@ def _class_from(corpora: Sequence[tuple[Corpus, Report]]) -> ClassFrom:
         raise TrainingDataInvalid(f"{why}: either each is a pair with a response, or each a single text without")
     if twice := [name for name, count in Counter(map(text_key, categories)).items() if count > 1]:
         alike = sorted(name for name in categories if text_key(name) == twice[0])
-        raise TrainingDataInvalid(f"the classes {' and '.join(map(repr, alike))} differ only in case and white space")
+        raise TrainingDataInvalid(f"the classes {' and '.join(map(repr, alike))} differ only in case and the like")
     return "score"
 
 

@@ -117,7 +117,10 @@ def test_a_list_ends_with_its_generation(client: TestClient, tmp_path: Path) -> 
         ({"after": "x.-1"}, "query.after: take it from `next` of the page before"),
         ({"filter": "lang:en"}, "query.filter: must be a JSON object, such as"),
         ({"filter": "[]"}, "query.filter: must be a JSON object, such as"),
-        ({"filter": '{"n": {"like": 1}}'}, "query.filter: n.like: is not one of gt, gte, lt, lte, exists"),
+        (
+            {"filter": '{"n": {"like": 1}}'},
+            "query.filter: n.like: is not one of gt, gte, lt, lte, exists; for the field like inside it write n.like",
+        ),
         ({"min_revision": -1}, "query.min_revision: must be 0 or more"),
     ],
 )

@@ -121,8 +121,9 @@ def test_a_model_that_knows_nothing_is_as_good_as_chance_wherever_the_gold_reply
 
 
 def test_texts_that_equal_the_gold_reply_are_right(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:
-    candidates = ["W2!", " w2", "w2", "w2."]
-    rows = [{"dialogue": "a", "context": ["w1"], "response": "w2", "candidates": candidates, "label": 2}]
+    rows = [
+        {"context": ["w1"], "response": "w2", "candidates": ["W2", " w2", "w2", "w\u00ad2"], "label": 2, "dialogue": 1}
+    ]
     outcome = call(
         capsys, "evaluate", "--json", "--model", checkpoints / "poly", "--data", write_rows(tmp_path / "d.jsonl", rows)
     )
@@ -136,11 +137,9 @@ def test_figures_of_a_file_stay_when_its_candidates_are_shuffled(
 ) -> None:
     """Ten times: words that no model knows tie, and a batch could hold other texts."""
     rng, model = np.random.default_rng(7), "lexical" if name == "lexical" else checkpoints / name
-    texts = [
-        " ".join(rng.choice([f"w{n}" for n in range(6)] + ["ax", "bx", "cx"] * 2, rng.integers(1, 5)))
-        for _ in range(900)
-    ]
-    lists = [list(dict.fromkeys(rng.choice(texts, 12).tolist())) for _ in range(count)]
+    texts = [" ".join(rng.choice([f"w{n}" for n in range(12)] + ["ax", "bx"], rng.integers(1, 7))) for _ in range(900)]
+    drawn = [rng.choice(texts, 6).tolist() for _ in range(count)]
+    lists = [list(dict.fromkeys([*own, *(text.replace("ax", "bx") for text in own)])) for own in drawn]
     rows = [{"context": [texts[n]], "response": each[0], "candidates": each} for n, each in enumerate(lists)]
     found = []
     for seed in range(10):
@@ -271,7 +270,7 @@ def test_wrong_draws_are_refused(capsys: Capture, tmp_path: Path, options: list[
 
 
 def test_words_name_every_figure(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:
-    data = write_rows(tmp_path / "data.jsonl", [{**alike(gold), "dialogue": "a"} for gold in range(4)])
+    data = write_rows(tmp_path / "data.jsonl", [{**alike(n), "dialogue": 1} for n in range(4)])
     outcome = call(capsys, "evaluate", "--model", checkpoints / "poly", "--data", data)
     assert outcome.status == 0
     assert outcome.err.startswith(ONE_DIALOGUE)

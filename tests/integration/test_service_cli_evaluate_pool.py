@@ -178,6 +178,17 @@ def test_each_text_counts_once_and_replies_that_the_pool_lacks_are_left_out(
     ]
 
 
+def test_a_reply_is_found_in_the_pool_whatever_its_case_and_encoding(capsys: Capture, tmp_path: Path) -> None:
+    rows = [{"context": ["a"], "response": f"gr\u00fcn{end}", "dialogue": end} for end in ("", "!")]
+    data = write_rows(tmp_path / "data.jsonl", rows)
+    pool = write_rows(
+        tmp_path / "pool.jsonl", [{"text": text} for text in ("GRU\u0308N", " gr\u00fc\u00adn ", "rot", "blau")]
+    )
+    outcome = call(capsys, "evaluate", "--json", "--model", "lexical", "--data", data, "--pool", pool)
+    assert outcome.err.startswith("1 of 2 examples have a gold reply that the pool lacks and were left out")
+    assert (outcome.result["examples"], outcome.result["recall@1"], outcome.result["recall@2"]) == (1, 2 / 4, 5 / 6)
+
+
 def test_a_pool_in_another_encoding(capsys: Capture, tmp_path: Path) -> None:
     texts = [f"größe w{n}" for n in range(20)]
     data = write_rows(tmp_path / "data.jsonl", [{"context": [f"w{n}"], "response": texts[n]} for n in range(20)])

@@ -107,6 +107,7 @@ def test_of_more_listed_negatives_all_are_drawn_as_often() -> None:
     again = [columns([example], (), 3, random.Random(5)).texts for _ in range(2)]
     assert again[0] == again[1]
     assert columns([example], (), 12, draw).texts == ["yes", *texts]
+    assert columns([example], (), 0, draw).texts == ["yes"]
 
 
 class Recorder:

@@ -127,7 +127,7 @@ def test_files_that_do_not_go_together(base: Path, tmp_path: Path) -> None:
         ([*some, pair], "64 of 65 examples have no response: either each is a pair"),
         (
             [{**each, "label": "W4" if n % 8 == 0 else each["label"]} for n, each in enumerate(some)],
-            "the classes 'W4' and 'w4' differ only in case and white space",
+            "the classes 'W4' and 'w4' differ only in case and the like",
         ),
     ):
         data = write_rows(tmp_path / "rows.jsonl", rows)

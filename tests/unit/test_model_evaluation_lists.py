@@ -133,7 +133,7 @@ def test_a_constant_model_is_as_good_as_chance_wherever_the_gold_reply_stands(ra
 
 @pytest.mark.parametrize(("scores", "share"), [([2, 3, 2], 0), ([3, 3, 2], 1 / 2), ([2, 1, 3], 1), ([3, 1, 3], 1)])
 def test_a_text_that_equals_the_gold_reply_is_right(scores: list[float], share: float) -> None:
-    dialogue = Dialogue(Conversation.of(["1"]), "Yes.", ("Yes.", "No.", "YES"), 0)
+    dialogue = Dialogue(Conversation.of(["1"]), "Yes.", ("Yes.", "No.", "YES. "), 0)
     assert gold_ties(np.array(scores, np.float32), dialogue).found(1) == share
 
 

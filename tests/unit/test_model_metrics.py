@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from polyrank.model.evaluation.metrics import equal_to, judged_values, ndcg_at_k, rank_values
+from polyrank.model.text.positives import text_key
 from polyrank.model.ties import Ties
 
 
@@ -93,5 +94,7 @@ def test_a_query_whose_judgements_are_all_zero_counts_nothing() -> None:
     assert {name: each.tolist() for name, each in values.items()} == {"ndcg@10": [0], "mrr@10": [0], "recall@100": [0]}
 
 
-def test_a_text_that_equals_the_right_one_is_right() -> None:
-    assert equal_to("Yes, please.", ["yes,  PLEASE!", "Yes.", "Yes, please."]).tolist() == [True, False, True]
+def test_a_text_that_equals_the_right_one_is_right_and_no_negative() -> None:
+    texts = ["yes,  PLEASE!", "\u00dcber C\u00ad#", "\u00fcber  c#", "U\u0308ber C#", "\u00fcber C++"]
+    assert equal_to("\u00dcber C#", texts).tolist() == [False, True, True, True, False]
+    assert [text_key(text) == text_key("\u00dcber C#") for text in texts] == [False, True, True, True, False]

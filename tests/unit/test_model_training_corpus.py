@@ -129,6 +129,13 @@ def test_a_huge_dialogue_is_trained_on(tmp_path: Path) -> None:
     assert all(one.dialogue != "huge" for one in corpus.examples(selection=True))
 
 
+def test_two_usual_dialogues_are_held_out_where_no_more_than_one_is_asked_for(tmp_path: Path) -> None:
+    brief = [{"context": [name], "response": name, "dialogue": name} for name in ("brief", "short")]
+    corpus, report = read(tmp_path, [*turns(100, 15), *brief], held_out=20)
+    assert 16 <= report.held_out <= 30, "not the two smallest, by which nothing can be told"
+    assert len({one.dialogue for one in corpus.examples(selection=True)}) == 2
+
+
 def test_more_than_a_tenth_is_held_out_only_for_two_whole_dialogues_and_is_told(tmp_path: Path) -> None:
     rows = [*turns(4, 30), {"context": ["b"], "response": "b", "dialogue": "brief"}]
     corpus, report = read(tmp_path, rows)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from command_line import write_rows
@@ -20,8 +21,8 @@ from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.evidence.evidence import Evidence
 from polyrank.model.rankers.late import LateRanker
 from polyrank.model.rankers.load import load_cross
-from polyrank.model.text.assembly import Conversation
-from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.text.conversations import identified
+from polyrank.model.text.dialogues import Dialogue, read_dialogues
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.data.corpus import Corpus, survey
 from polyrank.model.training.data.words import PairWords
@@ -256,12 +257,10 @@ def test_a_look_weighs_batches_by_their_rows_and_leaves_the_encoder_in_training(
 
 @pytest.mark.parametrize(("examples", "sizes"), [(1, [1]), (3, [3]), (6, [6]), (7, [4, 3]), (8, [4, 4]), (9, [4, 5])])
 def test_selection_batches_are_like_those_of_training(examples: int, sizes: list[int], tmp_path: Path) -> None:
-    class Held(Corpus):
-        def examples(self, selection: bool = False) -> Any:
-            assert selection
-            return iter([Dialogue(Conversation.of(f"{n}"), f"{n}") for n in range(examples)])
-
-    held = Held(tmp_path, 1.0, False)
+    rows = [{"dialogue": f"d{n}", "context": [f"{n}"], "response": f"{n}"} for n in range(examples)]
+    path = write_rows(tmp_path / "data.jsonl", rows)
+    conversations = identified(read_dialogues(path))[1]
+    held = Corpus(path, False, 1.0, conversations, np.ones(examples, bool))
     found = selection_batches([held, held], 4)
     assert [len(batch) for batch in found] == 2 * sizes
     names = [each.response for batch in found[: len(sizes)] for each in batch]

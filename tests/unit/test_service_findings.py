@@ -36,7 +36,10 @@ def said(body: bytes, model: type[BaseModel] = RankIn) -> list[str]:
         ('"rerank": "yes"', ["rerank: must be true or false, or an object, not a string"]),
         ('"rerank": {"top_n": 0}', ["rerank.top_n: must be 1 or more"]),
         ('"exclude_ids": [""]', ["exclude_ids.0: must not be empty"]),
-        ('"filter": {"n": {"like": 1}}', ["filter: n.like: is not one of gt, gte, lt, lte, exists"]),
+        (
+            '"filter": {"n": {"like": 1}}',
+            ["filter: n.like: is not one of gt, gte, lt, lte, exists; for the field like inside it write n.like"],
+        ),
         ('"candidates": []', ["candidates: must not be empty"]),
         ('"candidates": {"id": "a"}', ["candidates: must be a list, not an object"]),
         ('"candidates": [{}]', ["candidates.0: give `id`, `text` or both"]),

@@ -148,7 +148,7 @@ def survey(path: Path, every_turn: bool, max_rejected: float, held_out: int) -> 
 
 
 def _chosen(sizes: Mapping[int, int], most: float) -> list[int]:
-    """Choose dialogues of at most so many examples in all, but at least two, which are then the smallest ones.
+    """Choose dialogues of at most so many examples in all, but at least two; the smallest ones where most are large.
 
     sizes: the examples of each dialogue by its hash. The order of the hashes decides, which says nothing of a dialogue.
     """
@@ -156,7 +156,7 @@ def _chosen(sizes: Mapping[int, int], most: float) -> list[int]:
     order = sorted((key for key, size in sizes.items() if size <= largest), key=_bytes)
     totals = np.cumsum([sizes[key] for key in order])
     fitting = int(np.searchsorted(totals, most, side="right"))
-    return order[:fitting] if fitting > 1 else sorted(sizes, key=lambda key: (sizes[key], _bytes(key)))[:2]
+    return order[: max(2, fitting)] if len(order) > 1 else sorted(sizes, key=lambda key: (sizes[key], _bytes(key)))[:2]
 
 
 def _bytes(key: int) -> bytes:

@@ -17,7 +17,6 @@ from polyrank.model.evaluation.intervals import group_numbers
 from polyrank.model.evaluation.lists import rank_lists
 from polyrank.model.evaluation.metrics import DEPTH, RECALL_AT, Values, judged_values, rank_values
 from polyrank.model.evaluation.retrieval import Found, rerank, retrieve
-from polyrank.model.evidence.words import normalised
 from polyrank.model.inference.names import Runner
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.networks import Ranker as AnyRanker
@@ -25,6 +24,7 @@ from polyrank.model.rankers.networks import Retriever
 from polyrank.model.search.topk import TopK
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.text.folding import folded_line
 from polyrank.model.text.hashes import drawn_order
 from polyrank.model.ties import Ties
 from polyrank.service.cli.evaluation.examples import AS_LISTED, Draw, listed_examples, read_identified, report_left_out
@@ -181,12 +181,12 @@ class PoolTask:
         self._ids, self._texts = _distinct_texts(pools, encoding)
         rows_of: dict[str, list[int]] = {}
         for row, text in enumerate(self._texts):
-            rows_of.setdefault(normalised(text), []).append(row)
+            rows_of.setdefault(folded_line(text), []).append(row)
         dialogues, assumed = read_identified(data, limit)
         self._examples = [
             (number, dialogue, np.array(rows, np.int64))
             for number, dialogue in enumerate(dialogues)
-            if (rows := rows_of.get(normalised(dialogue.response)))
+            if (rows := rows_of.get(folded_line(dialogue.response)))
         ]
         if not self._examples:
             raise InvalidInput("no gold reply is a text of the pool; give a pool that the replies were taken from")
