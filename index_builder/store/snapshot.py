@@ -378,8 +378,11 @@ class Snapshot:
         return self.merged(rows, self.generation.embeddings.gather(self.split(rows)[1]))
 
     def representations(self, rows: Rows) -> Representations:
-        """The vectors of rows with what is kept for the second stage; errors as `vectors`."""
-        return self.merged_all(rows, self.generation.embeddings.representations(self.split(rows)[1]))
+        """The vectors of rows with what is kept for the second stage; errors as `vectors`, but not for added rows."""
+        _, own, added = self.split(rows)
+        if not len(own):
+            return self._buffer.representations(added)
+        return self.merged_all(rows, self.generation.embeddings.representations(own))
 
     def merged_all(self, rows: Rows, own: Representations) -> Representations:
         """What is stored of these rows, given that of the generation's own among them."""

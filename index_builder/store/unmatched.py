@@ -99,7 +99,7 @@ def _seen(snapshot: Snapshot, condition: Condition) -> Seen:
     if len(snapshot.matching({field: wanted})):
         return Seen(True, frozenset(), frozenset())
     kinds = frozenset(snapshot.kinds(field))
-    return Seen(False, kinds, frozenset() if kinds else frozenset(_alike(field, snapshot.names)))
+    return Seen(False, kinds, frozenset() if kinds else frozenset(_alike(field, snapshot.names - {field})))
 
 
 def _alike(field: str, names: set[str]) -> list[str]:

@@ -59,8 +59,8 @@ class Evidence:
     def __init__(self, config: EvidenceConfig, has_network: bool = True) -> None:
         """Raise CheckpointInvalid for a feature that this release does not know.
 
-        has_network: False for a lexical model. Beside it stands nothing that words could leave the choice to, so their
-            share is always 1.
+        has_network: False for a lexical model. Beside it stands nothing that words could leave the choice to, so its
+            words count alike in every list.
         """
         unknown = sorted(set(config.weights) - set(FEATURES))
         if unknown:
@@ -100,7 +100,7 @@ class Evidence:
 
         tables: of the candidates, in one table or in several parts, all with the same statistics.
         """
-        if not self._has_network or sum(map(len, tables)) < 2:
+        if sum(map(len, tables)) < 2:
             return 1.0
         statistics = tables[0].statistics
         asked = _asked(read(conversation), statistics, dict.fromkeys(TURN_FEATURES, 1.0))
@@ -111,7 +111,7 @@ class Evidence:
 
     def sharing(self, turns_share: float) -> "Evidence":
         """Return evidence by which the words of the turns count as much of their weights."""
-        if turns_share == 1:
+        if turns_share == 1 or not self._has_network:
             return self
         lower = {name: turns_share * self._weights[name] for name in TURN_FEATURES if name in self._weights}
         return Evidence(replace(self.config, weights={**self.config.weights, **lower}), self._has_network)

@@ -195,7 +195,7 @@ class Engine:
             ranked = await by_parts.rank(serving, request, context, self._second_stage, timings)
             return ranked, time.monotonic() - began
         await self._read_fields(serving, request, timings)
-        async with self._room_for_words(serving, request, timings):
+        async with self._room_for_words(serving, timings):
             read_words = partial(self._read_words, serving, partial(retrieval.read_words, serving, request))
             context, read = await side_by_side(encode_context, read_words, timings)
             affordable = self._retrieval.affordable(serving, request)
@@ -226,12 +226,12 @@ class Engine:
         await self._in_steps(serving.snapshot.reading(request.filter), "retrieve", timings)
 
     @asynccontextmanager
-    async def _room_for_words(self, serving: Serving, request: RankRequest, timings: Timings) -> AsyncIterator[None]:
-        """Wait until few others hold what words say for every row, if the request needs that.
+    async def _room_for_words(self, serving: Serving, timings: Timings) -> AsyncIterator[None]:
+        """Wait until few others hold what words say for every row, if they count.
 
         The block must be short: no text that the caller sent is tokenised, and no candidate is encoded in it.
         """
-        if serving.generation.words is None or not request.scores_rows:
+        if serving.generation.words is None:
             yield
             return
         with timings.queued():
@@ -301,7 +301,7 @@ class Engine:
         new = [tokens[at] for at in texts.new.tolist()]
         encode_context = partial(self._read_context, serving.ranker, context, request.deadline)
         encode_texts = partial(self._encode_new, serving.ranker, texts, new, request.deadline)
-        stored = await self._look_up_ids(serving, request, timings)
+        stored = await self._look_up_ids(serving, request, bool(texts.texts), timings)
         read_words = partial(self._read_list_words, serving, request, texts.texts, stored)
         read_texts = partial(side_by_side, encode_texts, read_words)
         encoded, (_, words) = await side_by_side(encode_context, read_texts, timings)
@@ -330,16 +330,23 @@ class Engine:
             ranked = replace(ranked.without(*late.degraded), exact=False)
         return replace(ranked, truncation=gathered.truncation, tokens=gathered.tokens)
 
-    async def _look_up_ids(self, serving: Served, request: RankRequest, timings: Timings) -> given.Stored:
-        """Look up what is stored of the candidates that came by their ids alone."""
+    async def _look_up_ids(
+        self, serving: Served, request: RankRequest, beside_texts: bool, timings: Timings
+    ) -> given.Stored:
+        """Look up what is stored of the candidates that came by their ids alone.
+
+        Beside texts they are a list with these. Else their words count as in a search, and are looked up, too.
+        """
+        ids = given.ids_of(request)
+        said = request.conversation if ids and not beside_texts else None
         if isinstance(serving, SetServing):
-            ids = given.ids_of(request)
             with timings.timed("fetch"):
-                known = await serving.parts.known(serving, ids, request.conversation, request.deadline)
+                known = await serving.parts.known(serving, ids, said, request.deadline)
             return given.stored_in_parts(known, len(ids))
-        async with self._room_for_words(serving, request, timings):
-            read_pool = partial(pool_words, serving, request.conversation)
-            pool = await self._read_words(serving, read_pool, timings) if request.scores_rows else None
+        if said is None:
+            return await self._candidates.run(partial(given.stored_here, serving, request, None, timings), timings)
+        async with self._room_for_words(serving, timings):
+            pool = await self._read_words(serving, partial(pool_words, serving, said), timings)
             return await self._candidates.run(partial(given.stored_here, serving, request, pool, timings), timings)
 
     async def _encode_new(

@@ -125,7 +125,7 @@ class Stored:
     Attributes:
         rows: by which `fetch` finds each, (n,); -1: it is not there.
         made: of those that are there; without rows for a second stage if some are not to be had.
-        words: what words say for these; None: they do not count.
+        words: what words say for these as in a search; None: they do not count, or not so.
         longest: a length that no stored vector exceeds.
         fetch: returns the candidates of rows.
         available: the cache answered for their vectors.

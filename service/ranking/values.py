@@ -59,11 +59,6 @@ class RankRequest:
     budget: Budget = field(default_factory=Budget, compare=False)
 
     @property
-    def scores_rows(self) -> bool:
-        """Whether stored candidates are scored: retrieved ones, or some that were sent by their ids alone."""
-        return self.candidates is None or any(given.text is None for given in self.candidates)
-
-    @property
     def depth(self) -> int:
         """How many of the best are needed: those answered, and those that the cross-encoder reads."""
         if self.grouping is None:

@@ -27,7 +27,7 @@ from polyrank.index_builder.store.unmatched import looking
 from polyrank.index_builder.store.update_log import UpdateLog
 from polyrank.model.errors import RankingError, Shortage, VectorsDamaged, shortage_in
 from polyrank.model.representations import Representations
-from polyrank.model.search.scan import Query, prepare
+from polyrank.model.search.scan import Query, faster, prepare
 from polyrank.model.text.steps import finish
 from polyrank.service.caching.vectors import MatrixVectors
 from polyrank.service.live.serving import Searchable, SearchStatus, runs_here
@@ -105,6 +105,13 @@ class _Held:
                 self._log.unread()
                 raise
             self._latest = replace(self._latest, snapshot=updated.snapshot, updated=updated)
+
+    def scan_faster(self) -> None:
+        """Take up a scan that a timing had refused, once another timing does not; for one thread at a time."""
+        scan = faster(self._latest.scan, self._latest.vectors.matrix())
+        if scan is not self._latest.scan:
+            with self._reading:
+                self._latest = replace(self._latest, scan=scan)
 
 
 class Body:
@@ -189,10 +196,14 @@ class Body:
             self._held = {holding: held for holding, held in self._held.items() if holding.set_id != set_id}
 
     def held(self) -> list[Holding]:
-        """What is ready to be searched; reads the logs, so that requests seldom find much to read."""
+        """What is ready to be searched; reads the logs, so that requests seldom find much to read.
+
+        A scan that a timing had refused is tried again, too.
+        """
         for held in self._held.values():
             with suppress(RankingError, OSError):  # a request that needs what cannot be read says so
                 held.catch_up()
+                held.scan_faster()
         return list(self._held)
 
     def search(self, holding: Holding, queries: Sequence[PartQuery], left_s: Sequence[float]) -> list[PartFound]:

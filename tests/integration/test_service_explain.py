@@ -23,6 +23,7 @@ SAID = ["w1 w2 w3 ord-3", "w5 w6", "w9 w4 ord-7"]
 POOL = [*numbered(pool(200)), Candidate("plain", "w4 w5 w9")]
 SENT: list[Any] = [{"id": "c3"}, "w1 w2 w30", {"id": "c7"}, {"id": "named", "text": "w9 w9 w8"}, {"id": "plain"}]
 SCALED: dict[str, Any] = {"normalize": True, "code_scale": 5.0, "score_scale": 5.0}
+CROWD: list[Any] = [{"id": "c7"}, "ord-7 it is", "ord-7 w30", "and ord-7 too"]  # a word of the turns is in each
 MODELS: dict[str, dict[str, Any]] = {
     "poly": {"architecture": "poly", "n_codes": 12, "reduction": "mean", **SCALED},
     "poly with words": {"architecture": "poly", "n_codes": 4, "reduction": "mean", "evidence": EVIDENCE, **SCALED},
@@ -95,6 +96,19 @@ def test_scores_are_those_of_rank_and_what_is_told_adds_up_to_them(server: tuple
         name in SUMS and name not in ("poly last", "lexical")
     )
     assert answer["generation"] == client.get("/index").json()["active"]["id"]
+
+
+def test_words_that_count_less_in_a_list_are_told_so(server: tuple[str, TestClient]) -> None:
+    name, client = server
+    told, [alone] = explain(client, candidates=CROWD)["candidates"], explain(client, candidates=CROWD[:1])["candidates"]
+    for placed in ask(client, "/rank", candidates=CROWD)["results"]:
+        each = told[placed["index"]]
+        assert each["score"] == pytest.approx(placed["score"], abs=1e-6)
+        if each["words"]:
+            words = sum(term["value"] for term in each["words"]["terms"])
+            assert words == pytest.approx(placed["scores"]["lexical"], abs=1e-5)
+    if told[0]["words"]:
+        assert (told[0]["words"]["value"] < alone["words"]["value"]) == (name != "lexical")
 
 
 def test_codes_tokens_pairs_and_rest_stay_whole(server: tuple[str, TestClient]) -> None:
@@ -193,6 +207,15 @@ def test_the_cross_encoder_is_asked_without_each_turn_or_word(reranking: TestCli
         )
         assert any(abs(unit["drop"]) > 1e-3 for unit in cross["units"])
     assert explain(reranking)["candidates"][0]["cross"] is None
+
+
+def test_words_count_as_little_for_the_cross_encoder_as_in_the_ranking(reranking: TestClient) -> None:
+    told = explain(reranking, candidates=CROWD, cross="turns")["candidates"]
+    [alone] = explain(reranking, candidates=CROWD[:1], cross="turns")["candidates"]
+    for placed in ask(reranking, "/rank", candidates=CROWD, rerank=True)["results"]:
+        assert told[placed["index"]]["cross"]["score"] == pytest.approx(placed["scores"]["cross"], abs=1e-5)
+    if words := told[0]["cross"]["words"]:
+        assert words["value"] < alone["cross"]["words"]["value"]
 
 
 def test_ids_that_are_not_there_are_listed(server: tuple[str, TestClient]) -> None:

@@ -217,10 +217,6 @@ def test_the_command_evaluates_and_ranks(capsys: pytest.CaptureFixture[str], tmp
     ("command", "says"),
     [
         ("build --model lexical --pool POOL --store STORE --index hnsw", "leave --index out"),
-        (
-            "mine --model lexical --data POOL --pool POOL --output OUT",
-            "give a bi-, colbert-, deformer-, mix-, poly- or virt-encoder",
-        ),
         ("bench encode --model lexical --pool POOL", "give a bi-, colbert-, deformer-, mix-, poly- or virt-encoder"),
         ("bench rerank --model lexical --pool POOL", "give a cross-encoder"),
         ("evaluate --model lexical --data POOL --pool POOL --reranker lexical", "give a cross-encoder"),
@@ -230,7 +226,7 @@ def test_commands_that_need_a_network_say_so(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str, says: str
 ) -> None:
     pool = write_rows(tmp_path / "pool.jsonl", [{"text": each.text} for each in POOL])
-    paths = {"POOL": pool, "STORE": tmp_path / "store", "OUT": tmp_path / "out.jsonl"}
+    paths = {"POOL": pool, "STORE": tmp_path / "store"}
     outcome = call(capsys, *(paths.get(word, word) for word in command.split()))
     assert (outcome.status, outcome.out) == (2, "")
     assert re.fullmatch(rf"polyrank: .*{says}.*\n", outcome.err)

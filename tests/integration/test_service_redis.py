@@ -158,6 +158,9 @@ def test_a_replica_without_the_matrix_is_updated_and_switched_but_not_compacted(
     put = replica.client.put("/index/candidates", json=[same, {"id": "new", "text": "w1 w2 w3"}])
     assert put.status_code == 200, put.text
     assert "new" in {each["id"] for each in replica.rank(context="w1", top_k=100).json()["results"]}
+    both = replica.rank(context="w1", candidates=[{"id": "new"}, "w1 w2 w3"])
+    assert both.status_code == 200, both.text
+    assert len({each["score"] for each in both.json()["results"]}) == 1, "of the text that was added"
     assert replica.client.post("/index/candidates/delete", json={"ids": ["new"]}).status_code == 200
     assert sorted(scores(replica)[0]) == sorted(expected[0])
     refused = replica.client.post("/index/compact")

@@ -97,7 +97,7 @@ def test_words_of_turns_tell_less_where_all_candidates_share_them() -> None:
 
 def test_a_lexical_model_has_nothing_else_to_go_by() -> None:
     evidence = Evidence(EvidenceConfig(weights={"last": 1.0}), has_network=False)
-    assert share(evidence, "word5 word200", "word5 one", "two word200 word5") == 1
+    assert evidence.sharing(share(evidence, "word5 word200", "word5 one", "two word200 word5")) is evidence
 
 
 def test_only_words_of_turns_count_less() -> None:

@@ -1,5 +1,6 @@
 """What a shard does with searches that share a call, and with updates."""
 
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,8 @@ from polyrank.index_builder.scale.slots import slots_of
 from polyrank.index_builder.store.update_log import Update, UpdateLog
 from polyrank.index_builder.vectors.codec import rounded_all
 from polyrank.index_builder.vectors.encoder import encode_texts
+from polyrank.model.search.scan import Status
+from polyrank.model.search.scan.quantised import product
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.ranking import retrieval
 from polyrank.service.scale.body import Body
@@ -48,6 +51,22 @@ def test_searches_of_an_index_that_share_a_call_are_timed_one_by_one(
     assert not found.reduced
     last = body.search(holding, [query] * 16, [16 * SECONDS] * 16)[-1]
     assert last.reduced, "those before it have left it little time"
+
+
+def test_a_scan_that_a_timing_refused_is_taken_up_without_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = Shard(tmp_path)
+    before, scan = shard.best(0), shard.body._held[shard.holding].at(0).scan
+    monkeypatch.setattr(scan, "status", Status("stored rows", "it was slow", is_fallback=True, is_timed=True))
+    monkeypatch.setitem(product._timed_again_at, shard.ranker.dim, time.monotonic() + 60)
+    assert shard.body.held() == [shard.holding]
+    assert shard.body._held[shard.holding].at(0).scan is scan, "it is not timed again yet"
+    monkeypatch.setitem(product._timed_again_at, shard.ranker.dim, math.inf)
+    assert shard.body.held() == [shard.holding]
+    assert shard.body._held[shard.holding].search_status.kind == "bytes"
+    assert shard.best(0) == before
+    assert shard.found(shard.update(shard.own[0]), shard.own[0]) == [shard.own[0]]
 
 
 class Shard:

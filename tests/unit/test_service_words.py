@@ -28,6 +28,8 @@ from service_fakes import (
 )
 from updated import updated
 
+import polyrank
+from polyrank.index_builder.build.pipeline import build
 from polyrank.index_builder.generation.words import Words
 from polyrank.index_builder.index.retrieval import BestByWords, best_by_words
 from polyrank.index_builder.index.retrieval import search as search_index
@@ -215,6 +217,21 @@ def test_few_requests_at_a_time_hold_what_words_say_for_every_row(
     assert 1 <= most <= engine.MOST_WORDS + engine.CANDIDATE_THREADS  # a thread lets go of its last one a little later
 
 
+def test_ids_beside_texts_need_nothing_of_the_pools_words(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*given: Any) -> PoolWords | None:
+        raise AssertionError("words of the whole pool were read")
+
+    same, text = Given("same", None), Given(None, "ord-9 it is")
+    before = rank(serving, asked(TEXT, candidates=(same,))).places
+    monkeypatch.setattr(engine, "pool_words", read)
+    assert len(rank(serving, asked(TEXT, candidates=(same, text))).places) == 2
+    with pytest.raises(AssertionError, match="whole pool"):
+        rank(serving, asked(TEXT, candidates=(same,)))
+    monkeypatch.undo()
+    excluded = asked(TEXT, candidates=(same, Given("x", TEXT)), exclude_ids=("x",))
+    assert [replace(place, index=0) for place in rank(serving, excluded).places] == before, "a text that is left out"
+
+
 def test_requests_whose_texts_take_long_do_not_hold_the_room_of_others(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +293,31 @@ def test_what_is_reranked_counts_words_by_the_rerankers_weights(serving: Serving
     assert {place.id: (place.score, place.lexical) for place in reranked.places} == parts, "of the first stage"
     assert all(place.cross is None for place in reranked.places[20:])
     assert reranked.seconds["rerank"] > 0
+
+
+@pytest.mark.parametrize("is_lexical", [False, True])
+def test_words_of_turns_count_as_little_for_the_reranker_whatever_ranked_before(
+    serving: Serving, tmp_path: Path, is_lexical: bool
+) -> None:
+    class Crowded(WordCross):
+        evidence = Evidence(EVIDENCE)
+
+    if is_lexical:
+        build(polyrank.load("lexical"), numbered(pool(1000)), tmp_path)
+        serving = open_serving(tmp_path, load=polyrank.load)
+    texts = ["ord-7 is first", "ord-9 is second", "ord-7 is third", "w4 w5"]
+    candidates = tuple(Given(None, text) for text in texts)
+    placed = rank(serving, asked(TEXT, candidates=candidates, top_n=4), Crowded()).places
+    words, scorer = serving.generation.words, Crowded()
+    assert words is not None
+    table = words.table_of(texts)
+    share = scorer.evidence.turns_share(Conversation.of(TEXT), [table])
+    assert share < 0.9
+    pairs = scorer.score_pairs(finish(scorer.pair_steps(Conversation.of(TEXT), texts))[0])
+    expected = scorer.evidence.scores(pairs, scorer.evidence.sharing(share).values(Conversation.of(TEXT), table))
+    assert [place.cross for place in sorted(placed, key=lambda place: place.index or 0)] == expected.tolist()
+    own = words.evidence.values(Conversation.of(TEXT), table).tolist()
+    assert ([place.lexical for place in sorted(placed, key=lambda place: place.index or 0)] == own) == is_lexical
 
 
 def test_pairs_alone_count_where_the_generation_holds_no_words(tmp_path: Path) -> None:

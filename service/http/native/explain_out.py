@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from polyrank.model.evidence.features import FEATURES
 from polyrank.service.http.native.responses import ModelOut, TimingsOut, TruncatedOut
 from polyrank.service.http.plumbing.fields import Out
 
@@ -56,7 +57,7 @@ class OtherCodesOut(Out):
 class TermOut(Out):
     """One of the numbers that make up what words say."""
 
-    feature: str = Field(description="persona, told, last, before, older, names, said or length")
+    feature: str = Field(description=f"one of {', '.join(FEATURES)}")
     word: str | None = Field(description="that context and reply share; null: the feature is of the whole reply")
     value: float
 
