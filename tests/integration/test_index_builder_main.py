@@ -40,6 +40,9 @@ def write_pool(path: Path, count: int) -> str:
     return str(path)
 
 
+NO_FIELDS = "fields: none besides id and text\n"
+
+
 @pytest.fixture
 def builder(warm_python: WarmPython) -> Builder:
     """Starts a builder: of a store, for a job, with an environment."""
@@ -71,7 +74,7 @@ def root(builder: Builder, tmp_path: Path, checkpoints: Path, redis_tcp_url: str
     """A store that a job has built, with a copy in Redis."""
     request = JobRequest(pool=(write_pool(tmp_path / "p.jsonl", 100),), model=str(checkpoints / "poly"), index="flat")
     record, status, said = run(builder, tmp_path / "store", request, POLYRANK_REDIS_URL=redis_tcp_url)
-    assert (record.state, record.error, status, said) == (SUCCEEDED, None, 0, "fields: none besides id and text\n")
+    assert (record.state, record.error, status, said) == (SUCCEEDED, None, 0, NO_FIELDS)
     assert GenerationStore(tmp_path / "store").current() == record.generation
     return tmp_path / "store"
 
@@ -115,7 +118,7 @@ def test_a_job_says_last_what_is_to_be_known_of_the_index(builder: Builder, tmp_
     record, status, said = run(builder, store, request)
     assert (record.state, status) == (SUCCEEDED, 0)
     fields, recall = said.splitlines()
-    assert fields == "fields: none besides id and text"
+    assert f"{fields}\n" == NO_FIELDS
     assert recall.startswith("recall@10 of PQ1x1 is 0.")
     manifest = GenerationStore(store).manifest(str(record.generation))
     log = GenerationStore(store).updates.of(manifest)
@@ -176,7 +179,7 @@ def test_kills_leave_the_old_or_the_new_generation(builder: Builder, root: Path,
     process = builder(root, "--job", job_id)
     wait_for_stage(jobs, job_id)
     began = time.monotonic()
-    assert end(process) == (0, "")
+    assert end(process) == (0, NO_FIELDS)
     duration = time.monotonic() - began
     stages: list[str | None] = []
     for number in range(kills):
