@@ -20,7 +20,7 @@ def kept_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
     """Return metadata as a store keeps them, whichever way they came.
 
     A null in an object is absent. A number without a fraction is a whole number (5.0 is 5, up to 2^53), because formats
-    and programs write either.
+    and programs write either. Keys are in order.
 
     Raises ValueError if a store cannot keep the metadata, or if they are too large.
     """
@@ -42,7 +42,7 @@ def _kept(value: Any) -> Any:
         case str():
             return value
         case dict():
-            return {key: _kept(inner) for key, inner in value.items() if inner is not None}
+            return {key: _kept(inner) for key, inner in sorted(value.items()) if inner is not None}
         case list():
             return list(map(_kept, value))
         case float() if value.is_integer() and abs(value) <= 2**53:

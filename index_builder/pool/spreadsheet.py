@@ -106,6 +106,9 @@ def _rows(path: Path, encoding: str | None) -> Iterator[tuple[int, dict[str, str
                 if header is None:
                     raise PoolInvalid(path, f"the header is not valid CSV: {error}") from error
                 yield line, RowError(f"not valid CSV: {error}")
+                # A bad row each: without an end the quotes may hold most of a file.
+                for lost in range(line + 1, reader.line_num + skipped + 1):
+                    yield lost, RowError(f"in the quotes that begin in line {line}")
                 continue
             if not any(map(str.strip, cells)):
                 continue
@@ -120,8 +123,11 @@ def _decoded(path: Path, encoding: str | None) -> Iterator[io.TextIOWrapper]:
     with opened(path) as raw:
         start = raw.peek(4)
         found = next((name for bom, name in _BOMS if start.startswith(bom)), encoding or "UTF-8")
-        with io.TextIOWrapper(raw, found, _MARK, newline="") as stream:
-            yield stream
+        try:
+            with io.TextIOWrapper(raw, found, _MARK, newline="") as stream:
+                yield stream
+        except UnicodeError as error:  # of UTF-16 and UTF-32 without a byte order mark
+            raise PoolInvalid(path, f"cannot be read as {found}: {error}; try --encoding {found}-le") from error
 
 
 def _lines(stream: io.TextIOWrapper) -> Iterator[str]:

@@ -56,7 +56,7 @@ def _text_of_part(part: Any, at: int) -> str | None:
         return part
     if not isinstance(part, Mapping):
         raise InvalidInput(f"part {at} must be a string or an object")
-    field = TEXT_FIELDS.get(str(part.get("type", "text")))
+    field = TEXT_FIELDS.get(str(part.get("type") or "text"))
     if field is None:
         return None
     text = part.get(field)

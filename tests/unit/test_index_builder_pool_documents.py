@@ -151,4 +151,4 @@ def test_metadata_that_come_by_http_mean_the_same(tmp_path: Path) -> None:
     [pooled], _ = pool_of(tmp_path, json_lines, row)
     [put] = UpsertIn.model_validate_json(json.dumps([row])).rows
     assert isinstance(pooled, Candidate)
-    assert json.dumps(put.metadata) == json.dumps(pooled.metadata) == '{"n": 5, "deep": {}, "list": [null, 1]}'
+    assert json.dumps(put.metadata) == json.dumps(pooled.metadata) == '{"deep": {}, "list": [null, 1], "n": 5}'

@@ -188,9 +188,21 @@ def test_bytes_that_an_encoding_does_not_have_spoil_their_own_row(tmp_path: Path
     assert good == Candidate("b", "ä")
 
 
-def test_an_unclosed_quote_is_rejected_where_it_begins(tmp_path: Path) -> None:
-    rows = read(tmp_path, b'id,text\na,x\nb,"y\nc,z\n')
-    assert rows[1:] == [Rejected(str(tmp_path / "pool.csv"), 3, "not valid CSV: unexpected end of data")]
+def test_an_unclosed_quote_is_rejected_with_each_line_that_is_lost_in_it(tmp_path: Path) -> None:
+    rows, file = read(tmp_path, b'id,text\na,x\nb,"y\nc,z\n'), str(tmp_path / "pool.csv")
+    lost = Rejected(file, 4, "in the quotes that begin in line 3")
+    assert rows[1:] == [Rejected(file, 3, "not valid CSV: unexpected end of data"), lost]
+    rows = read(tmp_path, b'id,text\na,"x\n' + b"b,a text as long as a row\n" * 10_000 + b"c,y\n")
+    reasons = [row.reason for row in rows if isinstance(row, Rejected)]
+    assert reasons[0] == "not valid CSV: field larger than field limit (131072)"
+    assert len(reasons) > 131_072 / len("b,a text as long as a row\n")
+    assert rows[-1] == Candidate("c", "y")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
+def test_an_encoding_that_needs_a_byte_order_mark_is_refused_without_one(tmp_path: Path, encoding: str) -> None:
+    with pytest.raises(PoolInvalid, match=f"BOM; try --encoding {encoding}-le"):
+        read(tmp_path, "id,text\na,x\n".encode(f"{encoding}-le"), encoding)
 
 
 def test_a_nul_is_a_character_as_in_json(tmp_path: Path) -> None:

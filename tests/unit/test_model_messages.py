@@ -43,6 +43,7 @@ def test_the_texts_of_a_content_are_read_and_the_rest_is_skipped(content: object
         ({"role": "tool", "tool_call_id": "c1", "content": '{"state": "sent"}'}, Turn('{"state": "sent"}', "tool")),
         ({"role": "developer", "content": [{"type": "text", "text": "be short"}]}, Turn("be short", "developer")),
         ({"content": "who?"}, Turn("who?")),
+        ({"role": None, "content": [{"type": None, "text": "who?"}]}, Turn("who?")),
     ],
 )
 def test_a_message_is_a_turn(message: dict[str, object], turn: Turn) -> None:

@@ -181,6 +181,11 @@ def test_what_cannot_be_begun_with_is_told(base: Path, tmp_path: Path) -> None:
         start(settings(tmp_path / "empty"))
     with pytest.raises(CheckpointInvalid, match="asks for 65 tokens, the transformer allows 64"):
         start(settings(base, max_context_tokens=65))
+    for fields in ({}, {"reduction": "first"}):
+        with pytest.raises(InvalidInput, match="reduction_m is for --reduction 'first-m mean': give that, too"):
+            start(settings(base, reduction_m=3, **fields))
+    first_three = trained(base, tmp_path / "three", reduction="first-m mean", reduction_m=3)
+    assert start(settings(first_three, reduction_m=2)).config.reduction_m == 2
     source = trained(base, tmp_path / "source", lora_rank=2)
     (source / "model.safetensors").write_bytes(b"damaged")
     for rank in (0, 2):

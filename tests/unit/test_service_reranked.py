@@ -65,6 +65,9 @@ def test_a_document_is_read_by_its_text_its_rank_fields_or_its_first_string() ->
     assert document_of({**sent, "text": "X"}, 0, [], 9).text == "X"
     assert document_of({**sent, "text": "X"}, 0, ["missing"], 9).text == "X"
     assert document_of({"text": ""}, 0, [], 9).text == ""
+    assert document_of({"image": "http://a/b.png", "caption": "C"}, 0, [], 9).text == "C"
+    with pytest.raises(InvalidInput, match=r"documents\.0: holds no text"):
+        document_of({"image": "http://a/b.png"}, 0, [], 99)
 
 
 def test_ids_and_metadata_come_back_where_there_are_any() -> None:

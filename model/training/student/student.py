@@ -171,6 +171,8 @@ def _model_config(config: TrainConfig, source: ModelConfig, base_sha256: str) ->
         raise InvalidInput("the base adds to a poly-encoder's scores: give that one as --first-stage, or as the base")
     adapter = config.lora_rank > 0
     given = {name: value for name in MODEL_FIELDS if (value := getattr(config, name)) is not None}
+    if "reduction_m" in given and given.get("reduction", source.reduction) != "first-m mean":
+        raise InvalidInput("reduction_m is for --reduction 'first-m mean': give that, too")
     turns = given.pop("max_turns", source.assembly.max_turns)
     return replace(
         source,

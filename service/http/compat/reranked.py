@@ -58,6 +58,9 @@ class Reranked:
         return said
 
 
+_NO_TEXTS = ("id", "image")  # Jina's clients send pictures so, by address or in base64
+
+
 def document_of(sent: str | dict[str, JsonValue], at: int, rank_fields: Sequence[str], max_chars: int) -> Document:
     """Read a document: a text, or an object's rank fields (a line each), its `text`, or its first string.
 
@@ -70,7 +73,7 @@ def document_of(sent: str | dict[str, JsonValue], at: int, rank_fields: Sequence
     for texts in (
         [sent.get(name) for name in rank_fields],
         [sent.get("text")],
-        [value for name, value in sent.items() if name != "id" and isinstance(value, str)][:1],
+        [value for name, value in sent.items() if name not in _NO_TEXTS and isinstance(value, str)][:1],
     ):
         if strings := [text for text in texts if isinstance(text, str)]:
             if (length := sum(map(len, strings))) > max_chars:
