@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from polyrank.service import app
 from polyrank.service.cli import parser
 from polyrank.service.http import openapi
-from polyrank.service.http.compat.lenient import Cutting, Ignored, Lenient, Refused
+from polyrank.service.http.compat.lenient import Cutting, Ignored, Lenient, RefusedField
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.settings import PREFIX, Settings
 
@@ -110,15 +110,15 @@ def fields_table() -> str:
 
 def _classes(model: type[BaseModel], before: str = "") -> tuple[str, str, str]:
     """Name the fields that are honoured, refused and ignored."""
-    classes: dict[type, list[str]] = {object: [], Refused: [], Ignored: []}
+    classes: dict[type, list[str]] = {object: [], RefusedField: [], Ignored: []}
     for name, field in model.model_fields.items():
         inner = [each for each in (field.annotation, *get_args(field.annotation)) if isinstance(each, type)]
-        mark = next((mark for mark in field.metadata if isinstance(mark, Refused | Ignored)), None)
+        mark = next((mark for mark in field.metadata if isinstance(mark, RefusedField | Ignored)), None)
         if nested := [each for each in inner if issubclass(each, Lenient)]:
             for own, more in zip(classes.values(), _classes(nested[0], f"{before}{name}."), strict=True):
                 own += [more] if more else []
         else:
-            done = ", ".join(f"`{value}`".lower() for value in mark.done) if isinstance(mark, Refused) else ""
+            done = ", ".join(f"`{value}`".lower() for value in mark.done) if isinstance(mark, RefusedField) else ""
             classes[object if mark is None else type(mark)].append(f"`{before}{name}`" + (f" ({done})" if done else ""))
     honoured, refused, ignored = map(", ".join, classes.values())
     return honoured, refused, ignored

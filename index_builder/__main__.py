@@ -25,7 +25,7 @@ from polyrank.index_builder.errors import FingerprintMismatch, GenerationNotFoun
 from polyrank.index_builder.generation.generation import MODEL_DIRECTORY
 from polyrank.index_builder.generation.manifest import ModelReference
 from polyrank.index_builder.layout import is_in_parts
-from polyrank.index_builder.pool.rows import Pool, read_pool
+from polyrank.index_builder.pool.rows import PoolRows, read_pool
 from polyrank.index_builder.scale.compacting import compact_parts
 from polyrank.index_builder.scale.cutting import SetResult, build_parts
 from polyrank.index_builder.scale.sets import SetStore
@@ -155,7 +155,7 @@ def _generation(request: JobRequest, root: Path, progress: OnProgress) -> tuple[
     return result.generation if isinstance(result, BuildResult) else result.made.id, notes
 
 
-def _built(request: JobRequest, pool: Pool, root: Path, redis_url: str | None, progress: OnProgress) -> BuildResult:
+def _built(request: JobRequest, pool: PoolRows, root: Path, redis_url: str | None, progress: OnProgress) -> BuildResult:
     store = GenerationStore(root)
     encoder = _load(request.model) if request.model else _load_active(store)
     options = replace(_options(request), redis_url=redis_url)
@@ -164,7 +164,7 @@ def _built(request: JobRequest, pool: Pool, root: Path, redis_url: str | None, p
     return build(encoder, pool, root, options, progress=progress)
 
 
-def _built_in_parts(request: JobRequest, pool: Pool, root: Path, progress: OnProgress) -> SetResult:
+def _built_in_parts(request: JobRequest, pool: PoolRows, root: Path, progress: OnProgress) -> SetResult:
     """Build as many parts as the active set has."""
     store = SetStore(root)
     active = store.active()

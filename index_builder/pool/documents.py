@@ -21,7 +21,7 @@ _OPERATOR = "its name begins with '$', as operators of filters do"
 _ELSEWHERE = "'metadata' has another value of this name, which counts"
 
 
-class Document(NamedTuple):
+class PoolDocument(NamedTuple):
     """A row that may be a candidate; its id is None where the row has none."""
 
     id: str | None
@@ -45,7 +45,7 @@ def shown_names(names: Sequence[str]) -> str:
     return ", ".join(shown) + (", …" if len(names) > _SHOWN_COLUMNS else "")
 
 
-def document(row: object, fields: Fields) -> Document:
+def document(row: object, fields: Fields) -> PoolDocument:
     """Check a row, and note what of it was left out. Raises RowError if it cannot be a candidate."""
     if isinstance(row, RowError):
         raise row
@@ -62,7 +62,7 @@ def document(row: object, fields: Fields) -> Document:
     if candidate_id is not None:
         _check_id(named, candidate_id)
     fields.titled += bool(title)
-    return Document(candidate_id, checked, metadata)
+    return PoolDocument(candidate_id, checked, metadata)
 
 
 def _checked_text(text: object, title: object) -> str:

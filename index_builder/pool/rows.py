@@ -42,7 +42,7 @@ class Rejected:
     reason: str
 
 
-class Pool(Iterable[Candidate | Rejected]):
+class PoolRows(Iterable[Candidate | Rejected]):
     """The rows of files, in order, to be read once.
 
     Attributes:
@@ -88,7 +88,7 @@ class Pool(Iterable[Candidate | Rejected]):
         return Candidate(candidate_id, found.text, found.metadata)
 
 
-def read_pool(paths: Sequence[Path | str], scratch: Path | None = None, encoding: str | None = None) -> Pool:
+def read_pool(paths: Sequence[Path | str], scratch: Path | None = None, encoding: str | None = None) -> PoolRows:
     """Stream the rows of `.jsonl`, `.jsonl.gz`, `.jsonl.zst`, `.csv` and `.parquet` files, in order.
 
     What a row means is said in `documents`; a row without an id gets one that is made from a hash of the text. Blank
@@ -102,10 +102,10 @@ def read_pool(paths: Sequence[Path | str], scratch: Path | None = None, encoding
         PoolInvalid: a file is missing or of an unknown kind; this is raised at once. Or, while reading: a file is
             truncated or unreadable, or has no usable columns.
     """
-    return Pool([(Path(path), _suffix(Path(path))) for path in paths], scratch, encoding)
+    return PoolRows([(Path(path), _suffix(Path(path))) for path in paths], scratch, encoding)
 
 
-def begin_pool(paths: Sequence[Path | str], scratch: Path | None = None, encoding: str | None = None) -> Pool:
+def begin_pool(paths: Sequence[Path | str], scratch: Path | None = None, encoding: str | None = None) -> PoolRows:
     """Stream rows as `read_pool`, but look at the first ones now, so that a file that is none is refused at once.
 
     Raises:

@@ -33,7 +33,7 @@ from polyrank.model.ties import Ties
 _CONTEXTS_A_PASS = 32
 
 
-class Found(NamedTuple):
+class Retrieved(NamedTuple):
     """What was found for a context.
 
     Attributes:
@@ -65,7 +65,7 @@ def retrieve(
     texts: Sequence[str],
     right: Sequence[NDArray[np.int64]],
     report: ReportProgress,
-) -> tuple[list[Found], int]:
+) -> tuple[list[Retrieved], int]:
     """Find the best texts of the pool for each context, by vectors and by evidence if the model has some.
 
     A second stage places the texts that the first one found. `right` are the places of each context's right texts.
@@ -80,7 +80,7 @@ def retrieve(
         ModelError: the model gives numbers that are not finite.
     """
     made, cut = candidate_representations(ranker, texts, report)
-    scan, table, found = prepare(made.first), ranker.word_table(texts), list[Found]()
+    scan, table, found = prepare(made.first), ranker.word_table(texts), list[Retrieved]()
     remaining = zip(conversations, right, context_encodings(ranker, conversations, report), strict=True)
     while several := list(islice(remaining, _CONTEXTS_A_PASS)):
         contexts = [context for _, _, context in several]
@@ -88,21 +88,21 @@ def retrieve(
         queries = [Query(each.codes, DEPTH, additions=own) for each, own in zip(contexts, added, strict=True)]
         best = scan.top_k(queries)
         if ranker.late_rows is not None:
-            found += [Found(second_stage(ranker, made, *each)) for each in zip(contexts, best, added, strict=True)]
+            found += [Retrieved(second_stage(ranker, made, *each)) for each in zip(contexts, best, added, strict=True)]
         else:
             known = (rows for _, rows, _ in several)
             found += [_counted(made.first, *each) for each in zip(queries, best, known, strict=True)]
     return found, cut
 
 
-def _counted(embeddings: NDArray[np.float32], query: Query, best: TopK, right: NDArray[np.int64]) -> Found:
+def _counted(embeddings: NDArray[np.float32], query: Query, best: TopK, right: NDArray[np.int64]) -> Retrieved:
     """Count the texts that tie with the last one found, where that can matter: where a right one does."""
     last = best.scores[-1]
     if len(best.rows) == len(embeddings) or not (_scores(embeddings, query, right) == last).any():
-        return Found(best)
+        return Retrieved(best)
     tied = np.flatnonzero(_scores(embeddings, query, np.arange(len(embeddings))) == last)
     beyond = np.setdiff1d(tied, best.rows)
-    return Found(best, beyond=len(beyond), right_beyond=np.intersect1d(beyond, right))
+    return Retrieved(best, beyond=len(beyond), right_beyond=np.intersect1d(beyond, right))
 
 
 def _scores(embeddings: NDArray[np.float32], query: Query, rows: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -115,11 +115,11 @@ def rerank(
     reranker: CrossRanker,
     conversations: Sequence[Conversation],
     texts: Sequence[str],
-    found: Sequence[Found],
+    found: Sequence[Retrieved],
     top_n: int,
     report: ReportProgress,
     counts_words: bool,
-) -> list[Found]:
+) -> list[Retrieved]:
     """Order the first `top_n` texts found for each context by a Cross-encoder's scores. The stage is "pairs".
 
     counts_words: whether the reranker's evidence counts, if it has some; `texts` then say how rare a word is. A server

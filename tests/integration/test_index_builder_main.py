@@ -96,7 +96,7 @@ def test_a_job_builds_with_the_model_named_and_then_with_the_active_generations(
     command = [sys.executable, "-m", "polyrank.index_builder", "--store", str(root), "--job", job_id]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True)
     record = JobStore(root).get(job_id)
-    assert (record.state, done.returncode, done.stdout, done.stderr) == (SUCCEEDED, 0, "", "")
+    assert (record.state, done.returncode, done.stdout, done.stderr) == (SUCCEEDED, 0, "", NO_FIELDS)
     store = GenerationStore(root)
     assert store.current() == first.id
     assert record.generation is not None

@@ -18,7 +18,7 @@ from polyrank.model.rankers.late import LateRanker
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.app import create_app
 from polyrank.service.http.compat.cohere_embed import CohereEmbedIn
-from polyrank.service.http.compat.lenient import Ignored, Lenient, Refused
+from polyrank.service.http.compat.lenient import Ignored, Lenient, RefusedField
 from polyrank.service.http.compat.openai import EmbeddingsIn
 from polyrank.service.http.compat.rerank_request import CompatRerankIn
 from polyrank.service.http.compat.tei import ComparingIn, EmbedIn, SimilarityIn, TokenizeIn
@@ -52,7 +52,7 @@ class Route(NamedTuple):
     def marked(self, kind: type) -> list[str]:
         """The fields of a class; of those that are honoured the class is `object`."""
         marks = {
-            name: next((type(mark) for mark in field.metadata if isinstance(mark, Refused | Ignored)), object)
+            name: next((type(mark) for mark in field.metadata if isinstance(mark, RefusedField | Ignored)), object)
             for name, field in self.model.model_fields.items()
         }
         return [name for name, mark in marks.items() if mark is kind]
@@ -198,13 +198,13 @@ def test_a_field_that_is_honoured_makes_a_difference(client: TestClient, route: 
         assert name in after[1] or name in ("model", "strict_model", "parameters")
 
 
-@pytest.mark.parametrize(("route", "name"), cases(Refused))
+@pytest.mark.parametrize(("route", "name"), cases(RefusedField))
 def test_a_field_that_cannot_be_honoured_is_refused(client: TestClient, route: Route, name: str) -> None:
     status, text = told(client, route.path, route.with_field(name, "something else"))
     assert status == 422
     assert f"{name}: " in text
     assert "leave it out" in text
-    [mark] = [mark for mark in route.model.model_fields[name].metadata if isinstance(mark, Refused)]
+    [mark] = [mark for mark in route.model.model_fields[name].metadata if isinstance(mark, RefusedField)]
     answer = told(client, route.path, route.body)
     for done in (None, "", [], *mark.done, *(str(each).lower() for each in mark.done if isinstance(each, bool))):
         assert told(client, route.path, route.with_field(name, done)) == answer, done
@@ -300,6 +300,6 @@ def test_the_reference_lists_every_field() -> None:
         [line] = [each for each in table.splitlines() if f"`POST {route.path}`" in each]
         honoured, refused, ignored = ([each.strip() for each in cell.split(", ")] for cell in line.split("|")[2:5])
         before = f"{route.inside}." if route.inside else ""
-        for kind, cells in ((object, honoured), (Refused, refused), (Ignored, ignored)):
+        for kind, cells in ((object, honoured), (RefusedField, refused), (Ignored, ignored)):
             for name in route.marked(kind):
                 assert any(cell.startswith(f"`{before}{name}") for cell in cells), (route.path, name)

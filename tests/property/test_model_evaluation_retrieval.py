@@ -10,7 +10,7 @@ from tiny import write_checkpoint
 
 import polyrank
 from polyrank.model.errors import ModelError
-from polyrank.model.evaluation.retrieval import DEPTH, Found, rerank, retrieve
+from polyrank.model.evaluation.retrieval import DEPTH, Retrieved, rerank, retrieve
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
 from polyrank.model.representations import ContextEncoding, Representations
@@ -38,7 +38,7 @@ def silent(_stage: str, _done: int, _total: int) -> None:
 
 def found_in(
     ranker: Any, conversations: Sequence[Conversation], texts: Sequence[str], right: Sequence[int] = ()
-) -> tuple[list[Found], int]:
+) -> tuple[list[Retrieved], int]:
     """Search a pool in which a text of each context is right; none: no text is."""
     known = [np.array([row]) for row in right] or [np.empty(0, np.int64)] * len(conversations)
     return retrieve(ranker, conversations, texts, known, silent)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from polyrank.index_builder.pool.rows import Candidate, Pool, Rejected, read_pool
+from polyrank.index_builder.pool.rows import Candidate, PoolRows, Rejected, read_pool
 from polyrank.service.http.native.requests import UpsertIn
 
 Row = dict[str, Any]
@@ -42,7 +42,7 @@ FORMS = pytest.mark.parametrize("form", [json_lines, table, sheet])
 Form = Callable[[Path, Sequence[Row]], Path]
 
 
-def pool_of(folder: Path, form: Form, *rows: Row) -> tuple[list[Candidate | Rejected], Pool]:
+def pool_of(folder: Path, form: Form, *rows: Row) -> tuple[list[Candidate | Rejected], PoolRows]:
     pool = read_pool([form(folder, rows)])
     return list(pool), pool
 

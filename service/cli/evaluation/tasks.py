@@ -16,7 +16,7 @@ from polyrank.model.evaluation.encoding import ReportProgress
 from polyrank.model.evaluation.intervals import group_numbers
 from polyrank.model.evaluation.lists import rank_lists
 from polyrank.model.evaluation.metrics import DEPTH, RECALL_AT, Values, judged_values, rank_values
-from polyrank.model.evaluation.retrieval import Found, rerank, retrieve
+from polyrank.model.evaluation.retrieval import Retrieved, rerank, retrieve
 from polyrank.model.inference.names import Runner
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.networks import Ranker as AnyRanker
@@ -145,7 +145,7 @@ class TwoStageSearch:
         texts: Sequence[str],
         right: Sequence[NDArray[np.int64]],
         report: ReportProgress,
-    ) -> list[Found]:
+    ) -> list[Retrieved]:
         """Find the best texts for each context; `right` are the places of its right ones."""
         found, cut = retrieve(ranker, contexts, texts, right, report)
         if cut:

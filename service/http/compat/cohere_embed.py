@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, JsonValue
 
 from polyrank.service.http.compat.cohere import ApiVersionOut
-from polyrank.service.http.compat.lenient import Anything, Count, Cutting, Limit, Refused
+from polyrank.service.http.compat.lenient import Anything, Count, Cutting, Limit, RefusedField
 from polyrank.service.http.plumbing.fields import Out
 from polyrank.service.settings import CANDIDATES_CEILING
 
@@ -42,8 +42,8 @@ class CohereEmbedIn(Cutting):
     )
     output_dimension: Count | None = Field(default=None, description="the model's own, or absent, or 0")
     max_tokens: Limit = None
-    images: Annotated[JsonValue, Refused("only texts are embedded")] = None
-    inputs: Annotated[JsonValue, Refused("only texts are embedded; send them as `texts`")] = None
+    images: Annotated[JsonValue, RefusedField("only texts are embedded")] = None
+    inputs: Annotated[JsonValue, RefusedField("only texts are embedded; send them as `texts`")] = None
     priority: Anything = None
 
 

@@ -49,7 +49,7 @@ Inputs = str | Annotated[list[str], Field(max_length=CANDIDATES_CEILING, fail_fa
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedField:
     """Marks a field that asks for what is not done here; it may be empty, or hold what is done anyway."""
 
     why: str
@@ -82,7 +82,7 @@ class Ignored:
 
 
 Anything = Annotated[JsonValue, Ignored()]
-Instruction = Annotated[JsonValue, Refused("the models here take no instructions and no templates")]
+Instruction = Annotated[JsonValue, RefusedField("the models here take no instructions and no templates")]
 
 _WAY = Field(default=None, description="refused where a text is too long, and this asks for another way to treat it")
 Limit = Annotated[

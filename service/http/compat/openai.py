@@ -17,7 +17,7 @@ from polyrank.service.http.compat.lenient import (
     InputType,
     Instruction,
     Prompt,
-    Refused,
+    RefusedField,
     Task,
 )
 from polyrank.service.http.compat.token_ids import TextsOrIds
@@ -51,15 +51,15 @@ class EmbeddingsIn(Cutting):
     embedding_type: Literal["float", "base64"] | None = Field(default=None, description="Jina's `encoding_format`")
     normalized: Flag = Field(default=None, description="Jina's; false: as the model makes them; else of length 1")
     normalize: Flag = Field(default=None, description="another name of `normalized`")
-    output_dtype: Annotated[JsonValue, Refused("vectors are of float32", ("float",))] = None
-    embed_dtype: Annotated[JsonValue, Refused("vectors are of float32", ("float32",))] = None
-    endianness: Annotated[JsonValue, Refused("base64 is little-endian", ("little", "native"))] = None
-    modality: Annotated[JsonValue, Refused("only texts are embedded", ("text",))] = None
-    late_chunking: Annotated[JsonValue, Refused("each text is embedded alone", (False,))] = None
-    return_multivector: Annotated[JsonValue, Refused("a text has one vector", (False,))] = None
-    add_special_tokens: Annotated[JsonValue, Refused("texts are read with special tokens", (True,))] = None
-    use_activation: Annotated[JsonValue, Refused("say `normalize`", (True,))] = None
-    messages: Annotated[JsonValue, Refused("send texts as `input`; conversations: ask /rank")] = None
+    output_dtype: Annotated[JsonValue, RefusedField("vectors are of float32", ("float",))] = None
+    embed_dtype: Annotated[JsonValue, RefusedField("vectors are of float32", ("float32",))] = None
+    endianness: Annotated[JsonValue, RefusedField("base64 is little-endian", ("little", "native"))] = None
+    modality: Annotated[JsonValue, RefusedField("only texts are embedded", ("text",))] = None
+    late_chunking: Annotated[JsonValue, RefusedField("each text is embedded alone", (False,))] = None
+    return_multivector: Annotated[JsonValue, RefusedField("a text has one vector", (False,))] = None
+    add_special_tokens: Annotated[JsonValue, RefusedField("texts are read with special tokens", (True,))] = None
+    use_activation: Annotated[JsonValue, RefusedField("say `normalize`", (True,))] = None
+    messages: Annotated[JsonValue, RefusedField("send texts as `input`; conversations: ask /rank")] = None
     prompt: Instruction = None
     instruction: Instruction = None
     chat_template: Instruction = None

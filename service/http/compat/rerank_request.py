@@ -15,7 +15,7 @@ from polyrank.service.http.compat.lenient import (
     Flag,
     Instruction,
     Limit,
-    Refused,
+    RefusedField,
     check_limit,
 )
 from polyrank.service.http.plumbing.fields import Text, storable
@@ -68,7 +68,9 @@ class CompatRerankIn(Cutting):
     max_tokens_per_doc: Limit = None
     max_tokens_per_query: Limit = None
     max_chunks_per_doc: Count | None = Field(default=None, description="refused where a document is too long for one")
-    return_embeddings: Annotated[JsonValue, Refused("an answer holds no vectors; ask /v1/embeddings", (False,))] = None
+    return_embeddings: Annotated[
+        JsonValue, RefusedField("an answer holds no vectors; ask /v1/embeddings", (False,))
+    ] = None
     instruction: Instruction = None
     instruct: Instruction = None
     chat_template: Instruction = None

@@ -13,7 +13,7 @@ from polyrank.service.http.compat.lenient import (
     Instruction,
     Lenient,
     Prompt,
-    Refused,
+    RefusedField,
 )
 from polyrank.service.http.compat.reranked import Reranked
 from polyrank.service.http.compat.served_models import Served
@@ -86,7 +86,7 @@ class TokenizeIn(Lenient):
 
     inputs: Inputs
     add_special_tokens: Flag = Field(default=None, description="false: without those around a text")
-    prompt_name: Annotated[JsonValue, Refused("tokens are those of the text alone, without a prompt")] = None
+    prompt_name: Annotated[JsonValue, RefusedField("tokens are those of the text alone, without a prompt")] = None
     prompt: Instruction = None
 
 
