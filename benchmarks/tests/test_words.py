@@ -134,9 +134,12 @@ def test_an_identifier_stands_in_one_reply(tmp_path: Path) -> None:
     assert {asked.kind for asked in queries} == set(identifiers.KINDS)
 
 
-def test_replies_come_first_by_their_identifiers(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("texts", [[], ["--any-text"]])
+def test_replies_come_first_by_their_identifiers(
+    base: Path, texts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     model = checkpoint(base, "last", {"last": 5.0})
-    found = identifiers.main(["--model", str(model), "--size", "300", "--queries", "14"])
+    found = identifiers.main(["--model", str(model), "--size", "300", "--queries", "14", *texts])
     assert [each.rank for each in found["words"]] == [1] * 14
     assert sum(each.rank == 1 for each in found["vectors alone"]) < 14
     out = capsys.readouterr().out

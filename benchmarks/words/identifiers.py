@@ -1,13 +1,15 @@
 """How often the one reply with a certain identifier comes first, with words and without.
 
     python -m benchmarks.words.identifiers --model CHECKPOINT [--pool POOL] [--size 30000] [--queries 200] [--seed 0]
+        [--any-text]
 
 The pool has `--size` replies. A tenth of them have an identifier each: an order number, an error code, a version and
 so on, put into one of a few sentences, so that many replies differ by their identifiers alone. The others are the first
 ones of POOL (a file as `polyrank build` takes it); without POOL each is put together of two replies of the bundled
 sample. Some of those with an identifier are asked for by conversations that name it, now and then in small letters or
 without its "#". Two servers with equal vectors answer, one of which counts words. Prints a table of how often the reply
-is first and among the first ten, and what is first instead.
+is first and among the first ten, and what is first instead. With `--any-text` an identifier stands in front of a text
+that does not fit it, and conversations say little else.
 """
 
 import argparse
@@ -159,8 +161,21 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
-def named_replies(count: int, draw: Random) -> list[tuple[str, str, str]]:
-    """Draw replies with an identifier that no other has: kind, identifier and reply."""
+SHORT_QUERIES = (
+    ("{}",),
+    ("It's {}.",),
+    ("what about {}?",),
+    ("I ordered something last week and heard nothing.", "What is the number?", "the number is {}"),
+    ("hello", "Hi, how can I help you?", "any news on {} yet?"),
+    ("can you look up {} for me please",),
+)
+
+
+def named_replies(count: int, draw: Random, texts: Sequence[str] = ()) -> list[tuple[str, str, str]]:
+    """Draw replies with an identifier that no other has: kind, identifier and reply.
+
+    texts: one of them follows the identifier; none: a sentence of its kind holds it.
+    """
     taken: set[str] = set()
     found = []
     for at in range(count):
@@ -169,16 +184,25 @@ def named_replies(count: int, draw: Random) -> list[tuple[str, str, str]]:
         while (identifier := kind.draw(draw)) in taken:
             pass
         taken.add(identifier)
-        found.append((name, identifier, draw.choice(kind.replies).format(identifier)))
+        sentences = [f"{{}} {_escaped(draw.choice(texts))}"] if texts else kind.replies
+        found.append((name, identifier, draw.choice(sentences).format(identifier)))
     return found
 
 
-def asked_for(named: Sequence[tuple[str, str, str]], count: int, draw: Random) -> list[Asked]:
-    """Draw so many of the replies, and a conversation that asks for each."""
+def asked_for(
+    named: Sequence[tuple[str, str, str]], count: int, draw: Random, queries: Sequence[Sequence[str]] = ()
+) -> list[Asked]:
+    """Draw so many of the replies, and a conversation that asks for each: one of `queries`, or of its kind."""
     return [
-        Asked(kind, [turn.format(_typed(identifier, draw)) for turn in draw.choice(KINDS[kind].queries)], reply)
+        Asked(
+            kind, [turn.format(_typed(identifier, draw)) for turn in draw.choice(queries or KINDS[kind].queries)], reply
+        )
         for kind, identifier, reply in draw.sample(named, count)
     ]
+
+
+def _escaped(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 def other_replies(pool: Path | None, count: int, draw: Random) -> list[str]:
@@ -249,9 +273,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, list[Found]]:
     count = round(NAMED * arguments.size)
     if not 1 <= arguments.queries <= count:
         raise InvalidInput(f"--queries must be from 1 to {count}, a tenth of --size")
-    named = named_replies(count, draw)
-    queries = asked_for(named, arguments.queries, draw)
-    texts = [reply for _, _, reply in named] + other_replies(arguments.pool, arguments.size - count, draw)
+    others = other_replies(arguments.pool, arguments.size - count, draw)
+    named = named_replies(count, draw, others if arguments.any_text else ())
+    queries = asked_for(named, arguments.queries, draw, SHORT_QUERIES if arguments.any_text else ())
+    texts = [reply for _, _, reply in named] + others
     draw.shuffle(texts)
     rows = [Candidate(str(at), text) for at, text in enumerate(texts)]
     with two_stores(arguments.model, rows) as stores:
@@ -272,6 +297,7 @@ def main(given: Sequence[str] | None = None) -> Any:
     parser.add_argument("--size", type=int, default=30_000, help="replies in all")
     parser.add_argument("--queries", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--any-text", action="store_true", help="texts that do not fit the identifiers")
     try:
         return measure(parser.parse_args(given))
     except RankingError as error:
