@@ -111,7 +111,7 @@ def _alike(field: str, names: set[str]) -> list[str]:
         return nsmallest(_MOST_ALIKE, same)
     cut = field[:MAX_NAME_CHARS]
     compared = nsmallest(MOST_COMPARED, usable, key=lambda name: (abs(len(name) - len(cut)), name))
-    return get_close_matches(cut, compared, _MOST_ALIKE)
+    return get_close_matches(cut, compared, _MOST_ALIKE, cutoff=0.7)
 
 
 def _why(condition: Condition, seen: Seen) -> str:
