@@ -352,8 +352,8 @@ def test_a_part_that_is_late_is_missing_in_time(watched: Watched, monkeypatch: p
         made = asking(watched, Shard("a", 5.0), hedge_s=0.01)
         began = time.monotonic()
         with pytest.raises(PartMissing, match="in time"):
-            await ask(made, 0.05)
-        assert time.monotonic() - began < 1.0
+            await ask(made, 0.5)
+        assert time.monotonic() - began < 4.0
         with pytest.raises(PartMissing, match="struck"):
             await ask(made)
         await made.close()
