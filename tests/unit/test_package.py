@@ -101,7 +101,7 @@ def test_a_wheel_holds_one_package_with_every_file(tmp_path: Path) -> None:
     files = {f"polyrank/{file.relative_to(tmp_path)}" for each in FOLDERS for file in (tmp_path / each).rglob("*.*")}
     assert files <= set(names)
     assert {f"polyrank/examples/support/{name}.jsonl" for name in ("pool", "conversations")} <= set(names)
-    for checkpoint in (REPOSITORY / "checkpoints").glob("*/*"):
+    for checkpoint in (REPOSITORY / "checkpoints").glob("chat-*/*"):
         assert f"polyrank/checkpoints/{checkpoint.parent.name}/{checkpoint.name}" in names
 
 
