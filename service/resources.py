@@ -49,6 +49,7 @@ from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import Tracing
 from polyrank.service.ranking.engine import Engine, EngineSettings
 from polyrank.service.ranking.result_cache import ResultCache
+from polyrank.service.ranking.stages import FairThread
 from polyrank.service.scale.asking import Asking
 from polyrank.service.scale.calls import Shards
 from polyrank.service.scale.pool import Pool
@@ -73,6 +74,7 @@ class Resources:
         has_pool: the server was started with a store; without one only reranker and classifier serve.
         trials: the generation that is on trial beside the live one.
         loader: the one thread that opens generations and switches to them.
+        reading: the one thread that checks requests of many values.
         results: answers of /rank; None: they are not kept.
         vocabulary: of the token ids that OpenAI's clients may send; None: they may not.
     """
@@ -87,6 +89,7 @@ class Resources:
     jobs: Jobs
     updating: Updating
     loader: ThreadPoolExecutor
+    reading: FairThread
     access: Access
     results: ResultCache | None
     vocabulary: Vocabulary | None
@@ -225,6 +228,8 @@ async def _opened(
         stack.callback(caches.close)
         show_last_build(metrics, await asyncio.to_thread(JobStore(settings.root).records))
         loader = stack.enter_context(ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader"))
+        reading = FairThread("reading")
+        stack.callback(reading.close)
         in_loader = partial(asyncio.get_running_loop().run_in_executor, loader)
         scorer = await in_loader(_load_scorer, settings, loaders.scorer, metrics)
         classifier = await in_loader(_load_classifier, settings, loaders.classifier, metrics)
@@ -261,6 +266,7 @@ async def _opened(
                 jobs=jobs,
                 updating=updating,
                 loader=loader,
+                reading=reading,
                 access=access,
                 results=_results(settings, metrics, caches),
                 vocabulary=vocabulary,

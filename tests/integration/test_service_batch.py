@@ -1,6 +1,7 @@
 """POST /rank/batch: rankings in one call are answered as they are alone, and fail alone."""
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from polyrank.service.app import create_app
 from polyrank.service.auth.keys import hashed
 from polyrank.service.http.native.requests import MAX_BATCH
 from polyrank.service.http.native.responses import BatchOut
+from polyrank.service.http.plumbing import findings
 from polyrank.service.http.plumbing.problems import Problem
 from polyrank.service.settings import Settings
 
@@ -141,3 +143,29 @@ def test_each_counts_for_the_rate(tmp_path: Path) -> None:
         assert sorted(entry["status"] for entry in entries) == [200, 200, 200, 429, 429]
         assert all(entry["retry_after"] >= 1 for entry in entries if entry["status"] == 429)
         assert client.post("/rank", json={"context": "w1"}).status_code == 429
+
+
+@pytest.mark.parametrize("fields", [20, 990])
+def test_naming_what_is_wrong_with_all_is_bounded_as_for_one(
+    client: TestClient, fields: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guessed: list[str] = []
+    monkeypatch.setattr(findings, "get_close_matches", lambda name, *_, **__: guessed.append(name) or [])
+    wrong = {"context": "hi", **{f"x{number}": 1 for number in range(fields)}}
+    entries = batch(client, *[wrong] * MAX_BATCH)
+    assert {entry["status"] for entry in entries} == {422}
+    assert all(entry["problem"]["errors"] for entry in entries)
+    assert len(guessed) <= findings.MAX_ERRORS + MAX_BATCH
+
+
+def test_checking_ends_with_the_time_of_the_batch(client: TestClient) -> None:
+    """What another request has checked on the one thread for that holds it up no longer than it may take."""
+    over = threading.Event()
+    reading = client.app.state.resources.reading  # type: ignore[attr-defined]
+    reading._thread.submit(over.wait)
+    try:
+        answer = client.post(PATH, json={"requests": [{"context": "w1"}] * 3, "timeout_ms": 50})
+        assert (answer.status_code, answer.json()["type"]) == (504, "urn:polyrank:problem:deadline-exceeded")
+    finally:
+        over.set()
+    assert [entry["status"] for entry in batch(client, {"context": "w1"})] == [200]

@@ -1,10 +1,12 @@
 """Deadlines and bounds of a request."""
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from in_process import TestClient
+from pydantic import BaseModel
 from service_fakes import build_store, load
 from starlette.requests import Request
 
@@ -14,7 +16,7 @@ from polyrank.service.app import create_app
 from polyrank.service.errors import HeaderInvalid, TooManyCandidates
 from polyrank.service.http.native.rank import to_request
 from polyrank.service.http.native.requests import RankIn
-from polyrank.service.http.plumbing.bodies import deadline
+from polyrank.service.http.plumbing.bodies import INLINE_BYTES, INLINE_VALUES, MAX_FIELDS, deadline
 from polyrank.service.ranking.values import Given
 from polyrank.service.settings import Settings
 
@@ -112,3 +114,43 @@ def test_the_bounds_of_candidates_that_stay(client: TestClient) -> None:
     ):
         assert refused.status_code == 422
         assert "candidates: a text has 11 characters; at most 10" in refused.json()["detail"]
+
+
+@pytest.mark.parametrize("path", ["/rank", "/explain", "/classify", "/rerank", "/v1/embeddings", "/index"])
+def test_an_object_of_absurdly_many_fields_is_refused_before_a_model_looks(
+    client: TestClient, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[bytes] = []
+    monkeypatch.setattr(BaseModel, "model_validate_json", classmethod(lambda _, body: looked.append(body)))
+    body = {"context": "a", "deep": [{"er": {f"x{number}": 1 for number in range(MAX_FIELDS + 1)}}]}
+    answer = client.post(path, json=body)
+    assert (answer.status_code, looked) == (422, [])
+    assert f"an object in the body has {MAX_FIELDS + 1} fields; {MAX_FIELDS} are the most" in answer.text
+
+
+def test_metadata_may_have_as_many_fields_as_there_is_room_for(client: TestClient) -> None:
+    most = {f"{number:x}": 1 for number in range(6500)}
+    assert client.put("/index/candidates", json=[{"text": "a", "metadata": most}]).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("context", "is_beside"),
+    [
+        ("[1]" * 400, False),
+        ("1," * INLINE_VALUES, False),
+        ([1] * (INLINE_VALUES + 1), True),
+        ("a" * INLINE_BYTES, True),
+    ],
+    ids=["a text of brackets", "a text of commas", "many values", "many bytes"],
+)
+def test_what_takes_long_is_checked_beside_the_event_loop(tmp_path: Path, context: object, is_beside: bool) -> None:
+    """Nothing is, while the one thread for that is taken."""
+    build_store(tmp_path)
+    settings = SETTINGS.model_copy(update={"store": tmp_path, "max_timeout_ms": 50})
+    over = threading.Event()
+    with TestClient(create_app(settings, load)) as client:
+        client.app.state.resources.reading._thread.submit(over.wait)  # type: ignore[attr-defined]
+        try:
+            assert client.post("/rank", json={"context": context}).status_code == (504 if is_beside else 422)
+        finally:
+            over.set()

@@ -1,11 +1,14 @@
 """What is said of a wrong body: one finding for each mistake, which says what to do."""
 
+from typing import Any
+
 import pytest
 from pydantic import BaseModel, ValidationError
 
 from polyrank.service.errors import BodyInvalid, BodyMalformed
-from polyrank.service.http.native.requests import IndexIn, RankIn, UpsertIn
-from polyrank.service.http.plumbing.findings import MAX_ERRORS, MAX_FOUND, refusal
+from polyrank.service.http.native.requests import IndexIn, ListIn, RankIn, UpsertIn
+from polyrank.service.http.plumbing import findings
+from polyrank.service.http.plumbing.findings import MAX_ERRORS, MAX_FOUND, found_in, refusal
 
 
 def refused(body: bytes, model: type[BaseModel] = RankIn) -> BodyInvalid | BodyMalformed:
@@ -107,6 +110,39 @@ def test_a_flood_of_errors_is_cut() -> None:
 
     assert len(said(unknown(MAX_FOUND))) == MAX_ERRORS
     assert "too many to name" in said(unknown(MAX_FOUND + 1))[0]
+
+
+@pytest.fixture
+def guessed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names for which a meant one was looked for, which takes far longer than all else."""
+    names: list[str] = []
+    guess = findings.get_close_matches
+
+    def counted(name: str, *arguments: Any, **options: Any) -> list[str]:
+        names.append(name)
+        return guess(name, *arguments, **options)
+
+    monkeypatch.setattr(findings, "get_close_matches", counted)
+    return names
+
+
+@pytest.mark.parametrize("count", [MAX_ERRORS, MAX_FOUND, MAX_FOUND + 1, 990, 100_000])
+def test_meant_names_are_looked_for_only_where_they_are_shown(count: int, guessed: list[str]) -> None:
+    shown = said(b'{"context": "hi", %s}' % b",".join(b'"x%d": 1' % n for n in range(count)))
+    assert len(guessed) <= len(shown) <= MAX_ERRORS
+
+
+def test_parameters_are_no_more_work_than_fields(guessed: list[str]) -> None:
+    errors = [{"type": "extra_forbidden", "loc": ("query", str(n)), "input": ""} for n in range(1000, 6000)]
+    assert found_in(errors, ListIn) == [("", "5000 things are wrong with the request: too many to name")]
+    assert len(found_in(errors[:MAX_FOUND], ListIn)) == len(guessed) == MAX_ERRORS
+
+
+def test_a_meant_name_that_is_shown_is_looked_for_behind_any_number_of_other_mistakes(guessed: list[str]) -> None:
+    unknown = b",".join(b'"x%d": 1' % n for n in range(50))
+    shown = said(b'{"context": [{"role": "user", "txt": "a", %s}], "topk": 5}' % unknown)
+    assert shown[0] == "context.0.txt: unknown field; did you mean text?"
+    assert len(shown) == len(guessed) == MAX_ERRORS
 
 
 def test_a_long_unknown_name_is_cut() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyrank.service.http.plumbing import json_values
-from polyrank.service.http.plumbing.json_values import count_values
+from polyrank.service.http.plumbing.json_values import count_values, marks, most_fields
 
 STRINGS = st.text(st.sampled_from('a"\\,[{}]: \n'), max_size=8)
 VALUES = st.recursive(
@@ -31,9 +31,21 @@ def counted(value: Any) -> int:
 def test_the_count_is_a_parsers(value: Any, block: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(json_values, "BLOCK_BYTES", block)
-        assert count_values(json.dumps(value).encode()) == counted(value)
+        assert count_values(marks(json.dumps(value).encode())) == counted(value)
 
 
-@pytest.mark.parametrize("body", [b"", b'"', b"\\", b'"\\', b"\xff\x00", b'"a", "b'])
+def largest(value: Any) -> int:
+    """How many fields the largest object has; an empty one counts as one of one."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return max([max(len(value), 1) if isinstance(value, dict) else 0, *map(largest, inner)])
+
+
+@given(value=VALUES)
+def test_the_largest_object_is_found_wherever_it_stands(value: Any) -> None:
+    assert most_fields(marks(json.dumps(value).encode())) == largest(value)
+
+
+@pytest.mark.parametrize("body", [b"", b'"', b"\\", b'"\\', b"\xff\x00", b'"a", "b', b"}}]{", b"]]]"])
 def test_what_is_no_json_has_a_count_too(body: bytes) -> None:
-    assert count_values(body) <= 1
+    assert count_values(marks(body)) <= 1
+    assert most_fields(marks(body)) <= 1

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import orjson
@@ -16,13 +17,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from polyrank.model.errors import RankingError, shortage_in
-from polyrank.service.errors import HeaderInvalid, TooManyCandidates
+from polyrank.service.errors import BodyInvalid, HeaderInvalid, TooManyCandidates
 from polyrank.service.http.native.rank import RANK_VALUES, answered, completed
 from polyrank.service.http.native.requests import BatchIn, RankIn
 from polyrank.service.http.native.responses import BatchOut
 from polyrank.service.http.plumbing import bodies, problems
 from polyrank.service.http.plumbing.described import DEADLINE_IN, fails, takes
-from polyrank.service.http.plumbing.findings import refusal
+from polyrank.service.http.plumbing.findings import MAX_ERRORS, refusal
 from polyrank.service.http.plumbing.guards import RANK
 from polyrank.service.observe.account import Account
 from polyrank.service.resources import Resources, resources
@@ -52,10 +53,10 @@ async def rank_batch(request: Request) -> Response:
     held = resources(request)
     most_values = RANK_VALUES + 4 * held.settings.max_candidates
     batch = await bodies.read(request, BatchIn, held.settings, max_values=most_values)
-    checked = await asyncio.to_thread(_all_checked, batch.requests)
+    end = bodies.deadline(request, held.settings, batch.timeout_ms)  # a wrong header is not of one ranking alone
+    checked = await bodies.beside(request, partial(_all_checked, batch.requests), bodies.MAX_VALUES, end)
     sent = [body for body in checked if isinstance(body, RankIn)]
     bodies.check_count([candidate for body in sent for candidate in body.candidates or ()], held.settings)
-    bodies.deadline(request, held.settings, batch.timeout_ms)  # a wrong header is not of one ranking alone
     ranking = [_entry(request, held, body, batch.timeout_ms, at) for at, body in enumerate(checked)]
     entries = await bodies.while_connected(request, _together(ranking))
     request.state.account = _account(entries)
@@ -69,14 +70,20 @@ async def _together(ranking: Sequence[Coroutine[Any, Any, _Entry]]) -> list[_Ent
 
 
 def _all_checked(sent: Sequence[JsonValue]) -> list[RankIn | RankingError]:
-    return [_checked(one) for one in sent]
+    """Check each; all wrong ones together have as many mistakes named as one, and one each."""
+    checked: list[RankIn | RankingError] = []
+    left = MAX_ERRORS
+    for one in sent:
+        checked.append(body := _checked(one, max(left, 1)))
+        left -= len(body.found) if isinstance(body, BodyInvalid) else 0
+    return checked
 
 
-def _checked(sent: JsonValue) -> RankIn | RankingError:
+def _checked(sent: JsonValue, most: int) -> RankIn | RankingError:
     try:
         return RankIn.model_validate(sent)
     except ValidationError as error:
-        return refusal(error, RankIn)
+        return refusal(error, RankIn, most)
 
 
 async def _entry(

@@ -2,7 +2,9 @@
 
 import asyncio
 import re
-from collections.abc import Collection, Coroutine, Sequence, Sized
+import time
+from collections.abc import Callable, Collection, Coroutine, Sequence, Sized
+from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -12,12 +14,17 @@ from polyrank.model.errors import InvalidInput
 from polyrank.service import errors
 from polyrank.service.http.plumbing.findings import MAX_FOUND, refusal
 from polyrank.service.http.plumbing.gzipped import CODING
-from polyrank.service.http.plumbing.json_values import count_values
+from polyrank.service.http.plumbing.json_values import count_values, marks, most_fields
+from polyrank.service.ranking.stages import Timings
+from polyrank.service.resources import resources
 from polyrank.service.settings import Settings
 
 BODY_SECONDS = 30.0
-INLINE_BYTES = 64 * 1024  # validated in some 2 ms; using a thread costs more than it frees
+# Up to these a body is validated in 2 ms at most, on the event loop; using a thread costs more than it frees.
+INLINE_BYTES = 64 * 1024
+INLINE_VALUES = 1000
 MAX_VALUES = 1_000_000
+MAX_FIELDS = 10_000  # of one object; the metadata of a candidate have no room for more
 TIMEOUT_HEADERS = ("X-Request-Timeout-Ms", "X-Client-Timeout-Ms")
 MILLISECONDS = re.compile("0{0,99}[1-9][0-9]{0,99}", re.ASCII)
 
@@ -41,15 +48,26 @@ async def read(
     """
     _check_media_type(request)
     body = await _received(request)
+    values = count_values(marks(body)) if INLINE_VALUES < len(body) <= INLINE_BYTES else len(body)
+    return await beside(request, partial(_checked, kind, body, settings, ranked, max_values), values)
+
+
+async def beside(request: Request, work: Callable[[], T], values: int, until: float | None = None) -> T:
+    """Do work on what a request holds: beside the event loop unless there are few values, the fewest first.
+
+    `until` is on the monotonic clock; None: it may take as long as an answer.
+
+    Raises:
+        DeadlineExceeded: the time was over before.
+    """
+    if values <= INLINE_VALUES:
+        return work()
+    held = resources(request)
     try:
-        if len(body) <= INLINE_BYTES:
-            return kind.model_validate_json(body)
-        # In a thread: counting holds no interpreter lock, and validating lets go of it wherever a text is checked.
-        return await asyncio.to_thread(_validated, kind, body, max_values)
-    except ValidationError as error:
-        if not _too_long(error).isdisjoint(ranked):
-            raise errors.TooManyCandidates(settings.max_candidates) from None
-        raise refusal(error, kind) from None
+        async with asyncio.timeout(held.settings.max_timeout_ms / 1000 if until is None else until - time.monotonic()):
+            return await held.reading.run(0, values, work, Timings())
+    except TimeoutError:
+        raise errors.DeadlineExceeded("reading the body") from None
 
 
 def _check_media_type(request: Request) -> None:
@@ -72,10 +90,19 @@ async def _received(request: Request) -> bytes:
         raise errors.ClientGone("hung up while sending the body") from None
 
 
-def _validated(kind: type[M], body: bytes, max_values: int) -> M:
-    if count_values(body) >= max_values:
-        raise errors.TooManyValues(max_values)
-    return kind.model_validate_json(body)
+def _checked(kind: type[M], body: bytes, settings: Settings, ranked: Collection[str], max_values: int) -> M:
+    if len(body) > INLINE_VALUES:
+        found = marks(body)
+        if (values := count_values(found)) >= max_values:
+            raise errors.TooManyValues(max_values)
+        if values > MAX_FIELDS and (fields := most_fields(found)) > MAX_FIELDS:
+            raise errors.BodyInvalid([("", f"an object in the body has {fields} fields; {MAX_FIELDS} are the most")])
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        if not _too_long(error).isdisjoint(ranked):
+            raise errors.TooManyCandidates(settings.max_candidates) from None
+        raise refusal(error, kind) from None
 
 
 def _too_long(error: ValidationError) -> set[str | int]:

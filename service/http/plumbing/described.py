@@ -28,7 +28,7 @@ REFUSALS: Final = (service.Unauthenticated, service.Forbidden, service.OriginNot
 _ALWAYS = (RankingError, Shortage, service.HostNotAllowed)
 _WITH_BODY = (
     *(service.BodyMalformed, service.BodyTimeout, service.TooManyValues, service.BodyTooLarge),
-    *(service.MediaTypeUnsupported, InvalidInput, service.BodiesHeld),
+    *(service.MediaTypeUnsupported, InvalidInput, service.BodiesHeld, service.DeadlineExceeded),
 )
 _RETRY_AFTER = {
     "description": "seconds after which to come back",

@@ -1,7 +1,7 @@
 """What is wrong with a request, in words that say what to do: one finding for each mistake, never the values sent."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import islice
 from typing import Any, NamedTuple, get_args
@@ -12,7 +12,7 @@ from polyrank.service.errors import BodyInvalid, BodyMalformed
 from polyrank.service.mistakes import TYPES, what_is_wrong
 
 MAX_ERRORS = 20
-MAX_FOUND = 1000  # pydantic reports all of its findings or none, in some 2 us each
+MAX_FOUND = 100  # pydantic reports all of its errors or none; of more than anybody makes, only the number is told
 MAX_NAME_CHARS = 64
 
 Location = tuple[str | int, ...]
@@ -45,33 +45,45 @@ class _Error(NamedTuple):
     sent: str
 
 
-def refusal(error: ValidationError, model: type[BaseModel]) -> BodyInvalid | BodyMalformed:
-    """Return the error to raise for a body that `model` refused."""
+def refusal(error: ValidationError, model: type[BaseModel], most: int = MAX_ERRORS) -> BodyInvalid | BodyMalformed:
+    """Return the error to raise for a body that `model` refused; it names the first `most` mistakes."""
     if error.error_count() > MAX_FOUND:
-        return BodyInvalid([("", f"{error.error_count()} things are wrong with the body: too many to name")])
+        return BodyInvalid(_too_many(error.error_count()))
     errors = error.errors(include_url=False)
     if errors[0]["type"] == "json_invalid":
         return BodyMalformed(_malformed(errors[0]["msg"]))
-    return BodyInvalid(found_in(errors, model))
+    return BodyInvalid(found_in(errors, model, most))
 
 
-def found_in(errors: Iterable[Mapping[str, Any]], model: type[BaseModel] | None = None) -> list[Finding]:
-    """Return one finding for each mistake; `model` names the fields that an unknown one may have been meant for."""
+def found_in(
+    errors: Sequence[Mapping[str, Any]], model: type[BaseModel] | None = None, most: int = MAX_ERRORS
+) -> list[Finding]:
+    """Return one finding for each of the first mistakes; `model` names the fields that unknown ones may stand for."""
+    if len(errors) > MAX_FOUND:
+        return _too_many(len(errors))
     read = [_read(error) for error in errors]
-    meant = [error for error in read if not (error.wanted and _is_explained(error, read))]
-    suggested = {error.raw: _suggestion(error, model) for error in meant if error.kind == "extra_forbidden" and model}
-    mistyped = {error.place[:-1] for error in meant if error.kind == "literal_error"}  # no other field of it fits
-    misspelt = {(error.place[:-1], suggested[error.raw][0]) for error in meant if suggested.get(error.raw, ("",))[0]}
+    mistyped = {error.place[:-1] for error in read if error.kind == "literal_error"}  # no other field of it fits
+    meant = [
+        error
+        for error in read
+        if not (error.wanted and _is_explained(error, read))
+        and not (error.kind in ("missing", "extra_forbidden") and error.place[:-1] in mistyped)
+    ]
+    unknown = [error for error in meant if error.kind == "extra_forbidden" and model][:most]
+    suggested = {error.raw: _suggestion(error, model) for error in unknown}
+    misspelt = {(*error.place[:-1], suggested[error.raw][0]) for error in unknown}
     found: dict[tuple[Location, str], list[_Error]] = {}  # by place and what is said; wrong types go together
     for error in meant:
-        if error.kind == "missing" and (error.place[:-1], error.place[-1]) in misspelt:
+        if error.kind == "missing" and error.place in misspelt:
             continue  # it is there under a wrong name, which has its own finding
-        if error.kind in ("missing", "extra_forbidden") and error.place[:-1] in mistyped:
-            continue
-        what = suggested[error.raw][1] if error.raw in suggested else error.what
+        what = suggested.get(error.raw, ("", error.what))[1]
         found.setdefault((error.place, "" if error.wanted else what), []).append(error)
     findings = (_finding(place, what or _type(same)) for (place, what), same in found.items())
-    return list(islice(findings, MAX_ERRORS))
+    return list(islice(findings, most))
+
+
+def _too_many(errors: int) -> list[Finding]:
+    return [Finding("", f"{errors} things are wrong with the request: too many to name")]
 
 
 def _finding(place: Location, what: str) -> Finding:

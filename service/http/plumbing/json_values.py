@@ -1,28 +1,55 @@
-"""Counts the values of a JSON body before it is parsed.
+"""Looks at the values of a JSON body before it is parsed.
 
 A small body can hold very many values, and parsing it would hold the interpreter lock all that time. Here NumPy looks
 at the bytes without the lock, a block at a time, so that other threads go on.
 """
+
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 BLOCK_BYTES = 1 << 20
 _QUOTE, _BACKSLASH = b'"\\'
-_COMMA, _BRACKET, _BRACE = b",[{"
+_COMMA, _BRACE, _CLOSING = b",{}"
+_CASE = np.uint8(0x20)  # by this bit "[" differs from "{", and "]" from "}"
 
 
-def count_values(body: bytes) -> int:
-    """Count the commas and opening brackets outside strings; a JSON text has at most one value more than that.
+def marks(body: bytes) -> NDArray[np.uint8]:
+    """Return the commas and brackets outside strings, as they follow each other.
 
-    A key counts together with its value. After the first syntax error the count means nothing, because no parser reads
-    on there.
+    After the first syntax error they mean nothing, because no parser reads on there.
+    """
+    return np.concatenate([np.empty(0, np.uint8), *_marks(np.frombuffer(body, np.uint8))])
 
-    >>> count_values(b'{"a, b": [1, 2, "\\\\","], "c": {}}')
+
+def count_values(marks: NDArray[np.uint8]) -> int:
+    """Count the commas and opening brackets; a JSON text has at most one value more, a key counted with its value.
+
+    >>> count_values(marks(b'{"a, b": [1, 2, "\\\\","], "c": {}}'))
     6
     """
-    data = np.frombuffer(body, np.uint8)
-    count, inside, escaping = 0, np.uint8(0), False
+    return int(np.count_nonzero(marks | _CASE != _CLOSING))
+
+
+def most_fields(marks: NDArray[np.uint8]) -> int:
+    """Return how many fields the largest object has.
+
+    >>> most_fields(marks(b'[{"a": [1, 2, 3, 4], "b": {}}, {"c": 5}, 6, 7]'))
+    2
+    """
+    kinds = marks | _CASE
+    depths = np.cumsum((kinds == _BRACE).view(np.int8) - (kinds == _CLOSING).view(np.int8), dtype=np.int32)
+    inside = np.flatnonzero(kinds != _CLOSING)
+    # At each depth, a list or an object begins by its bracket, and its commas follow before the next one begins.
+    members = marks[inside[np.argsort(depths[inside], kind="stable")]]
+    begins = np.flatnonzero(members != _COMMA)
+    sizes = np.diff(begins, append=len(members))
+    return int(sizes[members[begins] == _BRACE].max(initial=0))
+
+
+def _marks(data: NDArray[np.uint8]) -> Iterator[NDArray[np.uint8]]:
+    inside, escaping = np.uint8(0), False
     for start in range(0, len(data), BLOCK_BYTES):
         block = data[start : start + BLOCK_BYTES]
         quotes = block == _QUOTE
@@ -31,9 +58,8 @@ def count_values(body: bytes) -> int:
         quotes[escaped[: len(escaped) - escaping]] = False
         within = np.bitwise_xor.accumulate(quotes.view(np.uint8)) ^ inside  # 1 from a string's first quote to its last
         inside = within[-1]
-        marks = (block == _COMMA) | (block == _BRACKET) | (block == _BRACE)
-        count += int(np.count_nonzero(marks & (within == 0)))
-    return count
+        kinds = block | _CASE
+        yield block[((block == _COMMA) | (kinds == _BRACE) | (kinds == _CLOSING)) & (within == 0)]
 
 
 def _escaped(backslashes: NDArray[np.intp], escaping: bool) -> NDArray[np.intp]:
