@@ -1,13 +1,15 @@
 """What the id and the metadata of a candidate may be: the same for pools, updates and builds by HTTP."""
 
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
 MAX_ID_CHARS = 1024
 MAX_DEPTH = 100  # orjson writes 254 levels, and an answer puts metadata below three of its own
 MAX_METADATA_BYTES = 65_536
+
+V = TypeVar("V")
 
 
 def check_id(candidate_id: str) -> None:
@@ -50,17 +52,19 @@ def _kept(value: Any) -> Any:
     return value
 
 
-def check_value(value: object) -> None:
-    """Raise ValueError if JSON or a store cannot keep the value as it is.
+def check_value(value: V) -> V:
+    """Return the value; raise ValueError if JSON or a store cannot keep it as it is.
 
     It must not hold NaN, an infinity, a whole number beyond 64 bits, or lists and objects nested too deep.
     """
-    level, depth = [value], 0
+    level: list[Any] = [value]
+    depth = 0
     while level:
         if depth > MAX_DEPTH:
             raise ValueError(f"must not be nested deeper than {MAX_DEPTH} levels")
         level = [inner for outer in level for inner in _inside(outer)]
         depth += 1
+    return value
 
 
 def _inside(value: object) -> list[Any]:

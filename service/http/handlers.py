@@ -1,7 +1,7 @@
 """Turns what routes raise into answers. The table of errors is in `plumbing/problems.py`."""
 
 from difflib import get_close_matches
-from functools import partial
+from functools import cache, partial
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -24,6 +24,7 @@ MAX_PATH_CHARS = 128
 
 def add_to(app: FastAPI, metrics: Metrics) -> None:
     """Register the handlers; the metrics count refused requests and hung-up clients."""
+    app.state.paths = cache(partial(_paths, app))  # with the first 404: by then all routes are there
     app.exception_handler(RankingError)(partial(_on_error, metrics))
     app.exception_handler(RequestValidationError)(_on_parameters)
     app.exception_handler(HTTPException)(_on_http)
@@ -64,18 +65,23 @@ async def _on_http(request: Request, error: HTTPException) -> Response:
     return of_route(request.scope, problem)
 
 
-def _no_such_path(request: Request) -> str:
-    """Name the paths that are like the one asked for, or all of them."""
+def _paths(app: FastAPI) -> dict[str, str]:
+    """Return all paths that are described, with their methods before them."""
     methods: dict[str, list[str]] = {}
-    for route in iter_route_contexts(request.app.routes):
+    for route in iter_route_contexts(app.routes):
         if getattr(route, "include_in_schema", True) and route.path_format:
             methods.setdefault(route.path_format, []).extend(sorted(route.methods or ()))
+    return {path: f"{'|'.join(methods[path])} {path}" for path in sorted(methods)}
+
+
+def _no_such_path(request: Request) -> str:
+    """Name the paths that are like the one asked for, or all of them."""
+    paths = request.app.state.paths()
     asked = request.url.path[:MAX_PATH_CHARS]
-    like = get_close_matches(asked.rstrip("/"), methods, 3, cutoff=0.75)
-    named = [f"{'|'.join(methods[path])} {path}" for path in like or sorted(methods)]
-    return f"there is no {asked}; " + (
-        f"did you mean {' or '.join(named)}?" if like else f"there are {', '.join(named)}"
-    )
+    like = get_close_matches(asked.rstrip("/"), paths, 3, cutoff=0.75)
+    if like:
+        return f"there is no {asked}; did you mean {' or '.join(paths[path] for path in like)}?"
+    return f"there is no {asked}; there are {', '.join(paths.values())}"
 
 
 def _methods(request: Request) -> list[str]:

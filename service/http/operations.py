@@ -230,4 +230,5 @@ def _loaded(model: LateScorer | PairScorer, name: str, counts_words: bool, late:
 @router.get("/metrics", include_in_schema=False, dependencies=[METRICS])
 async def metrics(request: Request) -> Response:
     """Everything counted, for Prometheus."""
-    return Response(resources(request).metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    rendered = await asyncio.to_thread(resources(request).metrics.render)
+    return Response(rendered, media_type="text/plain; version=0.0.4; charset=utf-8")

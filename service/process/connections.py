@@ -157,7 +157,7 @@ class Connection(H11Protocol):
         what = str(error).partition(":")[0]  # what follows is what was sent
         if status == TOO_LARGE.status:
             self.server_state.count_rejected("too_large")
-            self._refuse(TOO_LARGE, f"at most {HEAD_BYTES} bytes and {HEAD_LINES} lines of headers, or of trailers")
+            self._refuse(TOO_LARGE, f"at most {HEAD_BYTES} bytes, and {HEAD_LINES} headers, trailers, or parameters")
         elif status == UNKNOWN_CODING.status:
             self._refuse(UNKNOWN_CODING, what)
         else:

@@ -10,7 +10,7 @@ from typing import Final
 import h11
 
 HEAD_BYTES: Final = 32 * 1024
-HEAD_LINES: Final = 256
+HEAD_LINES: Final = 256  # and parameters of a query
 # A body may come in so many chunks, and in one more for each so many bytes: a chunk of one byte takes h11 4 us.
 CHUNKS: Final = 1000
 BYTES_FOR_A_CHUNK: Final = 1024
@@ -71,7 +71,8 @@ def _check_number(lines: int) -> None:
 
 
 def _check_size(request: h11.Request) -> None:
-    """Refuse a large head that came at once; h11 bounds those that do not."""
+    """Refuse a large head that came at once, which h11 does not, and a query of many parameters."""
+    _check_number(request.target.count(b"&") + 1)
     if len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers) > HEAD_BYTES:
         raise h11.RemoteProtocolError("too large a head", error_status_hint=431)
 

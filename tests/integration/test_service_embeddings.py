@@ -19,6 +19,7 @@ import polyrank
 from polyrank.index_builder.build.pipeline import build
 from polyrank.model.rankers.late import LateRanker
 from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.vocabulary import Vocabulary
 from polyrank.service.app import create_app
 from polyrank.service.errors import Overloaded, SettingsError
 from polyrank.service.http.compat.cohere import AnyErrorOut
@@ -128,6 +129,25 @@ def test_token_ids_are_the_texts_that_they_stand_for(
         np.testing.assert_allclose(one["embedding"], unit(vectors)[2], atol=1e-6)
         answer = client.post("/v1/embeddings", json={"input": [5, 256]})
         assert "input: the vocabulary has no token 256" in refused(answer, 422, OpenAiErrorOut)
+
+
+def test_token_ids_are_counted_before_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own.tiktoken").write_bytes(b"YQ== 0\n")
+    build_store(tmp_path / "store")
+    read_by: list[threading.Thread] = []
+    text = Vocabulary.text
+    monkeypatch.setattr(
+        Vocabulary, "text", lambda self, ids: read_by.append(threading.current_thread()) or text(self, ids)
+    )
+    settings = Settings(
+        store=tmp_path / "store", openai_vocabulary=tmp_path / "own.tiktoken", max_candidates=10, max_text_chars=500
+    )
+    with TestClient(create_app(settings, load)) as client:
+        for sent, status in (([0] * 400_000, 413), ([0] * 2001, 422), ([[0]] * 11, 413), ([[0], [0] * 2001], 422)):
+            answer = client.post("/v1/embeddings", json={"input": sent})
+            assert (answer.status_code, read_by) == (status, []), answer.text[:200]
+        assert client.post("/v1/embeddings", json={"input": [[0] * 500] * 10}).status_code == 200
+        assert {thread.name for thread in read_by} == {"reading_0"}
 
 
 def test_a_vocabulary_that_is_none_is_told_at_the_start(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_of_two_request_ids_the_first_counts(server: Served) -> None:
 
 
 def test_parameters_that_nobody_knows_are_not_read(server: Served) -> None:
-    assert server.client.post("/rank?top_k=0&" + "x=y&" * 1000, json={"context": "a"}).status_code == 200
+    assert server.client.post("/rank?top_k=0&" + "x=y&" * 254, json={"context": "a"}).status_code == 200
 
 
 def test_a_caller_who_asks_leave_to_send_gets_it(server: Served) -> None:

@@ -27,6 +27,7 @@ CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 CHUNK = b"%x\r\n%s\r\n" % (len(ASK), ASK)
 LENGTH = b"Content-Length: %d\r\n" % len(ASK)
 TOO_LONG = b"%x\r\n" % (2 * BOUND) + b"a" * 2 * BOUND + b"\r\n"
+PARAMETERS = b"GET /index/candidates?" + b"&".join(b"%d=" % n for n in range(1000, 6200)) + b" HTTP/1.1"
 LINES = b"\n" * 2 * HEAD_LINES + ASK
 LONG = b"Content-Length: %d\r\n" % len(LINES)
 HOST = b"Host: localhost\r\n"
@@ -119,6 +120,9 @@ FIELDS = [
     ends("many fields", field(b"X-A: a\r\n" * HEAD_LINES), 431),
     ends("many empty fields", field(b"a:\r\n" * 8_000), 431),
     ends("many fields behind a good request", LIVEZ + get(HOST + b"a:\r\n" * 6_000), 200, 431),
+    ends("many parameters", get(line=b"GET /livez?" + b"a&" * HEAD_LINES + b"a HTTP/1.1"), 431),
+    ends("parameters that would be named one by one", get(line=PARAMETERS), 431),
+    goes_on("as many parameters as may be", get(line=b"GET /livez?" + b"a&" * (HEAD_LINES - 1) + b"a HTTP/1.1"), 200),
     goes_on("as many fields as may be", get(HOST + b"a:\r\n" * (HEAD_LINES - 1)), 200),
     goes_on("as many, and their end later", cut(get(HOST + b"a:\r\n" * (HEAD_LINES - 1)), 2), 200),
     *(goes_on(f"a body of many lines, cut {cut_at}", cut(post(LONG, LINES), cut_at), 200) for cut_at in range(5)),

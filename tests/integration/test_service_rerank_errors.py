@@ -1,5 +1,6 @@
 """Errors of compatible routes, each in the form that the dialect's clients read."""
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,6 +72,24 @@ def test_fields_that_are_read_again_and_again_cost_nothing(tmp_path: Path, monke
         assert (told.status_code, "rank_fields" in told.text) == (422, True)
         monkeypatch.setattr(routes_rerank, "document_of", None)
         assert ask(client, documents=[{"a": "w1"}] * 6).status_code == 413, "before any is read"
+
+
+@pytest.mark.parametrize(("fields", "is_beside"), [(1, False), (30, True)])
+def test_documents_of_many_fields_are_read_beside_the_event_loop(
+    tmp_path: Path, fields: int, is_beside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_store(tmp_path)
+    read_by: set[str] = set()
+    read = routes_rerank.document_of
+    monkeypatch.setattr(
+        routes_rerank, "document_of", lambda *sent: read_by.add(threading.current_thread().name) or read(*sent)
+    )
+    with TestClient(create_app(Settings(store=tmp_path), load)) as client:
+        document = {**{f"f{number}": number for number in range(fields - 1)}, "text": "w1"}
+        assert ask(client, documents=[document] * 100).status_code == 200
+        assert ("reading_0" in read_by) is is_beside
+        answer = ask(client, documents=[{f"f{number}": "w" for number in range(60)}] * 10_000)
+        assert (answer.status_code, len(read_by)) == (413, 1), "counted before any is read"
 
 
 def test_errors_before_the_dialect_is_known_suit_all(words: TestClient) -> None:

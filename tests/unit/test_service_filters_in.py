@@ -1,5 +1,6 @@
 import math
 import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -35,14 +36,31 @@ def nested(depth: int) -> dict[str, Any]:
         ({"f": {"gt": True}}, "f: bounds must be finite numbers, or strings, all of one kind"),
         ({"f": {"gt": math.inf}}, "f: bounds must be finite numbers, or strings, all of one kind"),
         ({"f": {"gt": 1, "lt": "2"}}, "f: bounds must be finite numbers, or strings, all of one kind"),
-        ({f"f{n}": n for n in range(MAX_CONDITIONS + 1)}, "has 65 conditions; at most 64 are allowed"),
-        ({"$and": [{}] * (MAX_CONDITIONS + 1)}, "has 65 conditions; at most 64 are allowed"),
+        ({f"f{n}": n for n in range(MAX_CONDITIONS + 1)}, "has more than 64 conditions"),
+        ({"$and": [{}] * (MAX_CONDITIONS + 1)}, "has more than 64 conditions"),
         (nested(MAX_DEPTH + 1), "$not.$not.$not.$not.$not.$not.$not.$not: filters are nested deeper than 8"),
     ],
 )
 def test_what_is_no_filter_is_told_with_its_place(filter_: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
         checked_filter(filter_)
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda many: {"$and": many}, lambda many: {"$not": {"$or": [{}, {"$and": many}]}}], ids=["", "nested"]
+)
+def test_conditions_are_counted_up_to_the_bound(wrap: Callable[[list[Any]], dict[str, Any]]) -> None:
+    read: list[int] = []
+
+    class Many(list[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            for at, each in enumerate(super().__iter__()):
+                read.append(at)
+                yield each
+
+    with pytest.raises(ValueError, match="has more than 64 conditions"):
+        checked_filter(wrap(Many([{}] * 21_000)))
+    assert len(read) <= MAX_CONDITIONS + 1
 
 
 @pytest.mark.parametrize(

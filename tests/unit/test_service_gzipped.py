@@ -3,6 +3,8 @@
 import asyncio
 import gzip
 import json
+import random
+import threading
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -17,7 +19,8 @@ from starlette.types import Message
 from polyrank.model.errors import RankingError
 from polyrank.service.app import create_app
 from polyrank.service.errors import BodyMalformed, BodyTooLarge
-from polyrank.service.http.plumbing.gzipped import LEAST_BYTES, PIECE_BYTES, Unzipped, accepts
+from polyrank.service.http.plumbing import gzipped
+from polyrank.service.http.plumbing.gzipped import FEW_BYTES, LEAST_BYTES, PIECE_BYTES, Unzipped, accepts
 from polyrank.service.settings import Settings
 
 BOUND = 400_000
@@ -108,6 +111,61 @@ def test_a_bomb_is_refused_after_the_bound(client: TestClient, size: int, monkey
     answer = client.post("/rank", content=bomb, headers=SENT_ZIPPED)
     assert (answer.status_code, answer.json()["type"]) == (413, "urn:polyrank:problem:payload-too-large")
     assert sum(given_out) <= BOUND + PIECE_BYTES
+
+
+def test_no_more_is_decompressed_at_once_than_may_come_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An event loop waits for little input and little output; where it is not little, beside it."""
+    read: list[tuple[int, bool]] = []
+    made = zlib.decompressobj
+
+    class Decoder:
+        def __init__(self, window: int) -> None:
+            self._decoder = made(window)
+
+        def decompress(self, data: bytes, most: int) -> bytes:
+            read.append((len(data), threading.current_thread() is threading.main_thread()))
+            return self._decoder.decompress(data, most)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._decoder, name)
+
+    monkeypatch.setattr(zlib, "decompressobj", Decoder)
+    body = random.Random(1).randbytes(20 * PIECE_BYTES)  # cannot be made smaller
+    assert b"".join(unzipped(gzip.compress(body), 10**7)) == body
+    assert max(size for size, _ in read) <= PIECE_BYTES
+    assert max(size for size, is_on_loop in read if is_on_loop) <= FEW_BYTES
+
+
+@pytest.mark.parametrize("chunk", [1000, PIECE_BYTES, 10**7])
+def test_what_holds_nothing_is_given_up_soon(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    take = Unzipped._take
+    monkeypatch.setattr(
+        Unzipped, "_take", lambda self, message: taken.append(len(message["body"])) or take(self, message)
+    )
+    nothing = gzip.compress(b"{}")[:10] + b"\x00\x00\x00\xff\xff" * 3_000_000
+    with pytest.raises(BodyMalformed, match="longer than what comes out of it"):
+        unzipped(nothing, chunk)
+    assert sum(taken) <= 2 * PIECE_BYTES + chunk
+
+
+@pytest.mark.parametrize("flushed", [zlib.Z_SYNC_FLUSH, zlib.Z_FULL_FLUSH])
+def test_a_body_that_is_flushed_line_by_line_is_no_such_thing(flushed: int) -> None:
+    encoder = zlib.compressobj(9, zlib.DEFLATED, 31)
+    lines = [b'{"id": %d}\n' % number for number in range(30_000)]
+    sent = b"".join(encoder.compress(line) + encoder.flush(flushed) for line in lines) + encoder.flush()
+    assert b"".join(unzipped(sent, 5000)) == b"".join(lines)
+
+
+def test_a_large_answer_is_handed_on_in_pieces(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain_headers, plain = large(client, "identity")
+    monkeypatch.setattr(gzipped, "ANSWER_BYTES", 100)
+    for accepted in ("identity", "gzip"):
+        headers, sent = large(client, accepted)
+        body = sent if accepted == "identity" else zlib.decompress(sent, 31)
+        assert int(headers["content-length"]) == len(sent) > 100
+        assert json.loads(body)["data"] == json.loads(plain)["data"]
+    assert int(plain_headers["content-length"]) == len(plain)
 
 
 def large(client: TestClient, accepted: str) -> tuple[dict[str, str], bytes]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 from pydantic import ValidationError
 
+from polyrank.service.http.native import requests
 from polyrank.service.http.native.requests import (
     MAX_ID_CHARS,
     MAX_PERSONA,
@@ -218,3 +219,11 @@ def test_a_number_that_json_cannot_hold_is_refused_at_any_depth(number: bytes) -
 
 def test_the_last_of_two_equal_keys_counts() -> None:
     assert RankIn.model_validate_json(b'{"context": "a", "context": "b"}').context == "b"
+
+
+def test_what_was_said_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[object] = []
+    turn_of = requests.turn_of
+    monkeypatch.setattr(requests, "turn_of", lambda message: read.append(message) or turn_of(message))
+    body = RankIn.model_validate({"context": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 60}] * 9})
+    assert len(body.conversation().turns) == len(read) == 9

@@ -10,7 +10,6 @@ from pydantic import ConfigDict, Field, JsonValue
 from polyrank.service.http.compat.cohere import ApiVersionOut
 from polyrank.service.http.compat.lenient import Anything, Count, Cutting, Limit, RefusedField
 from polyrank.service.http.plumbing.fields import Out
-from polyrank.service.settings import CANDIDATES_CEILING
 
 EmbeddingType = Literal["float", "base64", "binary", "ubinary"]
 InputType = Literal["search_query", "search_document"]
@@ -30,7 +29,7 @@ class CohereEmbedIn(Cutting):
         }
     )
 
-    texts: Annotated[list[str], Field(max_length=CANDIDATES_CEILING, fail_fast=True)]
+    texts: Annotated[list[str], Field(fail_fast=True)]
     model: str | None = None
     input_type: InputType | None = Field(
         default=None, description="search_query: as contexts, by a Bi-encoder; search_document, and none: as candidates"

@@ -1,5 +1,6 @@
 """The routes of OpenAI, TEI and Cohere that embed texts as candidates, cut them into tokens, or list the models."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ from polyrank.service.ranking.engine import Embeddings
 from polyrank.service.ranking.parts import Served
 from polyrank.service.resources import Resources, resources
 
+MAX_TOKEN_IDS = 300_000  # of all texts together, as of OpenAI's own service
 MAX_TOKENIZED_CHARS = 400_000  # of all texts together: the answer takes some 70 bytes a token
 
 router = APIRouter(tags=["compatible"], dependencies=[RANK])
@@ -57,17 +59,17 @@ _MODELS: dict[str, Any] = {"response_model": openai.ModelsOut, "responses": fail
 async def embeddings(request: Request) -> Response:
     """Embed texts as OpenAI's interface does, as candidates unless they are said to be queries."""
     held = resources(request)
-    body = await bodies.read(request, openai.EmbeddingsIn, held.settings, ranked=("input",))
+    body = await bodies.read(request, openai.EmbeddingsIn, MAX_TOKEN_IDS)
     served, serving = served_models.embedder(held, body.model, body.strict_model)
     _require_vectors(serving)
-    texts = _texts(held, "input", token_ids.texts(body.input, held.vocabulary))
+    texts = _texts(held, "input", await token_ids.texts(request, body.input, held))
     _check_dimensions(body.dimensions, serving)
     _check_dimensions(body.output_dimension, serving, "output_dimension")
     queries = are_queries(input_type=body.input_type, task=body.task, prompt_name=body.prompt_name)
     made = await _embed(request, held, serving, body, "input", texts, queries)
     vectors = made.made.first if body.as_made else _unit(made.made.first)
-    answer = openai.embeddings(vectors, served.name, made.tokens, request.state.request_id, body.as_base64)
-    return _answer(request, answer, made, serving)
+    answer = partial(openai.embeddings, vectors, served.name, made.tokens, request.state.request_id, body.as_base64)
+    return await _answer(request, answer, made, serving)
 
 
 @router.post("/", response_model=tei.EmbedOut, openapi_extra=takes(tei.EmbedIn, DEADLINE_IN), **_TEI)
@@ -75,13 +77,13 @@ async def embeddings(request: Request) -> Response:
 async def embed(request: Request) -> Response:
     """Embed texts as TEI does, as candidates unless `prompt_name` is query; Hugging Face's clients call the root."""
     held = resources(request)
-    body = await bodies.read(request, tei.EmbedIn, held.settings, ranked=("inputs",))
+    body = await bodies.read(request, tei.EmbedIn)
     serving = _require_vectors(held.live.require())
     texts = _texts(held, "inputs", body.inputs)
     _check_dimensions(body.dimensions, serving)
     made = await _embed(request, held, serving, body, "inputs", texts, are_queries(prompt_name=body.prompt_name))
     vectors = made.made.first if body.normalize is False else _unit(made.made.first)
-    return _answer(request, vectors, made, serving)
+    return await _answer(request, lambda: vectors, made, serving)
 
 
 @router.post("/v1/embed", **_COHERE)
@@ -89,7 +91,7 @@ async def embed(request: Request) -> Response:
 async def cohere_embeddings(request: Request) -> Response:
     """Embed texts as Cohere's interface does; `input_type` says whether as candidates or as contexts."""
     held = resources(request)
-    body = await bodies.read(request, cohere_embed.CohereEmbedIn, held.settings, ranked=("texts",))
+    body = await bodies.read(request, cohere_embed.CohereEmbedIn)
     _, serving = served_models.embedder(held, body.model, None)
     _require_vectors(serving)
     texts = _texts(held, "texts", body.texts)
@@ -99,8 +101,8 @@ async def cohere_embeddings(request: Request) -> Response:
     made = await _embed(request, held, serving, body, "texts", texts, queries)
     version = "1" if request.url.path == "/v1/embed" else "2"
     unit, request_id = _unit(made.made.first), request.state.request_id
-    answer = cohere_embed.embeddings(body, unit, made.tokens, made.cut, request_id, version)
-    return _answer(request, answer, made, serving)
+    answer = partial(cohere_embed.embeddings, body, unit, made.tokens, made.cut, request_id, version)
+    return await _answer(request, answer, made, serving)
 
 
 @router.post(
@@ -109,28 +111,30 @@ async def cohere_embeddings(request: Request) -> Response:
 async def similarity(request: Request) -> Response:
     """Compare texts by the cosine of their vectors, as candidates unless `prompt_name` is query."""
     held = resources(request)
-    body = await bodies.read(request, tei.SimilarityIn, held.settings, ranked=("inputs",))
+    body = await bodies.read(request, tei.SimilarityIn)
     inputs, how = body.inputs, body.parameters or tei.ComparingIn()
     serving = _require_vectors(held.live.require())
     _texts(held, "inputs.sentences", inputs.sentences)
     texts = _texts(held, "inputs", [inputs.source_sentence, *inputs.sentences])
     made = await _embed(request, held, serving, how, "inputs", texts, are_queries(prompt_name=how.prompt_name))
     vectors = _unit(made.made.first)
-    return _answer(request, vectors[1:] @ vectors[0], made, serving)
+    return await _answer(request, lambda: vectors[1:] @ vectors[0], made, serving)
 
 
 @router.post("/tokenize", response_model=tei.TokenizeOut, openapi_extra=takes(tei.TokenizeIn, DEADLINE_IN), **_TOKENIZE)
 async def tokenize(request: Request) -> Response:
     """Cut texts into the tokens of the model that embeds; nothing is left out where a text is too long for it."""
     held = resources(request)
-    body = await bodies.read(request, tei.TokenizeIn, held.settings, ranked=("inputs",))
+    body = await bodies.read(request, tei.TokenizeIn)
     texts = _texts(held, "inputs", body.inputs)
     if (length := sum(map(len, texts))) > MAX_TOKENIZED_CHARS:
         raise InvalidInput(f"inputs: have {length} characters; at most {MAX_TOKENIZED_CHARS} are allowed together")
     work = partial(_tokens, _require_vectors(held.live.require()).ranker, body.add_special_tokens is not False)
     deadline = bodies.deadline(request, held.settings)
     parts = await bodies.while_connected(request, held.engine.tokenize(work, texts, deadline))
-    return Response(b"[" + b",".join(parts) + b"]", media_type="application/json")
+    parts[0] = b"[" + parts[0]  # to what is large nothing is added
+    parts[-1] += b"]"
+    return Response(b",".join(parts), media_type="application/json")
 
 
 def _tokens(ranker: LateScorer, wrapped: bool, text: str) -> bytes:
@@ -209,8 +213,17 @@ def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     return unit
 
 
-def _answer(request: Request, answer: Any, made: Embeddings, serving: Served) -> Response:
+async def _answer(request: Request, answer: Callable[[], Any], made: Embeddings, serving: Served) -> Response:
     request.state.account = Account(serving.generation.id, seconds=made.seconds)
     facts = headers.of_answer(request, made.seconds, made.cut, serving.ranker.fingerprint, serving.generation.id)
-    body = orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
+    body = await bodies.beside(request, partial(_rendered, answer), made.made.first.size // 16)
     return Response(body, headers=facts, media_type="application/json")
+
+
+def _rendered(answer: Callable[[], Any]) -> bytes:
+    return orjson.dumps(answer(), _in_rows)
+
+
+def _in_rows(array: NDArray[Any]) -> list[NDArray[Any]] | orjson.Fragment:
+    """Render an array row by row: all rows at once would keep the interpreter lock for a tenth of a second."""
+    return [*array] if array.ndim > 1 else orjson.Fragment(orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY))

@@ -24,7 +24,6 @@ from pydantic_core.core_schema import CoreSchema, no_info_after_validator_functi
 
 from polyrank.model.errors import InvalidInput
 from polyrank.service.http.plumbing.fields import In
-from polyrank.service.settings import CANDIDATES_CEILING
 
 _AS_STRINGS = {"true": True, "True": True, "false": False, "False": False}
 
@@ -45,7 +44,7 @@ Flag = Annotated[
     WithJsonSchema({"anyOf": [{"type": "boolean"}, {"enum": sorted(_AS_STRINGS)}, {"type": "null"}]}),
 ]
 Count = Annotated[int, Field(ge=0)]
-Inputs = str | Annotated[list[str], Field(max_length=CANDIDATES_CEILING, fail_fast=True)]
+Inputs = str | Annotated[list[str], Field(fail_fast=True)]
 
 
 @dataclass(frozen=True, slots=True)

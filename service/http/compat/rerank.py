@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,13 +60,16 @@ async def rerank(request: Request) -> Response:
     held = resources(request)
     named = dialect_of_header(request.headers.get(HEADER))
     deadline = bodies.deadline(request, held.settings)
-    body = await bodies.read(request, CompatRerankIn, held.settings, ranked=("texts", "documents"))
+    body = await bodies.read(request, CompatRerankIn)
     request.state.dialect = dialect = dialect_of(body, named, held.settings.rerank_dialect)
     bodies.check_lengths("query", [body.query], held.settings)
     sent, longest = body.sent or [], held.settings.max_text_chars
     bodies.check_count(sent, held.settings)
     fields = tuple(dict.fromkeys(body.rank_fields or ()))
-    documents = [document_of(one, at, fields, longest) for at, one in enumerate(sent)]
+    many = sum(1 if isinstance(one, str) else len(one) for one in sent)
+    documents = await bodies.beside(
+        request, lambda: [document_of(one, at, fields, longest) for at, one in enumerate(sent)], many
+    )
     texts = [document.text for document in documents]
     bodies.check_lengths("documents", texts, held.settings)
     if not texts and dialect == "tei":
@@ -75,7 +79,8 @@ async def rerank(request: Request) -> Response:
     scored = await bodies.while_connected(request, _score(held, served, body.query, texts, deadline))
     body.check_truncation(scored.cut, served.max_input_tokens)
     held.metrics.observe_rank(scored.seconds, len(texts), scored.degraded, None)
-    return _answer(request, dialect, body, documents, served, scored)
+    answer = partial(_answer, request, dialect, body, documents, served, scored)
+    return await bodies.beside(request, answer, len(documents))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, ConfigDict, Field, JsonValue, model_validator
 
+from polyrank.index_builder.pool.limits import check_value
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Truncation
 from polyrank.service.errors import DialectUnknown, HeaderInvalid
@@ -18,15 +19,14 @@ from polyrank.service.http.compat.lenient import (
     RefusedField,
     check_limit,
 )
-from polyrank.service.http.plumbing.fields import Text, storable
-from polyrank.service.settings import CANDIDATES_CEILING
+from polyrank.service.http.plumbing.fields import Text
 
 Dialect = Literal["tei", "cohere", "jina", "infinity", "voyage"]
 DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
 HEADER = "X-Rerank-Dialect"
 MAX_RANK_FIELDS = 64
 
-DocumentIn = Annotated[dict[str, JsonValue], Field(min_length=1), AfterValidator(storable)]
+DocumentIn = Annotated[dict[str, JsonValue], Field(min_length=1), AfterValidator(check_value)]
 
 
 class CompatRerankIn(Cutting):
@@ -46,8 +46,8 @@ class CompatRerankIn(Cutting):
     )
 
     query: Text
-    texts: Annotated[list[str], Field(max_length=CANDIDATES_CEILING, fail_fast=True)] | None = None
-    documents: Annotated[list[str | DocumentIn], Field(max_length=CANDIDATES_CEILING, fail_fast=True)] | None = Field(
+    texts: Annotated[list[str], Field(fail_fast=True)] | None = None
+    documents: Annotated[list[str | DocumentIn], Field(fail_fast=True)] | None = Field(
         default=None,
         description="an object is read by the `rank_fields`, else by its `text`, else by its first string but `id`; "
         "its `id` and `metadata` come back",

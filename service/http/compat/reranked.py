@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -73,7 +74,7 @@ def document_of(sent: str | dict[str, JsonValue], at: int, rank_fields: Sequence
     for texts in (
         [sent.get(name) for name in rank_fields],
         [sent.get("text")],
-        [value for name, value in sent.items() if name not in _NO_TEXTS and isinstance(value, str)][:1],
+        islice((value for name, value in sent.items() if name not in _NO_TEXTS and isinstance(value, str)), 1),
     ):
         if strings := [text for text in texts if isinstance(text, str)]:
             if (length := sum(map(len, strings))) > max_chars:

@@ -19,7 +19,7 @@ from polyrank.service.http.compat.reranked import Reranked
 from polyrank.service.http.compat.served_models import Served
 from polyrank.service.http.plumbing.fields import Out
 from polyrank.service.http.plumbing.problems import ProblemAnswer
-from polyrank.service.settings import CANDIDATES_CEILING, Settings
+from polyrank.service.settings import Settings
 
 # TEI's own words, in its spelling. Every other status is an error of the request, "Validation".
 _ERROR_TYPES = {
@@ -108,7 +108,7 @@ class SentencesIn(Lenient):
     """One text and those to compare it with."""
 
     source_sentence: str
-    sentences: list[str] = Field(max_length=CANDIDATES_CEILING - 1, fail_fast=True)
+    sentences: list[str] = Field(fail_fast=True)
 
 
 class ComparingIn(Cutting):

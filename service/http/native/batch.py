@@ -6,7 +6,7 @@ All of them are in progress at the same time, so their contexts share forward pa
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from polyrank.model.errors import RankingError, shortage_in
 from polyrank.service.errors import BodyInvalid, HeaderInvalid, TooManyCandidates
-from polyrank.service.http.native.rank import RANK_VALUES, answered, completed
+from polyrank.service.http.native.rank import answered, completed
 from polyrank.service.http.native.requests import BatchIn, RankIn
 from polyrank.service.http.native.responses import BatchOut
 from polyrank.service.http.plumbing import bodies, problems
@@ -26,6 +26,7 @@ from polyrank.service.http.plumbing.described import DEADLINE_IN, fails, takes
 from polyrank.service.http.plumbing.findings import MAX_ERRORS, refusal
 from polyrank.service.http.plumbing.guards import RANK
 from polyrank.service.observe.account import Account
+from polyrank.service.ranking.stages import until
 from polyrank.service.resources import Resources, resources
 
 log = logging.getLogger("polyrank.request")
@@ -51,13 +52,13 @@ class _Entry(NamedTuple):
 async def rank_batch(request: Request) -> Response:
     """Rank several times in one call; `answers` has for each an answer of `POST /rank` or its problem."""
     held = resources(request)
-    most_values = RANK_VALUES + 4 * held.settings.max_candidates
-    batch = await bodies.read(request, BatchIn, held.settings, max_values=most_values)
+    batch = await bodies.read(request, BatchIn)
     end = bodies.deadline(request, held.settings, batch.timeout_ms)  # a wrong header is not of one ranking alone
-    checked = await bodies.beside(request, partial(_all_checked, batch.requests), bodies.MAX_VALUES, end)
+    async with until(end):
+        checked = await bodies.beside(request, partial(_all_checked, batch.requests), bodies.RANK_VALUES)
     sent = [body for body in checked if isinstance(body, RankIn)]
     bodies.check_count([candidate for body in sent for candidate in body.candidates or ()], held.settings)
-    ranking = [_entry(request, held, body, batch.timeout_ms, at) for at, body in enumerate(checked)]
+    ranking = [partial(_entry, request, held, body, batch.timeout_ms, at) for at, body in enumerate(checked)]
     entries = await bodies.while_connected(request, _together(ranking))
     request.state.account = _account(entries)
     parts = (b'{"status":%d,%s}' % (entry.status, entry.rest) for entry in entries)
@@ -65,8 +66,15 @@ async def rank_batch(request: Request) -> Response:
     return Response(b'{"answers":[%s],%s' % (b",".join(parts), own[1:]), media_type="application/json")
 
 
-async def _together(ranking: Sequence[Coroutine[Any, Any, _Entry]]) -> list[_Entry]:
-    return await asyncio.gather(*ranking)
+async def _together(ranking: Sequence[Callable[[], Coroutine[Any, Any, _Entry]]]) -> list[_Entry]:
+    turns = asyncio.Lock()
+
+    async def in_turn(rank: Callable[[], Coroutine[Any, Any, _Entry]]) -> _Entry:
+        async with turns:
+            await asyncio.sleep(0)  # others have the event loop between the beginnings of two
+        return await rank()
+
+    return await asyncio.gather(*map(in_turn, ranking))
 
 
 def _all_checked(sent: Sequence[JsonValue]) -> list[RankIn | RankingError]:

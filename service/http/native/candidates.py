@@ -73,26 +73,31 @@ async def listed(request: Request, wanted: Annotated[ListIn, Query()]) -> Respon
 async def upsert(request: Request) -> UpsertedOut:
     """Add candidates, or put them in the place of those with the same ids; searchable when this returns."""
     held = resources(request)
-    body = await bodies.read(request, UpsertIn, held.settings)
+    body = await bodies.read(request, UpsertIn, bodies.POOL_VALUES)
     bodies.check_count(body.rows, held.settings)
     bodies.check_lengths("candidates", [sent.text for sent in body.rows], held.settings)
-    sent = zip(body.ids(), body.rows, strict=True)
-    candidates = [Candidate(candidate_id, row.text, row.metadata) for candidate_id, row in sent]
+    candidates = await bodies.beside(request, partial(_candidates, body), len(body.rows))
     with writing(held):
         done = await bodies.while_connected(request, held.updating.upsert(candidates))
     return UpsertedOut(generation=done.generation, revision=done.revision, upserted=len(candidates))
 
 
-@router.post("/delete", openapi_extra=takes(DeleteIn), responses=fails(*_UPDATES, body=True))
-async def delete(request: Request) -> DeletedOut:
+def _candidates(body: UpsertIn) -> list[Candidate]:
+    sent = zip(body.ids(), body.rows, strict=True)
+    return [Candidate(candidate_id, row.text, row.metadata) for candidate_id, row in sent]
+
+
+@router.post("/delete", response_model=DeletedOut, openapi_extra=takes(DeleteIn), responses=fails(*_UPDATES, body=True))
+async def delete(request: Request) -> Response:
     """Remove candidates; ids that are not there are listed in `missing_ids`, and are no error."""
     held = resources(request)
-    body = await bodies.read(request, DeleteIn, held.settings)
-    ids = list(dict.fromkeys(body.ids))
+    body = await bodies.read(request, DeleteIn)
+    ids = await bodies.beside(request, lambda: [*dict.fromkeys(body.ids)], len(body.ids))
     with writing(held):
         done = await held.updating.delete(ids)
-    deleted, missing = len(ids) - len(done.missing), list(done.missing)
-    return DeletedOut(generation=done.generation, revision=done.revision, deleted=deleted, missing_ids=missing)
+    told = {"generation": done.generation, "revision": done.revision, "deleted": len(ids) - len(done.missing)}
+    rendered = orjson.dumps({**told, "missing_ids": done.missing})
+    return Response(rendered, media_type="application/json")
 
 
 # The last route: its path takes in that of others, and of 405 the first one says what is allowed.

@@ -34,7 +34,7 @@ async def classify(request: Request) -> ClassifyOut:
     A classifier of pairs needs a conversation. For one of single texts each text is the last turn of it.
     """
     held = resources(request)
-    body = await bodies.read(request, ClassifyIn, held.settings, ranked=("texts",))
+    body = await bodies.read(request, ClassifyIn)
     deadline = bodies.deadline(request, held.settings, body.timeout_ms)
     bodies.check_count(body.texts, held.settings)
     conversation = checked_conversation(body, held.settings)

@@ -43,7 +43,7 @@ router = APIRouter(tags=["rank"], dependencies=[RANK])
 async def explain(request: Request) -> Response:
     """Tell what each token of a conversation, each code, each token of a reply and each word adds to scores."""
     held = resources(request)
-    body = await bodies.read(request, ExplainIn, held.settings)
+    body = await bodies.read(request, ExplainIn)
     deadline = bodies.deadline(request, held.settings, body.timeout_ms)
     todo = to_request(body, held.settings, deadline)
     serving = served(held, body.generation)

@@ -22,9 +22,7 @@ def checked_filter(filter_: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: it is none; the message says where, and what may stand there.
     """
-    conditions = _conditions(filter_, "", 1)
-    if conditions > MAX_CONDITIONS:
-        raise ValueError(f"has {conditions} conditions; at most {MAX_CONDITIONS} are allowed")
+    _conditions(filter_, "", 1)
     return filter_
 
 
@@ -40,7 +38,8 @@ def _conditions(filter_: object, where: str, depth: int) -> int:
         if key in ("$and", "$or"):
             if not isinstance(wanted, list) or not wanted:
                 raise ValueError(f"{place}: must be a list of filters, one at least")
-            count += sum(_conditions(inner, f"{place}[{at}]", depth + 1) for at, inner in enumerate(wanted))
+            for at, inner in enumerate(wanted):
+                count = _bounded(count + _conditions(inner, f"{place}[{at}]", depth + 1))
         elif key == "$not":
             count += _conditions(wanted, place, depth + 1)
         elif key.startswith("$"):
@@ -48,7 +47,14 @@ def _conditions(filter_: object, where: str, depth: int) -> int:
         else:
             _check_field(wanted, place)
             count += 1
+        _bounded(count)
     return max(count, 1)
+
+
+def _bounded(conditions: int) -> int:
+    if conditions > MAX_CONDITIONS:
+        raise ValueError(f"has more than {MAX_CONDITIONS} conditions")
+    return conditions
 
 
 def _check_field(wanted: object, place: str) -> None:
@@ -63,12 +69,13 @@ def _check_field(wanted: object, place: str) -> None:
 
 
 def _check_operators(wanted: dict[str, object], place: str) -> None:
-    if unknown := [name for name in wanted if name not in (*_RANGE, "exists")]:
-        plain = unknown[0].lstrip("$")
+    unknown = next((name for name in wanted if name not in (*_RANGE, "exists")), None)
+    if unknown is not None:
+        plain = unknown.lstrip("$")
         hint = f"; write {plain}, without $" if plain in (*_RANGE, "exists") else ""
-        if not hint and _is_scalar(wanted[unknown[0]]):
+        if not hint and _is_scalar(wanted[unknown]):
             hint = f"; for the field {plain[:80]} inside it write {place}.{plain[:80]}"
-        raise ValueError(f"{place}.{unknown[0][:80]}: is not one of {', '.join(_RANGE)}, exists{hint}")
+        raise ValueError(f"{place}.{unknown[:80]}: is not one of {', '.join(_RANGE)}, exists{hint}")
     if not wanted:
         raise ValueError(f"{place}: give one of {', '.join(_RANGE)}, exists")
     if not isinstance(wanted.get("exists", True), bool):

@@ -66,7 +66,7 @@ async def rebuild(
     """Build a new generation and, unless `activate` is false, serve it. One build at a time."""
     held = resources(request)
     key = idempotency.checked(idempotency_key)
-    body = await bodies.read(request, IndexIn, held.settings)
+    body = await bodies.read(request, IndexIn, bodies.POOL_VALUES)
     sent = body.candidates or ()
     bodies.check_lengths("candidates", [candidate.text for candidate in sent], held.settings)
     rows = map(PoolCandidateIn.model_dump, sent)  # lazily: `jobs` writes them in a thread, and there may be many
@@ -139,7 +139,7 @@ async def cancel(request: Request, job_id: str) -> dict[str, Any]:
 async def activate(request: Request) -> dict[str, Any]:
     """Switch to a generation; requests in progress end on the one they began with."""
     held = resources(request)
-    body = await bodies.read(request, ActivateIn, held.settings)
+    body = await bodies.read(request, ActivateIn)
     with writing(held):
         await asyncio.get_running_loop().run_in_executor(held.loader, held.live.activate, body.generation)
         await asyncio.get_running_loop().run_in_executor(held.loader, held.trials.follow_if_possible)
@@ -165,7 +165,7 @@ async def rollback(request: Request) -> dict[str, Any]:
 async def trial(request: Request) -> dict[str, Any]:
     """Load a generation beside the live one: rankings and explanations may ask for it. Nothing else changes."""
     held = resources(request)
-    body = await bodies.read(request, ActivateIn, held.settings)
+    body = await bodies.read(request, ActivateIn)
     with writing(held):
         await asyncio.get_running_loop().run_in_executor(held.loader, held.trials.begin, body.generation)
     return await _overview(held)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import orjson
@@ -33,7 +34,6 @@ from polyrank.service.ranking.values import Given, Grouping, Ranked, RankRequest
 from polyrank.service.resources import Resources, resources
 from polyrank.service.settings import Settings
 
-RANK_VALUES = 100_000  # of filters, ids and turns; a candidate is four values more at most
 X_CACHE: Final = "X-Cache"
 _X_CACHE_OUT: Final = {
     "description": "where answers are kept: whether this one was",
@@ -70,8 +70,7 @@ router = APIRouter(tags=["rank"], dependencies=[RANK])
 async def rank(request: Request) -> Response:
     """Rank candidates, sent along or retrieved, against a conversation."""
     held = resources(request)
-    most_values = RANK_VALUES + 4 * held.settings.max_candidates
-    body = await bodies.read(request, RankIn, held.settings, ranked=("candidates",), max_values=most_values)
+    body = await bodies.read(request, RankIn)
     deadline = bodies.deadline(request, held.settings, body.timeout_ms)
     done = await bodies.while_connected(request, answered(request, held, body, deadline))
     request.state.account = done.account
@@ -96,7 +95,7 @@ class Answered(NamedTuple):
 
 async def answered(request: Request, held: Resources, body: RankIn, deadline: float) -> Answered:
     """Rank what a checked body asks for, or take the answer from the cache."""
-    todo = to_request(body, held.settings, deadline)
+    todo = await bodies.beside(request, partial(to_request, body, held.settings, deadline), len(body.candidates or ()))
     if body.min_revision is None:
         serving = served(held, body.generation)
     else:
@@ -106,7 +105,10 @@ async def answered(request: Request, held: Resources, body: RankIn, deadline: fl
     if held.results is not None and key is not None and (kept := await held.results.get(key, todo.budget)) is not None:
         return Answered(kept, dict.fromkeys(STAGES, 0.0), "hit", Account(serving.generation.id))
     ranked = await held.engine.rank(serving, todo)
-    answer = _rendered(held, serving, ranked)
+    letters = sum(len(place.text) for place in ranked.places)
+    answer = await bodies.beside(
+        request, partial(_rendered, held, serving, ranked), 2 * len(ranked.places) + letters // 256
+    )
     if held.results is not None and key is not None and not ranked.degraded:
         held.results.put(key, answer)
     account = Account(serving.generation.id, ranked.degraded, ranked.seconds)

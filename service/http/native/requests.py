@@ -13,6 +13,7 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
+    PrivateAttr,
     RootModel,
     TypeAdapter,
     ValidationError,
@@ -20,13 +21,13 @@ from pydantic import (
 )
 
 from polyrank.index_builder.names import is_encoding
-from polyrank.index_builder.pool.limits import MAX_ID_CHARS, kept_metadata
+from polyrank.index_builder.pool.limits import MAX_ID_CHARS, check_value, kept_metadata
 from polyrank.index_builder.vectors.ids import text_id
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.model.text.messages import text_of, turn_of
 from polyrank.service.http.native.filters_in import FILTER_DESCRIPTION, checked_filter
-from polyrank.service.http.plumbing.fields import In, Text, storable
+from polyrank.service.http.plumbing.fields import In, Text
 from polyrank.service.ranking.values import TOP_N
 from polyrank.service.settings import CANDIDATES_CEILING
 
@@ -40,7 +41,7 @@ _WITHOUT_CONTENT = ("refusal", "tool_calls", "function_call", "audio")  # a mess
 
 
 Id = Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)]
-Filter = Annotated[dict[str, JsonValue], AfterValidator(checked_filter), AfterValidator(storable)]
+Filter = Annotated[dict[str, JsonValue], AfterValidator(checked_filter), AfterValidator(check_value)]
 Metadata = Annotated[dict[str, JsonValue], AfterValidator(kept_metadata)]
 
 
@@ -72,9 +73,9 @@ def _readable(content: str | list[Any] | None) -> str | list[Any] | None:
     return content
 
 
-Part = str | Annotated[dict[str, JsonValue], AfterValidator(storable)]
+Part = str | Annotated[dict[str, JsonValue], AfterValidator(check_value)]
 Parts = Annotated[list[Part], Field(max_length=MAX_TURNS, fail_fast=True)]
-Unread = Annotated[JsonValue, AfterValidator(storable), Field(default=None, description="taken, and not read")]
+Unread = Annotated[JsonValue, AfterValidator(check_value), Field(default=None, description="taken, and not read")]
 
 
 class TurnIn(Strict):
@@ -161,19 +162,19 @@ class SaidIn(Strict):
         default=[], max_length=MAX_PERSONA, fail_fast=True, description="facts about the replying side"
     )
 
+    _turns: tuple[Turn, ...] = PrivateAttr()
+
     @model_validator(mode="after")
     def _something_was_said(self) -> Self:
-        if "context" in self.model_fields_set and not any(turn.text.strip() for turn in self._turns()):
+        sent = [self.context] if isinstance(self.context, str) else self.context
+        self._turns = tuple(Turn(turn) if isinstance(turn, str) else turn.said() for turn in sent)
+        if "context" in self.model_fields_set and not any(turn.text.strip() for turn in self._turns):
             raise ValueError("context: at least one turn must have text")
         return self
 
-    def _turns(self) -> tuple[Turn, ...]:
-        sent = [self.context] if isinstance(self.context, str) else self.context
-        return tuple(Turn(turn) if isinstance(turn, str) else turn.said() for turn in sent)
-
     def conversation(self) -> Conversation:
         """Return what was said and by whom, oldest first."""
-        return Conversation(self._turns(), tuple(self.persona))
+        return Conversation(self._turns, tuple(self.persona))
 
 
 _NAMES_OF_CONTEXT = dict.fromkeys(
@@ -208,9 +209,9 @@ class RankIn(SaidIn):
         **_NAMES_OF_TIMEOUT,
     }
 
-    candidates: (
-        Annotated[list[Text | CandidateIn], Field(min_length=1, max_length=CANDIDATES_CEILING, fail_fast=True)] | None
-    ) = Field(default=None, description="absent: retrieve from the active generation")
+    candidates: Annotated[list[Text | CandidateIn], Field(min_length=1, fail_fast=True)] | None = Field(
+        default=None, description="absent: retrieve from the active generation"
+    )
     top_k: int = Field(default=10, ge=1, le=MAX_RESULTS)
     retrieve_k: int = Field(default=200, ge=1, le=10_000, description="size of the retrieved union that is scored")
     exact: bool = Field(default=False, description="score the whole pool")
@@ -332,7 +333,7 @@ class ClassifyIn(SaidIn):
     context: str | Annotated[list[str | TurnIn], Field(min_length=1, max_length=MAX_TURNS, fail_fast=True)] = Field(
         default=[], description="oldest turn first; a classifier of pairs needs it"
     )
-    texts: list[Text] = Field(min_length=1, max_length=CANDIDATES_CEILING, fail_fast=True)
+    texts: list[Text] = Field(min_length=1, fail_fast=True)
     timeout_ms: int | None = Field(default=None, ge=1, description="above the server's maximum: clamped to it")
 
 

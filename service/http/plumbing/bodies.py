@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import Callable, Collection, Coroutine, Sequence, Sized
+from collections.abc import Callable, Coroutine, Sequence, Sized
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,10 +12,10 @@ from starlette.requests import ClientDisconnect, Request
 
 from polyrank.model.errors import InvalidInput
 from polyrank.service import errors
-from polyrank.service.http.plumbing.findings import MAX_FOUND, refusal
+from polyrank.service.http.plumbing.findings import refusal
 from polyrank.service.http.plumbing.gzipped import CODING
 from polyrank.service.http.plumbing.json_values import count_values, marks, most_fields
-from polyrank.service.ranking.stages import Timings
+from polyrank.service.ranking.stages import Timings, until
 from polyrank.service.resources import resources
 from polyrank.service.settings import Settings
 
@@ -23,7 +23,8 @@ BODY_SECONDS = 30.0
 # Up to these a body is validated in 2 ms at most, on the event loop; using a thread costs more than it frees.
 INLINE_BYTES = 64 * 1024
 INLINE_VALUES = 1000
-MAX_VALUES = 1_000_000
+# Of a body, beside four for each candidate that may come with it: of filters, ids and turns; or of a pool.
+RANK_VALUES, POOL_VALUES = 100_000, 1_000_000
 MAX_FIELDS = 10_000  # of one object; the metadata of a candidate have no room for more
 TIMEOUT_HEADERS = ("X-Request-Timeout-Ms", "X-Client-Timeout-Ms")
 MILLISECONDS = re.compile("0{0,99}[1-9][0-9]{0,99}", re.ASCII)
@@ -32,42 +33,33 @@ M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 
 
-async def read(
-    request: Request, kind: type[M], settings: Settings, ranked: Collection[str] = (), max_values: int = MAX_VALUES
-) -> M:
+async def read(request: Request, kind: type[M], values: int = RANK_VALUES) -> M:
     """Read and validate a JSON body.
-
-    `ranked` names the fields that hold candidates: a list there that is longer than any server allows raises
-    TooManyCandidates. `check_count` checks this server's own bound.
 
     Raises:
         MediaTypeUnsupported, BodyTimeout, ClientGone: no JSON body arrived.
-        TooManyValues: the body holds `max_values` or more, at any depth.
-        TooManyCandidates: see above.
+        TooManyValues: the body holds more than so many, at any depth, and four for each candidate allowed.
         BodyMalformed, BodyInvalid: the body is no JSON, or not what the model says.
+        DeadlineExceeded: see `beside`.
     """
     _check_media_type(request)
     body = await _received(request)
-    values = count_values(marks(body)) if INLINE_VALUES < len(body) <= INLINE_BYTES else len(body)
-    return await beside(request, partial(_checked, kind, body, settings, ranked, max_values), values)
+    few = count_values(marks(body)) if INLINE_VALUES < len(body) <= INLINE_BYTES else len(body)
+    most = values + 4 * resources(request).settings.max_candidates
+    return await beside(request, partial(_checked, kind, body, most), few)
 
 
-async def beside(request: Request, work: Callable[[], T], values: int, until: float | None = None) -> T:
+async def beside(request: Request, work: Callable[[], T], values: int) -> T:
     """Do work on what a request holds: beside the event loop unless there are few values, the fewest first.
 
-    `until` is on the monotonic clock; None: it may take as long as an answer.
-
     Raises:
-        DeadlineExceeded: the time was over before.
+        DeadlineExceeded: it is not done in the time of an answer.
     """
     if values <= INLINE_VALUES:
         return work()
     held = resources(request)
-    try:
-        async with asyncio.timeout(held.settings.max_timeout_ms / 1000 if until is None else until - time.monotonic()):
-            return await held.reading.run(0, values, work, Timings())
-    except TimeoutError:
-        raise errors.DeadlineExceeded("reading the body") from None
+    async with until(time.monotonic() + held.settings.max_timeout_ms / 1000):
+        return await held.reading.run(0, values, work, Timings())
 
 
 def _check_media_type(request: Request) -> None:
@@ -90,27 +82,17 @@ async def _received(request: Request) -> bytes:
         raise errors.ClientGone("hung up while sending the body") from None
 
 
-def _checked(kind: type[M], body: bytes, settings: Settings, ranked: Collection[str], max_values: int) -> M:
+def _checked(kind: type[M], body: bytes, most: int) -> M:
     if len(body) > INLINE_VALUES:
         found = marks(body)
-        if (values := count_values(found)) >= max_values:
-            raise errors.TooManyValues(max_values)
+        if (values := count_values(found)) >= most:
+            raise errors.TooManyValues(most)
         if values > MAX_FIELDS and (fields := most_fields(found)) > MAX_FIELDS:
             raise errors.BodyInvalid([("", f"an object in the body has {fields} fields; {MAX_FIELDS} are the most")])
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
-        if not _too_long(error).isdisjoint(ranked):
-            raise errors.TooManyCandidates(settings.max_candidates) from None
         raise refusal(error, kind) from None
-
-
-def _too_long(error: ValidationError) -> set[str | int]:
-    """Return the fields with lists that are longer than any server allows."""
-    if error.error_count() > MAX_FOUND:
-        return set()
-    found = error.errors(include_input=False, include_url=False, include_context=False)
-    return {one["loc"][0] for one in found if one["type"] == "too_long" and one["loc"]}
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
@@ -159,21 +141,13 @@ def deadline(request: Request, settings: Settings, timeout_ms: int | None = None
 
 
 def check_count(candidates: Sized, settings: Settings) -> None:
-    """Check how many candidates, texts or documents came with a request.
-
-    Raises:
-        TooManyCandidates: more than the server allows.
-    """
+    """Raise TooManyCandidates where more candidates, texts or documents came than the server allows."""
     if len(candidates) > settings.max_candidates:
         raise errors.TooManyCandidates(settings.max_candidates)
 
 
 def check_lengths(where: str, texts: Sequence[str], settings: Settings) -> None:
-    """Check the length of each text of a field; `where` names the field.
-
-    Raises:
-        InvalidInput: a text is longer than the server allows.
-    """
+    """Raise InvalidInput where a text of a field is longer than the server allows; `where` names the field."""
     longest = max(map(len, texts), default=0)
     if longest > settings.max_text_chars:
         raise InvalidInput(

@@ -8,13 +8,10 @@ from pydantic import (
     ConfigDict,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
-    JsonValue,
     WithJsonSchema,
 )
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core.core_schema import CoreSchema, no_info_before_validator_function
-
-from polyrank.index_builder.pool.limits import check_value
 
 
 class In(BaseModel):
@@ -62,9 +59,3 @@ def _not_blank(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_not_blank), WithJsonSchema({"type": "string", "pattern": r"\S"})]
-
-
-def storable(value: JsonValue) -> JsonValue:
-    """Return the value if JSON and a store keep it as it is; errors as `check_value`."""
-    check_value(value)
-    return value

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, get_args
 from pydantic import BaseModel, RootModel, ValidationError
 
 from polyrank.service.errors import BodyInvalid, BodyMalformed
+from polyrank.service.http.plumbing.problems import encodable
 from polyrank.service.mistakes import TYPES, what_is_wrong
 
 MAX_ERRORS = 20
@@ -88,7 +89,7 @@ def _too_many(errors: int) -> list[Finding]:
 
 def _finding(place: Location, what: str) -> Finding:
     whole = "the body " if not place and what.startswith("must ") else ""
-    return Finding(_encodable(".".join(str(part)[:MAX_NAME_CHARS] for part in place)), _encodable(whole + what))
+    return Finding(encodable(".".join(str(part)[:MAX_NAME_CHARS] for part in place)), encodable(whole + what))
 
 
 def _read(error: Mapping[str, Any]) -> _Error:
@@ -168,7 +169,3 @@ def _malformed(said: str) -> str:
         "EOF": " (it ends too early)",
     }
     return said + next((hint for text, hint in hints.items() if text in said), "")
-
-
-def _encodable(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()

@@ -16,9 +16,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from polyrank.service.errors import BodyMalformed, BodyTooLarge
 
 CODING: Final = "gzip"
-PIECE_BYTES = 64 * 1024  # decompressed in some 0.2 ms; others have their turn between pieces
+PIECE_BYTES = 64 * 1024  # decompressed at once at most, and given out: others have their turn between pieces
+FEW_BYTES = 4 * 1024  # decompressed on the event loop, in 1 ms at most; more of them beside it
 LEAST_BYTES = 8 * 1024  # a smaller answer takes longer to compress than it saves in most networks
 INLINE_BYTES = 64 * 1024  # compressed in about 1 ms
+ANSWER_BYTES = 1024 * 1024  # handed on at once at most: handing on all of a large answer would hold the event loop
 LEVEL = 1  # the higher ones take several times as long, and save little of numbers and short texts
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 _REFUSED = re.compile(r"q=0(\.0*)?")
@@ -37,25 +39,22 @@ class Unzipped:
         self.more = True
         self._receive, self._limit = receive, limit
         self._decoder = zlib.decompressobj(_GZIP_WINDOW)
-        self._received = 0
+        self._received = self._given = 0
         self._waiting = b""  # compressed, not yet looked at
-        self._is_full = False  # the last piece was a whole one, so there may be more without new input
+        self._goes_on = False  # there may be more without new input
 
     async def __call__(self) -> Message:
         """Receive the next piece, or what comes after the body."""
         while True:
-            if self._is_full:
-                await asyncio.sleep(0)
-            elif not self.more:
-                return await self._receive()
-            else:
+            if not self._goes_on:
                 message = await self._receive()
-                if message["type"] != "http.request":
+                if not self.more or message["type"] != "http.request":
                     return message
                 self._take(message)
-            piece = self._decompressed()
-            if piece or not self.more:
-                return {"type": "http.request", "body": piece, "more_body": self.more or self._is_full}
+            is_little = len(self._waiting) <= FEW_BYTES
+            piece = self._decompressed() if is_little else await asyncio.to_thread(self._decompressed)
+            if piece or not (self.more or self._goes_on):
+                return {"type": "http.request", "body": piece, "more_body": self.more or self._goes_on}
 
     def _take(self, message: Message) -> None:
         """Take compressed bytes in; also without output they are bounded."""
@@ -67,14 +66,17 @@ class Unzipped:
 
     def _decompressed(self) -> bytes:
         try:
-            piece = self._decoder.decompress(self._waiting, PIECE_BYTES)
+            piece = self._decoder.decompress(self._waiting[:PIECE_BYTES], PIECE_BYTES)
         except zlib.error:
             raise BodyMalformed("the body is no gzip, as Content-Encoding says") from None
-        self._waiting = self._decoder.unconsumed_tail
-        self._is_full = len(piece) == PIECE_BYTES
+        self._waiting = self._decoder.unconsumed_tail + self._waiting[PIECE_BYTES:]
+        self._goes_on = bool(self._waiting) or len(piece) == PIECE_BYTES
+        self._given += len(piece)
         if self._decoder.unused_data:
             raise BodyMalformed("something follows the gzip stream in the body")
-        if not (self.more or self._is_full or self._decoder.eof):
+        if self._received - len(self._waiting) > 2 * self._given + PIECE_BYTES:  # gzip adds a thousandth at most
+            raise BodyMalformed("the gzip stream in the body is longer than what comes out of it")
+        if not (self.more or self._goes_on or self._decoder.eof):
             raise BodyMalformed("the gzip stream in the body has no end")
         return piece
 
@@ -101,7 +103,12 @@ class Zip:
                 message = await _zipped(scope, begin, message)
                 await send(begin)
                 begin = {}
-            await send(message)
+            body, at = message.get("body", b""), 0
+            while len(body) - at > ANSWER_BYTES:
+                await send({**message, "body": body[at : at + ANSWER_BYTES], "more_body": True})
+                await asyncio.sleep(0)
+                at += ANSWER_BYTES
+            await send({**message, "body": body[at:]})
 
         await self.app(scope, receive, send_zipped)
 
@@ -132,7 +139,7 @@ def accepts(values: Iterable[str]) -> bool:
     (True, False, False)
     """
     named: dict[str, bool] = {}
-    for part in ",".join(values).lower().split(","):
+    for part in ",".join(values)[:1000].lower().split(","):
         name, _, weight = part.partition(";")
         named[name.strip()] = not _REFUSED.fullmatch(weight.replace(" ", ""))
     return named.get(CODING, named.get("*", False))

@@ -4,14 +4,11 @@ A small body can hold very many values, and parsing it would hold the interprete
 at the bytes without the lock, a block at a time, so that other threads go on.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 from numpy.typing import NDArray
 
 BLOCK_BYTES = 1 << 20
-_QUOTE, _BACKSLASH = b'"\\'
-_COMMA, _BRACE, _CLOSING = b",{}"
+_QUOTE, _COMMA, _BRACE, _CLOSING = b'",{}'
 _CASE = np.uint8(0x20)  # by this bit "[" differs from "{", and "]" from "}"
 
 
@@ -20,7 +17,16 @@ def marks(body: bytes) -> NDArray[np.uint8]:
 
     After the first syntax error they mean nothing, because no parser reads on there.
     """
-    return np.concatenate([np.empty(0, np.uint8), *_marks(np.frombuffer(body, np.uint8))])
+    found, inside, escaped = [np.empty(0, np.uint8)], np.uint8(0), False
+    for start in range(0, len(body), BLOCK_BYTES):
+        text = body[start + escaped : start + BLOCK_BYTES].replace(rb"\\", b"").replace(rb"\"", b"")
+        escaped = text.endswith(b"\\")
+        block = np.frombuffer(text, np.uint8)
+        within = np.bitwise_xor.accumulate((block == _QUOTE).view(np.uint8)) ^ inside  # 1 from a string's first quote
+        inside = within[-1] if len(within) else inside
+        kinds = block | _CASE
+        found.append(block[((block == _COMMA) | (kinds == _BRACE) | (kinds == _CLOSING)) & (within == 0)])
+    return np.concatenate(found)
 
 
 def count_values(marks: NDArray[np.uint8]) -> int:
@@ -46,30 +52,3 @@ def most_fields(marks: NDArray[np.uint8]) -> int:
     begins = np.flatnonzero(members != _COMMA)
     sizes = np.diff(begins, append=len(members))
     return int(sizes[members[begins] == _BRACE].max(initial=0))
-
-
-def _marks(data: NDArray[np.uint8]) -> Iterator[NDArray[np.uint8]]:
-    inside, escaping = np.uint8(0), False
-    for start in range(0, len(data), BLOCK_BYTES):
-        block = data[start : start + BLOCK_BYTES]
-        quotes = block == _QUOTE
-        escaped = _escaped(np.flatnonzero(block == _BACKSLASH), escaping)
-        escaping = bool(len(escaped)) and int(escaped[-1]) == len(block)
-        quotes[escaped[: len(escaped) - escaping]] = False
-        within = np.bitwise_xor.accumulate(quotes.view(np.uint8)) ^ inside  # 1 from a string's first quote to its last
-        inside = within[-1]
-        kinds = block | _CASE
-        yield block[((block == _COMMA) | (kinds == _BRACE) | (kinds == _CLOSING)) & (within == 0)]
-
-
-def _escaped(backslashes: NDArray[np.intp], escaping: bool) -> NDArray[np.intp]:
-    """Return the positions of the bytes that a backslash escapes: behind every run of an odd number of backslashes.
-
-    `escaping`: the block before ends with a backslash that escapes this block's first byte.
-    """
-    if escaping:
-        backslashes = np.concatenate([[-1], backslashes])
-    firsts = np.flatnonzero(np.diff(backslashes, prepend=-3) != 1)
-    lengths = np.diff(firsts, append=len(backslashes))
-    escaped: NDArray[np.intp] = (backslashes[firsts] + lengths)[lengths % 2 == 1]
-    return escaped

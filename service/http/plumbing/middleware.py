@@ -10,7 +10,6 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 from uuid import uuid4
 
 from opentelemetry.trace import Span
@@ -57,7 +56,8 @@ class Requests:
             return
         began = time.monotonic()
         headers = Headers(scope=scope)
-        request_id = _request_id(headers)
+        given = headers.get("x-request-id", "")
+        request_id = given if REQUEST_ID.fullmatch(given) else uuid4().hex
         scope.setdefault("state", {}).update(request_id=request_id, arrived=began, account=Account())
         status = 0
 
@@ -90,24 +90,13 @@ class Requests:
         if (principal := scope["state"].get("principal")) and principal.name:
             fields["key"] = principal.name
         fields |= {"route": route, "method": method, "status": status, "ms": round(seconds * 1000, 1)}
-        fields |= _why_refused(scope["state"].get("problem"))
+        if problem := scope["state"].get("problem"):
+            wrong = [where[:MOST_LETTERS] for where in problem.where[:MOST_FIELDS]]  # never what was sent in them
+            fields |= {"problem": problem.kind.slug, "wrong": wrong or None}
         known = {name: value for name, value in {**fields, **account.fields()}.items() if value is not None}
         if status == problems.DEADLINE_EXCEEDED and scope["state"].get("hurried"):
             self.metrics.count_hurried()
         log.log(logging.DEBUG if route in QUIET else logging.INFO, "request", extra={"fields": known})
-
-
-def _why_refused(problem: problems.ProblemAnswer | None) -> dict[str, Any]:
-    """Return the type of a problem and the fields that are wrong, by name; never what was sent in them."""
-    if problem is None:
-        return {}
-    wrong = {"wrong": [where[:MOST_LETTERS] for where in problem.where[:MOST_FIELDS]]} if problem.where else {}
-    return {"problem": problem.kind.slug, **wrong}
-
-
-def _request_id(headers: Headers) -> str:
-    given = headers.get("x-request-id", "")
-    return given if REQUEST_ID.fullmatch(given) else uuid4().hex
 
 
 class HeadAsGet:
@@ -197,15 +186,11 @@ class BodyBound:
         answer.headers["Connection"] = "close"
         await send({"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers})
         await send({"type": "http.response.body", "body": answer.body, "more_body": True})
+        drained = 0
         with suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_SECONDS):
-                await _drain(receive, most=8 * self.limit, more=more)
+                while more and drained <= 8 * self.limit:
+                    message = await receive()
+                    drained += len(message.get("body", b""))
+                    more = message.get("more_body", False)  # absent from a disconnect, too
         await send({"type": "http.response.body", "body": b""})
-
-
-async def _drain(receive: Receive, most: int, more: bool) -> None:
-    drained = 0
-    while more and drained <= most:
-        message = await receive()
-        drained += len(message.get("body", b""))
-        more = message.get("more_body", False)  # absent from a disconnect, too

@@ -134,7 +134,7 @@ class ProblemAnswer(Response):
     ) -> None:
         self.kind = kind
         self.where = [error.where for error in errors or () if error.where]
-        self.detail = _encodable(detail)
+        self.detail = encodable(detail)
         self.request_id = request_id
         problem = Problem(
             type=TYPE_PREFIX + kind.slug,
@@ -153,7 +153,7 @@ def from_error(error: RankingError, request_id: str) -> ProblemAnswer:
     kind = kind_of(error)
     job = f"/index/jobs/{error.job_id}" if isinstance(error, index.JobConflict) else None
     found = error.found if isinstance(error, service.BodyInvalid) else [("", str(error))]
-    errors = [ErrorOut(where=where, what=_encodable(what)) for where, what in found] if kind.status == 422 else None
+    errors = [ErrorOut(where=where, what=encodable(what)) for where, what in found] if kind.status == 422 else None
     detail = "the server's log has the details under this request id" if kind.generic else str(error)
     answer = ProblemAnswer(kind, detail, request_id, errors, job)
     retry_after = getattr(error, "retry_after_seconds", 5 if kind.status == 503 else None)
@@ -168,5 +168,6 @@ def from_error(error: RankingError, request_id: str) -> ProblemAnswer:
     return answer
 
 
-def _encodable(text: str) -> str:
+def encodable(text: str) -> str:
+    """Replace what is no valid Unicode."""
     return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,35 @@
+"""Answers to paths that there are not."""
+
+from pathlib import Path
+
+import pytest
+from in_process import TestClient
+from service_fakes import build_store, load
+
+from polyrank.service.app import create_app
+from polyrank.service.http import handlers
+from polyrank.service.settings import Settings
+
+
+def test_the_paths_that_there_are_are_listed_once_for_all_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[object] = []
+    walk = handlers.iter_route_contexts
+    monkeypatch.setattr(handlers, "iter_route_contexts", lambda routes: listed.append(routes) or walk(routes))
+    build_store(tmp_path)
+    with TestClient(create_app(Settings(store=tmp_path), load)) as client:
+        told = [client.get(path).json()["detail"] for path in ("/rnak", "/index/candidate", "/nothing", "/rnak")]
+    assert told[0] == told[3] == "there is no /rnak; did you mean POST /rank?"
+    assert "did you mean GET|PUT /index/candidates" in told[1]
+    assert told[2].startswith("there is no /nothing; there are POST|GET /, POST /classify, ")
+    assert len(listed) == 1
+
+
+def test_a_path_without_end_is_compared_by_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+    monkeypatch.setattr(handlers, "get_close_matches", lambda asked, *_, **__: compared.append(asked) or [])
+    build_store(tmp_path)
+    with TestClient(create_app(Settings(store=tmp_path), load)) as client:
+        assert client.get("/" + "x" * 30_000).status_code == 404
+    assert list(map(len, compared)) == [handlers.MAX_PATH_CHARS]
