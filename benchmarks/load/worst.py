@@ -1,0 +1,162 @@
+"""Requests that are as much work as they can be for a server: each names its kind of too much.
+
+`beats.py` sends them beside `/livez`; the test of the event loop's pauses sends them, too.
+"""
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+NOTHING = b"\x00\x00\x00\xff\xff"  # an empty block of a gzip stream
+HEAD_BYTES = 30_000  # of what stands in a request's head
+BODIES: Mapping[str, Mapping[str, Any]] = {
+    "/rank": {"context": "hi"},
+    "/rank/batch": {"requests": [{"context": "hi"}]},
+    "/explain": {"context": "hi", "candidates": ["a"]},
+    "/classify": {"texts": ["a"]},
+    "/rerank": {"query": "a", "documents": ["a"]},
+    "/v1/rerank": {"query": "a", "documents": ["a"]},
+    "/v2/rerank": {"query": "a", "documents": ["a"]},
+    "/v1/embeddings": {"input": "a"},
+    "/embeddings": {"input": "a"},
+    "/": {"inputs": "a"},
+    "/embed": {"inputs": "a"},
+    "/v1/embed": {"texts": ["a"]},
+    "/v2/embed": {"texts": ["a"]},
+    "/similarity": {"inputs": {"source_sentence": "a", "sentences": ["b"]}},
+    "/tokenize": {"inputs": "a"},
+    "/index": {"pool": "a"},
+    "/index/activate": {"generation": "a"},
+    "/index/trial": {"generation": "a"},
+    "/index/candidates/delete": {"ids": ["a"]},
+}
+
+
+class Call(NamedTuple):
+    """A request, and what is too much in it."""
+
+    what: str
+    method: str
+    path: str
+    body: bytes | None = None
+    headers: Mapping[str, str] = {}
+
+
+def fields(count: int) -> dict[str, int]:
+    """Return so many fields that nobody knows."""
+    return {f"x{number}": number for number in range(count)}
+
+
+def worst() -> Iterator[Call]:
+    """Return all requests."""
+    for path, body in BODIES.items():
+        for count in (90, 990, 5000, 100_000):
+            yield _sent(f"{count} unknown fields", path, {**body, **fields(count)})
+    yield from _rankings()
+    yield from _texts()
+    yield from _updates()
+    yield from _compressed()
+    yield from _heads()
+
+
+def _sent(what: str, path: str, body: object, method: str = "POST") -> Call:
+    return Call(what, method, path, json.dumps(body, separators=(",", ":")).encode())
+
+
+def _rankings() -> Iterator[Call]:
+    turn = {"role": "user", "content": [{"type": "text", "text": "a"}] * 20}
+    sent = {
+        "unknown fields of a turn": {"context": [{"text": "a", **fields(5000)}]},
+        "many turns": {"context": ["a"] * 16_000},
+        "many parts of turns": {"context": [turn] * 1000},
+        "many candidates": {"context": "a", "candidates": [{"text": f"a {n}"} for n in range(10_000)], "top_k": 1000},
+        "many ids": {"context": "a", "candidates": [{"id": f"r{n}"} for n in range(10_000)]},
+        "too many candidates": {"context": "a", "candidates": ["a"] * 90_000},
+        "many excluded ids": {"context": "a", "exclude_ids": [f"a{n}" for n in range(10_000)]},
+        "empty conditions": {"context": "a", "filter": {"$and": [{}] * 21_000}},
+        "unknown operators": {"context": "a", "filter": {"a": fields(5000)}},
+        "nested conditions": {"context": "a", "filter": {"$or": [{"$and": [{}] * 60}] * 300}},
+        "values that are not read": {"context": [{"text": "a", "tool_calls": [1] * 90_000}]},
+        "a long text": {"context": "a" * 10_000_000},
+    }
+    for what, body in sent.items():
+        yield _sent(what, "/rank", body)
+        if "candidates" not in body and "filter" not in body and "exclude_ids" not in body:
+            yield _sent(what, "/explain", {**body, "candidates": ["a"]})
+            yield _sent(what, "/classify", {**body, "texts": ["a"]})
+    yield _sent("many rankings", "/rank/batch", {"requests": [{"context": "a"}] * 100})
+    for count in (20, 900):
+        wrong = {"context": "hi", **fields(count)}
+        yield _sent(f"{count} unknown fields in each ranking", "/rank/batch", {"requests": [wrong] * 100})
+    yield Call("nested lists", "POST", "/rank", b'{"context": ' + b"[" * 60_000)
+    yield Call("a number of many digits", "POST", "/rank", b'{"context": "a", "top_k": ' + b"1" * 60_000 + b"}")
+
+
+def _texts() -> Iterator[Call]:
+    texts = [f"a {number}" for number in range(5000)]
+    wide = {**{f"f{number}": "v" for number in range(59)}, "text": "a"}
+    for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
+        yield _sent("many documents", path, {"query": "a", "documents": texts})
+        yield _sent("documents of many fields", path, {"query": "a", "documents": [wide] * 10_000})
+        yield _sent("fewer documents of many fields", path, {"query": "a", "documents": [wide] * 2000})
+        yield _sent("many texts", path, {"query": "a", "texts": texts})
+    for path in ("/v1/embeddings", "/embeddings"):
+        yield _sent("many texts", path, {"input": texts})
+        yield _sent("many texts, as base64", path, {"input": texts, "encoding_format": "base64"})
+        yield _sent("token ids of one text", path, {"input": [1] * 300_000})
+        yield _sent("too many token ids", path, {"input": [1] * 990_000})
+        yield _sent("token ids of many texts", path, {"input": [[1] * 50] * 5000})
+    for path in ("/", "/embed"):
+        yield _sent("many texts", path, {"inputs": texts})
+    for path in ("/v1/embed", "/v2/embed"):
+        yield _sent("many texts", path, {"texts": texts, "embedding_types": ["float", "base64", "binary", "ubinary"]})
+    yield _sent("many texts", "/similarity", {"inputs": {"source_sentence": "a", "sentences": texts}})
+    yield _sent("many tokens", "/tokenize", {"inputs": ["a b c d e f g " * 7] * 4000})
+    yield _sent("many texts", "/classify", {"texts": texts})
+
+
+def _updates() -> Iterator[Call]:
+    path = "/index/candidates"
+    yield _sent("unknown fields of a candidate", path, [{"text": "a", **fields(5000)}], "PUT")
+    yield _sent("unknown fields", path, fields(5000), "PUT")
+    yield _sent("long metadata", path, [{"text": "a", "metadata": {"a": [1] * 30_000}}], "PUT")
+    yield _sent("equal candidates", path, [{"text": "a"}] * 5000, "PUT")
+    many = [{"text": f"a{n}", "metadata": fields(10)} for n in range(4000)]
+    yield _sent("many candidates", path, many, "PUT")
+    yield _sent("many ids", f"{path}/delete", {"ids": [f"a{n}" for n in range(90_000)]})
+    yield _sent("many candidates", "/index", {"candidates": many, "activate": False})
+
+
+def _compressed() -> Iterator[Call]:
+    zipped = {"Content-Encoding": "gzip"}
+    wrong = json.dumps({"requests": [{"context": "hi", **fields(990)}] * 100}).encode()
+    yield Call("wrong rankings in gzip", "POST", "/rank/batch", gzip.compress(wrong), zipped)
+    yield Call("a bomb", "POST", "/rank", gzip.compress(b" " * 100_000_000), zipped)
+    yield Call("empty blocks of gzip", "POST", "/rank", gzip.compress(b"")[:10] + NOTHING * 3_000_000, zipped)
+
+
+def _heads() -> Iterator[Call]:
+    for path in ("/index/candidates", "/index/candidates/a", "/livez", "/info", "/index/jobs", "/nowhere"):
+        for count in (250, 5200):
+            query = "&".join(f"{number}=" for number in range(1000, 1000 + count))
+            yield Call(f"{count} parameters", "GET", f"{path}?{query}")
+    conditions = '{"$and":[' + ",".join(["{}"] * (HEAD_BYTES // 3 - 10)) + "]}"
+    yield Call("empty conditions", "GET", f"/index/candidates?filter={conditions}")
+    for path in ("/rankx", "/" + "index/" * 5000, "/xedni/setadidnac/}di_etadidnac{", "/docs/x", "/playground/x"):
+        yield Call("no such path", "GET", path)
+    yield Call("no such path", "POST", "/rnak", json.dumps(fields(990)).encode())
+    yield Call("a wrong method", "DELETE", "/rank")
+    yield Call("a wrong method", "PATCH", "/index/candidates")
+    yield Call("an escaped path", "GET", "/index/candidates/" + "%41" * (HEAD_BYTES // 3))
+    yield Call("a long path", "GET", "/index/jobs/" + "a" * HEAD_BYTES)
+    yield Call("a long path", "POST", "/index/jobs/" + "a" * (HEAD_BYTES - 10) + "/cancel")
+    yield Call("many codings", "GET", "/openapi.json", None, {"Accept-Encoding": "a," * (HEAD_BYTES // 2)})
+    for path in (
+        *("/", "/docs", "/openapi.json", "/livez", "/healthz", "/readyz", "/health", "/ping", "/v2/health/live"),
+        *("/v2/health/ready", "/info", "/metrics", "/v1/models", "/models", "/playground", "/index", "/index/jobs"),
+        "/index/candidates?limit=1000",
+    ):
+        yield Call("nothing", "GET", path)
+    for path in ("/index/compact", "/index/rollback", "/index/trial/end"):
+        yield Call("nothing", "POST", path)

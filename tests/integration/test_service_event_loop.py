@@ -1,0 +1,64 @@
+"""Whatever a request holds, the event loop goes on: others are answered meanwhile."""
+
+import base64
+import gc
+import time
+from collections.abc import Iterator
+
+import pytest
+from beats import BEAT_SECONDS, Beats
+from benchmarks.load.worst import Call, worst
+from fastapi.routing import iter_route_contexts
+from served import Served, serve
+from service_fakes import build_store, load, pool
+
+from polyrank.service.app import create_app
+from polyrank.service.settings import Settings
+
+MOST_MISSED = 1  # a busy machine is slower; what held the loop missed two to ninety
+TRIES = 3
+CALLS = [*worst()]
+
+
+@pytest.fixture(scope="module")
+def beaten(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Beats]]:
+    root = tmp_path_factory.mktemp("store")
+    build_store(root, pool(200))
+    (root / "own.tiktoken").write_bytes(b"".join(base64.b64encode(b"%c" % n) + b" %d\n" % n for n in range(256)))
+    app = create_app(Settings(store=root, reranker="cross", openai_vocabulary=root / "own.tiktoken"), load, load)
+    beats = Beats(app)
+    with serve(app) as served:
+        served.rank(context="warm")
+        gc.collect()
+        gc.freeze()  # as a server does when it begins
+        yield served, beats
+    gc.unfreeze()
+
+
+def missed(served: Served, beats: Beats, call: Call) -> int:
+    """How many beats the event loop misses while it answers a request."""
+    time.sleep(2 * BEAT_SECONDS)
+    beats.missed = 0
+    headers = {"Content-Type": "application/json", **call.headers}
+    answer = served.client.request(call.method, call.path, content=call.body, headers=headers)
+    assert answer.status_code != 500
+    time.sleep(2 * BEAT_SECONDS)
+    return beats.missed
+
+
+@pytest.mark.parametrize("call", CALLS, ids=[f"{at}-{call.path[:24]}-{call.what}" for at, call in enumerate(CALLS)])
+def test_no_request_holds_the_event_loop(beaten: tuple[Served, Beats], call: Call) -> None:
+    counts: list[int] = []
+    while len(counts) < TRIES and min(counts, default=MOST_MISSED + 1) > MOST_MISSED:
+        counts.append(missed(*beaten, call))
+    assert min(counts) <= MOST_MISSED, f"{counts} beats of {BEAT_SECONDS * 1000:g} ms"
+
+
+def test_every_route_is_asked(beaten: tuple[Served, Beats]) -> None:
+    asked = {(call.method, call.path.partition("?")[0]) for call in CALLS}
+    for route in iter_route_contexts(beaten[0].app.routes):
+        is_asked = {
+            method: any(method == had and route.path_regex.match(path) for had, path in asked)
+            for method in route.methods
+        }
+        assert all(is_asked.values()), (route.path_format, is_asked)
