@@ -22,6 +22,7 @@ from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.vocabulary import Vocabulary
 from polyrank.service.app import create_app
 from polyrank.service.errors import Overloaded, SettingsError
+from polyrank.service.http.compat import embeddings
 from polyrank.service.http.compat.cohere import AnyErrorOut
 from polyrank.service.http.compat.cohere_embed import CohereEmbedOut
 from polyrank.service.http.compat.openai import EmbeddingsOut, ModelsOut, OpenAiErrorOut
@@ -129,6 +130,20 @@ def test_token_ids_are_the_texts_that_they_stand_for(
         np.testing.assert_allclose(one["embedding"], unit(vectors)[2], atol=1e-6)
         answer = client.post("/v1/embeddings", json={"input": [5, 256]})
         assert "input: the vocabulary has no token 256" in refused(answer, 422, OpenAiErrorOut)
+
+
+@pytest.mark.parametrize(("letters", "is_beside"), [(100, False), (20_000, True)])
+def test_many_letters_are_checked_beside_the_event_loop(
+    tmp_path: Path, letters: int, is_beside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_store(tmp_path / "store")
+    checked_by: set[str] = set()
+    monkeypatch.setattr(embeddings, "check_limit", lambda *_: checked_by.add(threading.current_thread().name))
+    with TestClient(create_app(Settings(store=tmp_path / "store"), load)) as client:
+        for path, body in (("/embed", {"inputs": []}), ("/v2/embed", {"texts": [], "max_tokens": 5})):
+            sent = {name: ["w1 " * (letters // 3)] * 250 if value == [] else value for name, value in body.items()}
+            assert client.post(path, json=sent).status_code == 200
+    assert [name == "reading_0" for name in checked_by] == [is_beside]
 
 
 def test_token_ids_are_counted_before_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

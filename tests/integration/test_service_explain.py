@@ -1,6 +1,7 @@
 """POST /explain over real models: its numbers add up to scores of /rank, for each architecture and way of asking."""
 
 import math
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.config import DeformerConfig, MixConfig, VirtConfig
 from polyrank.service.app import create_app
+from polyrank.service.http.native import explain as routes_explain
 from polyrank.service.http.native.explain_out import ExplainOut
 from polyrank.service.settings import Settings
 
@@ -254,3 +256,16 @@ def test_a_long_explanation_ends_by_its_deadline(server: tuple[str, TestClient])
     answer = client.post("/explain", json=body)
     assert answer.status_code in (503, 504)
     assert math.isfinite(explain(client, context="w1 w2")["candidates"][0]["explained"])
+
+
+def test_an_answer_of_many_numbers_is_written_beside_the_event_loop(
+    reranking: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written_by: list[str] = []
+    write = routes_explain.answer_of
+    monkeypatch.setattr(
+        routes_explain, "answer_of", lambda *told: written_by.append(threading.current_thread().name) or write(*told)
+    )
+    explain(reranking, codes=0)
+    explain(reranking, codes=500, pairs=True)
+    assert [name == "reading_0" for name in written_by] == [False, True]

@@ -1,6 +1,6 @@
 """The routes of OpenAI, TEI and Cohere that embed texts as candidates, cut them into tokens, or list the models."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -97,7 +97,8 @@ async def cohere_embeddings(request: Request) -> Response:
     texts = _texts(held, "texts", body.texts)
     _check_dimensions(body.output_dimension, serving, "output_dimension")
     queries = are_queries(input_type=body.input_type)
-    check_limit("max_tokens", body.max_tokens, texts, None if queries else serving.ranker.max_input_tokens)
+    most = None if queries else serving.ranker.max_input_tokens
+    await _checked(request, texts, partial(check_limit, "max_tokens", body.max_tokens, texts, most))
     made = await _embed(request, held, serving, body, "texts", texts, queries)
     version = "1" if request.url.path == "/v1/embed" else "2"
     unit, request_id = _unit(made.made.first), request.state.request_id
@@ -196,14 +197,24 @@ async def _embed(
         InvalidInput: a query is empty, or a text is too long and the body wants something else of it than is done.
     """
     longest = serving.ranker.max_input_tokens
-    check_limit("truncate_prompt_tokens", body.truncate_prompt_tokens, texts, None if queries else longest)
-    if queries and (empty := next((at for at, text in enumerate(texts) if not text.strip()), None)) is not None:
-        raise InvalidInput(f"{where}.{empty}: must not be empty as a query")
+    most, limit = None if queries else longest, body.truncate_prompt_tokens
+    await _checked(request, texts, partial(check_limit, "truncate_prompt_tokens", limit, texts, most))
+    if queries:
+        await _checked(request, texts, partial(_check_queries, where, texts))
     embed = held.engine.embed_queries if queries else held.engine.embed
     deadline = bodies.deadline(request, held.settings)
     made = await bodies.while_connected(request, embed(serving, texts, deadline))
     body.check_cut(made.cut, longest, documents=not queries)  # a query loses its beginning
     return made
+
+
+async def _checked(request: Request, texts: Sequence[str], check: Callable[[], None]) -> None:
+    await bodies.beside(request, check, sum(map(len, texts)) // 4096)  # letters are read fast
+
+
+def _check_queries(where: str, texts: Sequence[str]) -> None:
+    if (empty := next((at for at, text in enumerate(texts) if not text.strip()), None)) is not None:
+        raise InvalidInput(f"{where}.{empty}: must not be empty as a query")
 
 
 def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,11 +50,17 @@ async def explain(request: Request) -> Response:
     serving = served(held, body.generation)
     explained = await bodies.while_connected(request, held.engine.explain(serving, todo))
     request.state.account = Account(serving.generation.id, [], explained.seconds)
-    answer = answer_of(serving, explained, body)
+    numbers = len(explained.tokens) * len(explained.candidates) * (10 + body.codes)
+    answer = await bodies.beside(request, partial(_rendered, request, serving, explained, body), numbers)
+    return Response(answer, media_type="application/json")
+
+
+def _rendered(request: Request, serving: Served, explained: Explained, asked: ExplainIn) -> bytes:
+    answer = answer_of(serving, explained, asked)
     spent = {**explained.seconds, "total": time.monotonic() - request.state.arrived}
     answer["timings_ms"] = {stage: round(seconds * 1000, 3) for stage, seconds in spent.items()}
     answer["request_id"] = request.state.request_id
-    return Response(orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY), media_type="application/json")
+    return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def to_request(body: ExplainIn, settings: Settings, deadline: float) -> ExplainRequest:
