@@ -50,7 +50,9 @@ class Settings(BaseSettings):
         default=None, min_length=1, description="a checkpoint of `polyrank train --task classify`, for `/classify`"
     )
     redis_url: SecretStr | None = Field(
-        default=None, description="Redis for vectors of sent texts and copies of generations; rebuilds write there too"
+        default=None,
+        description="Redis for vectors of sent texts and copies of generations; rebuilds write there too; with "
+        "`?secret=...` at its end nobody else can make values that are used",
     )
     keys_file: Path | None = Field(
         default=None, description="API keys, as `polyrank keys` writes them; not set: everybody may do everything"
