@@ -220,6 +220,7 @@ async def _opened(
 ) -> AsyncIterator[Resources]:
     async with AsyncExitStack() as stack:
         access = Access(settings.keys_file, settings.rate_limit_per_s, metrics)
+        metrics.show_open(settings.is_open)
         vocabulary = _vocabulary(settings)
         caches = Caches(settings, metrics)
         stack.callback(caches.close)

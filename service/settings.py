@@ -19,7 +19,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, Pydanti
 
 from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.redis_client import SERVING_TIMEOUT_SECONDS, connect
-from polyrank.index_builder.scale.cluster import why_unusable
+from polyrank.index_builder.scale.cluster import Address, why_unusable
 from polyrank.model.inference.disk_cache import DEFAULT_MIB, DiskCache, cache_of
 from polyrank.model.inference.names import BackendName, PrecisionName, Runner, why_refused
 from polyrank.model.inputs import read_input
@@ -50,7 +50,9 @@ class Settings(BaseSettings):
         default=None, min_length=1, description="a checkpoint of `polyrank train --task classify`, for `/classify`"
     )
     redis_url: SecretStr | None = Field(
-        default=None, description="Redis for vectors of sent texts and copies of generations; rebuilds write there too"
+        default=None,
+        description="Redis for vectors of sent texts and copies of generations; rebuilds write there too; with "
+        "`?secret=...` at its end nobody else can make values that are used",
     )
     keys_file: Path | None = Field(
         default=None, description="API keys, as `polyrank keys` writes them; not set: everybody may do everything"
@@ -312,6 +314,11 @@ class Settings(BaseSettings):
         """The store's directory; a running server has one, if only an empty one of its own."""
         assert self.store is not None, "`resources.opened` gives a server without a store an empty one"
         return self.store
+
+    @property
+    def is_open(self) -> bool:
+        """Whether callers on other machines may do everything: there are no keys, and it listens beyond this one."""
+        return self.keys_file is None and not Address(self.host, self.port).is_loopback
 
     def compiled_cache(self) -> DiskCache | None:
         """Return where compiled models are kept; None: nowhere."""

@@ -32,6 +32,18 @@ def test_the_constructor_sees_its_arguments_alone(config: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
+    ("host", "is_open"),
+    [
+        *((host, False) for host in ("127.0.0.1", "127.1.2.3", "localhost", "::1")),
+        *((host, True) for host in ("0.0.0.0", "::", "10.0.0.1", "rank.shop.example", "127.0.0.1.shop.example", "")),
+    ],
+)
+def test_a_server_is_open_where_others_reach_it_and_there_are_no_keys(host: str, is_open: bool) -> None:
+    assert Settings(store=Path("s"), host=host).is_open is is_open
+    assert not Settings(store=Path("s"), host=host, keys_file=Path("keys")).is_open
+
+
+@pytest.mark.parametrize(
     ("overrides", "says"),
     [
         ({}, "store"),
@@ -41,6 +53,10 @@ def test_the_constructor_sees_its_arguments_alone(config: Path, monkeypatch: pyt
         ({"store": "s", "vectors": "redis"}, "--redis URL"),
         ({"store": "s", "redis_url": "foo://h"}, "redis_url: the Redis URL must begin with redis://"),
         ({"store": "s", "redis_url": "localhost:6379"}, "redis_url"),
+        (
+            {"store": "s", "redis_url": "redis://h/0?secret=short"},
+            "redis_url: the secret in the Redis URL must have 16",
+        ),
         ({"store": "s", "keep_generations": 0}, "keep_generations"),
         ({"store": "s", "rate_limit_per_s": 0}, "rate_limit_per_s"),
         ({"store": "s", "rate_limit_per_s": 5e-324}, "rate_limit_per_s"),
