@@ -268,7 +268,7 @@ def hostile(options: argparse.Namespace) -> dict[str, Any]:
                 attackers = (options.hostile, options.pause, kinds, options.seed)
                 began = time.monotonic()
                 with beside(attack, target, *attackers) as answers:
-                    found = stretch(" ".join(kinds), server, target, honest, options.seconds)
+                    found = stretch(kinds[0] if len(kinds) == 1 else "mixed", server, target, honest, options.seconds)
                 [counts] = answers
                 found["per_s"] = round(sum(count for _, count in counts) / (time.monotonic() - began), 1)
                 found["attacks"] = {f"{name}: {answer}": count for (name, answer), count in counts}
