@@ -50,6 +50,7 @@ def move(root: Path, shards: int, *, progress: OnProgress = no_progress) -> Part
     if not 1 <= shards <= MOST_PARTS:
         raise InvalidInput(f"a pool can be cut into 1 to {MOST_PARTS} parts, not {shards}")
     store = SetStore(root)
+    store.active()  # else no store is made of the directory
     with disk_full_named(root), store.building():
         old = store.active()
         kept = {part.slots: part for part in old.parts}

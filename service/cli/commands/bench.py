@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.model.inference.names import Runner
+from polyrank.service.cli.files import require_store
 from polyrank.service.cli.models import add_runner_options, chosen_runner, load_cross, load_late, load_retriever
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 
@@ -144,8 +145,8 @@ def _build_into(store: Path, ranker: "Retriever", pool: Path) -> "BuildResult":
 def _rank(arguments: argparse.Namespace) -> dict[str, Any]:
     from polyrank.model.text.dialogues import read_dialogues
 
-    if arguments.store is not None and not arguments.store.is_dir():
-        raise UsageError(f"{arguments.store} is no directory; polyrank build makes a store")
+    if arguments.store is not None:
+        require_store(arguments.store)
     if arguments.requests < 1:
         raise UsageError("--requests must be at least 1")
     if arguments.redis and arguments.store is None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationError
+from polyrank.service.cli.files import require_store
 from polyrank.service.cli.models import encoded_by
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 
@@ -46,8 +47,7 @@ def _move(arguments: argparse.Namespace) -> int:
 
 
 def _sets(root: Path) -> "SetStore":
-    if not root.is_dir():
-        raise UsageError(f"{root} is no directory; polyrank build --shards makes a store")
+    require_store(root, "polyrank build --shards")
     from polyrank.index_builder.scale.sets import SetStore
 
     return SetStore(root)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationError
 from polyrank.service.cli.commands import shards
-from polyrank.service.cli.files import require_writable
+from polyrank.service.cli.files import require_store, require_writable
 from polyrank.service.cli.models import encoded_by
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 
@@ -46,8 +46,7 @@ def add_to(commands: Any) -> None:
 
 def _with_store(run: Any, in_parts: Any, arguments: argparse.Namespace) -> int:
     """Run an action; where the store is cut into parts, the one for its sets, if there is one."""
-    if not arguments.store.is_dir():
-        raise UsageError(f"{arguments.store} is no directory; polyrank build makes a store")
+    require_store(arguments.store)
     if getattr(arguments, "report", None):
         require_writable("--report", arguments.report, ())
     from polyrank.index_builder.layout import is_in_parts
