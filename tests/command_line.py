@@ -42,6 +42,14 @@ class Outcome(NamedTuple):
         assert line.startswith("polyrank: ")
         return line.removeprefix("polyrank: ")
 
+    @property
+    def misuse(self) -> str:
+        """What is wrong with options that cannot be read; the lines before it say how the command is used."""
+        assert (self.status, self.out) == (2, ""), self
+        _, error, said = self.err.splitlines()[-1].partition(": error: ")
+        assert error
+        return said
+
 
 def call(capsys: pytest.CaptureFixture[str], *arguments: object) -> Outcome:
     """Run a command in this process."""

@@ -233,7 +233,8 @@ def test_rollback_without_history(capsys: Capture, store: Path) -> None:
 @pytest.mark.parametrize("keep", ["0", "-1"])
 def test_gc_never_removes_all(capsys: Capture, store: Path, keep: str) -> None:
     only = built(store)
-    assert "--keep must be at least 1" in call(capsys, "store", "gc", "--store", store, "--keep", keep).failure(2)
+    wrong = call(capsys, "store", "gc", "--store", store, "--keep", keep).misuse
+    assert "--keep: must be a whole number from 1 to 10,000" in wrong
     assert current(capsys, store) == only
 
 
