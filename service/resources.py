@@ -203,7 +203,7 @@ async def _pool_in_parts(shards: Shards, given: _ForPool) -> AsyncIterator[_Open
     store = SetStore(settings.root)
     live = SetLive(store, given.opener, replicas, pool, metrics, settings.max_timeout_ms / 1000)
     looks = (
-        _Look("the active set", partial(given.in_loader, live.follow), LONGEST_PAUSE_SECONDS),
+        _Look("the active set", partial(given.in_loader, live.follow)),  # shards are back in seconds
         _Look("the shards", partial(asyncio.to_thread, live.look)),
     )
     try:
