@@ -21,7 +21,7 @@ import redis
 from numpy.typing import NDArray
 from redis_server import redis_server
 
-from polyrank.index_builder.redis_client import connect
+from polyrank.index_builder.redis_client import Seal, connect
 from polyrank.index_builder.vectors.redis import RedisEmbeddings, StoredVectors, drop_generation
 from polyrank.service.cli.measuring.timing import wall_seconds
 
@@ -82,7 +82,11 @@ def measure(url: str, count: int, dim: int, rounds: int) -> None:
     texts = [f"{n:064x}" for n in range(count)]
     with closing(connect(url, TIMEOUT_SECONDS)) as client:
         before = used_bytes(url)
-        load(StoredVectors(client, f"pe:t:{{{FINGERPRINT}}}:", dim, "float16", 86_400), texts, vectors)
+        load(
+            StoredVectors(client, Seal(url), f"pe:t:{{{FINGERPRINT}}}:", dim, "float16", lifetime_seconds=86_400),
+            texts,
+            vectors,
+        )
         print(f"  a cached text: {(used_bytes(url) - before) / count:.0f} bytes")
 
 

@@ -18,7 +18,7 @@ from polyrank.service.cli import parser
 from polyrank.service.http import openapi
 from polyrank.service.http.compat.lenient import Cutting, Ignored, Lenient, RefusedField
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.settings import PREFIX, Settings
+from polyrank.service.settings import PREFIX, Settings, bounds_of
 
 DOCS = Path(__file__).parent
 MARK = "<!-- Everything below is written by `make docs`. -->\n"
@@ -50,7 +50,7 @@ def settings_table() -> str:
     """Return a table of the settings, in the order in which they are declared."""
     given = flags()
     rows = [
-        (f"`{name}`", _code(given.get(name)), f"`{PREFIX}{name.upper()}`", _default(field), _meaning(field))
+        (f"`{name}`", _code(given.get(name)), f"`{PREFIX}{name.upper()}`", _default(field), _meaning(name, field))
         for name, field in Settings.model_fields.items()
     ]
     return _table(("setting", "flag", "variable", "default", "meaning"), rows)
@@ -157,10 +157,11 @@ def _default(field: FieldInfo) -> str:
     return str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
 
 
-def _meaning(field: FieldInfo) -> str:
+def _meaning(name: str, field: FieldInfo) -> str:
     choices: tuple[Any, ...] = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
     listed = " or ".join(f"`{choice}`" for choice in choices)
-    return ": ".join(filter(None, [listed, field.description]))
+    bounds = bounds_of(name)
+    return ": ".join(filter(None, [listed, field.description])) + (f" ({bounds})" if bounds else "")
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ JOURNAL_PREFIX = ".journal-"
 
 GENERATIONS = "generations"
 SETS = "sets"  # of a store that is cut into parts: polyrank.index_builder.scale.sets
+_OWN = (GENERATIONS, SETS, "jobs")  # a store has one of these as soon as anything was done with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,15 @@ class Entries:
     temporary: list[Path] = field(default_factory=list)
     journals: list[Path] = field(default_factory=list)
     strays: list[Stray] = field(default_factory=list)
+
+
+def why_no_store(root: Path) -> str | None:
+    """Return why a path is no store and no empty directory, which may become one; None if it is."""
+    if not root.is_dir():
+        return f"{root} is no directory"
+    if any((root / name).is_dir() for name in _OWN) or not any(root.iterdir()):
+        return None
+    return f"{root} is no store: it holds other things, and no {GENERATIONS}/ or {SETS}/"
 
 
 def is_in_parts(root: Path) -> bool:

@@ -5,6 +5,7 @@ import codecs
 KINDS = ("auto", "exact", "flat", "hnsw", "ivf", "ivfpq")  # of indexes
 DTYPE_NAMES = ("float16", "float32")  # of stored vectors; a stored copy holds the place in this order
 MIN_RECALL = 0.95
+MOST_PARTS = 256  # of a pool
 
 
 def is_encoding(name: str) -> bool:

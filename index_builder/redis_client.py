@@ -1,11 +1,17 @@
 """A Redis client that fails in time, and whose errors are StoreUnavailable. No other module imports redis-py.
 
 It is imported when a client is made: most commands need none, and it takes a fifth of a second.
+
+The URL may name a secret, as in `redis://cache:6379/0?secret=...`. Then values carry a digest that only who knows the
+secret can make (`Seal`); Redis never sees it.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import blake2b
+from hmac import compare_digest
 from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import parse_qsl, urlencode
 
 from polyrank.index_builder.errors import StoreUnavailable
 
@@ -14,8 +20,55 @@ if TYPE_CHECKING:
 
 SERVING_TIMEOUT_SECONDS = 0.05
 BUILDING_TIMEOUT_SECONDS = 5.0
+DIGEST_BYTES = 16
+LEAST_SECRET_LETTERS = 16
 
 Client: TypeAlias = "redis.Redis"
+
+
+class Seal:
+    """Puts a keyed digest behind each value, and checks it: nobody without the secret of the URL makes such values.
+
+    The digest is BLAKE2b, keyed with the hash of the secret, over the key's length, the key and the value. Without a
+    secret values stay as they are.
+
+    Raises:
+        StoreUnavailable: the secret is too short.
+    """
+
+    def __init__(self, url: str) -> None:
+        _, secret = _parted(url)
+        self._begun = blake2b(key=blake2b(secret.encode()).digest(), digest_size=DIGEST_BYTES) if secret else None
+
+    def sealed(self, key: bytes, value: bytes) -> bytes:
+        """Return a value as it is to lie under the key."""
+        return value if self._begun is None else value + self._digest(key, value)
+
+    def opened(self, key: bytes, found: bytes) -> bytes:
+        """Return the value in what was found under the key; b"", which no value is, where it was not sealed so."""
+        if self._begun is None:
+            return found
+        value = found[:-DIGEST_BYTES]
+        return value if compare_digest(self._digest(key, value), found[-DIGEST_BYTES:]) else b""
+
+    def _digest(self, key: bytes, value: bytes) -> bytes:
+        assert self._begun is not None, "there is a secret"
+        digest = self._begun.copy()
+        digest.update(b"%d %b%b" % (len(key), key, value))
+        return digest.digest()
+
+
+def _parted(url: str) -> tuple[str, str]:
+    """Part a URL into what redis-py is given and the secret, "" where it names none; errors as `Seal`."""
+    address, _, query = url.partition("?")
+    given = parse_qsl(query, keep_blank_values=True)
+    secrets = [value for name, value in given if name == "secret"]
+    if "&secret=" in address:  # redis-py would take it for a part of the database's number, and ignore it
+        raise StoreUnavailable("the secret in the Redis URL belongs behind a question mark: redis://HOST/0?secret=...")
+    if secrets and len(secrets[-1]) < LEAST_SECRET_LETTERS:
+        raise StoreUnavailable(f"the secret in the Redis URL must have {LEAST_SECRET_LETTERS} characters or more")
+    others = [(name, value) for name, value in given if name != "secret"]
+    return f"{address}?{urlencode(others)}" if others else address, secrets[-1] if secrets else ""
 
 
 def connect(
@@ -24,14 +77,15 @@ def connect(
     """Make a client that fails within the timeout; by default, redis-py retries for up to a minute.
 
     Args:
-        url: redis://, rediss:// or unix:// URL; nothing is sent before the first command.
+        url: redis://, rediss:// or unix:// URL, perhaps with a secret; nothing is sent before the first command.
         timeout_seconds: for connecting, and for each answer.
         max_connections: a thread that finds all of them in use waits.
         free_within_seconds: how long it waits; None: `timeout_seconds`.
 
     Raises:
-        StoreUnavailable: the URL is not one of Redis.
+        StoreUnavailable: the URL is not one of Redis, or its secret is too short.
     """
+    address, _ = _parted(url)
     import redis
     from redis.backoff import NoBackoff
     from redis.maint_notifications import MaintNotificationsConfig
@@ -39,7 +93,7 @@ def connect(
 
     try:
         pool = redis.BlockingConnectionPool.from_url(
-            url,
+            address,
             max_connections=max_connections,
             timeout=timeout_seconds if free_within_seconds is None else free_within_seconds,
             socket_timeout=timeout_seconds,

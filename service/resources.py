@@ -206,7 +206,7 @@ async def _pool_in_parts(shards: Shards, given: _ForPool) -> AsyncIterator[_Open
     store = SetStore(settings.root)
     live = SetLive(store, given.opener, replicas, pool, metrics, settings.max_timeout_ms / 1000)
     looks = (
-        _Look("the active set", partial(given.in_loader, live.follow), LONGEST_PAUSE_SECONDS),
+        _Look("the active set", partial(given.in_loader, live.follow)),  # shards are back in seconds
         _Look("the shards", partial(asyncio.to_thread, live.look)),
     )
     try:
@@ -223,6 +223,7 @@ async def _opened(
 ) -> AsyncIterator[Resources]:
     async with AsyncExitStack() as stack:
         access = Access(settings.keys_file, settings.rate_limit_per_s, metrics)
+        metrics.show_open(settings.is_open)
         vocabulary = _vocabulary(settings)
         caches = Caches(settings, metrics)
         stack.callback(caches.close)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
@@ -19,24 +19,28 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, Pydanti
 
 from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.redis_client import SERVING_TIMEOUT_SECONDS, connect
-from polyrank.index_builder.scale.cluster import why_unusable
-from polyrank.model.inference.disk_cache import DEFAULT_MIB, DiskCache, cache_of
+from polyrank.index_builder.scale.cluster import Address, why_unusable
+from polyrank.model.bounds import Bounds
+from polyrank.model.inference.disk_cache import DEFAULT_MIB, MEBIBYTES, DiskCache, cache_of
 from polyrank.model.inference.names import BackendName, PrecisionName, Runner, why_refused
 from polyrank.model.inputs import read_input
-from polyrank.service.auth import keys
+from polyrank.service.auth import PER_S, keys
 from polyrank.service.errors import SettingsError
 from polyrank.service.mistakes import TYPES, what_is_wrong
 from polyrank.service.variables import API_KEY, CONFIG, PREFIX
 
 CANDIDATES_CEILING = 100_000
 _MOST_CONFIG_BYTES = 1 << 20
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?", re.ASCII)
 HOST = re.compile(r"\*|(\*\.)?[\w-]+(\.[\w-]+)*|[\da-f.]*:[\da-f:.]*", re.ASCII | re.IGNORECASE)  # no port
 
 
 class Settings(BaseSettings):
     """Everything that differs between two deployments of the same store."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False
+    )
 
     # Ordered by how often people set them: `make docs` keeps this order.
     store: Path | None = Field(
@@ -50,7 +54,9 @@ class Settings(BaseSettings):
         default=None, min_length=1, description="a checkpoint of `polyrank train --task classify`, for `/classify`"
     )
     redis_url: SecretStr | None = Field(
-        default=None, description="Redis for vectors of sent texts and copies of generations; rebuilds write there too"
+        default=None,
+        description="Redis for vectors of sent texts and copies of generations; rebuilds write there too; with "
+        "`?secret=...` at its end nobody else can make values that are used",
     )
     keys_file: Path | None = Field(
         default=None, description="API keys, as `polyrank keys` writes them; not set: everybody may do everything"
@@ -110,33 +116,47 @@ class Settings(BaseSettings):
     )
     device: str = Field(
         default="auto",
-        pattern=r"auto|cpu|cuda(:\d+)?",
         description="of models and scan; `cuda:1`: the second GPU; auto: a GPU if any, but for OpenVINO's back-ends",
     )
     threads: int | None = Field(
-        default=None, ge=1, description="of torch and FAISS; not set: as the processors and the container's quota allow"
+        default=None,
+        ge=1,
+        le=1024,
+        description="of torch and FAISS; not set: as the processors and the container's quota allow",
     )
     deterministic: bool = Field(
         default=False, description="the model reads each text alone: equal requests get bit-equal scores, more slowly"
     )
 
-    max_timeout_ms: int = Field(default=10_000, ge=1, description="the longest and the default `timeout_ms`")
+    max_timeout_ms: int = Field(
+        default=10_000, ge=1, le=3_600_000, description="the longest and the default `timeout_ms`"
+    )
     promised_ms: int = Field(
-        default=1000, ge=1, description="a 504 to a caller that allowed less time is no error of the server's"
+        default=1000,
+        ge=1,
+        le=3_600_000,
+        description="a 504 to a caller that allowed less time is no error of the server's",
     )
     max_candidates: int = Field(
         default=10_000, ge=1, le=CANDIDATES_CEILING, description="candidates sent with one request; 413 above"
     )
-    max_text_chars: int = Field(default=20_000, ge=1, description="characters of one text; 422 above")
-    max_body_bytes: int = Field(default=16 * 1024 * 1024, ge=1024, description="bytes of one request; 413 above")
-    max_queue_tokens: int = Field(
-        default=262_144, ge=1, description="tokens of all requests in progress; 503 with `Retry-After` above"
+    max_text_chars: int = Field(default=20_000, ge=1, le=10_000_000, description="characters of one text; 422 above")
+    max_body_bytes: int = Field(
+        default=16 * 1024 * 1024, ge=1024, le=2**30, description="bytes of one request; 413 above"
     )
-    max_connections: int = Field(default=2000, ge=1, description="connections of each process at a time; 503 above")
+    max_queue_tokens: int = Field(
+        default=262_144,
+        ge=1,
+        le=1_000_000_000,
+        description="tokens of all requests in progress; 503 with `Retry-After` above",
+    )
+    max_connections: int = Field(
+        default=2000, ge=1, le=1_000_000, description="connections of each process at a time; 503 above"
+    )
     rate_limit_per_s: float | None = Field(
         default=None,
-        ge=keys.LEAST_PER_S,
-        allow_inf_nan=False,
+        ge=PER_S.least,
+        le=PER_S.most,
         description="calls of a key that has no rate of its own, or of everybody together where there are no keys",
     )
 
@@ -156,15 +176,19 @@ class Settings(BaseSettings):
         description="where compiled models are kept; not set: `polyrank` in the user's directory of caches",
     )
     compiled_cache_mb: int = Field(
-        default=DEFAULT_MIB, ge=0, le=1_000_000, description="MiB of compiled models on disk; 0: none are kept"
+        default=DEFAULT_MIB,
+        ge=MEBIBYTES.least,
+        le=MEBIBYTES.most,
+        description="MiB of compiled models on disk; 0: none are kept",
     )
 
     keep_generations: int = Field(
-        default=2, ge=1, description="kept after a rebuild by `POST /index`, the active one among them"
+        default=2, ge=1, le=10_000, description="kept after a rebuild by `POST /index`, the active one among them"
     )
     compact_after: int = Field(
         default=10_000,
         ge=0,
+        le=1_000_000_000,
         description="upserts and deletions that make the server compact, as 32 MiB of them do, or, where words count,"
         " half as many as there were replies (50 at least); 0: never by itself",
     )
@@ -213,6 +237,13 @@ class Settings(BaseSettings):
             except StoreUnavailable as error:
                 raise ValueError(str(error)) from None
         return url
+
+    @field_validator("device")
+    @classmethod
+    def _check_device(cls, device: str) -> str:
+        if not _DEVICE.fullmatch(device):
+            raise ValueError("must be auto, cpu, cuda, or cuda: and the number of a GPU, as in cuda:1")
+        return device
 
     # As compose files and charts write what is not given.
     @field_validator(
@@ -313,6 +344,11 @@ class Settings(BaseSettings):
         assert self.store is not None, "`resources.opened` gives a server without a store an empty one"
         return self.store
 
+    @property
+    def is_open(self) -> bool:
+        """Whether callers on other machines may do everything: there are no keys, and it listens beyond this one."""
+        return self.keys_file is None and not Address(self.host, self.port).is_loopback
+
     def compiled_cache(self) -> DiskCache | None:
         """Return where compiled models are kept; None: nowhere."""
         return cache_of(self.compiled_cache_dir, self.compiled_cache_mb)
@@ -357,8 +393,18 @@ def _named(unknown: Iterable[str], known: Iterable[str]) -> str:
     return ", ".join(f"{name}; did you mean {like[0]}?" if like else name for name, like in likely.items())
 
 
+def bounds_of(name: str) -> Bounds | None:
+    """Return what a setting that is a number may be; None: it is none."""
+    field = Settings.model_fields[name]
+    kind = float if float in (field.annotation, *get_args(field.annotation)) else int
+    ends = [kind(getattr(each, end)) for end in ("ge", "le") for each in field.metadata if hasattr(each, end)]
+    return Bounds(*ends) if ends else None
+
+
 def _explain(error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"])
+    if where in Settings.model_fields and (bounds := bounds_of(where)):
+        return f"{where}: must be {bounds}"
     wanted = TYPES.get(error["type"])
     what = f"must be {wanted}" if wanted else what_is_wrong(error)
     return f"{where}: {what}" if where else what

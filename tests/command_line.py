@@ -1,17 +1,18 @@
 """The `polyrank` command, called in the test's process or run as one of its own."""
 
+import argparse
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from warm_python import WarmProcess, WarmPython
 
-from polyrank.service.cli import main
+from polyrank.service.cli import main, parser
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 COMMAND = [sys.executable, "-m", "polyrank.service.cli"]
@@ -41,6 +42,14 @@ class Outcome(NamedTuple):
         assert line.startswith("polyrank: ")
         return line.removeprefix("polyrank: ")
 
+    @property
+    def misuse(self) -> str:
+        """What is wrong with options that cannot be read; the lines before it say how the command is used."""
+        assert (self.status, self.out) == (2, ""), self
+        _, error, said = self.err.splitlines()[-1].partition(": error: ")
+        assert error
+        return said
+
 
 def call(capsys: pytest.CaptureFixture[str], *arguments: object) -> Outcome:
     """Run a command in this process."""
@@ -52,6 +61,18 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: object) -> Outcome:
     except KeyboardInterrupt:
         pytest.fail("Ctrl-C went through the command")
     return Outcome(status, *capsys.readouterr())
+
+
+def options() -> Iterator[tuple[str, argparse.Action]]:
+    """Every option and argument of every command, with the command's name: "store gc"."""
+    waiting = [("", parser())]
+    while waiting:
+        name, of = waiting.pop()
+        for action in of._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                waiting += [(f"{name} {word}".strip(), each) for word, each in action.choices.items()]
+            else:
+                yield name, action
 
 
 def forked(python: WarmPython, *arguments: object, **environment: str) -> WarmProcess:

@@ -8,6 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import redis
 
@@ -65,6 +66,11 @@ class RedisProcess:
                 return
         self.close()
         raise AssertionError("redis-server does not answer")
+
+
+def with_secret(url: str, secret: str = "a secret of 24 characters") -> str:
+    """The URL of a Redis whose values are sealed."""
+    return f"{url}{'&' if '?' in url else '?'}{urlencode({'secret': secret})}"
 
 
 def vector_keys(client: Any) -> list[str]:

@@ -19,6 +19,7 @@ COMMANDS = [
     ("a misspelt action", "store lst --store store"),
     ("an action without its store", "store list"),
     ("a store that does not exist, to list", "store list --store nowhere"),
+    ("a directory that is no store", "store gc --store ."),
     ("a generation that nobody knows", "store activate --store store yesterday"),
     ("a store with nothing to roll back to", "store rollback --store store"),
     ("a build without a model", "build --pool pool.jsonl --store new"),

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.gpu.measured import CHUNK_TOKENS, READING, evaluated, trained
-from benchmarks.gpu.pack import BASE, PERSONA_CHAT, UBUNTU
+from benchmarks.gpu.pack import BASE, CONVAI2, UBUNTU
 
 from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.model.training.config import TrainConfig
@@ -76,7 +76,7 @@ def left_to_do(names: list[str], results: Path, pack: Path, examples: int) -> di
 def run(name: str, config: TrainConfig, pack: Path) -> dict[str, Any]:
     """Train and measure; the checkpoint is not kept."""
     with TemporaryDirectory() as directory:
-        data = Data([pack / PERSONA_CHAT, pack / UBUNTU], [1.0, 1.0])
+        data = Data([pack / CONVAI2, pack / UBUNTU], [1.0, 1.0])
         ranker, figures = trained(config, data, Path(directory) / name)
         return {
             "run": name,

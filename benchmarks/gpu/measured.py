@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -32,11 +33,13 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class Clock:
-    """Times the steps alone: the time between two steps, unless a look at the selection slice comes between."""
+    """Times the steps alone: from one to the next, unless a look at the selection slice comes between.
+
+    `seconds` has one number for each step that could be timed.
+    """
 
     def __init__(self) -> None:
-        self.steps = 0
-        self.seconds = 0.0
+        self.seconds: list[float] = []
         self._last: float | None = None
 
     def __call__(self, event: str, step: int, steps: int, figures: Mapping[str, float]) -> None:
@@ -46,15 +49,15 @@ class Clock:
             self._last = None
             return
         if self._last is not None:
-            self.steps += 1
-            self.seconds += now - self._last
+            self.seconds.append(now - self._last)
         self._last = now
 
 
 def trained(config: TrainConfig, data: Data, output: Path) -> tuple[NetworkRanker, Record]:
     """Train; returns the best checkpoint and the figures of the run.
 
-    `seconds` is the whole run, `examples_per_second` the steps alone, `peak_memory_bytes` the tensors on the GPU.
+    `seconds` is the whole run, `examples_per_second` that of the median step, `peak_memory_bytes` the tensors on the
+    GPU.
     """
     gc.collect()  # frees the previous run, whose objects form reference cycles
     if DEVICE == "cuda":
@@ -68,7 +71,7 @@ def trained(config: TrainConfig, data: Data, output: Path) -> tuple[NetworkRanke
     return ranker, {
         "steps": summary["steps"],
         "seconds": round(seconds, 1),
-        "examples_per_second": round(clock.steps * config.batch_size / clock.seconds, 1) if clock.steps else None,
+        "examples_per_second": round(config.batch_size / median(clock.seconds), 1) if clock.seconds else None,
         "peak_memory_bytes": torch.cuda.max_memory_allocated() if DEVICE == "cuda" else None,
         "selection": {"step": summary["step"], **summary["selection"]},
         "device": torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU",

@@ -9,21 +9,13 @@ from polyrank.model.architectures.backbone import read_weights
 MOST_BYTES = 60 * 2**20
 BASE = "base"
 
-PERSONA_CHAT = "synthetic_persona_chat/train.jsonl.zst"
-UBUNTU = "ubuntu_irc/train.jsonl.zst"
-MULTIWOZ = "multiwoz21/valid.jsonl.zst"
-TASKMASTER = "taskmaster4/train.jsonl.zst"
-CONVAI2_VALID = "convai2/valid_a.self_original.jsonl.zst"
-UBUNTU_VALID = "ubuntu_irc/valid.jsonl.zst"
-FILES = (
-    PERSONA_CHAT,
-    UBUNTU,
-    MULTIWOZ,
-    TASKMASTER,
-    CONVAI2_VALID,
-    UBUNTU_VALID,
-)
-EVALUATION = (CONVAI2_VALID, UBUNTU_VALID)
+CONVAI2 = "convai2_train.jsonl.zst"
+UBUNTU = "ubuntu_irc.jsonl.zst"
+MULTIWOZ = "multiwoz22_train.jsonl.zst"
+PERSONA_CHAT = "synthetic_persona_chat.jsonl.zst"
+TASKMASTER = "taskmaster4.jsonl.zst"
+TRAINING = (CONVAI2, UBUNTU, MULTIWOZ, PERSONA_CHAT, TASKMASTER)  # as checkpoints/real_chat.py names them
+EVALUATION = ("convai2/valid_a.self_original.jsonl.zst", "ubuntu_irc/valid.jsonl.zst")
 
 
 def halved(weights: Path) -> bytes:

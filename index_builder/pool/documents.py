@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from polyrank.index_builder.pool.fields import Fields
-from polyrank.index_builder.pool.limits import check_id, kept_metadata
+from polyrank.index_builder.pool.limits import checked_id, kept_metadata
 from polyrank.index_builder.pool.text import RowError, parsed
 from polyrank.model.evaluation.beir import titled
 
@@ -109,7 +109,7 @@ def _check_id(name: str, candidate_id: object) -> None:
     if not isinstance(candidate_id, str):
         raise RowError(f"{name!r} must be a string, not {_json_name(candidate_id)}")
     try:
-        check_id(candidate_id)
+        checked_id(candidate_id)
     except ValueError as error:
         raise RowError(f"{name!r} {error}") from None
 

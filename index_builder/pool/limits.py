@@ -1,6 +1,7 @@
 """What the id and the metadata of a candidate may be: the same for pools, updates and builds by HTTP."""
 
 import math
+import re
 from typing import Any, TypeVar
 
 import orjson
@@ -8,14 +9,28 @@ import orjson
 MAX_ID_CHARS = 1024
 MAX_DEPTH = 100  # orjson writes 254 levels, and an answer puts metadata below three of its own
 MAX_METADATA_BYTES = 65_536
+_CONTROL = r"\u0000-\u001f\u007f-\u009f\u2028\u2029"
+ID_PATTERN = f"^[^{_CONTROL}]*$"  # of JSON Schema; a JSON text holds no half of a surrogate pair
+
+_UNREADABLE = re.compile(rf"[{_CONTROL}\ud800-\udfff]")
 
 V = TypeVar("V")
 
 
-def check_id(candidate_id: str) -> None:
-    """Raise ValueError if the id is empty or too long."""
+def checked_id(candidate_id: str) -> str:
+    """Return the id if a path can hold it: `GET /index/candidates/{id}` reads whatever can be put.
+
+    Raises ValueError if it is empty, too long or a name of directories, or holds a control character, a line separator
+    or half a surrogate pair.
+    """
     if not 1 <= len(candidate_id) <= MAX_ID_CHARS:
         raise ValueError(f"must have 1 to {MAX_ID_CHARS} characters, not {len(candidate_id)}")
+    if found := _UNREADABLE.search(candidate_id):
+        what = f"U+{ord(found[0]):04X} at character {found.start() + 1}"
+        raise ValueError(f"must not hold control characters or line separators, as {what} is")
+    if candidate_id in (".", ".."):
+        raise ValueError("must be another than . and .., which programs drop from a path")
+    return candidate_id
 
 
 def kept_metadata(metadata: dict[str, Any]) -> dict[str, Any]:

@@ -37,6 +37,7 @@ def compact_parts(root: Path, *, progress: OnProgress = no_progress) -> SetResul
         StoreWhole, BuildBusy, DiskFull, StoreBusy: see `build_parts`.
     """
     store, clock = SetStore(root), StageClock(progress)
+    store.active()  # else no store is made of the directory
     with disk_full_named(root), store.building():
         old = store.active()
         with store.updates.writing():  # no update may come between the two

@@ -34,9 +34,10 @@ from polyrank.index_builder.generation.candidates import CandidateTable
 from polyrank.index_builder.generation.generation import CANDIDATES_FILE, MODEL_DIRECTORY
 from polyrank.index_builder.generation.stored_texts import StoredTexts
 from polyrank.index_builder.generation.words import evidence_of
+from polyrank.index_builder.names import MOST_PARTS
 from polyrank.index_builder.pool.rows import Candidate, Rejected
 from polyrank.index_builder.scale.sets import BUILDING, PartSet, PoolPart, SetStore, part_of, set_of
-from polyrank.index_builder.scale.slots import MOST_PARTS, Slots, ranges, slots_of
+from polyrank.index_builder.scale.slots import Slots, ranges, slots_of
 from polyrank.index_builder.vectors.encoder import Model, TextEncoder, encode_texts
 from polyrank.model.durable import make_directory
 from polyrank.model.errors import InvalidInput

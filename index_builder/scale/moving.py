@@ -21,9 +21,10 @@ from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.build.progress import OnProgress, no_progress
 from polyrank.index_builder.errors import disk_full_named
 from polyrank.index_builder.generation.generation import Generation
+from polyrank.index_builder.names import MOST_PARTS
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.scale.sets import PartSet, PoolPart, SetStore, order_of, part_of, set_of
-from polyrank.index_builder.scale.slots import MOST_PARTS, Slots, ranges
+from polyrank.index_builder.scale.slots import Slots, ranges
 from polyrank.model.errors import InvalidInput
 from polyrank.model.representations import Representations
 
@@ -50,6 +51,7 @@ def move(root: Path, shards: int, *, progress: OnProgress = no_progress) -> Part
     if not 1 <= shards <= MOST_PARTS:
         raise InvalidInput(f"a pool can be cut into 1 to {MOST_PARTS} parts, not {shards}")
     store = SetStore(root)
+    store.active()  # else no store is made of the directory
     with disk_full_named(root), store.building():
         old = store.active()
         kept = {part.slots: part for part in old.parts}

@@ -425,6 +425,8 @@ class SetStore:
             GenerationCorrupt: CURRENT or a set that stays is damaged; no generation is removed.
             StoreBusy: another process holds a lock for too long; the next collection continues.
         """
+        if not self._sets.is_dir():
+            return []  # and no store is made of the directory
         with self._switch.changing():
             removed = self._pointer.expired(self.ids(), keep)
             for set_id in removed:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from polyrank.index_builder.vectors.ids import hash_id
 
 SLOTS = 4096
-MOST_PARTS = 256
 _SHIFT = 52  # of the 64 bits of a hash
 
 

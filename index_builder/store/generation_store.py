@@ -403,6 +403,8 @@ class GenerationStore:
             StoreUnavailable: Redis failed; the next collection continues.
             StoreBusy: another process holds a lock for too long; likewise.
         """
+        if not self._generations.is_dir():
+            return []  # and no store is made of the directory
         copies = Copies(self.root, redis_url)
         self._name_strays()
         with self._switch.changing():

@@ -140,6 +140,7 @@ if last and (type(last) == 'table' or #last > 15 or not string.match(last, '^%d+
 local holder = redis.call('get', KEYS[1])
 if holder and string.sub(holder, 1, #ARGV[1]) ~= ARGV[1] then return 0 end
 local number = math.max(tonumber(last or 0), tonumber(ARGV[4])) + 1
+if number > 999999999999999 then return -1 end
 redis.call('set', KEYS[2], string.format('%d', number))
 redis.call('set', KEYS[1], ARGV[1] .. ARGV[2], 'PX', ARGV[3])
 return number

@@ -33,6 +33,7 @@ import numpy as np
 import orjson
 
 from polyrank.index_builder.errors import GenerationCorrupt
+from polyrank.index_builder.pool.limits import checked_id
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.vectors.codec import DTYPES
 from polyrank.index_builder.vectors.late import fits
@@ -201,7 +202,7 @@ class UpdateLog:
         return None
 
     def _update(self, content: dict[str, Any], behind: memoryview) -> Update:
-        upserts = [Candidate(*row) for row in content["upserts"]]
+        upserts = [Candidate(checked_id(named), *row) for named, *row in content["upserts"]]
         vectors = self._vectors(behind, len(upserts), content.get("rows"))
         self.revision, self.checksum = int(content["revision"]), self._sum
         return Update(self.revision, upserts, vectors, content["deletes"])
@@ -228,13 +229,14 @@ class UpdateLog:
         """Put updates on the disk. The next `read` yields them, as it does for every reader.
 
         Raises:
+            ValueError: an id is none.
             GenerationCorrupt: the log is damaged.
             OSError: nothing was appended; or everything was, and it may not be on the disk yet.
         """
         self._append(*map(self._described_update, updates))
 
     def _described_update(self, update: Update) -> tuple[dict[str, Any], bytes]:
-        rows = [[candidate.id, candidate.text, candidate.metadata] for candidate in update.upserts]
+        rows = [[checked_id(candidate.id), candidate.text, candidate.metadata] for candidate in update.upserts]
         content = {"revision": update.revision, "upserts": rows, "deletes": list(update.deletes)}
         if update.upserts and not fits(update.vectors, self.subject.late):
             raise ValueError("the rows of the second stage are not those that the generation's model makes")

@@ -6,7 +6,8 @@ The rows that a model keeps of a candidate for a second stage are another value:
 
     version u8 | dtype u8 | dim u16 | count u32 | crc32 u32 over the key, the count and the rows | the rows, one by one
 
-The checksum covers the key too: a damaged value is recognised, and so is one that belongs to another key.
+The checksum covers the key too: a damaged value is recognised, and so is one that belongs to another key. It does not
+tell who wrote a value; a digest behind it can (polyrank.index_builder.redis_client.Seal).
 """
 
 import struct
@@ -96,6 +97,14 @@ def decode_many(keys: Sequence[bytes], values: Sequence[bytes | None], dtype: np
     vectors = np.zeros((len(keys), dim), dtype)
     vectors[status == HIT] = np.frombuffer(b"".join(bodies), dtype).reshape(-1, dim)
     return Fetched(vectors, status)
+
+
+def within(rows: NDArray[Any], longest: float) -> NDArray[np.bool_]:
+    """Tell which rows (N, D) are numbers throughout and no longer than that, (N,)."""
+    wide = rows.astype(np.float64)
+    squares = np.einsum("nd,nd->n", wide, wide)
+    inside: NDArray[np.bool_] = np.isfinite(squares) & (squares <= longest**2)
+    return inside
 
 
 def encode_rows(key: bytes, rows: NDArray[Any]) -> bytes:

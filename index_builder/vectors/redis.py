@@ -4,21 +4,32 @@
     pe:{<generation>}:r:<id>   its rows for the second stage, where the model has one: codec.py
     pe:{<generation>}:meta     count, dim, dtype, and "late" with a second stage; written last: the copy is complete
 
-The braces are literal, and put a generation on one slot of a cluster. Redis may lose any value at any time, so every
-value is checked when it is read.
+The braces are literal, and put a generation on one slot of a cluster. Redis may lose any value at any time, and others
+may write there. So every value is checked when it is read: its form, its checksum, and that its vectors are numbers and
+no longer than the model makes them. Where the URL names a secret, each value has a digest behind it
+(polyrank.index_builder.redis_client.Seal).
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import StoreUnavailable
-from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS, Client, connect, disconnect, translated
+from polyrank.index_builder.redis_client import (
+    BUILDING_TIMEOUT_SECONDS,
+    Client,
+    Seal,
+    connect,
+    disconnect,
+    translated,
+)
 from polyrank.index_builder.vectors.codec import (
+    CORRUPT,
     DTYPES,
     Fetched,
     FetchedRows,
@@ -27,6 +38,7 @@ from polyrank.index_builder.vectors.codec import (
     encode,
     encode_rows,
     prefix,
+    within,
 )
 from polyrank.model.representations import LateRows
 
@@ -42,80 +54,109 @@ class StoredVectors:
 
     Args:
         client: the caller closes it.
+        seal: of the client's URL.
         beginning: put before a name to make its key.
         dim: D.
         dtype: "float16" or "float32".
+        longest: a length that no vector exceeds; one from Redis that does is CORRUPT.
         lifetime_seconds: of what is put; None: unlimited.
     """
 
     def __init__(
-        self, client: Client, beginning: str, dim: int, dtype: str, lifetime_seconds: int | None = None
+        self,
+        client: Client,
+        seal: Seal,
+        beginning: str,
+        dim: int,
+        dtype: str,
+        longest: float = math.inf,
+        lifetime_seconds: int | None = None,
     ) -> None:
-        self._client = client
+        self._values = _Values(client, seal, lifetime_seconds)
         self._key = beginning.encode()
-        self._dim, self._dtype = dim, DTYPES[dtype]
-        self._lifetime_seconds = lifetime_seconds
+        self._dim, self._dtype, self._longest = dim, DTYPES[dtype], longest
 
     def put_many(self, names: Sequence[str], vectors: NDArray[Any]) -> None:
         """Write vectors (N, D), rounded to the dtype; if StoreUnavailable is raised, some may have been written."""
         head, rows = prefix(self._dtype, self._dim), np.ascontiguousarray(vectors, self._dtype)
         keys = [self._key + name.encode() for name in names]
-        _put(
-            self._client, keys, lambda at: encode(keys[at], rows[at], head), _PIPELINE_COMMANDS, self._lifetime_seconds
-        )
+        self._values.put_many(keys, lambda at: encode(keys[at], rows[at], head), _PIPELINE_COMMANDS)
 
     def get_many(self, names: Sequence[str]) -> Fetched:
         """Fetch the vectors of names, in the order asked; errors as `translated`."""
         keys = [self._key + name.encode() for name in names]
-        return decode_many(keys, _get(self._client, keys, MGET_KEYS), self._dtype, self._dim)
+        found = decode_many(keys, self._values.get_many(keys, MGET_KEYS), self._dtype, self._dim)
+        foreign = ~within(found.vectors, self._longest)
+        found.vectors[foreign], found.status[foreign] = 0, CORRUPT
+        return found
 
 
 class StoredRows:
     """Rows (k, D2) in Redis under names, for a second stage; arguments and threads as `StoredVectors`.
+
+    More rows than `most`, where their numbers differ, are CORRUPT, too.
 
     Attributes:
         at_once: how many names are asked for in one go.
     """
 
     def __init__(
-        self, client: Client, beginning: str, late: LateRows, dtype: str, lifetime_seconds: int | None = None
+        self,
+        client: Client,
+        seal: Seal,
+        beginning: str,
+        late: LateRows,
+        dtype: str,
+        longest: float = math.inf,
+        most: float = math.inf,
+        lifetime_seconds: int | None = None,
     ) -> None:
-        self._client, self._key = client, beginning.encode()
-        self._late, self._dtype = late, DTYPES[dtype]
-        self._lifetime_seconds = lifetime_seconds
+        self._values = _Values(client, seal, lifetime_seconds)
+        self._key = beginning.encode()
+        self._late, self._dtype, self._longest, self._most = late, DTYPES[dtype], longest, most
         usual_bytes = late.dim * self._dtype.itemsize * late.usual_count
         self.at_once = max(1, min(MGET_KEYS, _MGET_BYTES // usual_bytes))
 
     def put_many(self, names: Sequence[str], rows: Sequence[NDArray[Any]]) -> None:
         """Write the rows of each name, in the store's dtype; errors as `StoredVectors.put_many`."""
         keys = [self._key + name.encode() for name in names]
-        _put(self._client, keys, lambda at: encode_rows(keys[at], rows[at]), self.at_once, self._lifetime_seconds)
+        self._values.put_many(keys, lambda at: encode_rows(keys[at], rows[at]), self.at_once)
 
     def get_many(self, names: Sequence[str]) -> FetchedRows:
         """Fetch the rows of names, in the order asked; errors as `translated`."""
         keys = [self._key + name.encode() for name in names]
-        return decode_rows(keys, _get(self._client, keys, self.at_once), self._dtype, self._late)
+        found = decode_rows(keys, self._values.get_many(keys, self.at_once), self._dtype, self._late)
+        for at, rows in enumerate(found.rows):
+            too_many = rows is not None and self._late.count is None and len(rows) > self._most
+            if rows is not None and (too_many or not within(rows, self._longest).all()):
+                found.rows[at], found.status[at] = None, CORRUPT
+        return found
 
 
-def _put(
-    client: Client, keys: Sequence[bytes], value: Callable[[int], bytes], at_once: int, lifetime_seconds: int | None
-) -> None:
-    for start in range(0, len(keys), at_once):
-        pipeline = client.pipeline(transaction=False)
-        for at in range(start, min(start + at_once, len(keys))):
-            pipeline.set(keys[at], value(at), ex=lifetime_seconds)
-        with translated():
-            pipeline.execute()
+class _Values(NamedTuple):
+    """Sealed values of one Redis; `lifetime_seconds` is that of those put."""
 
+    client: Client
+    seal: Seal
+    lifetime_seconds: int | None
 
-def _get(client: Client, keys: Sequence[bytes], at_once: int) -> list[bytes | None]:
-    values: list[bytes | None] = []
-    with translated():
+    def put_many(self, keys: Sequence[bytes], value: Callable[[int], bytes], at_once: int) -> None:
         for start in range(0, len(keys), at_once):
-            values += cast(list[bytes | None], client.mget(keys[start : start + at_once]))
-    if len(values) != len(keys) or not all(value is None or isinstance(value, bytes) for value in values):
-        raise StoreUnavailable("Redis failed: its answer belongs to another question")
-    return values
+            pipeline = self.client.pipeline(transaction=False)
+            for at in range(start, min(start + at_once, len(keys))):
+                pipeline.set(keys[at], self.seal.sealed(keys[at], value(at)), ex=self.lifetime_seconds)
+            with translated():
+                pipeline.execute()
+
+    def get_many(self, keys: Sequence[bytes], at_once: int) -> list[bytes | None]:
+        values: list[bytes | None] = []
+        with translated():
+            for start in range(0, len(keys), at_once):
+                values += cast(list[bytes | None], self.client.mget(keys[start : start + at_once]))
+        if len(values) != len(keys) or not all(value is None or isinstance(value, bytes) for value in values):
+            raise StoreUnavailable("Redis failed: its answer belongs to another question")
+        found = zip(keys, values, strict=True)
+        return [None if value is None else self.seal.opened(key, value) for key, value in found]
 
 
 def beginning_of(generation: str) -> str:
@@ -131,17 +172,26 @@ def rows_beginning_of(generation: str) -> str:
 class RedisEmbeddings(StoredVectors):
     """The copy of one generation, over its own connections; see `connect`. `drop_generation` removes its keys.
 
+    `longest` bounds the vectors that are read, not the rows.
+
     Attributes:
         rows: those of the second stage; None: the model has none.
     """
 
     def __init__(
-        self, url: str, generation: str, dim: int, dtype: str, timeout_seconds: float, late: LateRows | None = None
+        self,
+        url: str,
+        generation: str,
+        dim: int,
+        dtype: str,
+        timeout_seconds: float,
+        late: LateRows | None = None,
+        longest: float = math.inf,
     ) -> None:
-        client = connect(url, timeout_seconds)
-        super().__init__(client, beginning_of(generation), dim, dtype)
-        self.rows = None if late is None else StoredRows(client, rows_beginning_of(generation), late, dtype)
-        self._meta_key = f"pe:{{{generation}}}:meta"
+        self._client, seal = connect(url, timeout_seconds), Seal(url)
+        super().__init__(self._client, seal, beginning_of(generation), dim, dtype, longest)
+        self.rows = None if late is None else StoredRows(self._client, seal, rows_beginning_of(generation), late, dtype)
+        self._meta_key = f"pe:{{{generation}}}:meta".encode()
         self._shape = {"dim": dim, "dtype": dtype, "late": None if late is None else asdict(late)}
         self._put = 0
 
@@ -154,19 +204,21 @@ class RedisEmbeddings(StoredVectors):
         """Declare the copy complete."""
         with translated():
             shape = {name: value for name, value in self._shape.items() if value is not None}
-            self._client.set(self._meta_key, orjson.dumps({"count": self._put, **shape}))
+            meta = orjson.dumps({"count": self._put, **shape})
+            self._client.set(self._meta_key, self._values.seal.sealed(self._meta_key, meta))
 
     def count(self) -> int:
         """The number of embeddings; 0 if the copy is incomplete, or of another dimension or dtype."""
         with translated():
             value = cast(bytes | None, self._client.get(self._meta_key))
         try:
-            meta = orjson.loads(value or b"{}")
+            meta = orjson.loads(self._values.seal.opened(self._meta_key, value or b"") or b"{}")
         except orjson.JSONDecodeError:
             return 0
         if not isinstance(meta, dict) or any(meta.get(key) != wanted for key, wanted in self._shape.items()):
             return 0
-        return int(meta.get("count", 0))
+        count = meta.get("count")
+        return count if isinstance(count, int) else 0
 
     def ping(self) -> None:
         """Raise StoreUnavailable if Redis does not answer."""

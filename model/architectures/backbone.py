@@ -43,6 +43,9 @@ class Backbone(nn.Module):
     ) -> None:
         """`of`: builds the module of transformers; None: AutoModel's way."""
         super().__init__()
+        # cuDNN builds a plan for each new shape of a batch, half a second forward and half a second back on an H100;
+        # torch's other kernels take any shape.
+        torch.backends.cuda.enable_cudnn_sdp(False)
         self.transformer: Any = _transformer(config, most_parameters, of)
         if getattr(self.transformer, "pooler", None) is not None:
             self.transformer.pooler = None  # a head for next-sentence prediction, which no encoder here reads

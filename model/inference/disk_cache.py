@@ -19,12 +19,13 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Any, NamedTuple
 
+from polyrank.model.bounds import Bounds
 from polyrank.model.durable import remove_leftovers, replacing
 from polyrank.model.errors import InvalidInput
 
 # Variables of the environment, for processes that have no other settings.
 DIRECTORY, SIZE = "POLYRANK_COMPILED_CACHE_DIR", "POLYRANK_COMPILED_CACHE_MB"
-DEFAULT_MIB = 4096
+DEFAULT_MIB, MEBIBYTES = 4096, Bounds(0, 1_000_000)
 _FOLDER = "compiled"
 _SUFFIX = ".entry"
 _DIGEST_BYTES = 64
@@ -147,12 +148,13 @@ class DiskCache:
 def configured(variables: Mapping[str, str]) -> DiskCache | None:
     """Return the cache that variables of the environment describe; None: it is turned off.
 
-    Raises InvalidInput where the size is no number.
+    Raises InvalidInput where the size is no number, or out of bounds.
     """
     size = variables.get(SIZE) or str(DEFAULT_MIB)
-    if not size.isdecimal():
-        raise InvalidInput(f"{SIZE} must be a whole number of MiB, 0 for no cache, not {size!r}")
-    return cache_of(variables.get(DIRECTORY), int(size))
+    with suppress(ValueError):
+        if MEBIBYTES.hold(mebibytes := int(size)):
+            return cache_of(variables.get(DIRECTORY), mebibytes)
+    raise InvalidInput(f"{SIZE} must be {MEBIBYTES}, of MiB; 0 for no cache")
 
 
 def cache_of(directory: str | Path | None, mebibytes: int) -> DiskCache | None:

@@ -1,13 +1,11 @@
 """Settings of a training run: one frozen value, validated, stored in the run's state and in its checkpoint."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, replace
 from pkgutil import resolve_name
 from typing import Any, Literal
 
 from polyrank.model.config import (
-    MOST_ROWS,
     ClassFrom,
     ContextVectors,
     DeformerConfig,
@@ -20,6 +18,7 @@ from polyrank.model.config import (
 )
 from polyrank.model.errors import InvalidInput
 from polyrank.model.registry import ARCHITECTURES, CLASSIFIERS, TASKS, TRAINED
+from polyrank.model.training.bounds import BOUNDS
 from polyrank.model.training.recipes import PRETRAINING, recipe_settings
 from polyrank.model.training.schedule import Schedule
 
@@ -32,7 +31,6 @@ _FOR_RANKING = {"teacher": "", "retriever": "", "first_stage": "", "loss": "list
 SCORE_FIELDS = (
     "context_vectors", "n_codes", "reduction", "reduction_m", "shared_encoder", "normalize", "code_scale", "score_scale"
 )  # fmt: skip
-_LEAST = {"n_codes": 1, "reduction_m": 1, "max_turns": 1, "max_context_tokens": 8, "max_candidate_tokens": 8}
 MODEL_FIELDS = (*SCORE_FIELDS, "max_context_tokens", "max_candidate_tokens", "max_turns")
 
 
@@ -124,22 +122,9 @@ class TrainConfig:
         object.__setattr__(self, "labels", tuple(self.labels))  # read from a file they are a list
         if self.weight_decay is None:
             object.__setattr__(self, "weight_decay", 0.0 if self.optimizer == "adamax" else 0.01)
-        for name in ("batch_size", "accumulate", "chunk_tokens"):
-            require(getattr(self, name) >= 1, f"{name} must be at least 1")
-        for name in ("epochs", "learning_rate", "code_learning_rate", "looks"):
-            require(0 < getattr(self, name) < math.inf, f"{name} must be above 0 and finite")
-        for name in ("negatives", "extra_replies", "weight_decay", "warmup_steps", "patience", "lora_rank"):
-            require(getattr(self, name) >= 0, f"{name} must not be negative")
-        require(0 < self.beta2 < 1, "beta2 must lie between 0 and 1")
-        require(self.steps is None or self.steps >= 1, "steps must be at least 1")
-        require(self.dropout is None or 0 <= self.dropout < 1, "dropout must be at least 0 and below 1")
-        for name, least in _LEAST.items():
-            value = getattr(self, name)  # also checked by ModelConfig, whose message would name a missing file
-            require(value is None or value >= least, f"{name} must be at least {least}")
-        for name in ("code_scale", "score_scale"):
-            value = getattr(self, name)
-            require(value is None or 0 < value < math.inf, f"{name} must be above 0 and finite")
-        require(0 <= self.seed < 2**63, "seed must be at least 0 and below 2**63")
+        for name, bounds in BOUNDS.items():  # of some ModelConfig has its own, whose message would name a missing file
+            value = getattr(self, name, None)
+            require(value is None or bounds.hold(value), f"{name} must be {bounds}")
         require(self.task in TASKS, f"task is {self.task!r}; give {' or '.join(TASKS)}")
         able = self.task == "rank" or self.architecture in CLASSIFIERS
         require(able, f"task classify is for {', '.join(CLASSIFIERS)}, not for {self.architecture}")
@@ -222,9 +207,7 @@ class LateTrainConfig(TrainConfig):
         require(
             not self.teacher or self.negatives >= 1, "negatives must be at least 1 with a teacher, which scores them"
         )
-        require(0 < self.teacher_temperature < math.inf, "teacher_temperature must be above 0 and finite")
         require(self.batch_size >= 2, "batch_size must be at least 2: the others are the negatives")
-        require(0 <= self.teacher_weight <= 1, "teacher_weight must lie between 0 and 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,7 +222,6 @@ class TwoStageTrainConfig(LateTrainConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(0 <= self.first_weight < math.inf, "first_weight must be at least 0 and finite")
         require(not self.output_like, _RESCALES)
 
 
@@ -260,7 +242,6 @@ class InnerTrainConfig(TwoStageTrainConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(0 <= self.inner_weight < math.inf, "inner_weight must be at least 0 and finite")
         require(not self.inner_weight or bool(self.teacher), "inner_weight goes with a teacher")
 
 
@@ -275,10 +256,6 @@ class DeformerTrainConfig(InnerTrainConfig):
 
     upper_layers: int | None = field(default=None, metadata={"refusal": "upper_layers is for deformer"})
     residual: bool | None = field(default=None, metadata=_RESIDUAL)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.upper_layers is None or self.upper_layers >= 1, "upper_layers must be at least 1")
 
     def blocks(self, source: ModelConfig) -> dict[str, Any]:
         """Return the DeformerConfig of the model to train."""
@@ -305,7 +282,6 @@ class MixTrainConfig(TwoStageTrainConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.rows is None or 1 <= self.rows <= MOST_ROWS, f"rows must be at least 1 and at most {MOST_ROWS}")
         layers = self.interaction_layers
         require(
             layers is None or (len(layers) > 0 and 0 not in layers),
@@ -359,8 +335,6 @@ class PretrainConfig(TrainConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.batch_tokens >= 0, "batch_tokens must not be negative")
-        require(0 < self.mask_share < 1, "mask_share must lie between 0 and 1")
         require(self.batch_size >= 2, "batch_size must be at least 2: wrong replies are those of others")
 
     @staticmethod

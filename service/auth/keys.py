@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from polyrank.index_builder.store.locks import WAIT_SECONDS, take_lock
 from polyrank.model.durable import replacing
 from polyrank.model.inputs import read_input
+from polyrank.service.auth import AT_ONCE, PER_S
 from polyrank.service.errors import SettingsError
 
 KEY_BYTES = 32
@@ -29,8 +30,6 @@ KEY_PREFIX = "prk_"  # scanners for leaked secrets recognise it
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 MOST_FILE_BYTES = 16 << 20
-LEAST_PER_S = 0.001  # a call in a quarter of an hour
-MOST_AT_ONCE = 1_000_000_000
 
 Scope = Literal["rank", "admin"]
 
@@ -45,8 +44,8 @@ class Key(_Strict):
     name: str = Field(pattern=f"^{NAME.pattern}$")
     sha256: str = Field(pattern="^[0-9a-f]{64}$", repr=False)
     scopes: tuple[Scope, ...] = Field(min_length=1)
-    rate_per_s: Annotated[float, Field(ge=LEAST_PER_S)] | None = None
-    burst: Annotated[int, Field(ge=1, le=MOST_AT_ONCE)] | None = None
+    rate_per_s: Annotated[float, Field(ge=PER_S.least, le=PER_S.most)] | None = None
+    burst: Annotated[int, Field(ge=AT_ONCE.least, le=AT_ONCE.most)] | None = None
 
     @model_validator(mode="after")
     def _burst_of_a_rate(self) -> Self:

@@ -12,7 +12,7 @@ from threading import BoundedSemaphore
 from typing import Generic, NamedTuple, TypeVar
 
 from polyrank.index_builder.errors import StoreUnavailable
-from polyrank.index_builder.redis_client import SERVING_TIMEOUT_SECONDS, connect, disconnect
+from polyrank.index_builder.redis_client import SERVING_TIMEOUT_SECONDS, Seal, connect, disconnect
 from polyrank.service.caching.breaker import Breaker, State
 
 BUDGET_SECONDS = 0.045  # with what it takes to notice, 50 ms
@@ -69,6 +69,7 @@ class RedisServer:
         show: Callable[[State], None] = lambda _: None,
     ) -> None:
         self.client = connect(url, SERVING_TIMEOUT_SECONDS, READERS + 1, FREE_WITHIN_SECONDS)
+        self.seal = Seal(url)
         self._observe, self._show = observe, show
         self._readers = ThreadPoolExecutor(READERS, "redis-read")
         self._writer = ThreadPoolExecutor(1, "redis-write")

@@ -3,6 +3,7 @@
 The names are candidates' ids for a generation's copy in Redis, or hashes of texts for texts that came with requests.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import sha256
@@ -15,6 +16,7 @@ from polyrank.index_builder.vectors.codec import CORRUPT, DTYPES, HIT, MISS, Fet
 from polyrank.index_builder.vectors.late import each_of
 from polyrank.index_builder.vectors.redis import MGET_KEYS, StoredRows, StoredVectors
 from polyrank.model.representations import LateRows, Representations
+from polyrank.service.caching.bounds import Bounds
 from polyrank.service.caching.lru import Key, Lru
 from polyrank.service.caching.redis_server import Budget, RedisServer
 
@@ -47,8 +49,8 @@ def known_of(statuses: NDArray[np.uint8], count: CountCache, tier: str) -> NDArr
 class RedisTier:
     """The vectors in Redis whose keys have one beginning. Safe to use from several threads.
 
-    A vector that does not come in time, or is damaged, is not known; that is no error. Each vector asked for is counted
-    under the tier. What is written stays for `lifetime_seconds`; None: for ever.
+    A vector that does not come in time, is damaged, or is longer than `longest`, is not known; that is no error. Each
+    vector asked for is counted under the tier. What is written stays for `lifetime_seconds`; None: for ever.
     """
 
     def __init__(
@@ -59,10 +61,11 @@ class RedisTier:
         beginning: str,
         dim: int,
         dtype: str,
+        longest: float = math.inf,
         lifetime_seconds: int | None = None,
     ) -> None:
         self._server, self._tier, self._count = server, tier, count
-        self._store = StoredVectors(server.client, beginning, dim, dtype, lifetime_seconds)
+        self._store = StoredVectors(server.client, server.seal, beginning, dim, dtype, longest, lifetime_seconds)
         self._dim, self._dtype = dim, DTYPES[dtype]
 
     def read(self, names: Sequence[str], budget: Budget) -> Cached:
@@ -176,10 +179,12 @@ class RowsTier:
         beginning: str,
         late: LateRows,
         dtype: str,
+        bounds: Bounds,
         lifetime_seconds: int | None = None,
     ) -> None:
         self._server, self._tier, self._count = server, tier, count
-        self._store = StoredRows(server.client, beginning, late, dtype, lifetime_seconds)
+        most = bounds.row, bounds.rows
+        self._store = StoredRows(server.client, server.seal, beginning, late, dtype, *most, lifetime_seconds)
 
     def read(self, names: Sequence[str], budget: Budget) -> CachedRows:
         """Look names up, as many as come in time."""

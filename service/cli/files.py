@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from polyrank.index_builder.layout import why_no_store
 from polyrank.index_builder.names import is_encoding
 from polyrank.service.cli.output import UsageError
 
@@ -64,3 +65,9 @@ def require_writable(option: str, output: Path, inputs: Iterable[Path]) -> None:
         raise UsageError(f"{option} {output}: there is no directory {output.parent}")
     if output.exists() and any(path.exists() and output.samefile(path) for path in inputs):
         raise UsageError(f"{option} {output} is an input too; name another file")
+
+
+def require_store(root: Path, made_by: str = "polyrank build") -> None:
+    """Raise UsageError if the directory is no store; an empty one is a store of which nothing was built yet."""
+    if why := why_no_store(root):
+        raise UsageError(f"{why}; {made_by} makes a store")

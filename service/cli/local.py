@@ -13,8 +13,8 @@ from polyrank.model.inference import disk_cache
 from polyrank.model.inference.disk_cache import DiskCache
 from polyrank.model.inference.names import Runner
 from polyrank.service.cli.explained import to_explain
+from polyrank.service.cli.files import require_store
 from polyrank.service.cli.models import check_cross, chosen_runner, reference_runner, words_left_out
-from polyrank.service.cli.output import UsageError
 from polyrank.service.variables import BACKEND, PRECISION
 
 _TIMEOUT_SECONDS = 30.0
@@ -29,8 +29,7 @@ def from_store(
 
     A store without a generation and a reranker that is none are refused before torch is imported.
     """
-    if not root.is_dir():
-        raise UsageError(f"{root} is no directory; polyrank build makes a store")
+    require_store(root)
     if reranker:
         check_cross("--reranker", reranker)
     store = GenerationStore(root)

@@ -3,11 +3,33 @@
 import argparse
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
+from polyrank.model.bounds import Bounds
+
+ANY_COUNT, ANY_SEED = Bounds(1, 1_000_000_000), Bounds(0, 2**63 - 1)
+SHARE = Bounds(0.0, 1.0)
+
+_SHOWN_CHARACTERS = 40
 _NUMBER = re.compile(r"invalid (?P<kind>int|float) value: (?P<given>.*)")
 _CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)' \(choose from (?P<choices>.*)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """The type of an option: a number within bounds."""
+
+    bounds: Bounds
+
+    def __call__(self, text: str) -> float:
+        """Read the number; ArgumentTypeError says what it may be."""
+        with suppress(ValueError):
+            if self.bounds.hold(value := self.bounds.kind(text)):
+                return value
+        raise argparse.ArgumentTypeError(f"must be {self.bounds}, not {text[:_SHOWN_CHARACTERS]!r}")
 
 
 class CommandParser(argparse.ArgumentParser):

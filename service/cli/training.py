@@ -8,8 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from polyrank.model.bounds import Bounds
 from polyrank.model.errors import InvalidInput
+from polyrank.model.training.bounds import BOUNDS
 from polyrank.service.cli.output import UsageError
+from polyrank.service.cli.parsing import ANY_COUNT, SHARE, Within
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -17,8 +20,19 @@ if TYPE_CHECKING:
     from polyrank.model.training.data.corpus import Report
     from polyrank.model.training.run import Data
 
+_OTHERS = {  # that no setting of a run bounds
+    "held_out": ANY_COUNT,
+    "interaction_layers": Bounds(-1000, 1000),
+    "max_rejected": SHARE,
+    "weights": Bounds(1e-6, 1e6),
+}
 _PACKAGES = ("accelerate", "peft", "tensorboard")
 _LOG_EVERY_SECONDS = 10.0
+
+
+def bounded(name: str) -> Within:
+    """Return the type of an option that gives a number of this name."""
+    return Within({**BOUNDS, **_OTHERS}[name])
 
 
 def need_packages() -> None:

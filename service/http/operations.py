@@ -102,6 +102,7 @@ class InfoOut(tei.TeiInfoOut):
     labels: list[str] | None = Field(description="the classifier's classes")
     scan: ScanOut | None
     vectors: Literal["local", "redis"]
+    open: bool = Field(description="whether callers on other machines need no key and may do everything")
     limits: LimitsOut
 
 
@@ -209,6 +210,7 @@ async def info(request: Request) -> dict[str, Any]:
         "labels": classifier and [*classifier.labels],
         "scan": serving and serving.search_status,  # FastAPI reads the fields of this and of `limits` by attribute
         "vectors": settings.vectors,
+        "open": settings.is_open,
         "limits": settings,
     }
 

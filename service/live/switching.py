@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt, GenerationNotFound, StoreBusy
+from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound, StoreBusy
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.vectors.encoder import encode_texts
-from polyrank.model.errors import ModelError, RankingError, Shortage, shortage_in
+from polyrank.model.errors import RankingError, Shortage, shortage_in
 from polyrank.model.inference.names import Runner
 from polyrank.model.search.scan import faster
 from polyrank.service.errors import NotReady
@@ -33,7 +33,7 @@ class Live(TakingOver[Serving]):
     Attributes:
         current: what is served; None: no generation could be loaded yet.
         beside: what is loaded beside it (trial.py); None: nothing.
-        refused: why generations are not served, by id; "CURRENT" stands for the pointer itself.
+        refused, passing: see `TakingOver`.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class Live(TakingOver[Serving]):
         `reranks_by_words` says that a reranker counts words as the generations hold them. Without `has_pool` there
         will never be a generation.
         """
-        super().__init__(store.ids)
+        super().__init__("generation", store.ids, metrics)
         self._has_pool = has_pool
         self.beside: Serving | None = None
         self._reranks_by_words = reranks_by_words
-        self._store, self._opener, self._metrics = store, opener, metrics
+        self._store, self._opener = store, opener
         self._switching = threading.Lock()
         self._seen: _Seen | None = None  # CURRENT when it was last followed
 
@@ -237,20 +237,3 @@ class Live(TakingOver[Serving]):
         self._metrics.show_snapshot(serving.snapshot.revision, serving.snapshot.count, serving.snapshot.changes)
         status = serving.search_status
         self._metrics.show_scan(status.kind, status.fallback)
-
-    def _refuse(self, generation: str, error: RankingError) -> None:
-        with self._refusing:
-            self.refused = {**self.refused, generation: str(error)}
-        self._metrics.count_refused(kind_of_refusal(error))
-        log.error("generation refused", extra={"fields": {"generation": generation, "why": str(error)}})
-
-
-def kind_of_refusal(error: RankingError) -> str:
-    """Return the label under which a refused generation is counted."""
-    kinds: tuple[tuple[type[RankingError], str], ...] = (
-        (GenerationCorrupt, "corrupt"),
-        (FingerprintMismatch, "fingerprint"),
-        (ModelError, "model"),
-        (Shortage, "shortage"),
-    )
-    return next((kind for type_, kind in kinds if isinstance(error, type_)), "other")

@@ -1,12 +1,16 @@
 """Takes over the updates that are appended to the log of what is served."""
 
+import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from polyrank.index_builder.errors import GenerationCorrupt
-from polyrank.model.errors import RankingError
+from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt
+from polyrank.model.errors import ModelError, RankingError, Shortage
+from polyrank.service.observe.metrics import Metrics
+
+log = logging.getLogger(__name__)
 
 
 class Updatable(Protocol):
@@ -27,17 +31,21 @@ class TakingOver(ABC, Generic[S]):
     """Holds what is served, and replaces it when the log of its updates has grown.
 
     Args:
+        kind: "generation" or "set", in the log.
         ids: returns the ids that the store holds.
+        metrics: counts what is refused.
 
     Attributes:
         current: what is served; None: nothing could be loaded yet.
-        refused: why something is not served, by id.
+        refused: why something is not served, by id; "CURRENT" stands for the pointer itself.
+        passing: those of them for which something was lacking, such as a shard: they are tried again.
     """
 
-    def __init__(self, ids: Callable[[], list[str]]) -> None:
+    def __init__(self, kind: str, ids: Callable[[], list[str]], metrics: Metrics) -> None:
         self.current: S | None = None
         self.refused: dict[str, str] = {}
-        self._ids = ids
+        self.passing: frozenset[str] = frozenset()
+        self._kind, self._ids, self._metrics = kind, ids, metrics
         self._replacing, self._refusing = threading.Lock(), threading.Lock()
         self._unreadable: str | None = None  # whose log `take_over` could not read
 
@@ -75,11 +83,30 @@ class TakingOver(ABC, Generic[S]):
     def _accept(self, generation: str) -> None:
         with self._refusing:
             self.refused = {each: why for each, why in self.refused.items() if each != generation}
+            self.passing -= {generation}
 
-    @abstractmethod
     def _refuse(self, generation: str, error: RankingError) -> None:
-        """Note and log why something is not served."""
+        """Note, count and, unless that was just said, log why something is not served, or not yet."""
+        passes, fields = isinstance(error, Shortage), {self._kind: generation, "why": str(error)}
+        if self.refused.get(generation) != str(error):
+            level, what = (logging.WARNING, "is not served yet") if passes else (logging.ERROR, "refused")
+            log.log(level, f"{self._kind} {what}", extra={"fields": fields})
+        with self._refusing:
+            self.refused = {**self.refused, generation: str(error)}
+            self.passing = self.passing | {generation} if passes else self.passing - {generation}
+        self._metrics.count_refused(_kind_of_refusal(error))
 
     @abstractmethod
     def _show_snapshot(self, serving: S) -> None:
         """Show in the metrics what is served."""
+
+
+def _kind_of_refusal(error: RankingError) -> str:
+    """Return the label under which what is refused is counted."""
+    kinds: tuple[tuple[type[RankingError], str], ...] = (
+        (GenerationCorrupt, "corrupt"),
+        (FingerprintMismatch, "fingerprint"),
+        (ModelError, "model"),
+        (Shortage, "shortage"),
+    )
+    return next((kind for type_, kind in kinds if isinstance(error, type_)), "other")

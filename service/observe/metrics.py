@@ -98,6 +98,7 @@ class Metrics:
             "texts_kept", "Texts encoded for requests that ended unanswered: their vectors are kept"
         )
         self._log_dropped = self._counter("log_lines_dropped", "Lines of the log that nobody read in time")
+        self._open = self._gauge("open", "Whether callers on other machines need no key: 1 yes, 0 no", "livemax")
         self._keys_reloads = self._counter("keys_reloads", "Changes of the keys file", result=("ok", "refused"))
         self._index_info = self._info("index_info", "The generation served", ("generation", "model", "format"))
         self._trial_info = self._info("trial_info", "The generation on trial", ("generation", "model", "format"))
@@ -229,6 +230,10 @@ class Metrics:
     def count_log_dropped(self, lines: int) -> None:
         """Count lines of the log that were dropped, because nobody read them."""
         self._log_dropped.inc(lines)
+
+    def show_open(self, is_open: bool) -> None:
+        """Show whether callers on other machines need no key."""
+        self._open.set(is_open)
 
     def count_keys_reload(self, result: str) -> None:
         """Count a change of the keys file: taken over or refused."""

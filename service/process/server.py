@@ -43,6 +43,8 @@ def run(settings: Settings) -> int:
     """
     logs.configure(settings.log_level, settings.log_format)
     log.info("settings", extra={"fields": settings.model_dump(mode="json")})
+    if settings.is_open:
+        log.warning("no keys, and not on this machine alone: everybody who reaches the server may do everything")
     try:
         listener = bind(settings.host, settings.port)
     except OSError as error:

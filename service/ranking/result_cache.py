@@ -4,6 +4,8 @@ Keys in Redis are `pe:r:<key>`, values
 
     version u8 | crc32 u32 over the key and the answer, little-endian | the answer, JSON
 
+with a digest behind it where the URL of Redis names a secret (polyrank.index_builder.redis_client.Seal).
+
 A key is made of everything that the answer depends on, so no change needs to remove anything. Degraded answers are not
 kept.
 """
@@ -61,11 +63,14 @@ class ResultCache:
         self._memory, self._lifetime, self._count, self._redis = memory, lifetime_seconds, count, redis
         self._clock = clock
 
-    async def get(self, key: str, budget: Budget) -> bytes | None:
-        """Return the answer, without what belonged to the request that it was made for; None: it is not known."""
+    async def get(self, key: str, budget: Budget, is_answer: Callable[[bytes], bool]) -> bytes | None:
+        """Return the answer, without what belonged to the request that it was made for; None: it is not known.
+
+        `is_answer` tells whether what Redis gave is one; it is called on another thread.
+        """
         answer, result = self._remembered(key), "miss"
         if answer is None and self._redis is not None:
-            answer, result, seconds = await asyncio.to_thread(self._fetched, self._redis, key, budget)
+            answer, result, seconds = await asyncio.to_thread(self._fetched, self._redis, key, budget, is_answer)
             if answer is not None:
                 self._remember(key, answer, seconds)
         self._count(TIER, result if answer is None else "hit", 1)
@@ -87,7 +92,9 @@ class ResultCache:
     def _remember(self, key: str, answer: bytes, seconds: float) -> None:
         self._memory.put_many([((TIER, key), _EXPIRY.pack(self._clock() + seconds) + answer)])
 
-    def _fetched(self, redis: RedisServer, key: str, budget: Budget) -> tuple[bytes | None, str, float]:
+    def _fetched(
+        self, redis: RedisServer, key: str, budget: Budget, is_answer: Callable[[bytes], bool]
+    ) -> tuple[bytes | None, str, float]:
         """Return the answer in Redis, the result to count if there is none, and for how many more seconds it holds."""
         name = _name(key)
         got = redis.read("get_result", [partial(_value, redis, name)], budget)
@@ -96,12 +103,15 @@ class ResultCache:
         [(value, left_ms)] = got.parts
         if value is None:
             return None, "miss", 0.0
-        return _decoded(name, value), "corrupt", min(left_ms / 1000, self._lifetime)
+        answer = _decoded(name, redis.seal.opened(name, value))
+        if answer is not None and not is_answer(answer):
+            answer = None
+        return answer, "corrupt", min(left_ms / 1000, self._lifetime)
 
     def _write(self, redis: RedisServer, key: str, answer: bytes) -> None:
         name = _name(key)
         with translated():
-            redis.client.set(name, _encoded(name, answer), ex=self._lifetime)
+            redis.client.set(name, redis.seal.sealed(name, _encoded(name, answer)), ex=self._lifetime)
 
 
 def _name(key: str) -> bytes:

@@ -25,7 +25,6 @@ from polyrank.model.errors import CheckpointInvalid, RankingError, Shortage, sho
 from polyrank.model.inference.names import Runner
 from polyrank.service.errors import NotReady
 from polyrank.service.live.serving import Opener, SearchStatus, runs_here
-from polyrank.service.live.switching import kind_of_refusal
 from polyrank.service.live.taking_over import TakingOver
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.parts import SetFacts, SetServing, SetSnapshot
@@ -60,7 +59,7 @@ class SetLive(TakingOver[SetServing]):
 
     Attributes:
         current: what is served; None: no set could be loaded yet.
-        refused: why sets are not served, by id; "CURRENT" stands for the pointer itself.
+        refused, passing: see `TakingOver`.
     """
 
     def __init__(
@@ -72,9 +71,9 @@ class SetLive(TakingOver[SetServing]):
         metrics: Metrics,
         longest_s: float,
     ) -> None:
-        super().__init__(store.ids)
+        super().__init__("set", store.ids, metrics)
         self._store, self._opener, self._replicas = store, opener, replicas
-        self._pool, self._metrics, self._longest_s = pool, metrics, longest_s
+        self._pool, self._longest_s = pool, longest_s
         self._old: list[_Old] = []
         self._preparing: PartSet | None = None  # the last one that was prepared; requests may need it in a moment
         self._switching = threading.Lock()
@@ -326,10 +325,3 @@ class SetLive(TakingOver[SetServing]):
             if not isinstance(error, Shortage):
                 self._refuse(set_id, error)
             raise
-
-    def _refuse(self, set_id: str, error: RankingError) -> None:
-        if self.refused.get(set_id) != str(error):
-            log.error("set refused", extra={"fields": {"set": set_id, "why": str(error)}})
-        with self._refusing:
-            self.refused = {**self.refused, set_id: str(error)}
-        self._metrics.count_refused(kind_of_refusal(error))

@@ -12,6 +12,7 @@ from redis_process import RedisProcess, vector_keys
 
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import BuildBusy, StoreUnavailable
+from polyrank.index_builder.redis_client import Seal
 from polyrank.index_builder.store.copies import Copies
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.vectors.codec import HIT
@@ -115,7 +116,7 @@ class Full:
         self.root, self.server, self.candidates = root, server, candidates
         self.live = built(root, server.url, candidates)
         with server.client() as client:
-            cache = StoredVectors(client, "pe:t:{model}:", DIM, "float16", lifetime_seconds=3600)
+            cache = StoredVectors(client, Seal(server.url), "pe:t:{model}:", DIM, "float16", lifetime_seconds=3600)
             cache.put_many([f"text {n}" for n in range(texts)], np.ones((texts, DIM), np.float16))
 
     def limit(self, more_bytes: int) -> None:

@@ -131,7 +131,9 @@ def test_a_damaged_fence_is_told(take: Take, tmp_path: Path, content: str) -> No
         take("a")
 
 
-@pytest.mark.parametrize("content", ["garbage", "", "-3", "1e3", "nan", "0x10", str(2**53), "9" * 5000, ["a", "list"]])
+@pytest.mark.parametrize(
+    "content", ["garbage", "", "-3", "1e3", "nan", "0x10", str(2**53), "9" * 15, "9" * 5000, ["a", "list"]]
+)
 def test_a_damaged_fence_in_redis_is_told_with_how_to_reset_it(
     take: Take, tmp_path: Path, client: Any, content: str | list[str]
 ) -> None:

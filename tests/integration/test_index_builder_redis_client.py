@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 import pytest
 from redis.utils import HIREDIS_AVAILABLE
-from redis_process import RedisProcess
+from redis_process import RedisProcess, with_secret
 
 from polyrank.index_builder.errors import StoreUnavailable
-from polyrank.index_builder.redis_client import Client, connect, disconnect, translated
+from polyrank.index_builder.redis_client import DIGEST_BYTES, Client, Seal, connect, disconnect, translated
 
 
 @contextmanager
@@ -70,3 +70,52 @@ def test_a_full_server_is_told_with_what_to_do(redis_process: RedisProcess) -> N
         for call in (lambda: client.set("x", "y"), pipeline.execute):
             with pytest.raises(StoreUnavailable, match=r"^Redis is full .*: give it"), translated():
                 call()
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("redis://h:1/2?secret=0123456789abcdef", {"host": "h", "port": 1, "db": 2}),
+        ("redis://u:p%40@h/0?secret=0123456789abcdef&db=3", {"username": "u", "password": "p@", "host": "h", "db": 3}),
+        ("unix:///tmp/s?db=4&secret=%C3%A4%26%3D%3F0123456789ab", {"path": "/tmp/s", "db": 4}),
+        ("rediss://h/0?ssl_check_hostname=false&secret=0123456789abcdef", {"host": "h", "ssl_check_hostname": False}),
+    ],
+)
+def test_redis_never_hears_of_the_secret(url: str, told: dict[str, object]) -> None:
+    with connected(url, 1) as client:
+        given = client.connection_pool.connection_kwargs
+    assert {name: given[name] for name in told} == told
+    assert "secret" not in given
+    assert "0123456789ab" not in str(given)
+
+
+@pytest.mark.parametrize("secret", ["", "short", "x" * 15])
+def test_a_secret_that_could_be_guessed_is_refused(secret: str) -> None:
+    for refused in (lambda url: connect(url, 1), Seal):
+        with pytest.raises(StoreUnavailable, match="the secret in the Redis URL must have 16 characters or more"):
+            refused(with_secret("redis://h/0", secret))
+
+
+def test_a_secret_in_the_wrong_place_is_not_ignored() -> None:
+    with pytest.raises(StoreUnavailable, match="belongs behind a question mark"):
+        connect("redis://h/0&secret=0123456789abcdef", 1)
+
+
+def test_only_who_knows_the_secret_makes_values_that_are_opened() -> None:
+    ours, others = Seal(with_secret("redis://h/0")), Seal(with_secret("redis://h/0", "another secret of 26 chars"))
+    value = ours.sealed(b"key", b"value")
+    assert Seal(with_secret("unix:///elsewhere?db=1")).opened(b"key", value) == b"value"
+    assert len(value) == len(b"value") + DIGEST_BYTES
+    forged = [b"", b"value", value[:-1], value[1:], value + b"x", others.sealed(b"key", b"value"), bytes(len(value))]
+    forged += [
+        value[:at] + bytes([value[at] ^ 1 << bit]) + value[at + 1 :] for at in range(len(value)) for bit in range(8)
+    ]
+    assert {ours.opened(b"key", each) for each in forged} == {b""}
+    assert {ours.opened(key, value) for key in (b"", b"ke", b"key ", b"KEY")} == {b""}
+    moved = (b"keyv", b"alue"), (b"k", b"eyvalue")  # the same bytes in the same order
+    assert {ours.opened(key, body + value[-DIGEST_BYTES:]) for key, body in moved} == {b""}
+
+
+def test_without_a_secret_values_are_as_they_are() -> None:
+    seal = Seal("redis://h/0?db=1")
+    assert seal.sealed(b"key", b"value") == seal.opened(b"key", b"value") == b"value"

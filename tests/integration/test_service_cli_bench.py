@@ -154,19 +154,20 @@ def test_rank_hands_its_flags_on(capsys: Capture, tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(serving, "measure", measure)
     data = write_rows(tmp_path / "data.jsonl", [{"context": ["w1"], "response": "w1"}] * 3)
-    benched(capsys, "rank", "--store", tmp_path, "--data", data, "--requests", "2")
-    benched(capsys, "rank", "--store", tmp_path, "--data", data, "--requests", "3", "--redis", "redis://h")
+    (store := tmp_path / "store").mkdir()
+    benched(capsys, "rank", "--store", store, "--data", data, "--requests", "2")
+    benched(capsys, "rank", "--store", store, "--data", data, "--requests", "3", "--redis", "redis://h")
     assert seen == [
-        (tmp_path, 3, 2, []),
-        (tmp_path, 3, 3, ["--redis", "redis://h", "--vectors", "redis"]),
+        (store, 3, 2, []),
+        (store, 3, 3, ["--redis", "redis://h", "--vectors", "redis"]),
     ]
 
 
 def test_rank_without_anything_to_send(capsys: Capture, tmp_path: Path) -> None:
     data = write_rows(tmp_path / "data.jsonl", [])
-    options = ("--store", tmp_path, "--data", data)
+    (store := tmp_path / "store").mkdir()
+    options = ("--store", store, "--data", data)
     assert call(capsys, "bench", "rank", *options).failure(2) == f"{data} holds no context to rank"
-    assert call(capsys, "bench", "rank", *options, "--requests", "0").failure(2) == "--requests must be at least 1"
     without_store = call(capsys, "bench", "rank", "--redis", "redis://h").failure(2)
     assert without_store == "--redis needs --store: a store that was built with --redis"
 
@@ -175,9 +176,10 @@ def test_a_server_that_does_not_start_is_one_line(
     capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = write_rows(tmp_path / "data.jsonl", [{"context": ["w1"], "response": "w1"}] * 2)
+    (store := tmp_path / "store").mkdir()
     monkeypatch.setenv("POLYRANK_PROT", "1")
-    message = call(capsys, "bench", "rank", "--store", tmp_path, "--data", data, "--requests", "1").failure()
-    assert message == f"the server did not start; try: polyrank serve --store {tmp_path}"
+    message = call(capsys, "bench", "rank", "--store", store, "--data", data, "--requests", "1").failure()
+    assert message == f"the server did not start; try: polyrank serve --store {store}"
 
 
 def test_requests_that_fail_are_counted(tmp_path: Path) -> None:

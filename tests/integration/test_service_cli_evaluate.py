@@ -183,9 +183,6 @@ def test_limit_takes_the_first_and_reads_no_further(capsys: Capture, checkpoints
     assert evaluated(capsys, checkpoints / "poly", data, "--limit", "3")["examples"] == 3
     message = call(capsys, "evaluate", "--model", checkpoints / "poly", "--data", data, "--limit", "11").failure()
     assert message.startswith(f"{data}:11: ")
-    for limit in ("0", "-1"):
-        refused = call(capsys, "evaluate", "--model", checkpoints / "poly", "--data", data, "--limit", limit)
-        assert refused.failure(2) == "--limit must be at least 1"
 
 
 @pytest.mark.parametrize(
@@ -257,8 +254,6 @@ def test_lists_are_drawn_where_no_example_has_one(capsys: Capture, checkpoints: 
     ("options", "says"),
     [
         (["--draw", "1"], "--draw must be 0, or 2 to 1000"),
-        (["--draw", "1001"], "--draw must be 0, or 2 to 1000"),
-        (["--seed", "-1"], "--seed must not be negative"),
         (["--draw", "5", "--pool", "pool.jsonl"], "--draw and --seed go with --data alone"),
     ],
 )
@@ -431,8 +426,6 @@ def test_an_unknown_model_is_named(capsys: Capture, tmp_path: Path) -> None:
             ["--data", "f", "--reranker", "r"],
             "--reranker needs --pool or --corpus; to rank each example's own candidates give it as --model",
         ),
-        (["--data", "f", "--pool", "p", "--reranker", "r", "--top-n", "0"], "--top-n must be from 1 to 100"),
-        (["--data", "f", "--pool", "p", "--reranker", "r", "--top-n", "101"], "--top-n must be from 1 to 100"),
     ],
 )
 def test_arguments_that_make_no_sense_together(capsys: Capture, options: list[str], says: str) -> None:

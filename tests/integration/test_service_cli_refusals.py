@@ -159,7 +159,6 @@ def test_a_store_that_is_none(refused: Refused, command: tuple[str, ...], place:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("rank", "--requests", "0"), "--requests must be at least 1"),
         (("rank", "--redis", "redis://h"), "--redis needs --store: a store that was built with --redis"),
         (("rank", "--data", "{files}/empty.jsonl"), "{files}/empty.jsonl holds no context to rank"),
         (

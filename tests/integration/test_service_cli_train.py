@@ -303,18 +303,11 @@ def test_adapters_have_a_rate_of_their_own(capsys: Capture, base: Path, data: Pa
     ("changed", "says"),
     [
         ({"architecture": None}, "give --architecture: bi, colbert, deformer, mix, poly, virt, cross"),
-        ({"batch_size": 0}, "batch-size must be at least 1"),
         ({"batch_size": 1}, "the others are the negatives"),
         ({"loss": "pointwise"}, "the pointwise loss is for cross"),
         ({"first_stage": "checkpoints/some"}, "a first stage is for cross"),
-        ({"max_rejected": 2}, "--max-rejected must be a number between 0 and 1"),
-        ({"weights": "nan"}, "weights must be above 0 and finite"),
-        ({"epochs": "inf"}, "epochs must be above 0 and finite"),
         ({"valid": "missing.jsonl"}, "--valid: missing.jsonl: no such file"),
         ({"tune": "bogus"}, "--tune is 'bogus'; give all, all-but-embeddings or top-N"),
-        ({"max_turns": 0}, "max-turns must be at least 1"),
-        ({"max_context_tokens": 4}, "max-context-tokens must be at least 8"),
-        ({"code_scale": 0}, "code-scale must be above 0 and finite"),
     ],
 )
 def test_wrong_usage(

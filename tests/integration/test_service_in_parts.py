@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from fakes import EVIDENCE
@@ -300,6 +301,22 @@ def test_an_answer_is_kept_for_its_revision_only(updated: tuple[TestClient, Test
     answer = client.post("/rank", json=body)
     assert answer.headers["x-cache"] == "miss"
     assert "best" in [each["id"] for each in answer.json()["results"]]
+
+
+@pytest.mark.parametrize("candidate_id", ["a/../b", "end ", "delete"])
+def test_an_id_that_is_put_is_read_and_deleted(
+    updated: tuple[TestClient, TestClient, LocalShards], candidate_id: str
+) -> None:
+    client, whole, _ = updated
+    rows = {"candidates": [{"id": candidate_id, "text": "w1"}]}
+    both_answer(client, whole, "PUT", "/index/candidates", rows)
+    path = f"/index/candidates/{quote(candidate_id, safe='')}"
+    assert [each.get(path).json()["id"] for each in (client, whole)] == [candidate_id] * 2
+    both_answer(client, whole, "POST", "/index/candidates/delete", {"ids": [candidate_id]})
+    assert [each.get(path).status_code for each in (client, whole)] == [404, 404]
+    for each in (client, whole):
+        bad = each.put("/index/candidates", json={"candidates": [{"id": "two\nlines", "text": "w1"}]})
+        assert (bad.status_code, "U+000A at character 4" in bad.json()["detail"]) == (422, True)
 
 
 def test_an_update_needs_no_shard(updated: tuple[TestClient, TestClient, LocalShards]) -> None:

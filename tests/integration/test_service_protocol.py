@@ -59,6 +59,12 @@ def post(fields: bytes, body: bytes = ASK) -> bytes:
     return HEAD + fields + b"\r\n" + body
 
 
+def as_called(host: bytes, origin: bytes, version: bytes = b"1.1") -> bytes:
+    """A ranking under a line that names the host, for a page of an origin."""
+    head = HEAD.replace(HOST, host).replace(b"HTTP/1.1", b"HTTP/" + version)
+    return head + b"Origin: " + origin + b"\r\n" + LENGTH + b"\r\n" + ASK
+
+
 def goes_on(name: str, sent: bytes | tuple[bytes, ...], *statuses: int) -> Exchange:
     return Exchange(name, sent if isinstance(sent, tuple) else (sent,), statuses)
 
@@ -136,6 +142,18 @@ HOSTS = [
     goes_on("an address that is not bound", get(b"Host: 192.0.2.1\r\n"), 421),
     goes_on("a host after a user", get(b"Host: localhost@evil.example\r\n"), 421),
     goes_on("a broken address", get(b"Host: [::1\r\n"), 421),
+    goes_on("an empty host", get(b"Host:\r\n"), 421),
+    goes_on("a port without a host", get(b"Host: :80\r\n"), 421),
+    goes_on("a dot", get(b"Host: .\r\n"), 421),
+    goes_on("two dots at the end", get(b"Host: localhost..\r\n"), 421),
+    goes_on("an address in hexadecimal", get(b"Host: 0x7f000001\r\n"), 421),
+    goes_on("another host and its own origin", as_called(b"Host: evil.example\r\n", b"http://evil.example"), 421),
+    goes_on("an empty host and no origin's name", as_called(b"Host: \r\n", b"null"), 421),
+    goes_on("an empty host and an origin without one", as_called(b"Host: \r\n", b"http://"), 421),
+    ends("HTTP/1.0 without a host, and no origin's name", as_called(b"", b"null", b"1.0"), 403),
+    ends("HTTP/1.0 without a host, and an origin without one", as_called(b"", b"http://", b"1.0"), 403),
+    ends("a ranking by HTTP/1.0 without a host", as_called(b"", b"", b"1.0").replace(b"Origin: \r\n", b""), 200),
+    ends("HTTP/1.0 with two hosts", get(HOST + HOST, b"GET /livez HTTP/1.0"), 400),
     goes_on("another port", get(b"Host: LOCALHOST.:99\r\n"), 200),
     goes_on("IPv6", get(b"Host: [::1]:8000\r\n"), 200),
     goes_on("127.0.0.2", get(b"Host: 127.0.0.2\r\n"), 200),
@@ -146,12 +164,25 @@ HOSTS = [
     goes_on("a page of another port", post(b"Sec-Fetch-Site: same-site\r\n" + LENGTH), 403),
     goes_on("the user", post(b"Sec-Fetch-Site: none\r\n" + LENGTH), 200),
     goes_on("the own origin", post(b"Origin: http://localhost\r\n" + LENGTH), 200),
+    goes_on("the own origin, the host in capitals", as_called(b"Host: LOCALHOST:99\r\n", b"http://localhost:99"), 200),
+    goes_on("the own origin in IPv6", as_called(b"Host: [::1]:99\r\n", b"https://[::1]:99"), 200),
+    goes_on("an app's origin", as_called(HOST, b"capacitor://localhost"), 403),
+    goes_on("an origin without a scheme", as_called(HOST, b"localhost"), 403),
+    goes_on(
+        "an empty origin beside another site's page", post(b"Origin:\r\nSec-Fetch-Site: cross-site\r\n" + LENGTH), 403
+    ),
+    goes_on("the own name at another port", as_called(HOST, b"http://localhost:99"), 403),
+    goes_on(
+        "another origin with the own Referer", post(b"Origin: null\r\nReferer: http://localhost/\r\n" + LENGTH), 403
+    ),
+    goes_on("a site that no browser writes", post(b"Origin: null\r\nSec-Fetch-Site: Same-Origin\r\n" + LENGTH), 403),
     goes_on(
         "the own origin behind a proxy", post(b"Origin: https://a.b\r\nSec-Fetch-Site: same-origin\r\n" + LENGTH), 200
     ),
 ]
 TARGETS = [
     goes_on("a whole URL", get(line=b"GET http://localhost/livez HTTP/1.1"), 404),
+    goes_on("a whole URL of another host", get(b"Host: evil.example\r\n", b"GET http://localhost/livez HTTP/1.1"), 421),
     goes_on("an asterisk", get(line=b"OPTIONS * HTTP/1.1"), 404),
     goes_on("CONNECT", get(line=b"CONNECT localhost:80 HTTP/1.1"), 404),
     goes_on("a method that nobody knows", get(line=b"BREW /livez HTTP/1.1"), 405),
@@ -479,6 +510,13 @@ def test_pages_of_named_origins_and_calls_of_named_hosts_are_answered(tmp_path: 
         assert [status("api", origin) for origin in origins] == [200, 200, 403, 403]
         assert served.metric("rejected_total", reason="host") == 3
         assert served.metric("rejected_total", reason="origin") == 2
+
+
+def test_where_any_host_will_do_an_empty_one_makes_no_origin_the_own(tmp_path: Path) -> None:
+    with serve_words(tmp_path, allowed_hosts="*") as served:
+        for origin in (b"null", b"http://", b"https://evil.example"):
+            assert served.raw(as_called(b"Host: \r\n", origin)).startswith(b"HTTP/1.1 403"), origin
+        assert served.raw(as_called(b"Host: a.example\r\n", b"https://a.example")).startswith(b"HTTP/1.1 200")
 
 
 def test_a_refusal_names_the_setting(server: Served) -> None:

@@ -28,6 +28,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.locks import locked
 from polyrank.model.errors import InvalidInput
 from polyrank.service.app import create_app
+from polyrank.service.auth import keys
 from polyrank.service.settings import Settings
 
 Start = Callable[..., ServerProcess]
@@ -168,6 +169,27 @@ def test_what_is_loaded_is_no_garbage_to_look_through(store: Path) -> None:
     assert run.returncode == 0, run.stderr
     frozen, looked_through = map(int, run.stdout.split())
     assert frozen > 10 * looked_through, "or a large request halts everybody while Python looks for garbage"
+
+
+@pytest.mark.parametrize(
+    ("host", "workers", "has_keys", "is_open"),
+    [("0.0.0.0", 1, False, True), ("0.0.0.0", 2, False, True), ("0.0.0.0", 1, True, False), ("::1", 1, False, False)],
+)
+def test_a_server_without_keys_beyond_this_machine_says_so_once(
+    start: Start, store: Path, tmp_path: Path, host: str, workers: int, has_keys: bool, is_open: bool
+) -> None:
+    file = tmp_path / "keys.json"
+    if has_keys:
+        with keys.changing(file) as held:
+            held.append(keys.Key(name="a", sha256=keys.hashed(b"a"), scopes=("rank",)))
+    server = start(store=store, host=host, workers=workers, keys_file=file if has_keys else None)
+    port, headers = server.ready(), {"Authorization": "Bearer a"}
+    url = f"http://[::1]:{port}" if ":" in host else f"http://127.0.0.1:{port}"
+    for path, says in (("/info", f'"open":{str(is_open).lower()}'), ("/metrics", f"\npolyrank_open {is_open:.1f}\n")):
+        with urllib.request.urlopen(urllib.request.Request(url + path, headers=headers), timeout=30) as response:
+            assert says in response.read().decode(), path
+    warnings = [line for line in server.logged().splitlines() if " WARNING " in line and "no keys" in line]
+    assert len(warnings) == is_open, server.logged()
 
 
 # Standard error becomes a pipe of a page that nobody reads, and few lines may wait for a reader.

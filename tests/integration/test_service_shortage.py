@@ -13,6 +13,7 @@ from service_fakes import build_store, load, pool
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service import resources
 from polyrank.service.app import create_app
+from polyrank.service.changes import updating
 from polyrank.service.settings import Settings
 
 
@@ -27,6 +28,7 @@ def test_a_switch_without_descriptors_is_made_up_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(resources, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(updating, "SWITCHES_WITHIN_SECONDS", 0.1)
     first, second = (build_store(tmp_path, pool(20, prefix)) for prefix in "ab")
     current, prepared = tmp_path / "CURRENT", tmp_path / "prepared"
     prepared.write_bytes(current.read_bytes())
@@ -40,6 +42,7 @@ def test_a_switch_without_descriptors_is_made_up_for(
             assert server.rank(context="w1").json()["generation"] == first
             refused = server.client.put("/index/candidates", json=update)
             assert (refused.status_code, "Retry-After" in refused.headers) == (503, True)
+            assert "send the update again" in refused.json()["detail"]
         wait_for(lambda: live.current is not None and live.current.generation.id == second)
         wait_for(lambda: not live.refused)  # forgotten a moment after the switch
         assert server.client.put("/index/candidates", json=update).status_code == 200

@@ -92,7 +92,7 @@ def test_what_is_cached_is_what_is_scored(start: Start, redis_process: RedisProc
     first, _, _ = warm(server, redis_process)
     last = next(each["text"] for each in reversed(first) if each["text"] in TEXTS)
     name = key(last).encode()
-    best = WordRanker().encode_contexts([WordRanker().tokenize_candidates(["w1 w2 w3"])[0][0]])[0][0]
+    best = WordRanker().encode_contexts([WordRanker().tokenize_candidates(["w1 w2 w3"])[0][0]])[0][0] / 5
     value = codec.encode(name, best.astype(np.float16), codec.prefix(np.dtype("<f2"), DIM))
     with redis_process.client() as client:
         client.set(name, value)
@@ -231,7 +231,7 @@ def test_a_lifetime_of_zero_is_no_cache(start: Start, redis_process: RedisProces
 
 def test_closing_writes_what_waits_and_lets_go_of_redis(redis_process: RedisProcess) -> None:
     server = RedisServer(redis_process.url)
-    redis = RedisTier(server, "text", count_nothing, "pe:t:", DIM, "float16", 60)
+    redis = RedisTier(server, "text", count_nothing, "pe:t:", DIM, "float16", lifetime_seconds=60)
     cache = TextCache(VectorCache(FINGERPRINT, DIM, "float16", count_nothing, None, redis))
     assert not cache.read(["x"], Budget())[0].known.any()
     for n in range(4):

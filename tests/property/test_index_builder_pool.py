@@ -14,6 +14,9 @@ from polyrank.index_builder.errors import PoolError
 from polyrank.index_builder.pool.rows import Candidate, Rejected, read_pool
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20).filter(lambda text: text.strip())
+IDS = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1, max_size=20).filter(
+    lambda text: text.strip() and text not in (".", "..")
+)
 # What CSV can say: of each kind a column has that kind alone, and texts that nobody takes for another one.
 CELLS: dict[str, st.SearchStrategy[Any]] = {
     "text": TEXTS.map(lambda text: f"{text}x"),
@@ -26,7 +29,7 @@ CELLS: dict[str, st.SearchStrategy[Any]] = {
 @st.composite
 def pools(draw: st.DrawFn) -> list[Candidate]:
     kinds = draw(st.dictionaries(st.sampled_from(["lang", "price", "Größe", "a.b", "x;y"]), st.sampled_from([*CELLS])))
-    ids = draw(st.lists(TEXTS, min_size=1, max_size=8, unique=True))
+    ids = draw(st.lists(IDS, min_size=1, max_size=8, unique=True))
     rows = []
     for candidate_id in ids:
         names = draw(st.lists(st.sampled_from([*kinds]), unique=True)) if kinds else []

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from sharded_server import BODIES, PARTS, POOL, Server, Stores, asked_all_the_ti
 
 from polyrank.index_builder.scale.sets import PartSet, SetStore
 from polyrank.index_builder.store.locks import locked
+from polyrank.service.changes.updating import SWITCHES_WITHIN_SECONDS
 
 if importlib.util.find_spec("ray") is None:
     pytest.skip("needs Ray: make test-scale", allow_module_level=True)
@@ -176,6 +178,43 @@ def test_acknowledged_updates_outlive_killed_shards_and_a_restarted_server(
         for number in range(25):
             found(server, number, acknowledged[-1])
         assert server.client.get("/index").json()["active"]["count"] == len(POOL) + 25
+
+
+def test_updates_wait_for_a_shard_that_is_killed_at_a_switch(stores: Stores, cluster: Cluster, tmp_path: Path) -> None:
+    root, log = tmp_path / "store", tmp_path / "log"
+    shutil.copytree(stores.parts, root)
+    others = {each.pid for each in cluster.actors("ShardActor")}
+
+    def kill_until(told: str) -> None:
+        def is_told() -> bool:
+            for each in cluster.actors("ShardActor"):
+                if each.pid not in others:
+                    with suppress(psutil.NoSuchProcess):
+                        each.kill()
+            return told in log.read_text()
+
+        until(is_told, told)
+
+    def update(number: int) -> Any:
+        began = time.monotonic()
+        told = server.client.put("/index/candidates", json={"candidates": [{"id": f"new {number}", "text": "w1 w2"}]})
+        if told.status_code == 503:
+            assert time.monotonic() - began >= SWITCHES_WITHIN_SECONDS, told.text
+            assert "is not served yet: part" in told.json()["detail"]
+            assert told.json()["detail"].endswith("; send the update again")
+        return told
+
+    with serving(cluster.environment, log, "--store", root, "--cluster", cluster.address) as server:
+        assert update(0).status_code == 200
+        job = server.client.post("/index/compact").headers["location"]
+        kill_until("set is not served yet")
+        while (told := update(1)).status_code == 503:
+            pass
+        assert told.status_code == 200, told.text
+        assert told.json()["generation"] == server.client.get(job).json()["generation"] == SetStore(root).current()
+        until(lambda: server.metric("set_ready") == [1.0] * PARTS, "the shards are back")
+        assert server.client.get("/index/candidates/new%201").status_code == 200
+    assert "set refused" not in log.read_text()
 
 
 def test_encoders_build_the_parts_that_this_process_builds(stores: Stores, cluster: Cluster, tmp_path: Path) -> None:

@@ -29,11 +29,21 @@ def _compose_text() -> str:
     return (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
 
 
+def _compose(**variables: str) -> dict[str, Any]:
+    """The compose file as it reads with these variables: `${NAME:-default}`, `${NAME:+what stands for a value}`."""
+
+    def value(use: re.Match[str]) -> str:
+        name, kind, other = use.groups()
+        return variables.get(name) or other if kind == "-" else other if variables.get(name) else ""
+
+    loaded: dict[str, Any] = yaml.safe_load(re.sub(r"\$\{(\w+):([-+])([^}]*)\}", value, _compose_text()))
+    return loaded
+
+
 @pytest.fixture(scope="module")
 def compose() -> dict[str, Any]:
     """The compose file as it reads when no variable is set."""
-    loaded: dict[str, Any] = yaml.safe_load(re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", _compose_text()))
-    return loaded
+    return _compose()
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +215,7 @@ def test_gpu_service_is_a_replica_that_reads_the_store(compose: dict[str, Any], 
     assert gpu["volumes"] == ["store:/store:ro", "./examples/support:/data:ro"]
     assert gpu["tmpfs"] == ["/tmp:exec"], "Triton loads what it compiles from there"
     assert "TRITON_CACHE_DIR=/tmp/" in dict(stages[gpu["build"]["target"]][1])["ENV"]
-    own = {"profiles", "image", "build", "gpus", "tmpfs", "volumes", "ports"}
+    own = {"profiles", "image", "build", "gpus", "tmpfs", "volumes", "ports", "mem_limit"}
     assert {key: value for key, value in gpu.items() if key not in own} == {
         key: value for key, value in api.items() if key not in own
     }
@@ -214,7 +224,7 @@ def test_gpu_service_is_a_replica_that_reads_the_store(compose: dict[str, Any], 
 def test_every_variable_has_a_default() -> None:
     uses = re.findall(r"(?<!\$)\$(?!\$)\S*", _compose_text())
     assert uses
-    assert all(re.match(r"\$\{[A-Z_]+:-[^}]*\}", use) for use in uses)
+    assert all(re.match(r"\$\{[A-Z_]+:[-+][^}]*\}", use) for use in uses)
 
 
 def test_every_bind_mount_exists_and_every_volume_is_declared(compose: dict[str, Any]) -> None:
@@ -249,6 +259,33 @@ def test_ports_are_published_on_this_machine_alone_and_redis_nowhere(compose: di
     }
     assert compose["services"]["redis"]["networks"] == ["data"]
     assert compose["networks"]["data"]["internal"] is True
+
+
+def test_the_service_alone_is_opened_to_others() -> None:
+    opened = _compose(BIND="0.0.0.0")["services"]
+    beyond = {name for name, each in opened.items() for port in each.get("ports", []) if "127.0.0.1:" not in port}
+    assert beyond == {"api", GPU}
+
+
+def test_grafana_has_an_account_only_with_a_password_that_was_given() -> None:
+    for variables, no_account in (({}, "true"), ({"GRAFANA_PASSWORD": "much longer"}, "false")):
+        grafana = _compose(**variables)["services"]["grafana"]
+        defaults = dict(each.removeprefix("cfg:default.").split("=") for each in grafana["command"])
+        environment = {name: value for name, value in grafana["environment"].items() if value}  # it ignores empty ones
+        name = "GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"
+        assert environment.get(name, defaults["security.disable_initial_admin_creation"]) == no_account
+        assert environment.get("GF_SECURITY_ADMIN_PASSWORD") == variables.get("GRAFANA_PASSWORD")
+        assert environment["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
+
+
+def test_memory_and_processors_of_every_service_are_limited(compose: dict[str, Any]) -> None:
+    for name, service in compose["services"].items():
+        assert re.fullmatch(r"\d+[mg]", service["mem_limit"]), name
+        assert service["cpu_quota"] in (100_000, 200_000), name
+        assert "cpus" not in service, f"{name}: a machine with fewer processors would refuse it"
+    own = _compose(CPUS="8", MEMORY="16g", REDIS_MEMORY="3g")["services"]
+    assert {(own[name]["cpu_quota"], own[name]["mem_limit"]) for name in ("api", "builder", GPU)} == {(800_000, "16g")}
+    assert own["redis"]["mem_limit"] == "3g"
 
 
 def test_api_waits_for_redis_and_for_the_first_generation(compose: dict[str, Any]) -> None:

@@ -37,12 +37,15 @@ def _render(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env={**os.environ, **own}, text=True, capture_output=True)
 
 
-def _pod(folder: Path, *options: str) -> dict[str, Any]:
+def _specs(folder: Path, *options: str) -> dict[str, Any]:
+    """Kind of each rendered document -> its `spec`; the chart has one of a kind."""
     rendered = _render(folder, *options)
     assert rendered.returncode == 0, rendered.stderr
-    documents = [each for each in yaml.safe_load_all(rendered.stdout) if each]
-    [deployment] = [each for each in documents if each["kind"] == "Deployment"]
-    spec: dict[str, Any] = deployment["spec"]["template"]["spec"]
+    return {each["kind"]: each["spec"] for each in yaml.safe_load_all(rendered.stdout) if each}
+
+
+def _pod(folder: Path, *options: str) -> dict[str, Any]:
+    spec: dict[str, Any] = _specs(folder, *options)["Deployment"]["template"]["spec"]
     return spec
 
 
@@ -98,7 +101,15 @@ def test_numbers_reach_the_server_as_they_were_written(tmp_path: Path) -> None:
 @needs_helm
 @pytest.mark.parametrize(
     ("option", "told"),
-    [("replicas=2", "ReadWriteMany"), ("replica=2", "replica"), ("store.accessMode=Many", "accessMode")],
+    [
+        ("replicas=2", "ReadWriteMany"),
+        ("replicas=2,store.claim=mine", "ReadWriteMany"),
+        ("autoscaling.maxReplicas=3", "ReadWriteMany"),
+        ("autoscaling.maxReplicas=2,replicas=2,store.accessMode=ReadWriteMany", "maxReplicas"),
+        ("replica=2", "replica"),
+        ("store.accessMode=Many", "accessMode"),
+        ("strategy=Sudden", "strategy"),
+    ],
 )
 def test_values_that_cannot_work_are_refused_by_name(option: str, told: str, tmp_path: Path) -> None:
     rendered = _render(tmp_path, "--set", option)
@@ -107,7 +118,90 @@ def test_values_that_cannot_work_are_refused_by_name(option: str, told: str, tmp
 
 
 @needs_helm
-def test_replicas_that_share_a_store_are_rolled_over(tmp_path: Path) -> None:
-    rendered = _render(tmp_path, "--set", "replicas=2,store.accessMode=ReadWriteMany").stdout
-    assert "RollingUpdate" in rendered
-    assert "PodDisruptionBudget" in rendered
+@pytest.mark.parametrize("mode", ["ReadWriteOnce", "ReadWriteMany"])
+def test_an_upgrade_keeps_a_replica_and_a_volume_of_one_node_its_node(mode: str, tmp_path: Path) -> None:
+    deployment = _specs(tmp_path, "--set", f"store.accessMode={mode},affinity.nodeAffinity.some=thing")["Deployment"]
+    assert deployment["strategy"]["type"] == "RollingUpdate"
+    assert deployment["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    affinity = deployment["template"]["spec"]["affinity"]
+    assert affinity.pop("nodeAffinity") == {"some": "thing"}
+    near = [{"topologyKey": "kubernetes.io/hostname", "labelSelector": deployment["selector"]}]
+    required = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": near}}
+    assert affinity == (required if mode == "ReadWriteOnce" else {})
+
+
+@needs_helm
+@pytest.mark.parametrize("options", ["strategy=Recreate", "store.accessMode=ReadWriteOncePod"])
+def test_where_two_pods_cannot_be_the_old_one_stops_first(options: str, tmp_path: Path) -> None:
+    assert _specs(tmp_path, "--set", options)["Deployment"]["strategy"] == {"type": "Recreate"}
+
+
+@needs_helm
+@pytest.mark.parametrize("options", ["replicas=1", "replicas=3,store.accessMode=ReadWriteMany"])
+def test_a_drain_stops_one_pod_at_a_time(options: str, tmp_path: Path) -> None:
+    specs = _specs(tmp_path, "--set", options)
+    assert specs["PodDisruptionBudget"] == {"maxUnavailable": 1, "selector": specs["Deployment"]["selector"]}
+
+
+@needs_helm
+def test_the_autoscaler_and_nobody_else_counts_replicas(tmp_path: Path) -> None:
+    assert _specs(tmp_path)["Deployment"]["replicas"] == 1
+    assert "HorizontalPodAutoscaler" not in _specs(tmp_path)
+    specs = _specs(tmp_path, "--set", "replicas=2,autoscaling.maxReplicas=5,store.accessMode=ReadWriteMany")
+    assert "replicas" not in specs["Deployment"]
+    scaler = specs["HorizontalPodAutoscaler"]
+    assert (scaler["minReplicas"], scaler["maxReplicas"]) == (2, 5)
+    assert scaler["scaleTargetRef"]["kind"] == "Deployment"
+    [metric] = scaler["metrics"]
+    assert metric["resource"] == {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 70}}
+
+
+@needs_helm
+def test_memory_and_processors_of_every_container_are_limited(tmp_path: Path) -> None:
+    specs = _specs(tmp_path)
+    pod = specs["Deployment"]["template"]["spec"]
+    for container in [*pod["initContainers"], *pod["containers"], *specs["Pod"]["containers"]]:
+        assert set(container["resources"]["limits"]) == set(container["resources"]["requests"]) == {"cpu", "memory"}
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("options", "peers"),
+    [
+        ("replicas=1", [{"podSelector": {}}]),
+        ("keysSecret=keys", None),
+        (
+            "networkPolicy.from[0].namespaceSelector.matchLabels.name=ingress",
+            [
+                {"namespaceSelector": {"matchLabels": {"name": "ingress"}}},
+                {"podSelector": {"matchLabels": {"app.kubernetes.io/instance": "polyrank"}}},
+            ],
+        ),
+    ],
+)
+def test_without_keys_the_namespace_alone_reaches_the_pods_and_no_port_but_theirs(
+    options: str, peers: list[Any] | None, tmp_path: Path
+) -> None:
+    specs = _specs(tmp_path, "--set", options)
+    policy = specs["NetworkPolicy"]
+    assert policy["podSelector"] == specs["Deployment"]["selector"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    [rule] = policy["ingress"]
+    assert rule["ports"] == [{"port": specs["Service"]["ports"][0]["targetPort"]}]
+    assert rule.get("from") == peers
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("options", "ports"),
+    [
+        ("replicas=1", []),
+        ("redis.url=redis://redis/0", [6379]),
+        ("redis.url=redis://:word@10.0.0.5:6380/0", [6380]),
+        ("redis.secret=redis,networkPolicy.egress[0].ports[0].port=4318", [6379, 4318]),
+    ],
+)
+def test_pods_reach_names_redis_and_what_is_named(options: str, ports: list[int], tmp_path: Path) -> None:
+    dns, *others = _specs(tmp_path, "--set", options)["NetworkPolicy"]["egress"]
+    assert dns == {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53}]}
+    assert others == [{"ports": [{"port": port}]} for port in ports]

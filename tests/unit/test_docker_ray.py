@@ -48,6 +48,13 @@ def test_pods_run_as_the_images_user_and_write_to_volumes_alone(groups: list[dic
         assert {each["name"] for each in container["volumeMounts"]} == {each["name"] for each in pod["volumes"]}
 
 
+def test_memory_and_processors_are_limited(groups: list[dict[str, Any]]) -> None:
+    for group in groups:
+        [container] = group["template"]["spec"]["containers"]
+        assert container["resources"]["limits"] == container["resources"]["requests"]
+        assert set(container["resources"]["limits"]) == {"cpu", "memory"}
+
+
 def test_probes_ask_ports_that_ray_listens_on(groups: list[dict[str, Any]]) -> None:
     ports = [6379, *(int(group["rayStartParams"]["node-manager-port"]) for group in groups[1:])]
     for group, port in zip(groups, ports, strict=True):

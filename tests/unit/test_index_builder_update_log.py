@@ -4,6 +4,7 @@ import errno
 import os
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
 
@@ -87,6 +88,17 @@ def test_what_was_appended_is_read_back_by_anybody(path: Path, three: list[int],
     assert (log.revision, read(log)) == (5, []), "each is given once"
     assert log.subject == UpdateLog.found(path).subject == SUBJECT
     assert read(UpdateLog.found(path)) == [told(each) for each in THREE]
+
+
+def test_an_id_that_no_path_holds_is_neither_written_nor_read(path: Path, open_log, monkeypatch) -> None:
+    bad = replace(update(1, 1), upserts=[Candidate("two\nlines", "x")])
+    with pytest.raises(ValueError, match=r"U\+000A"):
+        open_log().append(bad)
+    assert not path.exists()
+    monkeypatch.setattr(update_log, "checked_id", str)  # as another program may write
+    open_log().append(bad)
+    monkeypatch.undo()
+    assert until_damage(open_log()) == ([], True)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

@@ -223,7 +223,10 @@ def test_nothing_in_the_environment_means_the_users_cache(usual_cache: Path) -> 
         entry_of(usual_cache / "compiled").unlink()
 
 
-@pytest.mark.parametrize("size", ["many", "-1", "1.5", "1 GiB"])
+@pytest.mark.parametrize("size", ["many", "-1", "1.5", "1 GiB", "nan", "1e400", "1000001", "9" * 5000])
 def test_a_size_that_is_no_number_is_refused(size: str) -> None:
-    with pytest.raises(InvalidInput, match=r"^POLYRANK_COMPILED_CACHE_MB must be a whole number of MiB, 0 for no"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"^POLYRANK_COMPILED_CACHE_MB must be a whole number from 0 to 1,000,000, of MiB; 0 for no cache$",
+    ):
         configured({SIZE: size})

@@ -2,12 +2,14 @@
 
 import json
 import math
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
 from polyrank.model.errors import InvalidInput
-from polyrank.model.training.config import TrainConfig
+from polyrank.model.registry import TRAINED
+from polyrank.model.training.bounds import BOUNDS
+from polyrank.model.training.config import PretrainConfig, TrainConfig, _settings_of
 
 
 def config(**changed: Any) -> TrainConfig:
@@ -23,7 +25,7 @@ def config(**changed: Any) -> TrainConfig:
         *[({name: -1}, name) for name in
           ("negatives", "extra_replies", "weight_decay", "warmup_steps", "patience", "lora_rank")],
         ({"weight_decay": math.nan}, "weight_decay"),
-        *[({"beta2": value}, "beta2 must lie between 0 and 1") for value in (0.0, 1.0, math.nan)],
+        *[({"beta2": value}, "beta2 must be a number from 1e-06 to 0.999999") for value in (0.0, 1.0, math.nan)],
         ({"negatives": 0, "teacher": "t"}, "negatives must be at least 1 with a teacher"),
         ({"architecture": "cross", "negatives": 0}, "negatives must be at least 1"),
         ({"output_like": "m", "lora_rank": 4}, "output_like changes whole weights; train without lora_rank"),
@@ -42,9 +44,10 @@ def config(**changed: Any) -> TrainConfig:
         ({"architecture": "cross", "teacher": "t"}, "a teacher teaches models that encode"),
         ({"retriever": "r"}, "a retriever picks the negatives of cross"),
         ({"architecture": "cross", "retriever": "r", "negatives": 1}, "negatives must be at least 2 with a retriever"),
-        *[({name: 0}, f"{name} must be at least 1") for name in ("n_codes", "reduction_m", "max_turns")],
-        *[({name: 7}, f"{name} must be at least 8") for name in ("max_context_tokens", "max_candidate_tokens")],
-        *[({name: value}, f"{name} must be above 0 and finite") for name in ("code_scale", "score_scale")
+        *[({name: 0}, f"{name} must be a whole number from 1 to") for name in ("n_codes", "reduction_m", "max_turns")],
+        *[({name: 7}, f"{name} must be a whole number from 8 to")
+          for name in ("max_context_tokens", "max_candidate_tokens")],
+        *[({name: value}, f"{name} must be a number from 1e-09 to 1,000,000") for name in ("code_scale", "score_scale")
           for value in (0.0, -1.0, math.nan, math.inf)],
     ],
 )  # fmt: skip
@@ -52,6 +55,20 @@ def test_what_makes_no_sense_is_refused_by_its_options_name(fields: dict[str, An
     with pytest.raises(InvalidInput) as told:
         config(**fields)
     assert says.replace("_", "-") in str(told.value)
+
+
+KINDS = [PretrainConfig, *dict.fromkeys(map(_settings_of, TRAINED))]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_number_of_a_run_has_bounds(kind: type[TrainConfig]) -> None:
+    hints = get_type_hints(kind)
+    numbers = [name for name, hint in hints.items() if {int, float} & {hint, *get_args(hint)}]
+    for name in numbers:
+        assert hints[name] in (BOUNDS[name].kind, BOUNDS[name].kind | None), name
+        for wrong in (math.nan, math.inf, -math.inf, 10**400, -(10**400)):
+            with pytest.raises(InvalidInput, match=f"^{name.replace('_', '-')} must be a"):
+                kind(**{"architecture": "poly", "base": "b", name: wrong})
 
 
 def test_the_edges_are_allowed() -> None:

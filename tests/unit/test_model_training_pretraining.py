@@ -323,4 +323,4 @@ def test_the_command(base: Path, data: Path, tmp_path: Path, capsys: pytest.Capt
     refused = call(capsys, "pretrain", "--data", classes, "--base", base, "--output", tmp_path / "other", *sizes)
     assert "its labels are classes" in refused.failure(1)
     wrong = call(capsys, "pretrain", "--data", data, "--base", base, "--output", tmp_path / "o", "--mask-share", 2)
-    assert wrong.failure(2) == "mask-share must lie between 0 and 1"
+    assert "--mask-share: must be a number from 0.001 to 0.999, not '2'" in wrong.misuse

@@ -85,11 +85,11 @@ def test_a_bug_is_not_hidden(capsys: Capture, failing: Callable[[BaseException],
         (["bench"], "SUBJECT"),
         (["bench", "rank", "--requests", "many"], "--requests"),
         (["build", "--model", "m", "--store", "s"], "--pool"),
-        (["build", "--model", "m", "--store", "s", "--pool", "p", "--min-recall", "2"], "between 0 and 1"),
+        (["build", "--model", "m", "--store", "s", "--pool", "p", "--min-recall", "2"], "from 0 to 1"),
         (["build", "--model", "m", "--store", "s", "--pool", "p", "--dtype", "int8"], "--dtype"),
-        (["build", "--model", "m", "--store", "s", "--pool", "p", "--max-rejected", "1.1"], "between 0 and 1"),
-        (["build", "--model", "m", "--store", "s", "--pool", "p", "--max-rejected", "nan"], "between 0 and 1"),
-        (["build", "--model", "m", "--store", "s", "--pool", "p", "--max-rejected", "few"], "between 0 and 1"),
+        (["build", "--model", "m", "--store", "s", "--pool", "p", "--max-rejected", "1.1"], "from 0 to 1"),
+        (["build", "--model", "m", "--store", "s", "--pool", "p", "--max-rejected", "nan"], "from 0 to 1"),
+        (["build", "--model", "m", "--store", "s", "--pool", "p", "--max-rejected", "few"], "from 0 to 1"),
         (["build", "--model", "m", "--store", "s", "--pool", "p", "--engine", "ray"], "--engine"),
         (["evaluate", "--model", "m"], "--data"),
         (["rank"], "TURN"),
@@ -107,7 +107,7 @@ def test_arguments_that_do_not_parse_are_wrong_usage(capsys: Capture, arguments:
 
 @pytest.mark.parametrize("arguments", [["rank", "hi", "--top-k", "0"], ["rank", "hi", "--top-k", "1001"]])
 def test_a_top_k_that_no_service_takes(capsys: Capture, arguments: list[str]) -> None:
-    assert call(capsys, *arguments).failure(2) == "--top-k must be from 1 to 1000"
+    assert "--top-k: must be a whole number from 1 to 1,000, not " in call(capsys, *arguments).misuse
 
 
 def test_help_and_version_are_no_failures(capsys: Capture) -> None:

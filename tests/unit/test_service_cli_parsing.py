@@ -1,7 +1,15 @@
 """Wrong options and commands: the error is that of the command they were given to, and names the right ones."""
 
+import argparse
+from pathlib import Path
+
 import pytest
-from command_line import call
+from command_line import call, options
+
+from polyrank.service.cli import files
+from polyrank.service.cli.commands import mine
+from polyrank.service.cli.parsing import Within
+from polyrank.service.settings import bounds_of
 
 
 @pytest.mark.parametrize(
@@ -23,6 +31,34 @@ def test_what_was_probably_meant(
     assert last.startswith(f"{prog}: error: ")
     assert last.endswith(f"(see {prog} --help)")
     assert says in last
+
+
+def test_every_number_that_a_command_takes_has_bounds() -> None:
+    """Those of `serve` and `demo` are settings, which have theirs."""
+    unbounded = {(name, action.dest) for name, action in options() if action.type in (int, float)}
+    assert {dest for name, dest in unbounded if name in ("serve", "demo") and bounds_of(dest)} == {
+        dest for _, dest in unbounded
+    }
+    read = {action.type for _, action in options() if not isinstance(action.type, Within)}
+    assert read - {int, float} == {None, Path, files._encoding, mine._margin}
+
+
+@pytest.mark.parametrize(
+    ("command", "action"),
+    [pytest.param(*each, id=f"{each[0]} {each[1].dest}") for each in options() if isinstance(each[1].type, Within)],
+)
+def test_a_number_out_of_its_bounds_is_refused_with_them(
+    capsys: pytest.CaptureFixture[str], command: str, action: argparse.Action
+) -> None:
+    assert isinstance(action.type, Within)
+    bounds = action.type.bounds
+    step = 1 if bounds.kind is int else 0.001 * bounds.most
+    ends = [bounds.least - step, bounds.most + step]
+    for wrong in ("nan", "inf", "-inf", "1e400", "-1e400", "9" * 5000, "many", *map(str, ends)):
+        told = call(capsys, *command.split(), f"{action.option_strings[0]}={wrong}").misuse
+        assert f"{action.option_strings[0]}: must be {bounds}, not '{wrong[:40]}'" in told
+    for right in (bounds.least, bounds.most):
+        assert action.type(str(right)) == right
 
 
 def test_a_choice_that_is_like_none_gets_no_suggestion(capsys: pytest.CaptureFixture[str]) -> None:

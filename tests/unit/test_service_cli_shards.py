@@ -68,7 +68,7 @@ def test_what_needs_a_whole_store_says_so(capsys: Capture, store: Path) -> None:
         refused = call(capsys, "store", action, "--store", store, "--redis", "redis://localhost").failure(2)
         assert "--redis: the vectors of parts" in refused
     collecting = ["store", "gc", "--store", store]
-    assert "--keep must be at least 1" in call(capsys, *collecting, "--keep", "0").failure(2)
+    assert "--keep: must be a whole number from 1 to 10,000" in call(capsys, *collecting, "--keep", "0").misuse
 
 
 def test_a_pool_is_built_into_parts(capsys: Capture, store: Path, tmp_path: Path) -> None:
@@ -85,4 +85,4 @@ def test_a_pool_is_built_into_parts(capsys: Capture, store: Path, tmp_path: Path
     assert "--redis does not go with --shards" in call(
         capsys, *built, "--shards", "2", "--redis", "redis://localhost"
     ).failure(2)
-    assert "1 to 256 parts" in call(capsys, *built, "--shards", "0").failure()
+    assert "--shards: must be a whole number from 1 to 256, not '0'" in call(capsys, *built, "--shards", "0").misuse

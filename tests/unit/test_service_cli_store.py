@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import call, left_half_written
+from command_line import call, left_half_written, options
 from fakes import HashEncoder, pool
 from redis_process import RedisProcess, vector_keys
 from report_pages import Page
@@ -15,6 +15,8 @@ from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.index import choice
 from polyrank.index_builder.index.choice import SearchTimes, choose_index
 from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.scale.cutting import build_parts
+from polyrank.index_builder.scale.sets import SetStore
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
 from polyrank.model.representations import Representations
@@ -231,7 +233,8 @@ def test_rollback_without_history(capsys: Capture, store: Path) -> None:
 @pytest.mark.parametrize("keep", ["0", "-1"])
 def test_gc_never_removes_all(capsys: Capture, store: Path, keep: str) -> None:
     only = built(store)
-    assert "--keep must be at least 1" in call(capsys, "store", "gc", "--store", store, "--keep", keep).failure(2)
+    wrong = call(capsys, "store", "gc", "--store", store, "--keep", keep).misuse
+    assert "--keep: must be a whole number from 1 to 10,000" in wrong
     assert current(capsys, store) == only
 
 
@@ -243,6 +246,70 @@ def test_a_store_that_is_no_directory_is_wrong_usage_and_not_made(capsys: Captur
         message = call(capsys, "store", action, "--store", wrong).failure(2)
         assert message == f"{wrong} is no directory; polyrank build makes a store"
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+ANY_ID = "20261121T013000123456-1a2b3c4d"
+# Every command that takes --store, with what else it needs. The first ones read a store, the second ones change it.
+READING = {"store list": "", "store verify": "", "shards status": "", "rank": "hello", "bench rank": ""}
+CHANGING = {
+    "store activate": ANY_ID,
+    "store rollback": "",
+    "store compact": "",
+    "store gc": "",
+    "shards move": "--to 2",
+}
+MAKING = {"build", "serve"}  # build makes a store, and a server builds into any directory
+
+
+def held(root: Path) -> dict[str, tuple[int, bytes]]:
+    """Every file and directory under a path, with when it was changed and what it holds."""
+    found = [root, *root.rglob("*")]
+    return {str(each): (each.stat().st_mtime_ns, each.read_bytes() if each.is_file() else b"") for each in found}
+
+
+def test_each_command_with_a_store_is_tried() -> None:
+    assert {name for name, action in options() if action.dest == "store"} == {*READING, *CHANGING, *MAKING}
+
+
+@pytest.mark.parametrize("command", [*READING, *CHANGING])
+def test_a_directory_of_other_things_is_no_store_and_stays_as_it_is(
+    capsys: Capture, tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "notes.txt").write_text("mine")
+    before = held(tmp_path)
+    words = [*command.split(), *{**READING, **CHANGING}[command].split()]
+    message = call(capsys, *words, "--store", tmp_path).failure(2)
+    assert message.startswith(f"{tmp_path} is no store: it holds other things, and no generations/ or sets/; polyrank")
+    assert held(tmp_path) == before
+
+
+@pytest.mark.parametrize("command", [*CHANGING, "store list", "store verify", "shards status", "rank"])
+def test_of_an_empty_directory_no_store_is_made(capsys: Capture, store: Path, command: str) -> None:
+    store.mkdir()
+    words = [*command.split(), *{**READING, **CHANGING}[command].split()]
+    assert call(capsys, *words, "--store", store).status in (0, 1)
+    assert list(store.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "parts"),
+    [("store list", 0), ("store verify", 0), ("store list", 2), ("store verify", 2), ("shards status", 2)],
+)
+def test_what_reads_a_store_changes_nothing_in_it(capsys: Capture, store: Path, command: str, parts: int) -> None:
+    for salt in "ab":
+        if parts:
+            build_parts(HashEncoder(), pool(20, salt), store, parts, BuildOptions())
+        else:
+            built(store, salt)
+    before = held(store)
+    assert call(capsys, *command.split(), "--store", store).status == 0
+    assert held(store) == before
+
+
+def test_gc_from_python_makes_no_store(tmp_path: Path) -> None:
+    assert GenerationStore(tmp_path).gc() == SetStore(tmp_path / "other").gc() == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_damaged_pointer_is_told_and_hides_no_generation(capsys: Capture, store: Path) -> None:

@@ -15,6 +15,8 @@ from polyrank.index_builder.errors import GenerationCorrupt
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.scale.cutting import build_parts
 from polyrank.index_builder.scale.slots import slots_of
+from polyrank.model.errors import Shortage
+from polyrank.service.changes import updating
 from polyrank.service.errors import NotReady, RevisionNotReached, ShardsMissing
 from polyrank.service.ranking import by_parts
 from polyrank.service.scale.asking import STRIKE_SECONDS
@@ -185,3 +187,61 @@ def test_a_switch_comes_between_an_update_and_its_writing(here: ServedParts, the
     here.live.refused = {}
     here.live.follow()
     assert here.upsert(Candidate("new", "w1")).generation == second
+
+
+@pytest.fixture
+def behind(here: ServedParts, root: Path) -> tuple[ServedParts, str]:
+    """A server whose shards are lost at the switch to another set, with the id of that."""
+    second = cut(root, "n")
+    for replica in here.shards.replicas.values():
+        replica.lost = True
+    with pytest.raises(Shortage):
+        here.live.follow()
+    return here, second
+
+
+def test_an_update_waits_for_shards_that_are_lost_at_a_switch(
+    behind: tuple[ServedParts, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    here, second = behind
+    looks, right = 0, here.store.current
+
+    def current() -> str | None:
+        nonlocal looks
+        looks += 1
+        if looks == 5:  # it has waited for a while
+            for replica in here.shards.replicas.values():
+                replica.lost = False
+            here.live.follow()
+        return right()
+
+    monkeypatch.setattr(here.store, "current", current)
+    monkeypatch.setattr(updating, "SWITCHES_WITHIN_SECONDS", 60.0)
+    assert here.upsert(Candidate("new", "w1")).generation == second
+    assert looks > 5
+    assert (here.live.refused, here.live.passing) == ({}, frozenset())
+    assert "set refused" not in caplog.text
+
+
+def test_an_update_that_has_waited_says_what_to_do(
+    behind: tuple[ServedParts, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    here, second = behind
+    monkeypatch.setattr(updating, "SWITCHES_WITHIN_SECONDS", 0.05)
+    with pytest.raises(NotReady, match=f"{second} is not served yet: part .*: gone; send the update again"):
+        here.upsert(Candidate("new", "w1"))
+    with pytest.raises(Shortage):
+        here.live.follow()
+    records = [*caplog.get_records("setup"), *caplog.records]
+    told = [each.levelname for each in records if each.message == "set is not served yet"]
+    assert told == ["WARNING"], "it is said once"
+
+
+def test_an_update_waits_for_no_set_that_is_damaged(here: ServedParts, root: Path, monkeypatch) -> None:
+    monkeypatch.setattr(updating, "SWITCHES_WITHIN_SECONDS", 3600.0)
+    made = here.store.read(cut(root, "n"))
+    matrix = here.store.part(made.parts[0].slots).path(made.parts[0].generation) / "embeddings.bin"
+    matrix.write_bytes(matrix.read_bytes()[:-1])
+    here.live.follow()
+    with pytest.raises(NotReady, match=r"is not served here: .*embeddings.bin.*; activate another one"):
+        here.upsert(Candidate("new", "w1"))

@@ -1,13 +1,16 @@
 """Flags over environment over file; anything unknown or wrong is one line that names it."""
 
+import math
 from importlib.util import find_spec
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from pydantic import SecretStr
 
 from polyrank.service import settings as module
 from polyrank.service.errors import SettingsError
-from polyrank.service.settings import Settings
+from polyrank.service.settings import Settings, bounds_of
 
 
 @pytest.fixture
@@ -32,6 +35,18 @@ def test_the_constructor_sees_its_arguments_alone(config: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
+    ("host", "is_open"),
+    [
+        *((host, False) for host in ("127.0.0.1", "127.1.2.3", "localhost", "::1")),
+        *((host, True) for host in ("0.0.0.0", "::", "10.0.0.1", "rank.shop.example", "127.0.0.1.shop.example", "")),
+    ],
+)
+def test_a_server_is_open_where_others_reach_it_and_there_are_no_keys(host: str, is_open: bool) -> None:
+    assert Settings(store=Path("s"), host=host).is_open is is_open
+    assert not Settings(store=Path("s"), host=host, keys_file=Path("keys")).is_open
+
+
+@pytest.mark.parametrize(
     ("overrides", "says"),
     [
         ({}, "store"),
@@ -41,6 +56,10 @@ def test_the_constructor_sees_its_arguments_alone(config: Path, monkeypatch: pyt
         ({"store": "s", "vectors": "redis"}, "--redis URL"),
         ({"store": "s", "redis_url": "foo://h"}, "redis_url: the Redis URL must begin with redis://"),
         ({"store": "s", "redis_url": "localhost:6379"}, "redis_url"),
+        (
+            {"store": "s", "redis_url": "redis://h/0?secret=short"},
+            "redis_url: the secret in the Redis URL must have 16",
+        ),
         ({"store": "s", "keep_generations": 0}, "keep_generations"),
         ({"store": "s", "rate_limit_per_s": 0}, "rate_limit_per_s"),
         ({"store": "s", "rate_limit_per_s": 5e-324}, "rate_limit_per_s"),
@@ -85,6 +104,53 @@ def test_what_does_not_go_with_a_cluster_is_named(
 def test_an_empty_cluster_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POLYRANK_CLUSTER", "")
     assert Settings.load({"store": "s"}).cluster is None
+
+
+NUMBERS = [
+    name
+    for name, field in Settings.model_fields.items()
+    if {int, float} & {field.annotation, *get_args(field.annotation)}
+]
+NOT_A_NUMBER = ["nan", "-nan", "inf", "-inf", "1e400", "-1e400", "9" * 5000, "", "many"]
+
+
+def with_number(name: str, value: object) -> dict[str, object]:
+    needed = {"cluster": "auto"} if name in ("shard_replicas", "hedge_ms", "min_searched") else {}
+    return {"store": "s", "reranker": "r", **needed, name: value}
+
+
+def test_every_setting_is_bounded_or_no_number() -> None:
+    others = {name: field.annotation for name, field in Settings.model_fields.items() if name not in NUMBERS}
+    known = (str, bool, Path, SecretStr, str | None, Path | None, SecretStr | None, tuple[str, ...])
+    assert [name for name, kind in others.items() if kind not in known and "Literal[" not in str(kind)] == []
+    assert [name for name in NUMBERS if bounds_of(name) is None] == []
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_out_of_its_bounds_is_one_line_that_names_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "why_unusable", lambda _: None)
+    bounds = bounds_of(name)
+    assert bounds is not None
+    step = 1 if bounds.kind is int else 1e-6 * bounds.most
+    for wrong in (*NOT_A_NUMBER, bounds.least - step, bounds.most + step, 10**400, -(10**400), math.nan, math.inf):
+        with pytest.raises(SettingsError) as told:
+            Settings.load(with_number(name, wrong))
+        assert str(told.value) == f"{name}: must be {bounds}"
+    for right in (bounds.least, bounds.most):
+        assert getattr(Settings.load(with_number(name, right)), name) == right
+
+
+@pytest.mark.parametrize("value", ["100000", "0", "1e400", "nan"])
+def test_threads_that_no_machine_has_are_refused(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYRANK_THREADS", value)
+    with pytest.raises(SettingsError, match=r"^threads: must be a whole number from 1 to 1,024$"):
+        Settings.load({"store": "s"})
+
+
+@pytest.mark.parametrize("device", ["cuda:1x", "xauto", "cuda:99999", "cuda:-1", "CPU", "auto ", "cuda:1\n"])
+def test_a_device_that_is_none_is_refused(device: str) -> None:
+    with pytest.raises(SettingsError, match=r"^device: must be auto, cpu, cuda, or cuda: and the number of a GPU"):
+        Settings.load({"store": "s", "device": device})
 
 
 def test_an_unknown_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

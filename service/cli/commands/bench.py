@@ -8,9 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from polyrank.model.bounds import Bounds
 from polyrank.model.inference.names import Runner
+from polyrank.service.cli.files import require_store
 from polyrank.service.cli.models import add_runner_options, chosen_runner, load_cross, load_late, load_retriever
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
+from polyrank.service.cli.parsing import ANY_COUNT, Within
 
 if TYPE_CHECKING:
     from polyrank.index_builder.build.pipeline import BuildResult
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 POOL = Path("examples/support/pool.jsonl")
 DATA = Path("examples/support/conversations.jsonl")
+_SECONDS = Bounds(0.0, 86_400.0)
 
 Subject = Callable[[argparse.Namespace], dict[str, Any]]
 
@@ -29,7 +33,7 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser("bench", help="measure scoring, encoding, ranking, reranking or building")
     subjects = parser.add_subparsers(title="subjects", metavar="SUBJECT", required=True)
     scoring = _subject(subjects, "scoring", _scoring, "closed form against the paper's two products")
-    scoring.add_argument("--seconds", type=float, default=2.0, help="for each size; default: 2")
+    scoring.add_argument("--seconds", type=Within(_SECONDS), default=2.0, help="for each size; default: 2")
     for name, measure, text in (
         ("encode", _encode, "candidates a second, one context, and 32 together"),
         ("rerank", _rerank, "fifty pairs of a cross-encoder; a base model's with a random head costs the same"),
@@ -42,7 +46,7 @@ def add_to(commands: Any) -> None:
     rank = _subject(subjects, "rank", _rank, "serve a store and measure POST /rank")
     rank.add_argument("--store", type=Path, help=f"a store's directory; default: {POOL} in a temporary one")
     rank.add_argument("--data", type=Path, default=DATA, help=f"dialogues whose contexts are ranked; default: {DATA}")
-    rank.add_argument("--requests", type=int, default=500, help="at each concurrency; default: 500")
+    rank.add_argument("--requests", type=Within(ANY_COUNT), default=500, help="at each concurrency; default: 500")
     rank.add_argument("--redis", metavar="URL", help="read vectors from this Redis (--vectors redis)")
 
 
@@ -144,10 +148,8 @@ def _build_into(store: Path, ranker: "Retriever", pool: Path) -> "BuildResult":
 def _rank(arguments: argparse.Namespace) -> dict[str, Any]:
     from polyrank.model.text.dialogues import read_dialogues
 
-    if arguments.store is not None and not arguments.store.is_dir():
-        raise UsageError(f"{arguments.store} is no directory; polyrank build makes a store")
-    if arguments.requests < 1:
-        raise UsageError("--requests must be at least 1")
+    if arguments.store is not None:
+        require_store(arguments.store)
     if arguments.redis and arguments.store is None:
         raise UsageError("--redis needs --store: a store that was built with --redis")
     flags = ["--redis", arguments.redis, "--vectors", "redis"] if arguments.redis else []

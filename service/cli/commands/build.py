@@ -10,11 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyrank.index_builder.names import DTYPE_NAMES, KINDS, MIN_RECALL
+from polyrank.index_builder.names import DTYPE_NAMES, KINDS, MIN_RECALL, MOST_PARTS
+from polyrank.model.bounds import Bounds
 from polyrank.model.errors import InvalidInput
 from polyrank.service.cli.files import add_encoding_option
 from polyrank.service.cli.models import add_runner_options, chosen_runner, load_retriever
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
+from polyrank.service.cli.parsing import SHARE, Within
 
 if TYPE_CHECKING:
     from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from polyrank.model.text.assembly import Conversation
 
 _SEED = 0
+_ENCODERS = Bounds(1, 100_000)
 _INDEX_HELP = f"""{", ".join(KINDS)}, or a FAISS factory string such as IVF4096,SQ8; default: auto, by measured times"""
 _PROBES_HELP = "dialogues, .jsonl[.gz|.zst]: tune the index until it finds --min-recall of their 10 best candidates"
 
@@ -41,15 +44,22 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--store", required=True, type=Path, help="the store's directory; made if need be")
     parser.add_argument("--index", default="auto", help=_INDEX_HELP)
     parser.add_argument("--probes", type=Path, metavar="F", help=_PROBES_HELP)
-    parser.add_argument("--min-recall", type=_share, default=MIN_RECALL, metavar="R", help=f"default: {MIN_RECALL}")
+    parser.add_argument(
+        "--min-recall", type=Within(SHARE), default=MIN_RECALL, metavar="R", help=f"default: {MIN_RECALL}"
+    )
     parser.add_argument("--dtype", default="float16", choices=DTYPE_NAMES, help="of the stored vectors")
     add_runner_options(parser)
     parser.add_argument("--redis", metavar="URL", help="also copy the vectors into this Redis")
-    parser.add_argument("--max-rejected", type=_share, default=0.01, metavar="SHARE", help="default: 0.01")
+    parser.add_argument("--max-rejected", type=Within(SHARE), default=0.01, metavar="SHARE", help="default: 0.01")
     parser.add_argument("--no-activate", action="store_true", help="publish without switching to it")
     parser.add_argument("--cluster", metavar="auto|HOST:PORT", help=_CLUSTER_HELP)
-    parser.add_argument("--encoders", type=_count, metavar="N", help="how many, of one processor each")
-    parser.add_argument("--shards", type=int, metavar="S", help="cut the pool into so many parts, for serve --cluster")
+    parser.add_argument("--encoders", type=Within(_ENCODERS), metavar="N", help="how many, of one processor each")
+    parser.add_argument(
+        "--shards",
+        type=Within(Bounds(1, MOST_PARTS)),
+        metavar="S",
+        help="cut the pool into so many parts, for serve --cluster",
+    )
     add_json_option(parser)
     parser.set_defaults(run=run)
 
@@ -191,19 +201,3 @@ def _described_set(built: "SetResult") -> dict[str, Any]:
         "resumed": built.resumed,
         "seconds": round(built.seconds, 3),
     }
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError("must be a whole number above 0")
-    return int(text)
-
-
-def _share(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError("must be a number between 0 and 1")
-    return value

@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 
 from polyrank.service.cli.files import add_encoding_option, read_candidates
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_json, print_result
+from polyrank.service.cli.parsing import ANY_COUNT, Within
 from polyrank.service.cli.service_options import add_service_options, service_of
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def add_to(commands: Any) -> None:
             action.add_argument("ids", nargs="+", metavar="ID")
         elif name == "list":
             action.add_argument("--filter", metavar="JSON", help="a filter on metadata, as POST /rank takes it")
-            action.add_argument("--limit", type=int, metavar="N", help="print so many; default: all")
+            action.add_argument("--limit", type=Within(ANY_COUNT), metavar="N", help="print so many; default: all")
         else:
             action.add_argument(
                 "pool", nargs="*", type=Path, metavar="FILE", help="pool files, as polyrank build takes"
@@ -60,8 +61,6 @@ def _get(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    if arguments.limit is not None and arguments.limit < 1:
-        raise UsageError("--limit must be 1 or more")
     filter_ = None if arguments.filter is None else _object("--filter", arguments.filter)
     found = _listed(service_of(arguments), filter_, arguments.limit)
     if arguments.json:

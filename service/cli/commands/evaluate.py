@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from polyrank.model.bounds import Bounds
 from polyrank.model.durable import write_atomically
 from polyrank.model.inference.names import Runner
 from polyrank.service.cli.files import add_encoding_option, require_writable
@@ -17,12 +18,14 @@ from polyrank.service.cli.models import (
     reference_runner,
 )
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
+from polyrank.service.cli.parsing import ANY_COUNT, ANY_SEED, Within
 
 if TYPE_CHECKING:
     from polyrank.service.cli.evaluation.report import EvaluationReport
     from polyrank.service.cli.evaluation.tasks import Task, TaskResult
 
 _TOP_N = 20
+_DEPTH = 100  # as DEPTH of model/evaluation/metrics.py, likewise
 _DRAWN = 20  # as DRAWN of model/evaluation/drawing.py, which imports numpy: help is printed sooner without
 _MANY_TIES = 0.1
 _TIES = "several tie for the first place; each figure is what a random order of those that tie gives on average"
@@ -51,12 +54,17 @@ def add_to(commands: Any) -> None:
     add("--pool", nargs="+", type=Path, metavar="F", help=pool_help)
     add_encoding_option(parser)
     add("--reranker", metavar="MODEL", help="a cross-encoder, with --pool or --corpus")
-    add("--top-n", type=int, metavar="N", help=f"how many texts it reads for each context; default: {_TOP_N}")
+    add(
+        "--top-n",
+        type=Within(Bounds(1, _DEPTH)),
+        metavar="N",
+        help=f"how many texts it reads for each context; default: {_TOP_N}",
+    )
     drawn = f"candidates of an example that lists none; 0: leave it out; default: {_DRAWN} if no example lists any"
-    add("--draw", type=int, metavar="N", help=drawn)
-    add("--seed", type=int, metavar="N", help="of that draw; default: 0")
+    add("--draw", type=Within(Bounds(0, 1000)), metavar="N", help=drawn)
+    add("--seed", type=Within(ANY_SEED), metavar="N", help="of that draw; default: 0")
     add_runner_options(parser, "torch, the reference", "float32, the reference")
-    add("--limit", type=int, metavar="N", help="only the first N examples, or judged queries")
+    add("--limit", type=Within(ANY_COUNT), metavar="N", help="only the first N examples, or judged queries")
     add("--output", type=Path, metavar="F", help="write a line for each example with its rank and scores, .jsonl")
     add("--report", type=Path, metavar="F", help="write a page to look at, .html: figures, and texts of differences")
     add_json_option(parser)
@@ -101,12 +109,8 @@ def measure(name: str, data: Path) -> "EvaluationReport":
 
 def _check(arguments: argparse.Namespace) -> None:
     """Refuse arguments that parse but make no sense together; raises UsageError."""
-    from polyrank.model.evaluation.metrics import DEPTH
-
     judged = bool(arguments.queries), bool(arguments.qrels)
-    top_n_fits = arguments.top_n is None or 1 <= arguments.top_n <= DEPTH
     refusals = [
-        (arguments.limit is not None and arguments.limit < 1, "--limit must be at least 1"),
         (bool(arguments.corpus) and not all(judged), "--corpus needs both --queries and --qrels"),
         (not arguments.corpus and any(judged), "--queries and --qrels go with --corpus, not with --data"),
         (bool(arguments.corpus and arguments.pool), "--pool goes with --data, not with --corpus"),
@@ -116,7 +120,6 @@ def _check(arguments: argparse.Namespace) -> None:
             "--reranker needs --pool or --corpus; to rank each example's own candidates give it as --model",
         ),
         (arguments.top_n is not None and not arguments.reranker, "--top-n goes with --reranker"),
-        (not top_n_fits, f"--top-n must be from 1 to {DEPTH}"),
         *_draw_refusals(arguments),
     ]
     for refused, message in refusals:
@@ -134,8 +137,7 @@ def _draw_refusals(arguments: argparse.Namespace) -> list[tuple[bool, str]]:
     given = arguments.draw is not None or arguments.seed is not None
     return [
         (given and bool(arguments.pool or arguments.corpus), "--draw and --seed go with --data alone"),
-        (arguments.draw is not None and arguments.draw not in (0, *range(2, 1001)), "--draw must be 0, or 2 to 1000"),
-        (arguments.seed is not None and arguments.seed < 0, "--seed must not be negative"),
+        (arguments.draw == 1, "--draw must be 0, or 2 to 1000"),
     ]
 
 

@@ -1,11 +1,12 @@
 """`polyrank keys`: adds, lists and removes API keys in the file that the setting `keys_file` names."""
 
 import argparse
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from polyrank.service.auth import AT_ONCE, PER_S
 from polyrank.service.cli.output import UsageError, add_json_option, print_result
+from polyrank.service.cli.parsing import Within
 
 if TYPE_CHECKING:
     from polyrank.service.auth.keys import Key
@@ -28,8 +29,10 @@ def add_to(commands: Any) -> None:
             action.add_argument("--name", required=True, help="what the log calls the key")
         if name == "add":
             action.add_argument("--scope", choices=("rank", "admin"), default="rank", help="default: rank")
-            action.add_argument("--rate", type=float, metavar="R", help="calls a second; default: the server's")
-            action.add_argument("--burst", type=int, metavar="N", help="calls at once after a pause; default: R")
+            action.add_argument("--rate", type=Within(PER_S), metavar="R", help="calls a second; default: the server's")
+            action.add_argument(
+                "--burst", type=Within(AT_ONCE), metavar="N", help="calls at once after a pause; default: R"
+            )
 
 
 def _add(arguments: argparse.Namespace) -> int:
@@ -57,10 +60,8 @@ def _check(arguments: argparse.Namespace) -> None:
 
     if not keys.NAME.fullmatch(arguments.name):
         raise UsageError("--name: up to 64 letters, digits, dots, hyphens and underscores")
-    if arguments.rate is not None and not keys.LEAST_PER_S <= arguments.rate < math.inf:
-        raise UsageError(f"--rate must be at least {keys.LEAST_PER_S}")
-    if arguments.burst is not None and (not 1 <= arguments.burst <= keys.MOST_AT_ONCE or arguments.rate is None):
-        raise UsageError(f"--burst must be 1 to {keys.MOST_AT_ONCE} and goes with --rate")
+    if arguments.burst is not None and arguments.rate is None:
+        raise UsageError("--burst goes with --rate")
 
 
 def _list(arguments: argparse.Namespace) -> int:

@@ -1,17 +1,18 @@
 """`polyrank mine`: find hard negatives for training."""
 
 import argparse
-import math
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from polyrank.model.bounds import Bounds
 from polyrank.model.errors import InvalidInput
 from polyrank.service.cli.files import add_encoding_option, read_candidates, require_writable
 from polyrank.service.cli.models import check_cross, check_retriever, load_cross, load_retriever
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
+from polyrank.service.cli.parsing import ANY_SEED, SHARE, Within
 
 if TYPE_CHECKING:
     from polyrank.model.evaluation.mining import MiningRules, Tally
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from polyrank.model.text.positives import Positives
     from polyrank.model.training.data.corpus import Report
 
+_DEPTHS = Bounds(1, 1_000_000)
 _MARGIN_HELP = """how far a negative stays below the gold reply, as a share of its lead over random texts; or off;
 default: 0.05"""
 
@@ -32,15 +34,26 @@ def add_to(commands: Any) -> None:
     add("--pool", required=True, nargs="+", type=Path, help=".jsonl[.gz|.zst], .csv or .parquet files")
     add_encoding_option(parser)
     add("--output", required=True, type=Path, help="the dialogues with new `negatives`, .jsonl[.gz|.zst]")
-    add("--negatives", type=_positive, default=7, metavar="N", help="for each example; default: 7")
-    add("--depth", type=_positive, default=100, metavar="K", help="look at the K best; default: 100")
-    add("--skip", type=_whole, default=5, metavar="K", help="leave out the K best; default: 5")
+    add("--negatives", type=Within(_DEPTHS), default=7, metavar="N", help="for each example; default: 7")
+    add("--depth", type=Within(_DEPTHS), default=100, metavar="K", help="look at the K best; default: 100")
+    add("--skip", type=Within(Bounds(0, _DEPTHS.most)), default=5, metavar="K", help="leave out the K best; default: 5")
     add("--margin", type=_margin, default=0.05, metavar="SHARE", help=_MARGIN_HELP)
     add("--check", metavar="MODEL", help="a cross-encoder that must place negatives below the gold")
-    add("--check-margin", type=_number, metavar="X", help="how far below it must place them; default: 0")
+    add(
+        "--check-margin",
+        type=Within(Bounds(-1e6, 1e6)),
+        metavar="X",
+        help="how far below it must place them; default: 0",
+    )
     add("--sample", action="store_true", help="draw from what remains instead of taking the hardest")
-    add("--seed", type=_whole, default=0, help="seed of every draw; default: 0")
-    add("--max-rejected", type=float, default=0.01, metavar="SHARE", help="most bad lines to leave out; default: 0.01")
+    add("--seed", type=Within(ANY_SEED), default=0, help="seed of every draw; default: 0")
+    add(
+        "--max-rejected",
+        type=Within(SHARE),
+        default=0.01,
+        metavar="SHARE",
+        help="most bad lines to leave out; default: 0.01",
+    )
     add_json_option(parser)
     parser.set_defaults(run=run)
 
@@ -70,8 +83,6 @@ def _check_usage(arguments: argparse.Namespace) -> None:
         raise UsageError("--skip must be less than --depth, or no text is left")
     if arguments.check_margin is not None and arguments.check is None:
         raise UsageError("--check-margin needs --check")
-    if not 0 <= arguments.max_rejected <= 1:
-        raise UsageError("--max-rejected must be a number between 0 and 1")
     require_writable("--output", arguments.output, (arguments.data, *arguments.pool))
 
 
@@ -152,31 +163,10 @@ def _print_summary(tally: "Tally", seconds: float) -> None:
         print(f"{tally.without} examples have none; a larger --depth leaves more", file=sys.stderr)
 
 
-def _whole(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError("must be a whole number, 0 or more")
-    return int(text)
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError("must be a whole number, 1 or more")
-    return int(text)
-
-
-def _number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise argparse.ArgumentTypeError("must be a number")
-    return value
-
-
 def _margin(text: str) -> float | None:
     if text == "off":
         return None
-    if not 0 <= _number(text) <= 1:
-        raise argparse.ArgumentTypeError("must be between 0 and 1, or off")
-    return float(text)
+    try:
+        return Within(SHARE)(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}; or off") from None

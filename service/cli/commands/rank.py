@@ -4,8 +4,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from polyrank.model.bounds import Bounds
 from polyrank.service.cli.explained import MOST_EXPLAINED, print_explained, to_explain
 from polyrank.service.cli.output import UsageError, print_json
+from polyrank.service.cli.parsing import Within
 from polyrank.service.cli.service_options import DEFAULT_URL, service_of
 from polyrank.service.variables import API_KEY
 
@@ -18,7 +20,7 @@ def add_to(commands: Any) -> None:
     source.add_argument("--url", help=f"a running service; default: {DEFAULT_URL}")
     parser.add_argument("--api-key", metavar="KEY", help=f"the service's; better {API_KEY}: other users see arguments")
     source.add_argument("--store", type=Path, help="a store's directory, no service needed")
-    parser.add_argument("--top-k", type=int, default=10, metavar="K", help="default: 10")
+    parser.add_argument("--top-k", type=Within(Bounds(1, 1000)), default=10, metavar="K", help="default: 10")
     parser.add_argument("--rerank", action="store_true", help="let the service's cross-encoder read the first ones")
     parser.add_argument("--reranker", metavar="MODEL", help="with --store: the cross-encoder that reads the first ones")
     parser.add_argument(
@@ -30,8 +32,6 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Rank, and print the best replies."""
-    if not 1 <= arguments.top_k <= 1000:
-        raise UsageError("--top-k must be from 1 to 1000")
     if arguments.store and arguments.rerank and not arguments.reranker:
         raise UsageError("--rerank with --store needs --reranker MODEL")
     if arguments.reranker and not arguments.store:

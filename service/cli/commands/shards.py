@@ -6,8 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationError
+from polyrank.index_builder.names import MOST_PARTS
+from polyrank.model.bounds import Bounds
+from polyrank.service.cli.files import require_store
 from polyrank.service.cli.models import encoded_by
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
+from polyrank.service.cli.parsing import Within
 
 if TYPE_CHECKING:
     from polyrank.index_builder.scale.sets import PartSet, PoolPart, SetStore
@@ -27,7 +31,7 @@ def add_to(commands: Any) -> None:
 
     add("status", _status, "the sets, oldest first, and their parts")
     moving = add("move", _move, "cut the active set into another number of parts; nothing is encoded")
-    moving.add_argument("--to", required=True, type=int, metavar="S", help="how many parts")
+    moving.add_argument("--to", required=True, type=Within(Bounds(1, MOST_PARTS)), metavar="S", help="how many parts")
 
 
 def _status(arguments: argparse.Namespace) -> int:
@@ -46,8 +50,7 @@ def _move(arguments: argparse.Namespace) -> int:
 
 
 def _sets(root: Path) -> "SetStore":
-    if not root.is_dir():
-        raise UsageError(f"{root} is no directory; polyrank build --shards makes a store")
+    require_store(root, "polyrank build --shards")
     from polyrank.index_builder.scale.sets import SetStore
 
     return SetStore(root)
@@ -125,8 +128,6 @@ def compact(store: "SetStore", arguments: argparse.Namespace) -> int:
 
 def gc(store: "SetStore", arguments: argparse.Namespace) -> int:
     """Remove old sets, and the generations that no set names."""
-    if arguments.keep < 1:
-        raise UsageError("--keep must be at least 1: the active set is never removed")
     if arguments.redis:
         raise UsageError("--redis: the vectors of parts are not copied into Redis; leave it out")
     removed = store.gc(arguments.keep)

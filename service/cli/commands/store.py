@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationError
+from polyrank.model.bounds import Bounds
 from polyrank.service.cli.commands import shards
-from polyrank.service.cli.files import require_writable
+from polyrank.service.cli.files import require_store, require_writable
 from polyrank.service.cli.models import encoded_by
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
+from polyrank.service.cli.parsing import Within
 
 if TYPE_CHECKING:
     from polyrank.index_builder.store.generation_store import GenerationStore
+
+_KEPT = Bounds(1, 10_000)  # the active one is never removed
 
 
 def add_to(commands: Any) -> None:
@@ -40,14 +44,15 @@ def add_to(commands: Any) -> None:
     compaction = add("compact", _compact, "build the active one with its updates; words count anew", shards.compact)
     compaction.add_argument("--redis", metavar="URL", help="also copy the vectors into this Redis")
     gc = add("gc", _gc, "remove old generations", shards.gc)
-    gc.add_argument("--keep", type=int, default=2, help="how many to keep, the active one among them; default: 2")
+    gc.add_argument(
+        "--keep", type=Within(_KEPT), default=2, help="how many to keep, the active one among them; default: 2"
+    )
     gc.add_argument("--redis", metavar="URL", help="also remove their vectors from this Redis")
 
 
 def _with_store(run: Any, in_parts: Any, arguments: argparse.Namespace) -> int:
     """Run an action; where the store is cut into parts, the one for its sets, if there is one."""
-    if not arguments.store.is_dir():
-        raise UsageError(f"{arguments.store} is no directory; polyrank build makes a store")
+    require_store(arguments.store)
     if getattr(arguments, "report", None):
         require_writable("--report", arguments.report, ())
     from polyrank.index_builder.layout import is_in_parts
@@ -178,8 +183,6 @@ def _compact(store: "GenerationStore", arguments: argparse.Namespace) -> int:
 
 
 def _gc(store: "GenerationStore", arguments: argparse.Namespace) -> int:
-    if arguments.keep < 1:
-        raise UsageError("--keep must be at least 1: the active generation is never removed")
     removed = store.gc(arguments.keep, arguments.redis)
     line = f"removed {len(removed)}: {', '.join(removed)}" if removed else "nothing to remove"
     print_result(arguments, {"removed": removed}, line)

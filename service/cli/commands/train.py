@@ -158,8 +158,6 @@ def _check(arguments: argparse.Namespace) -> None:
     _check_report(arguments)
     if arguments.seen and not _only_fits(arguments):
         raise UsageError("--seen goes with --only-evidence or --only-calibration")
-    if not 0 <= arguments.max_rejected <= 1:
-        raise UsageError("--max-rejected must be a number between 0 and 1")
     if arguments.tune and not _TUNE.fullmatch(arguments.tune):
         raise UsageError(f"--tune is {arguments.tune!r}; give all, all-but-embeddings or top-N, N layers")
     if arguments.valid:

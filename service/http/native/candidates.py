@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, Query
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -40,6 +41,14 @@ from polyrank.service.resources import Resources, resources, writing
 _UPDATES = (NotConfigured, NotReady, Overloaded, StoreBusy, GenerationError, StoreReadOnly, DiskFull)
 _ROW = re.compile("[0-9]{1,18}", re.ASCII)
 
+
+class _Whole(PathConvertor):
+    """The rest of a path to its very end: that of Starlette leaves out a line break there, and reads another id."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("whole", _Whole())
 router = APIRouter(prefix="/index/candidates", tags=["index"], dependencies=[ADMIN])
 
 
@@ -102,7 +111,7 @@ async def delete(request: Request) -> Response:
 
 # The last route: its path takes in that of others, and of 405 the first one says what is allowed.
 @router.get(
-    "/{candidate_id:path}",
+    "/{candidate_id:whole}",
     response_model=StoredOut,
     responses=fails(InvalidInput, CandidateNotFound, NotReady, RevisionNotReached, ShardsMissing),
 )

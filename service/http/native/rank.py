@@ -22,7 +22,7 @@ from polyrank.service.errors import (
     UnknownCandidates,
 )
 from polyrank.service.http.native.requests import CandidateIn, ExpectIn, RankIn, SaidIn, Which
-from polyrank.service.http.native.responses import RankOut, answer_of
+from polyrank.service.http.native.responses import RankOut, ResultOut, answer_of
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import DEADLINE_IN, RANKS, fails, header, takes
 from polyrank.service.http.plumbing.guards import RANK
@@ -35,6 +35,7 @@ from polyrank.service.resources import Resources, resources
 from polyrank.service.settings import Settings
 
 X_CACHE: Final = "X-Cache"
+_NO_TIMINGS: Final = dict.fromkeys((*STAGES, "total"), 0.0)
 _X_CACHE_OUT: Final = {
     "description": "where answers are kept: whether this one was",
     "schema": {"type": "string", "enum": ["hit", "miss"]},
@@ -102,8 +103,10 @@ async def answered(request: Request, held: Resources, body: RankIn, deadline: fl
         serving = await held.updating.reached(body.min_revision, deadline)
     _check_expected(body.expect, serving)
     key = _cache_key(request, held, serving, body)
-    if held.results is not None and key is not None and (kept := await held.results.get(key, todo.budget)) is not None:
-        return Answered(kept, dict.fromkeys(STAGES, 0.0), "hit", Account(serving.generation.id))
+    if held.results is not None and key is not None:
+        kept = await held.results.get(key, todo.budget, _is_answer)
+        if kept is not None:
+            return Answered(kept, dict.fromkeys(STAGES, 0.0), "hit", Account(serving.generation.id))
     ranked = await held.engine.rank(serving, todo)
     letters = sum(len(place.text) for place in ranked.places)
     answer = await bodies.beside(
@@ -123,9 +126,25 @@ def served(held: Resources, which: Which) -> Served:
 def completed(request: Request, done: Answered) -> bytes:
     """Add to an answer what belongs to this request: timings and its id."""
     spent = {**done.seconds, "total": time.monotonic() - request.state.arrived}
-    timings_ms = {stage: round(value * 1000, 3) for stage, value in spent.items()}
-    own = {"timings_ms": timings_ms, "request_id": request.state.request_id}
-    return done.answer[:-1] + b"," + orjson.dumps(own)[1:]
+    return _joined(
+        done.answer, {stage: round(value * 1000, 3) for stage, value in spent.items()}, request.state.request_id
+    )
+
+
+def _joined(answer: bytes, timings_ms: Mapping[str, float], request_id: str) -> bytes:
+    return answer[:-1] + b"," + orjson.dumps({"timings_ms": timings_ms, "request_id": request_id})[1:]
+
+
+def _is_answer(found: bytes) -> bool:
+    """Whether bytes from elsewhere are an answer that can be completed and sent; call it beside the event loop."""
+    try:
+        told = orjson.loads(_joined(found, _NO_TIMINGS, ""))
+        RankOut.model_validate({**told, "results": told["results"][:1]}, strict=True)
+        for result in told["results"][1:]:  # 1000 at once would take 7 ms, in which the event loop could not go on
+            ResultOut.model_validate(result, strict=True)
+    except (LookupError, TypeError, ValueError):
+        return False
+    return True
 
 
 def to_request(body: RankIn, settings: Settings, deadline: float) -> RankRequest:

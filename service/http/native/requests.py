@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from polyrank.index_builder.names import is_encoding
-from polyrank.index_builder.pool.limits import MAX_ID_CHARS, check_value, kept_metadata
+from polyrank.index_builder.pool.limits import ID_PATTERN, MAX_ID_CHARS, check_value, checked_id, kept_metadata
 from polyrank.index_builder.vectors.ids import text_id
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation, Turn
@@ -40,7 +40,11 @@ MAX_CODES = 1000
 _WITHOUT_CONTENT = ("refusal", "tool_calls", "function_call", "audio")  # a message with one of these may have none
 
 
-Id = Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)]
+Id = Annotated[
+    str,
+    Field(min_length=1, max_length=MAX_ID_CHARS, json_schema_extra={"pattern": ID_PATTERN}),
+    AfterValidator(checked_id),
+]
 Filter = Annotated[dict[str, JsonValue], AfterValidator(checked_filter), AfterValidator(check_value)]
 Metadata = Annotated[dict[str, JsonValue], AfterValidator(kept_metadata)]
 

@@ -26,11 +26,9 @@ class Sites:
     """Lets requests through that name an allowed host, and change something only for pages of allowed origins."""
 
     def __init__(self, app: ASGIApp, hosts: "Hosts", origins: Sequence[str], metrics: Metrics, in_form: InForm) -> None:
-        self.app = app
+        self.app, self.metrics, self.in_form = app, metrics, in_form
         self.is_allowed = lru_cache(maxsize=256)(hosts.allow)
         self.origins = frozenset(origins)
-        self.metrics = metrics
-        self.in_form = in_form
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
@@ -46,12 +44,13 @@ class Sites:
 
     def _check(self, method: str, headers: Headers) -> None:
         host, origin = headers.get("host"), headers.get("origin")
-        if host and not self.is_allowed(host):  # only HTTP/1.0 may leave it out, which no browser speaks
+        if host is not None and not self.is_allowed(host):  # only HTTP/1.0 may leave it out, which no browser speaks
             raise HostNotAllowed(host)
         site = headers.get("sec-fetch-site", "none")  # browsers send it; "none": the user, not a page, asks
         if method in READING or site == "same-origin" or (origin is None and site == "none"):
             return
-        if origin and (origin in self.origins or "*" in self.origins or origin.partition("://")[2] == host):
+        own = {f"{scheme}://{host.lower()}" for scheme in ("http", "https")} if host else set()
+        if origin and (origin in self.origins | own or "*" in self.origins):
             return
         raise OriginNotAllowed(origin)
 
@@ -77,8 +76,7 @@ class Hosts:
             return False
         if self._any or name in self._names or name.endswith(self._ends):
             return True
-        address = _address(name)
-        if address is None:
+        if (address := _address(name)) is None:
             return False
         return address.is_loopback or self._bound is None or self._bound.is_unspecified or address == self._bound
 
