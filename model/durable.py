@@ -88,7 +88,7 @@ def remove_leftovers(directory: Path, name: str = "") -> None:
 
     Raises OSError where the directory cannot be read.
     """
-    for leftover in directory.glob(_temporary_name(escape(name) or "*", _ANY_TOKEN)):
+    for leftover in filter(Path.is_file, directory.glob(_temporary_name(escape(name) or "*", _ANY_TOKEN))):
         with suppress(OSError), leftover.open("rb") as file:
             if _lock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB):
                 leftover.unlink()

@@ -177,7 +177,8 @@ def test_a_foreign_config(poly: Path, raw: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     ("raw", "why"),
     [
-        ({"num_hidden_layers": 1_000_000}, "parameters"),
+        ({"num_hidden_layers": 1_000_000}, "claims a size of 1000000 as num_hidden_layers"),
+        ({"num_hidden_layers": 65_000}, "parameters"),
         ({"num_hidden_layers": 10**9}, "claims a size of 1000000000"),
         ({"model_type": "modernbert", "num_hidden_layers": 10**9}, "claims a size of 1000000000"),
         ({"num_hidden_layers": 900, "hidden_size": 50_000, "num_attention_heads": 2}, "parameters"),
@@ -187,9 +188,10 @@ def test_a_foreign_config(poly: Path, raw: dict[str, object]) -> None:
         ({"model_type": "distilbert", "dim": 16, "n_heads": 2, "hidden_dim": 10**7}, "parameters"),
         ({"model_type": "albert", "embedding_size": 10**9}, "claims a size of 1000000000"),
         ({"model_type": "albert", "embedding_size": 10**6}, "parameters"),
-        ({"model_type": "albert", "inner_group_num": 10**6}, "parameters"),
-        ({"model_type": "albert", "num_hidden_groups": 10**6}, "parameters"),
-        ({"model_type": "albert", "embedding_size": -(10**9), "vocab_size": 10**7}, "its config"),
+        ({"model_type": "albert", "inner_group_num": 60_000}, "parameters"),
+        ({"model_type": "albert", "num_hidden_groups": 60_000}, "parameters"),
+        ({"model_type": "albert", "embedding_size": -(10**9), "vocab_size": 10**7}, "claims a size of -1000000000"),
+        ({"model_type": "albert", "embedding_size": -(10**6), "vocab_size": 10**7}, "its config"),
     ],
 )
 @pytest.mark.timeout(60)
