@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+MOST_TOKENIZER_BYTES = 64 << 20
 MOST_FACTS_BYTES = 16 << 20  # of a file that says something of others: a config, a manifest, a record
 
 Compression = Literal["gzip", "zstd"]

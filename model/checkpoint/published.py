@@ -36,6 +36,7 @@ FLAGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 _ACTIVATIONS = {"Identity": "identity", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu"}
+_LARGEST = 10_000_000
 _DOCUMENTS = ("document", "passage", "corpus")  # in the order in which sentence-transformers looks for it
 
 
@@ -175,8 +176,8 @@ def _needed(path: Path, raw: Mapping[str, Any], name: str) -> int:
 def _whole(path: Path, value: object) -> int | None:
     if value is None:
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise CheckpointInvalid(f"{path}: a size is {value!r}, not a whole number above 0")
+    if type(value) is not int or not 1 <= value <= _LARGEST:
+        raise CheckpointInvalid(f"{path}: a size is {value!r:.80}, not a whole number from 1 to {_LARGEST}")
     return value
 
 
