@@ -294,7 +294,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         _require_types(self, "")
         known = ", ".join(ARCHITECTURES)
-        _require(self.architecture in ARCHITECTURES, f"architecture is {self.architecture!r}, not one of {known}")
+        _require(self.architecture in ARCHITECTURES, f"architecture is {_shown(self.architecture)}, not one of {known}")
         retrieves = ARCHITECTURES[self.architecture].retrieves
         _require(self.has_network or self.evidence is not None, "evidence is missing, by which a lexical model ranks")
         _require(not self.residual or not retrieves, "residual is for cross")
@@ -368,7 +368,7 @@ class ModelConfig:
         """Validate the contents of `polyrank.json`; raises CheckpointInvalid with what is wrong."""
         flat = dict(raw)
         version = flat.pop("format_version", None)
-        _require(version == FORMAT_VERSION, f"format_version is {version!r}, this release reads {FORMAT_VERSION}")
+        _require(version == FORMAT_VERSION, f"format_version is {_shown(version)}, this release reads {FORMAT_VERSION}")
         if not _has_network(flat.get("architecture")):
             _refuse_unknown(flat, set(_WITHOUT_NETWORK), "")
             flat |= {"base": {"name": "", "sha256": ""}, "assembly": {}}

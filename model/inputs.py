@@ -61,7 +61,8 @@ def open_unfolded(path: Path, compression: Compression | None) -> Iterator[io.Bu
         import pyarrow as pa  # here, because most that is opened is not compressed
 
         most = max(_MUCH_BYTES, _MOST_TIMES_OF_MUCH * os.fstat(file.fileno()).st_size)
-        with io.BufferedReader(_Bounded(pa.CompressedInputStream(file, compression), most), _BUFFER_BYTES) as stream:
+        raw: Any = _Bounded(pa.CompressedInputStream(file, compression), most)
+        with io.BufferedReader(raw, _BUFFER_BYTES) as stream:
             yield stream
 
 

@@ -5,7 +5,6 @@ The library transformers is imported when a transformer is built: a compiled mod
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from math import isfinite
 from pathlib import Path
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,9 @@ if TYPE_CHECKING:
 _MOST_SHOWN = 1000  # letters of a library's message, or of what a file says
 _NEEDED = ("hidden_size", "max_position_embeddings", "vocab_size")
 _TEXT_TASKS = ("MASKED_LM", "CAUSAL_LM", "SEQUENCE_CLASSIFICATION")
-_CODE = "auto_map"  # names classes in files beside the config, which transformers would offer to run
+# Code beside the config, which transformers would offer to run; and what changes how a transformer is called, not what
+# it computes.
+_LEFT_OUT = ("auto_map", "chunk_size_feed_forward", "output_attentions", "output_hidden_states", "return_dict")
 _LARGEST_NUMBER = 10_000_000  # far above every size in a published config.json
 _PARTS, _MOST_PARTS = ("layer", "label", "group"), 65_536  # of each of these transformers makes an object in Python
 
@@ -53,8 +54,9 @@ class Backbone(nn.Module):
         if getattr(self.transformer, "pooler", None) is not None:
             self.transformer.pooler = None  # a head for next-sentence prediction, which no encoder here reads
         self.dim: int = config.hidden_size
-        self.pad_id: int = config.pad_token_id or 0
         self.vocabulary: int = config.vocab_size
+        pad_id = config.pad_token_id or 0
+        self.pad_id: int = pad_id if 0 <= pad_id < self.vocabulary else 0  # masked; some families write -1
         self.max_tokens: int = config.max_position_embeddings - _reserved_positions(self.transformer)
         self._has_segments = getattr(config, "type_vocab_size", 1) > 1
 
@@ -126,7 +128,7 @@ def backbone_config(path: Path, raw: Mapping[str, Any]) -> "PretrainedConfig":
         raise CheckpointInvalid(f"{path} describes no text encoder that transformers knows, but {_one_line(family)}")
     try:
         kind = configuration_auto.CONFIG_MAPPING[family]
-        config: PretrainedConfig = kind.from_dict({name: raw[name] for name in raw if name != _CODE})
+        config: PretrainedConfig = kind.from_dict({name: raw[name] for name in raw if name not in _LEFT_OUT})
     except Exception as error:  # transformers raises anything from KeyError to its own types
         raise CheckpointInvalid(f"{path} cannot be used: {_one_line(error)}") from error
     lacking = [name for name in _NEEDED if not isinstance(getattr(config, name, None), int)]
@@ -136,7 +138,7 @@ def backbone_config(path: Path, raw: Mapping[str, Any]) -> "PretrainedConfig":
 
 
 def _require_bounded(path: Path, raw: Mapping[str, Any]) -> None:
-    """Raise CheckpointInvalid for a number in parsed JSON that no transformer has."""
+    """Raise CheckpointInvalid for a whole number in parsed JSON that no transformer has."""
     values: list[tuple[str, Any]] = list(raw.items())
     while values:
         name, value = values.pop()
@@ -144,13 +146,10 @@ def _require_bounded(path: Path, raw: Mapping[str, Any]) -> None:
             values += value.items()
         elif isinstance(value, list):
             values += ((name, each) for each in value)
-        elif isinstance(value, float) and not isfinite(value):
-            raise CheckpointInvalid(f"{path}: {name[:80]} is {value}, which is no number")
         elif isinstance(value, int):
             most = _MOST_PARTS if any(part in name for part in _PARTS) else _LARGEST_NUMBER
             if abs(value) > most:
-                claimed = f"a size of {value:d}" if abs(value) < 1 << 64 else "a size of more than 64 bits"
-                raise CheckpointInvalid(f"{path} claims {claimed} as {name[:80]}; at most {most} is taken")
+                raise CheckpointInvalid(f"{path} claims a size of {value} as {name[:80]}; at most {most} is taken")
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

@@ -9,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from polyrank.model.checkpoint.base import file_sha256
 from polyrank.model.config import ModelConfig
 from polyrank.model.durable import replacing, write_atomically
@@ -142,10 +144,10 @@ def read_objects(path: Path) -> list[dict[str, Any]]:
 
 def _read_json(path: Path) -> Any:
     try:
-        return json.loads(read_input(path))
+        return orjson.loads(read_input(path))
     except OSError as error:
         raise CheckpointInvalid(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:  # also of NaN, half a surrogate pair and endless nesting
         raise CheckpointInvalid(f"{path} is not JSON: {error}") from error
 
 

@@ -20,6 +20,7 @@ from polyrank.model.text.steps import FEW_LETTERS
 
 _NO_UNICODE = "a text is not a string of Unicode characters (a lone surrogate?)"
 _MASKS = ("[MASK]", "<mask>")
+_MOST_SHOWN = 300  # letters of a message of the Rust library, which repeats what it read
 
 
 class Token(NamedTuple):
@@ -60,7 +61,7 @@ class Tokenizer:
         except FileNotFoundError as error:
             raise CheckpointInvalid(f"{path} is missing") from error
         except Exception as error:  # the Rust library raises bare Exception on malformed input
-            raise CheckpointInvalid(f"{path} is not a tokenizer file: {error}") from error
+            raise CheckpointInvalid(f"{path} is not a tokenizer file: {error!s:.{_MOST_SHOWN}}") from error
         self._rust.no_truncation()  # published tokenizer.json files keep the settings of their training
         self._rust.no_padding()
         self._rust.encode_special_tokens = True  # "[SEP]" typed by a user is text, not a separator
@@ -69,7 +70,9 @@ class Tokenizer:
                 self._learn_special_tokens()
                 self._learn_words()
         except Exception as error:  # ValueError and IndexError from here, bare Exception from the Rust library
-            raise CheckpointInvalid(f"{path} cannot encode the letter a, alone and as a pair: {error}") from error
+            raise CheckpointInvalid(
+                f"{path} cannot encode the letter a, alone and as a pair: {error!s:.{_MOST_SHOWN}}"
+            ) from error
 
     def _learn_special_tokens(self) -> None:
         probe = self._rust.encode("a", add_special_tokens=False).ids

@@ -291,7 +291,10 @@ def header_only(path: Path, shapes: dict[str, list[int]]) -> None:
         ("poly", {"n_codes": 65_000}, "another shape"),
         ("poly", {"n_codes": -4}, "n_codes must be"),
         ("poly", {"n_codes": 4.0}, "n_codes is 4.0"),
-        ("poly", {"reduction_m": 10**30}, "reduction_m is larger than"),
+        ("poly", {"reduction_m": 10**30}, "reduction_m is 1e+30, not a whole number"),
+        ("poly", {"reduction_m": 10**18}, "reduction_m is larger than"),
+        ("poly", {"base": {"name": "\ud800", "sha256": ""}}, "polyrank.json is not JSON"),
+        ("poly", {"format_version": "x" * 10_000}, "this release reads 1"),
         ("poly", {"max_context_tokens": 10**9}, "max_context_tokens is larger than"),
         ("poly", {"score_scale": 1e300}, "score_scale must be positive and at most"),
         ("poly", {"training": json.loads("[" * 500 + "]" * 500)}, "polyrank.json"),
@@ -321,11 +324,12 @@ def test_sizes_that_its_weights_do_not_have_take_no_memory(
     ("raw", "why"),
     [
         ({"num_labels": 10_000_000}, "claims a size of 10000000 as num_labels"),
-        ({"num_labels": 10**400}, "claims a size of more than 64 bits as num_labels"),
+        ({"num_labels": 10**400}, "backbone.json is not JSON: number is infinity"),
         ({"vocab_size": -44}, "its config"),
+        ({"vocab_size": 10**30}, "backbone.json cannot be used"),
         ({"num_hidden_layers": 2.5}, "backbone.json"),
-        ({"hidden_dropout_prob": float("nan")}, "hidden_dropout_prob is nan"),
-        ({"initializer_range": float("inf")}, "initializer_range is inf"),
+        ({"hidden_dropout_prob": float("nan")}, "backbone.json is not JSON"),
+        ({"initializer_range": float("inf")}, "backbone.json is not JSON"),
         ({"rope_scaling": {"deep": [[[10**12]]]}}, "claims a size of 1000000000000 as deep"),
         ({"model_type": ["bert"]}, "no text encoder"),
         ({"model_type": "x" * 100_000}, "no text encoder"),
@@ -341,6 +345,23 @@ def test_numbers_that_no_transformer_has(poly: Path, raw: dict[str, object], why
         message = refusal(poly)
     assert why in message
     assert len(message) < 2000
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"chunk_size_feed_forward": "x"},
+        {"chunk_size_feed_forward": 1000},
+        {"output_hidden_states": "x", "output_attentions": [1]},
+        {"return_dict": False},
+        {"pad_token_id": -1},
+    ],
+    ids=str,
+)
+def test_how_a_config_wants_its_transformer_to_be_called_does_not_count(poly: Path, fields: dict[str, object]) -> None:
+    found = polyrank.load(poly).rank(["w1 w2"], ["w3", "w4 w5"])
+    (poly / "backbone.json").write_text(json.dumps(json.loads((poly / "backbone.json").read_text()) | fields))
+    assert polyrank.load(poly).rank(["w1 w2"], ["w3", "w4 w5"]) == found
 
 
 def test_a_published_dense_layer_of_any_size_takes_no_memory(tmp_path: Path) -> None:
