@@ -13,10 +13,10 @@ from functools import partial
 import torch
 from torch import nn
 
-from polyrank.model.architectures.backbone import Backbone, load_base_weights, read_backbone_config, read_weights
+from polyrank.model.architectures.backbone import Backbone, backbone_config, load_base_weights, read_weights
 from polyrank.model.architectures.batching import TokenBatch
 from polyrank.model.checkpoint.base import resolve_base
-from polyrank.model.checkpoint.files import WEIGHTS_FILE
+from polyrank.model.checkpoint.files import BASE_BACKBONE_FILE, WEIGHTS_FILE, read_object
 from polyrank.model.training.student.tuning import add_adapters, select_layers, set_dropout
 from polyrank.service.cli.measuring.timing import in_turns, machine
 
@@ -36,7 +36,7 @@ class Encoder(nn.Module):
     def __init__(self, base: str, attention: str, dropout: bool, adapters: bool) -> None:
         super().__init__()
         found = resolve_base(base)
-        self.backbone = Backbone(read_backbone_config(found.directory / "config.json"))
+        self.backbone = Backbone(backbone_config(config := found.directory / BASE_BACKBONE_FILE, read_object(config)))
         load_base_weights(self.backbone, read_weights(found.directory / WEIGHTS_FILE), base)
         self.backbone.transformer.set_attn_implementation(attention)
         select_layers(self, "all-but-embeddings")

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from math import isfinite
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -25,7 +24,9 @@ ASSEMBLY_VERSION = 1
 EVIDENCE_VERSION = 1
 MOST_ROWS = 64
 CALIBRATION_VERSION = 1
-_WIDEST = 65_536  # components of a vector
+_WIDEST = 65_536  # components of a vector, and rows, labels and layers of a model
+_MOST_WHOLE = 10_000_000  # of any whole number, such as a token's id
+_MOST_SHOWN = 80  # letters of a value in a message
 _MOST = 1e6  # of a weight; sums of such weights stay finite in float32
 
 
@@ -158,7 +159,7 @@ class ColbertConfig:
 
     def __post_init__(self) -> None:
         _require_types(self, "colbert.")
-        _require(self.dim >= 1, "colbert.dim must be at least 1")
+        _require(1 <= self.dim <= _WIDEST, f"colbert.dim must be at least 1 and at most {_WIDEST}")
         _require(self.query_tokens >= 0, "colbert.query_tokens must be at least 0")
         _require(min(self.ids) >= 0, "colbert names a token id below 0")
 
@@ -293,7 +294,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         _require_types(self, "")
         known = ", ".join(ARCHITECTURES)
-        _require(self.architecture in ARCHITECTURES, f"architecture is {self.architecture!r}, not one of {known}")
+        _require(self.architecture in ARCHITECTURES, f"architecture is {_shown(self.architecture)}, not one of {known}")
         retrieves = ARCHITECTURES[self.architecture].retrieves
         _require(self.has_network or self.evidence is not None, "evidence is missing, by which a lexical model ranks")
         _require(not self.residual or not retrieves, "residual is for cross")
@@ -301,10 +302,11 @@ class ModelConfig:
         _require(not self.dense or self.architecture == "bi", "dense is for bi")
         self._check_labels()
         for name in ("n_codes", "reduction_m"):
-            _require(getattr(self, name) >= 1, f"{name} must be at least 1")
+            _require(1 <= getattr(self, name) <= _WIDEST, f"{name} must be at least 1 and at most {_WIDEST}")
         for name in ("code_scale", "score_scale"):
-            scale = getattr(self, name)
-            _require(scale > 0 and isfinite(scale), f"{name} must be positive and finite")
+            _require(0 < getattr(self, name) <= _MOST, f"{name} must be positive and at most {_MOST:.0f}")
+        for name in ("labels", "dense"):
+            _require(len(getattr(self, name)) <= _WIDEST, f"{name} has more than {_WIDEST} entries")
         for name in ("max_context_tokens", "max_candidate_tokens"):
             _require(getattr(self, name) >= 8, f"{name} must be at least 8")
 
@@ -366,7 +368,7 @@ class ModelConfig:
         """Validate the contents of `polyrank.json`; raises CheckpointInvalid with what is wrong."""
         flat = dict(raw)
         version = flat.pop("format_version", None)
-        _require(version == FORMAT_VERSION, f"format_version is {version!r}, this release reads {FORMAT_VERSION}")
+        _require(version == FORMAT_VERSION, f"format_version is {_shown(version)}, this release reads {FORMAT_VERSION}")
         if not _has_network(flat.get("architecture")):
             _refuse_unknown(flat, set(_WITHOUT_NETWORK), "")
             flat |= {"base": {"name": "", "sha256": ""}, "assembly": {}}
@@ -461,7 +463,10 @@ def _require_types(config: _Block, prefix: str) -> None:
     """Check each field against its annotation: JSON may hold any type anywhere."""
     for name, hint in get_type_hints(type(config)).items():
         value = getattr(config, name)
-        _require(_is_a(value, hint), f"{prefix}{name} is {value!r}, not {_in_words(hint)}")
+        _require(_is_a(value, hint), f"{prefix}{name} is {_shown(value)}, not {_in_words(hint)}")
+        whole = value if isinstance(value, list | tuple) else (value,)
+        large = any(isinstance(each, int) and abs(each) > _MOST_WHOLE for each in whole)
+        _require(not large, f"{prefix}{name} is larger than {_MOST_WHOLE}")
 
 
 def _is_a(value: object, hint: Any) -> bool:
@@ -480,6 +485,11 @@ def _is_a(value: object, hint: Any) -> bool:
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return hint is Any or isinstance(value, hint)
+
+
+def _shown(value: object) -> str:
+    said = repr(value)
+    return said if len(said) <= _MOST_SHOWN else f"{said[:_MOST_SHOWN]}…"
 
 
 def _in_words(hint: Any) -> str:

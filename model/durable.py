@@ -18,7 +18,7 @@ _ANY_TOKEN = "[0-9a-f]" * 2 * _TOKEN_BYTES
 
 def sync_file(path: Path) -> None:
     """Put the file's bytes on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe in its place keeps nobody waiting
     try:
         os.fsync(descriptor)
     finally:
@@ -43,7 +43,7 @@ def _raised(error: OSError) -> None:
 
 def make_directory(path: Path) -> None:
     """Create the directory and its missing parents, and put each new entry on the disk."""
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    missing = [folder for folder in (path, *path.parents) if not folder.is_dir()]
     for folder in reversed(missing):
         folder.mkdir(exist_ok=True)
         sync_directory(folder.parent)
@@ -88,7 +88,7 @@ def remove_leftovers(directory: Path, name: str = "") -> None:
 
     Raises OSError where the directory cannot be read.
     """
-    for leftover in directory.glob(_temporary_name(escape(name) or "*", _ANY_TOKEN)):
+    for leftover in filter(Path.is_file, directory.glob(_temporary_name(escape(name) or "*", _ANY_TOKEN))):
         with suppress(OSError), leftover.open("rb") as file:
             if _lock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB):
                 leftover.unlink()

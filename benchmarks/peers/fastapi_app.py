@@ -20,7 +20,7 @@ texts = json.loads(Path(os.environ["POOL"]).read_text())
 vectors = np.load(os.environ["VECTORS"]).astype(np.float32)
 index = faiss.IndexFlatIP(vectors.shape[1])
 index.add(vectors)
-encoder = SentenceTransformer(os.environ["MODEL"], device="cpu")
+encoder = SentenceTransformer(os.environ["MODEL"], device="cpu", trust_remote_code=False)
 encoder.encode("warm")
 app = FastAPI()
 

@@ -91,7 +91,9 @@ def main() -> int:
     parser.add_argument("--threads", type=int, required=True)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    kind, name = (SentenceTransformer, "encoder") if arguments.work == "encode" else (CrossEncoder, "cross")
+    encodes = arguments.work == "encode"
+    kind = partial(SentenceTransformer if encodes else CrossEncoder, trust_remote_code=False)
+    name = "encoder" if encodes else "cross"
     source = arguments.models / name
     backend = arguments.variant.partition("-")[0]
     if backend == "onnx":
@@ -100,7 +102,7 @@ def main() -> int:
         confine(arguments.threads)
     if arguments.work == "rerank" and not source.is_dir():
         torch.manual_seed(0)
-        CrossEncoder(str(arguments.models / "encoder"), num_labels=1, device="cpu").save_pretrained(str(source))
+        kind(str(arguments.models / "encoder"), num_labels=1, device="cpu").save_pretrained(str(source))
     loaded = VARIANTS[arguments.variant](kind, source, arguments.models / f"{name}-{backend}")
     about = {"versions": versions(), **precision_of(loaded)}
     if arguments.work == "encode":

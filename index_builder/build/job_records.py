@@ -21,6 +21,8 @@ from polyrank.index_builder.errors import JobConflict, JobNotFound, StoreBusy
 from polyrank.index_builder.store.locks import is_locked, locked, try_locked
 from polyrank.index_builder.time_ids import is_time_id, new_time_id
 from polyrank.model.durable import make_directory, write_atomically
+from polyrank.model.errors import shortage_in
+from polyrank.model.inputs import read_input
 
 QUEUED, RUNNING, SUCCEEDED, FAILED, CANCELLED = "queued", "running", "succeeded", "failed", "cancelled"
 DONE = "done"  # the stage of a job that has succeeded
@@ -221,9 +223,9 @@ class JobStore:
 
     def _read(self, job_id: str) -> JobRecord:
         try:
-            content = orjson.loads(self._path(job_id, ".json").read_bytes())
+            content = orjson.loads(read_input(self._path(job_id, ".json")))
             request = content.pop("request")
             return JobRecord(request=JobRequest(**{**request, "pool": tuple(request["pool"])}), **content)
-        # The record is gone, damaged, or of another version.
-        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise JobNotFound(job_id) from error
+        # The record is gone, no file, damaged, or of another version.
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise shortage_in(error) or JobNotFound(job_id) from error

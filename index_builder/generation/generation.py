@@ -18,6 +18,7 @@ from polyrank.index_builder.layout import TEMPORARY_PREFIX, why_not_plain
 from polyrank.index_builder.vectors.late import LATE_FILE, late_files
 from polyrank.index_builder.vectors.local import IDS_FILE, MATRIX_FILE, LocalEmbeddings
 from polyrank.model.errors import CheckpointInvalid, shortage_in
+from polyrank.model.inputs import open_input, read_input
 
 CANDIDATES_FILE = "candidates.arrow"
 INDEX_FILE = "index.faiss"
@@ -127,7 +128,7 @@ def read_manifest(path: Path) -> Manifest:
     if not path.is_dir():
         raise GenerationNotFound(f"no generation {generation_id} in {path.parent.parent}")
     try:
-        content = (path / MANIFEST_FILE).read_bytes()
+        content = read_input(path / MANIFEST_FILE)
     except FileNotFoundError as error:
         raise GenerationCorrupt(generation_id, f"{MANIFEST_FILE} is missing") from error
     except OSError as error:
@@ -141,7 +142,7 @@ def describe_files(path: Path) -> dict[str, FileEntry]:
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_input(path) as file:
         return file_digest(file, "sha256").hexdigest()
 
 

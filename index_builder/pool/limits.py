@@ -9,6 +9,7 @@ import orjson
 MAX_ID_CHARS = 1024
 MAX_DEPTH = 100  # orjson writes 254 levels, and an answer puts metadata below three of its own
 MAX_METADATA_BYTES = 65_536
+MAX_FIELDS = 4096  # of a row, and columns of a table: each costs time in every row
 _CONTROL = r"\u0000-\u001f\u007f-\u009f\u2028\u2029"
 ID_PATTERN = f"^[^{_CONTROL}]*$"  # of JSON Schema; a JSON text holds no half of a surrogate pair
 
@@ -41,6 +42,8 @@ def kept_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
 
     Raises ValueError if a store cannot keep the metadata, or if they are too large.
     """
+    if len(metadata) > MAX_FIELDS:
+        raise ValueError(f"must have at most {MAX_FIELDS} fields, not {len(metadata)}")
     for key, value in metadata.items():
         if key.startswith("$"):
             raise ValueError(f"the key {key[:80]!r} begins with '$', as operators of filters do")

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from polyrank.index_builder.errors import PoolInvalid
 from polyrank.index_builder.pool.documents import column_names, shown_names
 from polyrank.index_builder.pool.fields import Fields
+from polyrank.index_builder.pool.limits import MAX_FIELDS
 from polyrank.index_builder.pool.text import MAX_LINE_BYTES, RowError
 from polyrank.model.inputs import open_input
 
@@ -35,6 +36,7 @@ _MUCH_BYTES = 64 << 20  # stored in a row group; of columns of little content it
 _MOST_TIMES_OF_MUCH = 100  # of a row group that holds more: a page, maybe all of it, is decompressed at once
 _BATCH_BYTES = 16 << 20
 _TEXTS = ("id", "_id", "text", "title")
+_MOST_CHUNKS = 1 << 20  # of columns in row groups; each is looked at before anything is read
 _TYPE_CHARACTERS = 60
 
 
@@ -53,6 +55,7 @@ def parquet_rows(path: Path, fields: Fields) -> Iterator[tuple[int, object]]:
     try:
         with open_input(path) as raw:
             file = read(raw)
+            _require_few(path, file)
             called, paths = _columns(path, file, fields)
             leaves = _leaves(file, paths)
             _require_bounded(path, file, leaves)
@@ -65,7 +68,15 @@ def parquet_rows(path: Path, fields: Fields) -> Iterator[tuple[int, object]]:
                     number += 1
                     yield number, row
     except (OSError, pa.ArrowException) as error:
-        raise PoolInvalid(path, f"cannot be read: {error}") from error
+        raise PoolInvalid(path, f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _require_few(path: Path, file: "ParquetFile") -> None:
+    columns, groups = file.metadata.num_columns, file.metadata.num_row_groups
+    if columns > MAX_FIELDS:
+        raise PoolInvalid(path, f"there are {columns} columns, more than {MAX_FIELDS}; leave some out")
+    if columns * groups > _MOST_CHUNKS:
+        raise PoolInvalid(path, f"its {groups} row groups of {columns} columns are too many; write larger row groups")
 
 
 def _columns(path: Path, file: "ParquetFile", fields: Fields) -> tuple[dict[str, str], list[str]]:

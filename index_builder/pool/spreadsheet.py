@@ -20,7 +20,9 @@ from pathlib import Path
 
 from polyrank.index_builder.errors import PoolInvalid
 from polyrank.index_builder.pool.documents import KNOWN, column_names, shown_names
+from polyrank.index_builder.pool.limits import MAX_FIELDS
 from polyrank.index_builder.pool.text import RowError, bounded_lines, opened
+from polyrank.model.inputs import BlankLines
 
 _BOMS = [  # that of UTF-16 begins that of UTF-32
     (codecs.BOM_UTF8, "UTF-8-SIG"),
@@ -91,8 +93,8 @@ def _value(cell: str) -> bool | float | str:
 def _rows(path: Path, encoding: str | None) -> Iterator[tuple[int, dict[str, str] | RowError]]:
     """Yield the cells that are not empty by their columns."""
     with _decoded(path, encoding) as stream:
-        lines, encoding = _lines(stream), stream.encoding.removesuffix("-SIG")
-        skipped, first, said = _first_line(lines)
+        lines, encoding, blank = _lines(stream), stream.encoding.removesuffix("-SIG"), BlankLines()
+        skipped, first, said = _first_line(lines, blank)
         separator = said or _separator(first)
         reader = csv.reader(chain([first], lines), delimiter=separator, strict=True)
         header: list[str] | None = None
@@ -111,6 +113,7 @@ def _rows(path: Path, encoding: str | None) -> Iterator[tuple[int, dict[str, str
                     yield lost, RowError(f"in the quotes that begin in line {line}")
                 continue
             if not any(map(str.strip, cells)):
+                blank.skip()
                 continue
             if header is None:
                 header = _header(path, cells, separator, encoding)
@@ -136,7 +139,7 @@ def _lines(stream: io.TextIOWrapper) -> Iterator[str]:
         yield "x" * (csv.field_size_limit() + 1) + "\n" if isinstance(line, RowError) else line
 
 
-def _first_line(lines: Iterator[str]) -> tuple[int, str, str | None]:
+def _first_line(lines: Iterator[str], blank: BlankLines) -> tuple[int, str, str | None]:
     """Return how many lines stand before the header, its first line, and the separator if one of them says it."""
     said = None
     for skipped, line in enumerate(lines):
@@ -144,6 +147,8 @@ def _first_line(lines: Iterator[str]) -> tuple[int, str, str | None]:
             said = match[1]
         elif line.strip():
             return skipped, line, said
+        else:
+            blank.skip()
     return 0, "", said
 
 
@@ -170,6 +175,8 @@ def _header(path: Path, cells: list[str], separator: str, encoding: str) -> list
         raise PoolInvalid(path, f"there is no column 'text': {found}; {advice}")
     if twice := [name for name, times in Counter(names).items() if name and times > 1]:
         raise PoolInvalid(path, f"the header names twice: {shown_names(twice)}")
+    if len(cells) > MAX_FIELDS:
+        raise PoolInvalid(path, f"there are {len(cells)} columns, more than {MAX_FIELDS}; leave some out")
     return names
 
 
@@ -179,7 +186,9 @@ def _row(header: list[str], cells: list[str], separator: str, encoding: str) -> 
         return RowError(f"{len(cells)} cells, but the header has {len(header)}{why}")
     if not _is_valid(cells):
         return RowError(f"not valid {encoding}; if the whole file is so, {_HINT}")
-    return {name: cell for name, cell in zip(header, cells, strict=True) if name == "text" or cell.strip()}
+    return {
+        name: cell for name, cell in zip(header, cells, strict=True) if name == "text" or (cell and not cell.isspace())
+    }
 
 
 def _is_valid(cells: list[str]) -> bool:

@@ -8,13 +8,12 @@ from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, AnyStr, Literal
+from typing import IO, AnyStr
 
 import orjson
-import pyarrow as pa
 
 from polyrank.index_builder.errors import PoolInvalid
-from polyrank.model.inputs import open_input
+from polyrank.model.inputs import BlankLines, Compression, open_unfolded
 
 # A longer line is refused, so that it does not fill the memory: 20,000 characters, escaped twice over, are 240 kB.
 MAX_LINE_BYTES = 4 << 20
@@ -22,7 +21,7 @@ MAX_LINE_BYTES = 4 << 20
 _MOST_SKIPPED_BYTES = 1 << 28
 
 _LONG_NUMBER = re.compile(rb"\d{19}")
-_COMPRESSIONS: dict[str, Literal["gzip", "zstd"]] = {".gz": "gzip", ".zst": "zstd"}
+_COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd"}
 
 
 class RowError(Exception):
@@ -40,10 +39,13 @@ def json_rows(path: Path) -> Iterator[tuple[int, object]]:
             raise PoolInvalid(path, "is in UTF-16; JSON lines are in UTF-8: save the file so")
         if first.startswith(BOM_UTF8):  # as Windows tools write it
             stream.read(len(BOM_UTF8))
+        blank = BlankLines()
         for number, line in bounded_lines(stream, (b"\n",)):
             if isinstance(line, RowError):
                 yield number, line
-            elif not line.isspace():
+            elif line.isspace():
+                blank.skip()
+            else:
                 yield number, parsed(line)
 
 
@@ -51,16 +53,10 @@ def json_rows(path: Path) -> Iterator[tuple[int, object]]:
 def opened(path: Path) -> Iterator[io.BufferedReader]:
     """Open for reading; errors of the operating system or the decompressor become PoolInvalid."""
     try:
-        compression = _COMPRESSIONS.get(path.suffix.lower())
-        with open_input(path) as file, _decompressed(file, compression) as stream:
+        with open_unfolded(path, _COMPRESSIONS.get(path.suffix.lower())) as stream:
             yield stream
     except OSError as error:
-        raise PoolInvalid(path, f"cannot be read: {error}") from error
-
-
-def _decompressed(file: io.BufferedReader, compression: Literal["gzip", "zstd"] | None) -> io.BufferedReader:
-    raw: Any = pa.CompressedInputStream(file, compression) if compression else file
-    return io.BufferedReader(raw, 1 << 18)
+        raise PoolInvalid(path, f"cannot be read: {error.strerror or error}") from error
 
 
 def bounded_lines(stream: IO[AnyStr], ends: tuple[AnyStr, ...]) -> Iterator[tuple[int, AnyStr | RowError]]:

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from polyrank.index_builder.errors import ClusterUnavailable
 from polyrank.model.errors import InvalidInput
+from polyrank.model.inputs import read_input
 
 AUTO = "auto"
 _LOOPBACK = "127.0.0.1"
@@ -157,7 +158,7 @@ def _noted_here() -> str:
     """Return what `ray start` has noted on this machine; empty: nothing."""
     directory = Path(os.environ.get("RAY_TMPDIR") or gettempdir())
     try:
-        return (directory / "ray" / "ray_current_cluster").read_text(encoding="utf-8").strip()
+        return read_input(directory / "ray" / "ray_current_cluster").decode().strip()
     except OSError:
         return ""
 

@@ -42,6 +42,7 @@ from polyrank.index_builder.vectors.encoder import Model, TextEncoder, encode_te
 from polyrank.model.durable import make_directory
 from polyrank.model.errors import InvalidInput
 from polyrank.model.evidence.statistics import Statistics
+from polyrank.model.inputs import read_input
 
 _BATCH_ROWS = 8192
 _FINISHED = "finished.jsonl"
@@ -186,7 +187,7 @@ class _Workplace:
         """The generations of the parts that were finished, by what they were made of, up to a line cut short."""
         found: dict[str, str] = {}
         with suppress(OSError, ValueError, KeyError, TypeError):
-            for line in self._finished.read_bytes().splitlines():
+            for line in read_input(self._finished).splitlines():
                 read = orjson.loads(line)
                 found[str(read["source"])] = str(read["generation"])
         return found

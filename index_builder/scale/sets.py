@@ -61,6 +61,7 @@ from polyrank.index_builder.time_ids import is_time_id, new_time_id
 from polyrank.index_builder.vectors.encoder import Encode
 from polyrank.model.durable import make_directory, rename_durably, sync_tree
 from polyrank.model.errors import InvalidInput, shortage_in
+from polyrank.model.inputs import read_input
 from polyrank.model.representations import LateRows
 
 FORMAT_VERSION = 1
@@ -226,7 +227,7 @@ class SetStore:
         if not path.is_dir() or why_not_plain(path, is_directory=True):
             raise GenerationNotFound(f"no set {set_id} in {self.root}")
         try:
-            content = (path / SET_FILE).read_bytes()
+            content = read_input(path / SET_FILE)
         except OSError as error:
             raise shortage_in(error) or GenerationCorrupt(set_id, f"{SET_FILE}: {error.strerror}") from error
         return PartSet.from_json(content, set_id)
@@ -256,7 +257,7 @@ class SetStore:
         """
         directory = self.part(part.slots).path(part.generation)
         manifest = read_manifest(directory)
-        if sha256((directory / MANIFEST_FILE).read_bytes()).hexdigest() != part.manifest:
+        if sha256(read_input(directory / MANIFEST_FILE)).hexdigest() != part.manifest:
             raise GenerationCorrupt(part.generation, f"{MANIFEST_FILE} is not the one that its set knows")
         return manifest
 
@@ -499,7 +500,7 @@ def part_of(slots: Slots, store: GenerationStore, generation: str) -> PoolPart:
     """Describe the generation of a part that was just built for its set; errors as `read_manifest`."""
     directory = store.path(generation)
     manifest = read_manifest(directory)
-    digest = sha256((directory / MANIFEST_FILE).read_bytes()).hexdigest()
+    digest = sha256(read_input(directory / MANIFEST_FILE)).hexdigest()
     return PoolPart(slots.first, slots.end, generation, digest, manifest.count)
 
 

@@ -32,6 +32,7 @@ from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.layout import JOURNAL_PREFIX, TEMPORARY_PREFIX, entries, why_not_plain
 from polyrank.index_builder.vectors.local import MATRIX_FILE
 from polyrank.model.durable import sync_directory
+from polyrank.model.inputs import open_input
 from polyrank.model.representations import Representations
 
 # Time to notice that a build was killed, and to start it again, before a collection removes its chunks.
@@ -94,7 +95,7 @@ def read_journal(path: Path) -> tuple[int, list[Chunk]]:
     """Read the number of builds so far, and the chunks up to the first line that is damaged or cut short."""
     attempts, chunks = 0, []
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             attempts = int(orjson.loads(file.readline())["attempts"])
             for line in file:
                 chunks.append(_chunk(**orjson.loads(line)))

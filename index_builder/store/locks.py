@@ -35,6 +35,7 @@ from polyrank.index_builder.errors import BuildBusy, BuildError, LeaseLost, Stor
 from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS, connect, disconnect, translated
 from polyrank.model.durable import sync_directory, sync_file, write_atomically
 from polyrank.model.errors import RankingError
+from polyrank.model.inputs import open_input, read_input
 
 LEASE_SECONDS = 30.0
 RENEW_SECONDS = 10.0
@@ -88,7 +89,7 @@ def build_lock(root: Path) -> Iterator[None]:
 def holder_of(path: Path) -> str:
     """Return who holds a lock, in words."""
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             said = file.read(_HOLDER_BYTES).decode("utf-8", "replace").strip()
     except OSError:
         said = ""
@@ -120,7 +121,7 @@ def take_lock(descriptor: int, within_seconds: float) -> bool:
 def is_locked(path: Path) -> bool:
     """Whether a process holds the lock now."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:
@@ -241,7 +242,7 @@ class Lease:
 
     def _highest(self) -> int:
         try:
-            kept = self._fence.read_bytes()
+            kept = read_input(self._fence)
         except FileNotFoundError:
             return 0
         if not _FENCE.fullmatch(kept):
@@ -277,7 +278,7 @@ def _identity(root: Path) -> str:
             sync_directory(root)
         finally:
             drawn.unlink(missing_ok=True)
-    return path.read_text().strip()
+    return read_input(path).decode().strip()
 
 
 @contextmanager

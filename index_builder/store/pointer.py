@@ -16,6 +16,7 @@ from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound
 from polyrank.index_builder.time_ids import is_time_id
 from polyrank.model.durable import write_atomically
 from polyrank.model.errors import shortage_in
+from polyrank.model.inputs import read_input
 
 _HISTORY_LENGTH = 100
 
@@ -34,7 +35,7 @@ class Pointer:
             Shortage: it cannot be read at the moment.
         """
         try:
-            text = self._current.read_bytes().decode("ascii", "replace").removesuffix("\n")
+            text = read_input(self._current).decode("ascii", "replace").removesuffix("\n")
         except FileNotFoundError as error:
             if self._entries():  # HISTORY is written when CURRENT is replaced, so there was one
                 raise GenerationCorrupt("''", "CURRENT is missing") from error
@@ -67,7 +68,7 @@ class Pointer:
             Shortage: it cannot be read at the moment.
         """
         try:
-            text = self._trial.read_bytes().decode("ascii", "replace").removesuffix("\n")
+            text = read_input(self._trial).decode("ascii", "replace").removesuffix("\n")
         except OSError as error:
             if shortage := shortage_in(error):
                 raise shortage from error
@@ -146,7 +147,7 @@ class Pointer:
     def _entries(self) -> list[str]:
         """The lines of HISTORY without damaged ones; none if it cannot be read. A shortage hides none: it is raised."""
         try:
-            lines = self._history.read_bytes().decode("ascii", "replace").splitlines()
+            lines = read_input(self._history).decode("ascii", "replace").splitlines()
         except OSError as error:
             if shortage := shortage_in(error):
                 raise shortage from error

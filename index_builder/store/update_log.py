@@ -38,6 +38,7 @@ from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.vectors.codec import DTYPES
 from polyrank.index_builder.vectors.late import fits
 from polyrank.model.durable import make_directory, write_atomically
+from polyrank.model.inputs import open_input
 from polyrank.model.representations import LateRows, Representations
 
 _FORMAT = 1
@@ -114,7 +115,7 @@ class UpdateLog:
     def found(cls, path: Path) -> "UpdateLog":
         """The log in a file, with the subject of its first record; GenerationCorrupt if that is damaged or misnamed."""
         log = cls(path, Subject(path.stem, "", 0, "float16"))
-        with path.open("rb") as file:
+        with open_input(path) as file:
             content, _ = log._next(file) or ({}, b"")
         try:
             content.pop("format", None)
@@ -150,7 +151,7 @@ class UpdateLog:
 
     def _appended(self) -> Iterator[Update]:
         try:
-            file = self._path.open("rb")
+            file = open_input(self._path)
         except FileNotFoundError:
             if self._end:
                 raise self._damaged("is gone") from None

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import MatrixMissing
 from polyrank.index_builder.vectors.codec import DTYPES
+from polyrank.model.inputs import open_input
 from polyrank.model.representations import LateRows, Representations, row_places
 
 LATE_FILE = "late.bin"
@@ -87,9 +88,9 @@ class LateReader:
 
     def __init__(self, directory: Path, late: LateRows, dtype: str) -> None:
         self._late, self._dtype, self._end = late, DTYPES[dtype], 0
-        self._rows = (directory / LATE_FILE).open("rb")
+        self._rows = open_input(directory / LATE_FILE)
         self._left = os.fstat(self._rows.fileno()).st_size
-        self._offsets = None if late.count is not None else (directory / OFFSETS_FILE).open("rb")
+        self._offsets = None if late.count is not None else open_input(directory / OFFSETS_FILE)
         if self._offsets is not None:
             self._offsets.seek(_OFFSET.itemsize)
 

@@ -17,6 +17,7 @@ from polyrank.index_builder.errors import MatrixMissing
 from polyrank.index_builder.vectors.codec import DTYPES
 from polyrank.index_builder.vectors.ids import IdIndex, hash_id
 from polyrank.index_builder.vectors.late import LateReader, LateWriter, LocalLateRows
+from polyrank.model.inputs import open_input
 from polyrank.model.representations import LateRows, Representations
 
 MATRIX_FILE = "embeddings.bin"
@@ -82,7 +83,7 @@ class LeftBlocks:
     def __init__(self, matrix: Path, dim: int, late: LateRows | None, dtype: str) -> None:
         self._dim, self._dtype = dim, DTYPES[dtype]
         self._late = None if late is None else LateReader(matrix.parent, late, dtype)
-        self._file = matrix.open("rb")
+        self._file = open_input(matrix)
 
     def read(self, candidates: int) -> Representations | None:
         """What was made of the next candidates; None where the files do not hold it."""

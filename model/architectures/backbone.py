@@ -3,19 +3,20 @@
 The library transformers is imported when a transformer is built: a compiled model runs without it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from math import prod
 from pathlib import Path
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-import orjson
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_parameter_registration_hook,
+)
 
 from polyrank.model.architectures.batching import TokenBatch
 from polyrank.model.errors import CheckpointInvalid
@@ -23,8 +24,14 @@ from polyrank.model.errors import CheckpointInvalid
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
+_MOST_SHOWN = 1000  # letters of a library's message, or of what a file says
 _NEEDED = ("hidden_size", "max_position_embeddings", "vocab_size")
-_LARGEST_NUMBER = 10_000_000  # far above every size in a published config.json; lists are made of so many layers
+_TEXT_TASKS = ("MASKED_LM", "CAUSAL_LM", "SEQUENCE_CLASSIFICATION")
+# Code beside the config, which transformers would offer to run; and what changes how a transformer is called, not what
+# it computes.
+_LEFT_OUT = ("auto_map", "chunk_size_feed_forward", "output_attentions", "output_hidden_states", "return_dict")
+_LARGEST_NUMBER = 10_000_000  # far above every size in a published config.json
+_PARTS, _MOST_PARTS = ("layer", "label", "group"), 65_536  # of each of these transformers makes an object in Python
 
 
 class Backbone(nn.Module):
@@ -39,19 +46,20 @@ class Backbone(nn.Module):
     """
 
     def __init__(
-        self, config: "PretrainedConfig", most_parameters: int | None = None, of: Callable[..., Any] | None = None
+        self, config: "PretrainedConfig", most_parameters: int | None = None, kind: type[Any] | None = None
     ) -> None:
-        """`of`: builds the module of transformers; None: AutoModel's way."""
+        """`kind`: the class of transformers that builds the module; None: AutoModel."""
         super().__init__()
         # cuDNN builds a plan for each new shape of a batch, half a second forward and half a second back on an H100;
         # torch's other kernels take any shape.
         torch.backends.cuda.enable_cudnn_sdp(False)
-        self.transformer: Any = _transformer(config, most_parameters, of)
+        self.transformer: Any = _transformer(config, most_parameters, kind)
         if getattr(self.transformer, "pooler", None) is not None:
             self.transformer.pooler = None  # a head for next-sentence prediction, which no encoder here reads
         self.dim: int = config.hidden_size
-        self.pad_id: int = config.pad_token_id or 0
         self.vocabulary: int = config.vocab_size
+        pad_id = config.pad_token_id or 0
+        self.pad_id: int = pad_id if 0 <= pad_id < self.vocabulary else 0  # masked; some families write -1
         self.max_tokens: int = config.max_position_embeddings - _reserved_positions(self.transformer)
         self._has_segments = getattr(config, "type_vocab_size", 1) > 1
 
@@ -94,7 +102,7 @@ class PublishedScorer(Backbone):
     def __init__(self, config: "PretrainedConfig", most_parameters: int | None = None) -> None:
         from transformers import AutoModelForSequenceClassification
 
-        super().__init__(config, most_parameters, AutoModelForSequenceClassification.from_config)
+        super().__init__(config, most_parameters, AutoModelForSequenceClassification)
         self.dim = 1
 
     @property
@@ -108,17 +116,22 @@ class PublishedScorer(Backbone):
         return scores[:, :1, None]
 
 
-def read_backbone_config(path: Path) -> "PretrainedConfig":
-    """Read a transformer's config; raises CheckpointInvalid where it describes no text encoder."""
-    from transformers import AutoConfig
+def backbone_config(path: Path, raw: Mapping[str, Any]) -> "PretrainedConfig":
+    """Make a transformer's config of what the file `path` holds; nothing else is looked up, here or on the hub.
 
+    Raises CheckpointInvalid where it describes no text encoder.
+    """
+    from transformers.models.auto import configuration_auto, modeling_auto
+
+    _require_bounded(path, raw)
+    family = raw.get("model_type")
+    # Other families are made of several models, whose configs may name some on the hub: transformers would ask it.
+    known = [getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES") for task in _TEXT_TASKS]
+    if not isinstance(family, str) or not any(family in names for names in known):
+        raise CheckpointInvalid(f"{path} describes no text encoder that transformers knows, but {_one_line(family)}")
     try:
-        large = [each for each in _whole_numbers(orjson.loads(path.read_bytes())) if each > _LARGEST_NUMBER]
-        if large:
-            raise CheckpointInvalid(f"{path} claims a size of {large[0]}; at most {_LARGEST_NUMBER} is taken")
-        config: PretrainedConfig = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
-    except CheckpointInvalid:
-        raise
+        kind = configuration_auto.CONFIG_MAPPING[family]
+        config: PretrainedConfig = kind.from_dict({name: raw[name] for name in raw if name not in _LEFT_OUT})
     except Exception as error:  # transformers raises anything from KeyError to its own types
         raise CheckpointInvalid(f"{path} cannot be used: {_one_line(error)}") from error
     lacking = [name for name in _NEEDED if not isinstance(getattr(config, name, None), int)]
@@ -127,30 +140,43 @@ def read_backbone_config(path: Path) -> "PretrainedConfig":
     return config
 
 
-def _whole_numbers(value: object) -> Iterator[int]:
-    """Yield every whole number in parsed JSON."""
-    if isinstance(value, int):
-        yield value
-    elif isinstance(value, dict | list):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _whole_numbers(each)
-
-
-def parameters_in(path: Path) -> int:
-    """Count the parameters in a safetensors file by its header; raises CheckpointInvalid as `read_weights`."""
-    if not path.is_file():
-        raise CheckpointInvalid(f"{path.parent}: {path.name} is missing")
-    try:
-        with safe_open(path, "pt") as file:
-            return sum(prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118 - it is no mapping
-    except Exception as error:  # as in `read_weights`
-        raise CheckpointInvalid(f"{path} cannot be read as safetensors: {error}") from error
+def _require_bounded(path: Path, raw: Mapping[str, Any]) -> None:
+    """Raise CheckpointInvalid for a whole number in parsed JSON that no transformer has."""
+    values: list[tuple[str, Any]] = list(raw.items())
+    while values:
+        name, value = values.pop()
+        if isinstance(value, dict):
+            values += value.items()
+        elif isinstance(value, list):
+            values += ((name, each) for each in value)
+        elif isinstance(value, int):
+            most = _MOST_PARTS if any(part in name for part in _PARTS) else _LARGEST_NUMBER
+            if abs(value) > most:
+                raise CheckpointInvalid(f"{path} claims a size of {value} as {name[:80]}; at most {most} is taken")
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file; raises CheckpointInvalid when it is damaged."""
-    try:
+    """Read a safetensors file; raises CheckpointInvalid when it is missing or damaged."""
+    with _readable(path):
         return load_file(path)
+
+
+def read_shapes(path: Path) -> dict[str, Tensor]:
+    """Read the header of a safetensors file into tensors of the device "meta", which hold nothing.
+
+    Raises CheckpointInvalid as `read_weights`.
+    """
+    with _readable(path), safe_open(path, "pt") as file:
+        names = file.keys()
+        return {name: torch.empty(file.get_slice(name).get_shape(), device="meta") for name in names}
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    if not path.is_file():
+        raise CheckpointInvalid(f"{path.parent}: {path.name} is missing")
+    try:
+        yield
     except Exception as error:  # safetensors raises its own type, OSError or ValueError
         raise CheckpointInvalid(f"{path} cannot be read as safetensors: {error}") from error
 
@@ -170,14 +196,13 @@ def load_base_weights(backbone: Backbone, weights: Mapping[str, Tensor], source:
         raise CheckpointInvalid(f"the weights of {source} lack {len(missing)} tensors, the first is {missing[0]}")
 
 
-def _transformer(config: "PretrainedConfig", most_parameters: int | None, of: Callable[..., Any] | None) -> Any:
+def _transformer(config: "PretrainedConfig", most_parameters: int | None, kind: type[Any] | None) -> Any:
     from transformers import AutoModel
 
-    build: Callable[..., Any] = of or AutoModel.from_config
     try:
         with _bounded(most_parameters):
             # None overrides what config.json asks for: transformers takes "sdpa", or "eager" where there is none.
-            return build(config, attn_implementation=None)
+            return (kind or AutoModel).from_config(config, attn_implementation=None, trust_remote_code=False)
     except CheckpointInvalid:
         raise
     except Exception as error:  # sizes that do not fit each other raise torch's or transformers' own errors
@@ -186,31 +211,32 @@ def _transformer(config: "PretrainedConfig", most_parameters: int | None, of: Ca
 
 @contextmanager
 def _bounded(most_parameters: int | None) -> Iterator[None]:
-    """Raise CheckpointInvalid as soon as modules that this thread makes in the block have too many parameters.
+    """Raise CheckpointInvalid as soon as modules that this thread makes in the block have too large tensors.
 
-    A tensor is counted before anything is written to it, so it has taken no memory by then.
+    A parameter is counted before anything is written to it, so it has taken no memory by then.
     """
     thread, count = get_ident(), 0
 
-    def add(_module: nn.Module, _name: str, parameter: Tensor | None) -> None:
+    def add(_module: nn.Module, _name: str, tensor: Tensor | None) -> None:
         nonlocal count
-        if parameter is None or most_parameters is None or get_ident() != thread:
+        if tensor is None or most_parameters is None or get_ident() != thread:
             return
-        count += parameter.numel()
+        count += tensor.numel()
         if count > most_parameters:
             raise CheckpointInvalid(
                 f"its config claims more than {most_parameters} parameters, many more than model.safetensors holds"
             )
 
-    hook = register_module_parameter_registration_hook(add)
+    hooks = [register_module_parameter_registration_hook(add), register_module_buffer_registration_hook(add)]
     try:
         yield
     finally:
-        hook.remove()
+        for hook in hooks:
+            hook.remove()
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+def _one_line(error: object) -> str:
+    return " ".join(str(error).split())[:_MOST_SHOWN]
 
 
 def _reserved_positions(transformer: Any) -> int:

@@ -23,6 +23,9 @@ PUBLISHED_FILES = [
 ]
 
 
+_MOST_BYTES = 32 << 30  # of weights; a sparse file may claim any size, and be hashed for hours
+
+
 @dataclass(frozen=True, slots=True)
 class BaseModel:
     """A base model's files. `sha256` identifies its model.safetensors."""
@@ -69,10 +72,12 @@ def find_base_files(name: str) -> Path:
     return directory
 
 
-def file_sha256(path: Path) -> str:
-    """Return the hexadecimal sha256 of a file; raises CheckpointInvalid where it cannot be read."""
+def file_sha256(path: Path, most_bytes: float = _MOST_BYTES) -> str:
+    """Return the hexadecimal sha256 of a file; raises CheckpointInvalid where it cannot be read or is larger."""
     try:
         with open_input(path) as file:
+            if os.fstat(file.fileno()).st_size > most_bytes:
+                raise CheckpointInvalid(f"{path} is larger than {most_bytes} bytes")
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise CheckpointInvalid(f"{path} cannot be read: {error.strerror}") from error

@@ -14,7 +14,6 @@ from secrets import token_hex
 from typing import Any
 
 from safetensors.torch import save_file
-from tokenizers import Tokenizer as RustTokenizer
 from torch import nn
 
 from polyrank.model.architectures.backbone import Backbone
@@ -26,6 +25,7 @@ from polyrank.model.checkpoint.published import FLAGS, POOLINGS
 from polyrank.model.checkpoint.read import read_checkpoint
 from polyrank.model.config import ModelConfig
 from polyrank.model.durable import make_directory, rename_durably, sync_tree
+from polyrank.model.text.tokenizer import Tokenizer
 
 _KINDS = "sentence_transformers.models"  # the names that all releases know
 _SEGMENTS = "token_type_ids"
@@ -101,7 +101,7 @@ def _write_transformer(directory: Path, backbone: Backbone, tokenizer: Path, mos
     _write_tensors(directory, transformer)
     shutil.copyfile(tokenizer, directory / TOKENIZER_FILE)
     inputs = ["input_ids", *([_SEGMENTS] if described.get("type_vocab_size", 1) > 1 else []), "attention_mask"]
-    padding = RustTokenizer.from_file(str(tokenizer)).id_to_token(backbone.pad_id)
+    padding = Tokenizer(tokenizer).name_of(backbone.pad_id) or None
     tokenizing = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_input_names": inputs,

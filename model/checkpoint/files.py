@@ -9,11 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from polyrank.model.checkpoint.base import file_sha256
 from polyrank.model.config import ModelConfig
 from polyrank.model.durable import replacing, write_atomically
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
-from polyrank.model.inputs import read_input
+from polyrank.model.inputs import MOST_TOKENIZER_BYTES, read_input
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,7 +25,6 @@ BASE_BACKBONE_FILE = "config.json"  # what other tools read; checkpoints had thi
 BACKBONE_FILE = "backbone.json"  # not config.json: they would take a checkpoint for a base model, with random weights
 TOKENIZER_FILE = "tokenizer.json"
 WEIGHTS_FILE = "model.safetensors"
-_MOST_JSON_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class CheckpointFiles:
         return fingerprint_of(
             self.config,
             backbone=backbone,
-            tokenizer=file_sha256(self.source / TOKENIZER_FILE),
+            tokenizer=file_sha256(self.source / TOKENIZER_FILE, MOST_TOKENIZER_BYTES),
             weights=self._weights_sha256(),
         )
 
@@ -143,10 +144,10 @@ def read_objects(path: Path) -> list[dict[str, Any]]:
 
 def _read_json(path: Path) -> Any:
     try:
-        return json.loads(read_input(path, _MOST_JSON_BYTES))
+        return orjson.loads(read_input(path))
     except OSError as error:
         raise CheckpointInvalid(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:  # also of NaN, half a surrogate pair and endless nesting
         raise CheckpointInvalid(f"{path} is not JSON: {error}") from error
 
 

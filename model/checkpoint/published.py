@@ -36,6 +36,8 @@ FLAGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 _ACTIVATIONS = {"Identity": "identity", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu"}
+_LARGEST = 10_000_000
+_LONGEST_PATH = 255
 _DOCUMENTS = ("document", "passage", "corpus")  # in the order in which sentence-transformers looks for it
 
 
@@ -134,7 +136,7 @@ def _modules(directory: Path) -> list[tuple[str, Path]]:
 
 
 def _is_inside(folder: str) -> bool:
-    return not Path(folder).is_absolute() and ".." not in Path(folder).parts
+    return len(folder) < _LONGEST_PATH and not Path(folder).is_absolute() and ".." not in Path(folder).parts
 
 
 def _reduction(path: Path, has_prompts: bool) -> Reduction:
@@ -144,7 +146,7 @@ def _reduction(path: Path, has_prompts: bool) -> Reduction:
     modes = raw.get("pooling_mode", [name for flag, name in FLAGS.items() if raw.get(flag)] or "mean")
     named = [str(mode) for mode in (modes if isinstance(modes, list) else [modes])]
     if len(named) != 1 or named[0] not in POOLINGS:
-        why = f"{path}: pooling_mode is {' + '.join(named)}"
+        why = f"{path}: pooling_mode is {' + '.join(named):.200}"
         raise CheckpointInvalid(f"{why}; polyrank takes one of {', '.join(POOLINGS)}")
     if has_prompts and raw.get("include_prompt", True) is not True:
         raise CheckpointInvalid(f"{path}: include_prompt is false; polyrank cannot leave a prompt out of the vector")
@@ -175,8 +177,8 @@ def _needed(path: Path, raw: Mapping[str, Any], name: str) -> int:
 def _whole(path: Path, value: object) -> int | None:
     if value is None:
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise CheckpointInvalid(f"{path}: a size is {value!r}, not a whole number above 0")
+    if type(value) is not int or not 1 <= value <= _LARGEST:
+        raise CheckpointInvalid(f"{path}: a size is {value!r:.80}, not a whole number from 1 to {_LARGEST}")
     return value
 
 

@@ -1,20 +1,21 @@
 """Finds a checkpoint or a base model, and reads it into an encoder with its weights."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from polyrank.model.architectures.backbone import (
     Backbone,
     PublishedScorer,
+    backbone_config,
     load_base_weights,
-    parameters_in,
-    read_backbone_config,
+    read_shapes,
     read_weights,
 )
 from polyrank.model.architectures.cross import CrossEncoder
@@ -29,6 +30,7 @@ from polyrank.model.checkpoint.files import (
     CheckpointFiles,
     backbone_file,
     read_config,
+    read_object,
 )
 from polyrank.model.checkpoint.published import Published, is_reranker, read_published
 from polyrank.model.config import AssemblyConfig, ModelConfig
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 Encoder = LateEncoder | CrossEncoder
+Reader = Callable[[Path], dict[str, Tensor]]  # of safetensors
 
 # transformers builds parts that many files lack, such as the pooler. They are smaller than the rest. A transformer of
 # few parameters is built in any case: how it differs from the file is told then.
@@ -70,13 +73,17 @@ class StoredModel:
         would not be theirs.
         """
         first_read = self.base.directory if self.base else self.files.source
-        encoder = build(self.files.config, self.files.source, first_read / WEIGHTS_FILE)
-        if self.base is not None:
-            load_base(encoder, self.base)
-        _load_own(encoder, self.files)
+        fits = partial(self._fill, read=read_shapes)
+        encoder = build(self.files.config, self.files.source, first_read / WEIGHTS_FILE, fits)
+        self._fill(encoder, read_weights)
         if _stamps(self.files, self.base) != self.stamps:
             raise CheckpointInvalid(f"{self.files.source} has changed since it was loaded; load it again")
         return encoder
+
+    def _fill(self, encoder: Encoder, read: Reader) -> None:
+        if self.base is not None:
+            load_base(encoder, self.base, read)
+        _load_own(encoder, self.files, read)
 
 
 def find_checkpoint(directory: Path) -> StoredModel:
@@ -140,15 +147,27 @@ def begin_from_base(name: str, config: ModelConfig) -> tuple[Encoder, Checkpoint
     return encoder, CheckpointFiles(config, base.directory, own_tensors(encoder) or None)
 
 
-def build(config: ModelConfig, directory: Path, weights: Path | None = None) -> Encoder:
+def build(
+    config: ModelConfig,
+    directory: Path,
+    weights: Path | None = None,
+    check: Callable[[Encoder], object] = lambda _: None,
+) -> Encoder:
     """Build the encoder around the transformer that `directory` describes; weights are random.
+
+    It is built of shapes alone first, which take no memory, and given to `check`, which raises where they do not fit.
 
     Raises CheckpointInvalid if the transformer has far more parameters than the file `weights`, which is to be read.
     """
-    backbone_config = read_backbone_config(backbone_file(directory))
-    most_parameters = max(_FEW_PARAMETERS, _BUILT_TIMES * parameters_in(weights)) if weights is not None else None
+    most_parameters = None
+    if weights is not None:
+        stored = sum(tensor.numel() for tensor in read_shapes(weights).values())
+        most_parameters = max(_FEW_PARAMETERS, _BUILT_TIMES * stored)
     transformer = Backbone if config.head == "linear" else PublishedScorer
-    encoder: Encoder = _class(config).build(config, partial(transformer, backbone_config, most_parameters))
+    kind, backbone = _class(config), partial(transformer, _backbone_config(directory), most_parameters)
+    with torch.device("meta"):
+        check(kind.build(config, backbone))
+    encoder: Encoder = kind.build(config, backbone)
     longest, allowed = encoder.longest_input, min(backbone.max_tokens for backbone in _backbones(encoder).values())
     if longest > allowed:
         raise CheckpointInvalid(f"polyrank.json asks for {longest} tokens, the transformer allows {allowed}")
@@ -168,9 +187,9 @@ def _class(config: ModelConfig) -> type[LateEncoder] | type[CrossEncoder]:
     return kind
 
 
-def load_base(encoder: Encoder, base: BaseModel) -> None:
+def load_base(encoder: Encoder, base: BaseModel, read: Reader = read_weights) -> None:
     """Put a base model's weights into every transformer of the encoder."""
-    weights = read_weights(base.directory / WEIGHTS_FILE)
+    weights = read(base.directory / WEIGHTS_FILE)
     for module in set(_backbones(encoder).values()):
         load_base_weights(module, weights, base.name)
     begin(encoder)
@@ -198,14 +217,18 @@ def _backbones(encoder: Encoder) -> Mapping[str, Backbone]:
     return {name: module for name, module in modules if isinstance(module, Backbone)}
 
 
-def _load_own(encoder: Encoder, files: CheckpointFiles) -> None:
+def _load_own(encoder: Encoder, files: CheckpointFiles, read: Reader) -> None:
     expected, is_adapter = set(own_tensors(encoder)), encoder.config.weights == "adapter"
     path = files.weights if isinstance(files.weights, Path) else files.source
     if files.weights is None:
         if expected or is_adapter:
             raise CheckpointInvalid(f"{files.source}: {WEIGHTS_FILE} is missing")
         return
-    own = read_weights(files.weights) if isinstance(files.weights, Path) else dict(files.weights)
+    if isinstance(files.weights, Path):
+        own = read(files.weights)
+    else:
+        device = next(encoder.parameters()).device  # "meta", where shapes are compared
+        own = {name: tensor.to(device) for name, tensor in files.weights.items()}
     adapter, weights = split(own) if is_adapter else ({}, own)
     if set(weights) != expected:
         odd = sorted(set(weights) ^ expected)
@@ -219,9 +242,7 @@ def _load_own(encoder: Encoder, files: CheckpointFiles) -> None:
 
 def _zero_shot(base: BaseModel, published: Published) -> ModelConfig:
     """Config of a published sentence encoder as a Bi-encoder: its own way to make vectors, and to compare them."""
-    longest = min(
-        published.max_tokens or _USUAL_TOKENS, _positions(read_backbone_config(backbone_file(base.directory)))
-    )
+    longest = min(published.max_tokens or _USUAL_TOKENS, _positions(_backbone_config(base.directory)))
     tokenizer = Tokenizer(base.directory / TOKENIZER_FILE)
     if published.lower_case and tokenizer.encode(["Aa"]) != tokenizer.encode(["aa"]):
         raise CheckpointInvalid(f"{base.directory}: do_lower_case is set, and tokenizer.json keeps capitals")
@@ -247,7 +268,7 @@ def _zero_shot(base: BaseModel, published: Published) -> ModelConfig:
 
 def _reranker(base: BaseModel) -> ModelConfig:
     """Config of a published reranker: a context has at most half of the tokens, a candidate what it leaves."""
-    longest = min(_RERANKER_TOKENS, _positions(read_backbone_config(backbone_file(base.directory))))
+    longest = min(_RERANKER_TOKENS, _positions(_backbone_config(base.directory)))
     tokenizer = Tokenizer(base.directory / TOKENIZER_FILE)
     return ModelConfig(
         architecture="cross",
@@ -259,6 +280,11 @@ def _reranker(base: BaseModel) -> ModelConfig:
         max_candidate_tokens=longest - longest // 2,
         assembly=AssemblyConfig(turn_separator=tokenizer.separator, persona_separator=tokenizer.separator),
     )
+
+
+def _backbone_config(directory: Path) -> "PretrainedConfig":
+    path = backbone_file(directory)
+    return backbone_config(path, read_object(path))
 
 
 def _positions(config: "PretrainedConfig") -> int:

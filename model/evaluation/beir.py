@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inputs import open_input
 from polyrank.model.text.hashes import drawn_order
-from polyrank.model.text.jsonlines import Object, read_objects
+from polyrank.model.text.jsonlines import Object, read_objects, written_lines
 
 _HEADER = ["query-id", "corpus-id", "score"]
 _HIGHEST = 1_000_000
@@ -110,11 +110,11 @@ def read_judgements(path: Path) -> Judgements:
     Raises CollectionInvalid where the file is missing, or a line is no judgement or contradicts another.
     """
     judgements: Judgements = {}
-    for number, line in _lines(path):
+    for place, (number, line) in enumerate(_lines(path)):
         cells = line.split("\t")
-        if number == 1 and cells != _HEADER:
-            raise CollectionInvalid(f"{path}:1: the header must be {', '.join(_HEADER)}, with tabs between")
-        if number == 1 or not line.strip():
+        if place == 0 and cells != _HEADER:
+            raise CollectionInvalid(f"{path}:{number}: the header must be {', '.join(_HEADER)}, with tabs between")
+        if place == 0:
             continue
         try:
             score = _score(cells)
@@ -129,12 +129,14 @@ def read_judgements(path: Path) -> Judgements:
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     if not path.is_file():
         raise CollectionInvalid(f"{path}: no such file")
-    with open_input(path) as file:
-        for number, line in enumerate(file, 1):
-            try:
-                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                raise CollectionInvalid(f"{path}:{number}: the line is not UTF-8") from error
+    try:
+        with open_input(path) as file:
+            for number, line in written_lines(file):
+                yield number, line.decode().rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise CollectionInvalid(f"{path}:{number}: the line is not UTF-8") from error
+    except OSError as error:
+        raise CollectionInvalid(f"{path}: cannot be read to its end: {error.strerror or error}") from error
 
 
 def _score(cells: list[str]) -> int:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from polyrank.model.bounds import Bounds
 from polyrank.model.durable import remove_leftovers, replacing
 from polyrank.model.errors import InvalidInput
+from polyrank.model.inputs import open_input
 
 # Variables of the environment, for processes that have no other settings.
 DIRECTORY, SIZE = "POLYRANK_COMPILED_CACHE_DIR", "POLYRANK_COMPILED_CACHE_MB"
@@ -206,7 +207,7 @@ def _write(path: Path, content: Sequence[bytes | memoryview]) -> None:
 
 
 def _read(path: Path, key: Mapping[str, Any]) -> KeptEntry:
-    with path.open("rb") as file:
+    with open_input(path) as file:
         if os.fstat(file.fileno()).st_size <= _DIGEST_BYTES:
             raise _Damaged("it was cut short")
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # OpenVINO takes only memory that it might change

@@ -1,27 +1,24 @@
 """Read `.jsonl`, `.jsonl.gz` and `.jsonl.zst`: one JSON object a line, streamed. A field that is null is absent."""
 
 import errno
-import io
 from codecs import BOM_UTF8
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import IO, Any
 
 import orjson
-import pyarrow as pa
 
 from polyrank.model.errors import InvalidInput
-from polyrank.model.inputs import open_input
+from polyrank.model.inputs import BlankLines, Compression, open_unfolded
 
 MAX_LINE_BYTES = 64 << 20  # a line may hold thousands of candidates
 
 Object = dict[str, Any]
-Compression = Literal["gzip", "zstd"] | None
 
-_COMPRESSIONS: dict[str, Compression] = {".jsonl": None, ".jsonl.gz": "gzip", ".jsonl.zst": "zstd"}
+_COMPRESSIONS: dict[str, Compression | None] = {".jsonl": None, ".jsonl.gz": "gzip", ".jsonl.zst": "zstd"}
 
 
-def compression_of(path: Path, invalid: type[InvalidInput]) -> Compression:
+def compression_of(path: Path, invalid: type[InvalidInput]) -> Compression | None:
     """Return the compression that a file's name shows; raises `invalid` for any other kind of file."""
     for suffix, compression in _COMPRESSIONS.items():
         if path.name.lower().endswith(suffix):
@@ -41,25 +38,28 @@ def read_objects(path: Path, invalid: type[InvalidInput]) -> Iterator[tuple[int,
 
 
 def _objects(
-    path: Path, compression: Compression, invalid: type[InvalidInput]
+    path: Path, compression: Compression | None, invalid: type[InvalidInput]
 ) -> Iterator[tuple[int, Object | InvalidInput]]:
     try:
-        # The type of `compression` lacks None, which means: not compressed.
-        with open_input(path) as file, pa.input_stream(file, compression=compression) as stream:  # type: ignore[arg-type]
-            for number, line in enumerate(_lines(stream), 1):
-                text = line.removeprefix(BOM_UTF8) if number == 1 else line  # Windows tools write a BOM
-                if text.strip():
-                    yield number, _parse(text)
+        with open_unfolded(path, compression) as stream:
+            for number, line in written_lines(stream):
+                yield number, _parse(line)
     except OSError as error:
-        raise invalid(f"{path}: cannot be read to its end: {error}") from error
+        raise invalid(f"{path}: cannot be read to its end: {error.strerror or error}") from error
 
 
-def _lines(stream: pa.NativeFile) -> Iterator[bytes]:
-    reader = io.BufferedReader(cast(io.RawIOBase, stream))
-    while line := reader.readline(MAX_LINE_BYTES):
+def written_lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that are not blank with their numbers, from 1; raises OSError for a line that is too long."""
+    number, blank = 0, BlankLines()
+    while line := stream.readline(MAX_LINE_BYTES):
+        number += 1
         if len(line) == MAX_LINE_BYTES:
             raise OSError(errno.EINVAL, f"a line is longer than {MAX_LINE_BYTES} bytes")
-        yield line
+        text = line.removeprefix(BOM_UTF8) if number == 1 else line  # Windows tools write a BOM
+        if text.strip():
+            yield number, text
+        else:
+            blank.skip()
 
 
 def _parse(line: bytes) -> Object | InvalidInput:

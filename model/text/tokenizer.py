@@ -5,19 +5,22 @@ truncation and padding on the shared Rust object in every call, which fails unde
 are cut to length by polyrank.model.text.assembly and padded by the batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, cast
 
+import orjson
 from tokenizers import Tokenizer as RustTokenizer
 
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
-from polyrank.model.inputs import read_input
+from polyrank.model.inputs import MOST_TOKENIZER_BYTES, read_input
+from polyrank.model.text.growth import require_bounded
 from polyrank.model.text.steps import FEW_LETTERS
 
 _NO_UNICODE = "a text is not a string of Unicode characters (a lone surrogate?)"
-_MOST_BYTES = 1 << 28
 _MASKS = ("[MASK]", "<mask>")
+_MOST_SHOWN = 300  # letters of a message of the Rust library, which repeats what it read
 
 
 class Token(NamedTuple):
@@ -51,19 +54,25 @@ class Tokenizer:
 
     def __init__(self, path: Path) -> None:
         try:
-            self._rust = RustTokenizer.from_str(read_input(path, _MOST_BYTES).decode())
+            raw = orjson.loads(read_input(path, MOST_TOKENIZER_BYTES))
+            require_bounded(raw)
+            with _panics():
+                self._rust = RustTokenizer.from_str(orjson.dumps(raw).decode())  # what was judged, not what was written
         except FileNotFoundError as error:
             raise CheckpointInvalid(f"{path} is missing") from error
         except Exception as error:  # the Rust library raises bare Exception on malformed input
-            raise CheckpointInvalid(f"{path} is not a tokenizer file: {error}") from error
+            raise CheckpointInvalid(f"{path} is not a tokenizer file: {error!s:.{_MOST_SHOWN}}") from error
         self._rust.no_truncation()  # published tokenizer.json files keep the settings of their training
         self._rust.no_padding()
         self._rust.encode_special_tokens = True  # "[SEP]" typed by a user is text, not a separator
         try:
-            self._learn_special_tokens()
-            self._learn_words()
+            with _panics():
+                self._learn_special_tokens()
+                self._learn_words()
         except Exception as error:  # ValueError and IndexError from here, bare Exception from the Rust library
-            raise CheckpointInvalid(f"{path} cannot encode the letter a, alone and as a pair: {error}") from error
+            raise CheckpointInvalid(
+                f"{path} cannot encode the letter a, alone and as a pair: {error!s:.{_MOST_SHOWN}}"
+            ) from error
 
     def _learn_special_tokens(self) -> None:
         probe = self._rust.encode("a", add_special_tokens=False).ids
@@ -167,3 +176,14 @@ class Tokenizer:
         if special is not None:
             return [special]
         return self.encode([text])[0] if text else []
+
+
+@contextmanager
+def _panics() -> Iterator[None]:
+    """Raise a panic of the Rust library, which is no Exception, as a ValueError."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(str(error)) from error

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from polyrank.model.errors import InvalidInput
+from polyrank.model.inputs import read_input
 
 MOST_FILE_BYTES = 64 << 20
 
@@ -26,11 +27,7 @@ class Vocabulary:
             InvalidInput: it cannot be read, or is no such file; the message is one line.
         """
         try:
-            if path.stat().st_size > MOST_FILE_BYTES:
-                raise InvalidInput(
-                    f"{path} has more than {MOST_FILE_BYTES >> 20} MiB; it is no vocabulary of tiktoken's"
-                )
-            lines = path.read_bytes().splitlines()
+            lines = read_input(path, MOST_FILE_BYTES).splitlines()
             tokens = {int(rank): base64.b64decode(token, validate=True) for token, rank in map(bytes.split, lines)}
         except OSError as error:
             raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error

@@ -15,6 +15,7 @@ from polyrank.model.checkpoint.base import PUBLISHED_FILES
 from polyrank.model.checkpoint.files import BASE_BACKBONE_FILE, TOKENIZER_FILE, WEIGHTS_FILE, backbone_file
 from polyrank.model.durable import replacing, write_atomically
 from polyrank.model.errors import InvalidInput
+from polyrank.model.inputs import read_input
 from polyrank.model.training.config import PretrainConfig
 from polyrank.model.training.loop import Watch
 from polyrank.model.training.objectives.pretraining import PretrainObjective, WordGuesser
@@ -70,7 +71,7 @@ def pretrain(
     if ended is None:
         return None
     path = output / PRETRAINING_FILE
-    told: dict[str, Any] = {**orjson.loads(path.read_bytes()), **summary(*ended)}
+    told: dict[str, Any] = {**orjson.loads(read_input(path)), **summary(*ended)}
     write_atomically(path, orjson.dumps(told, option=orjson.OPT_INDENT_2))
     (output / STATE_FILE).unlink(missing_ok=True)  # last, so that a run killed before can be resumed
     return told

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.model.errors import InvalidInput
+from polyrank.model.inputs import read_input
 
 PRETRAINING_FILE = "pretraining.json"
 """What `polyrank pretrain` writes beside a base model: how it was made."""
@@ -102,5 +103,5 @@ def recipe_settings(recipe: str, architecture: str, base: str) -> dict[str, Any]
     if architecture != PRETRAINING and recipe in _OWN_WEIGHTS and told.is_file():
         settings |= _OWN_WEIGHTS[recipe]
         if architecture in _RESCALED:
-            settings["output_like"] = json.loads(told.read_bytes())["settings"]["base"]
+            settings["output_like"] = json.loads(read_input(told))["settings"]["base"]
     return settings

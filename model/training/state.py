@@ -62,8 +62,8 @@ class Origin:
     ) -> "Origin":
         """Identify the files in the directory `base`, those of the corpora, and the objective's other models."""
         data = [
-            [str(corpus.path), file_sha256(corpus.path), corpus.weight, corpus.every_turn, int(corpus.held_out.sum())]
-            for corpus in corpora
+            [str(each.path), file_sha256(each.path, math.inf), each.weight, each.every_turn, int(each.held_out.sum())]
+            for each in corpora
         ]
         identities: dict[str, Any] = {name: model.fingerprint for name, model in models.items()}
         identities["base"] = _files_sha256(base)

@@ -16,7 +16,7 @@ from polyrank.index_builder.vectors.codec import CORRUPT, DTYPES, HIT, MISS, Fet
 from polyrank.index_builder.vectors.late import each_of
 from polyrank.index_builder.vectors.redis import MGET_KEYS, StoredRows, StoredVectors
 from polyrank.model.representations import LateRows, Representations
-from polyrank.service.caching.bounds import Bounds
+from polyrank.service.caching.largest import Largest
 from polyrank.service.caching.lru import Key, Lru
 from polyrank.service.caching.redis_server import Budget, RedisServer
 
@@ -179,11 +179,11 @@ class RowsTier:
         beginning: str,
         late: LateRows,
         dtype: str,
-        bounds: Bounds,
+        largest: Largest,
         lifetime_seconds: int | None = None,
     ) -> None:
         self._server, self._tier, self._count = server, tier, count
-        most = bounds.row, bounds.rows
+        most = largest.row, largest.rows
         self._store = StoredRows(server.client, server.seal, beginning, late, dtype, *most, lifetime_seconds)
 
     def read(self, names: Sequence[str], budget: Budget) -> CachedRows:

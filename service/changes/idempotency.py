@@ -8,6 +8,8 @@ from typing import Any
 import orjson
 
 from polyrank.model.durable import write_atomically
+from polyrank.model.errors import shortage_in
+from polyrank.model.inputs import read_input
 from polyrank.service.errors import HeaderInvalid, IdempotencyMismatch
 
 PATTERN = r"^[\x21-\x7e]{1,255}$"
@@ -56,7 +58,9 @@ class IdempotencyKeys:
 
     def _read(self) -> dict[str, dict[str, Any]]:
         try:
-            entries: dict[str, dict[str, Any]] = orjson.loads(self._path.read_bytes())
-        except (FileNotFoundError, orjson.JSONDecodeError):
+            entries: dict[str, dict[str, Any]] = orjson.loads(read_input(self._path))
+        except (OSError, orjson.JSONDecodeError) as error:
+            if shortage := shortage_in(error):
+                raise shortage from error
             return {}
         return entries

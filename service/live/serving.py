@@ -23,8 +23,8 @@ from polyrank.model.errors import CheckpointInvalid, InvalidInput, ModelError, s
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.representations import Representations
 from polyrank.model.search.scan import Scan, prepare
-from polyrank.service.caching.bounds import Bounds, bounds_of
 from polyrank.service.caching.caches import Caches
+from polyrank.service.caching.largest import Largest, largest_of
 from polyrank.service.caching.redis_server import Budget
 from polyrank.service.caching.vector_cache import CountCache, TextCache
 from polyrank.service.caching.vectors import CandidateVectors, Gathered, MatrixVectors
@@ -219,29 +219,29 @@ class Opener:
     def _vectors(self, generation: Generation, ranker: LateScorer) -> tuple[CandidateVectors, TextCache | None]:
         if self._caches is None:
             return MatrixVectors(generation, self._count), None
-        bounds = self._bounds(generation.manifest, ranker)
-        vectors = self._caches.vectors(generation, partial(encode_texts, ranker), bounds)
-        return vectors, self.texts(generation.manifest, ranker, bounds)
+        largest = self._largest(generation.manifest, ranker)
+        vectors = self._caches.vectors(generation, partial(encode_texts, ranker), largest)
+        return vectors, self.texts(generation.manifest, ranker, largest)
 
-    def texts(self, manifest: Manifest, ranker: LateScorer, bounds: Bounds | None = None) -> TextCache | None:
+    def texts(self, manifest: Manifest, ranker: LateScorer, largest: Largest | None = None) -> TextCache | None:
         """Return the cache of the vectors of texts; None: every text is encoded.
 
-        bounds: of the model; None: they are yet to be found out.
+        largest: that the model makes; None: it is yet to be found out.
 
         Raises:
             ModelError, Shortage: as `runs_here`.
         """
         if self._caches is None or not ARCHITECTURES[ranker.architecture].embeds:
             return None  # a vector that says nothing is made faster than found
-        bounds = bounds or self._bounds(manifest, ranker)
-        return self._caches.texts(manifest, ranker.backend, ranker.precision, bounds)
+        largest = largest or self._largest(manifest, ranker)
+        return self._caches.texts(manifest, ranker.backend, ranker.precision, largest)
 
-    def _bounds(self, manifest: Manifest, ranker: LateScorer) -> Bounds:
+    def _largest(self, manifest: Manifest, ranker: LateScorer) -> Largest:
         rows = ranker.max_input_tokens + 1  # a marker
         if self._caches is None or self._caches.server is None:
-            return Bounds(rows)  # vectors come from nobody but the model
+            return Largest(rows)  # vectors come from nobody but the model
         with runs_here(manifest):
-            return bounds_of(partial(encode_texts, ranker), rows)
+            return largest_of(partial(encode_texts, ranker), rows)
 
 
 @contextmanager

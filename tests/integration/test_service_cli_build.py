@@ -1,5 +1,6 @@
 """`polyrank build` with a real model: what it makes, and how it ends where it cannot."""
 
+import io
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ import pytest
 import redis
 from command_line import COMMAND, call, ended, forked, left_half_written, pool_rows, start, write_rows
 from redis_process import RedisProcess, vector_keys
+from tiny import write_base
 from warm_python import WarmPython
 
 import polyrank
@@ -286,6 +288,22 @@ def test_models_that_cannot_be_used(
         assert str(name) in message
         assert says in message
     assert not store.exists()
+
+
+def test_code_that_lies_beside_a_model_is_neither_run_nor_asked_about(
+    capsys: Capture, store: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers has a config of this type and no model, so it would ask at the terminal, and run what is named."""
+    base = write_base(tmp_path / "base", seed=0)
+    (base / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass C: pass\n")
+    config = json.loads((base / "config.json").read_text())
+    config |= {"model_type": "trocr", "auto_map": {"AutoModel": f"{base}--evil.C"}}
+    (base / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr("sys.stdin", answers := io.StringIO("y\n" * 9))
+    told = call(capsys, "build", "--model", base, "--pool", pool, "--store", store).failure()
+    assert "no transformer can be built from its config: Unrecognized configuration class" in told
+    assert not (tmp_path / "ran").exists()
+    assert answers.tell() == 0, "somebody read an answer"
 
 
 def test_a_cross_encoder_has_nothing_to_store(capsys: Capture, store: Path, checkpoints: Path, pool: Path) -> None:

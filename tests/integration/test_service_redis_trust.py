@@ -20,7 +20,7 @@ from polyrank.index_builder.redis_client import Seal
 from polyrank.index_builder.vectors import codec
 from polyrank.model.representations import LateRows
 from polyrank.service.app import create_app
-from polyrank.service.caching.bounds import bounds_of
+from polyrank.service.caching.largest import largest_of
 from polyrank.service.observe.metrics import RESULTS
 from polyrank.service.ranking import result_cache
 from polyrank.service.settings import Settings
@@ -287,6 +287,6 @@ def test_with_a_secret_not_even_an_answer_of_the_right_form_can_be_forged(
 def test_the_fakes_vectors_have_room_and_no_more_than_that() -> None:
     """The lengths that are forged here lie beyond what the fake model makes, and its own within."""
     ranker = WordRanker(late=LateRows(DIM, None))
-    bounds = bounds_of(lambda texts: ranker.represent_candidates(ranker.tokenize_candidates(texts)[0]), MAX_TOKENS)
+    bounds = largest_of(lambda texts: ranker.represent_candidates(ranker.tokenize_candidates(texts)[0]), MAX_TOKENS)
     assert 1 < bounds.vector < 30 * DIM**0.5
     assert bounds.row < 65_504

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from polyrank.index_builder.errors import PoolInvalid
+from polyrank.index_builder.pool import parquet
 from polyrank.index_builder.pool.rows import Candidate, Rejected, read_pool
 
 
@@ -236,3 +237,12 @@ def test_large_rows_in_a_small_row_group_are_refused(tmp_path: Path) -> None:
     write_large_rows(tmp_path / "pool.parquet", 40)
     with pytest.raises(PoolInvalid, match="more than 100 times its size; write smaller row groups"):
         list(read_pool([tmp_path / "pool.parquet"]))
+
+
+def test_too_many_columns_or_row_groups_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = {"text": ["x"] * 3} | {str(n): [n] * 3 for n in range(5000)}
+    with pytest.raises(PoolInvalid, match="there are 5001 columns, more than 4096; leave some out"):
+        read(tmp_path, columns)
+    monkeypatch.setattr(parquet, "_MOST_CHUNKS", 5)
+    with pytest.raises(PoolInvalid, match="its 3 row groups of 2 columns are too many; write larger row groups"):
+        read(tmp_path, {"text": ["x"] * 3, "n": [1] * 3}, row_group_size=1)

@@ -125,6 +125,10 @@ def test_other_columns_keep_their_case_and_those_beside_a_known_one_too(tmp_path
         (b"text,x,x,y, y\n", "the header names twice: 'x', 'y'"),
         (b"text," + b"ID," * 300_000, "the header names twice: 'id'"),
         (b'"text\n', "the header is not valid CSV"),
+        (
+            b"text," + b",".join(b"%d" % n for n in range(5000)),
+            "there are 5001 columns, more than 4096; leave some out",
+        ),
         (b"x" * 200_000, "the header is not valid CSV: field larger"),
         (b",".join(b"%d" % n for n in range(100_000)), "names '0', '1', '2', '3', '4', '5', '6', '7', …; begin"),
         (b"--" * 100, "with nothing between columns, names '------------------------------'; begin"),

@@ -1,17 +1,26 @@
 """Damaged, incomplete and foreign checkpoints: one line that names the file, never another type of error."""
 
+import io
 import json
+import os
+import re
+import resource
 import shutil
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from math import prod
 from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from tiny import write_base, write_checkpoint
 from unprivileged import bound_by_permissions
 
 import polyrank
+from polyrank.model.checkpoint.read import read_checkpoint
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, ModelError, ModelNotFound
 from polyrank.model.inference.disk_cache import DiskCache
@@ -177,7 +186,8 @@ def test_a_foreign_config(poly: Path, raw: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     ("raw", "why"),
     [
-        ({"num_hidden_layers": 1_000_000}, "parameters"),
+        ({"num_hidden_layers": 1_000_000}, "claims a size of 1000000 as num_hidden_layers"),
+        ({"num_hidden_layers": 65_000}, "parameters"),
         ({"num_hidden_layers": 10**9}, "claims a size of 1000000000"),
         ({"model_type": "modernbert", "num_hidden_layers": 10**9}, "claims a size of 1000000000"),
         ({"num_hidden_layers": 900, "hidden_size": 50_000, "num_attention_heads": 2}, "parameters"),
@@ -187,9 +197,10 @@ def test_a_foreign_config(poly: Path, raw: dict[str, object]) -> None:
         ({"model_type": "distilbert", "dim": 16, "n_heads": 2, "hidden_dim": 10**7}, "parameters"),
         ({"model_type": "albert", "embedding_size": 10**9}, "claims a size of 1000000000"),
         ({"model_type": "albert", "embedding_size": 10**6}, "parameters"),
-        ({"model_type": "albert", "inner_group_num": 10**6}, "parameters"),
-        ({"model_type": "albert", "num_hidden_groups": 10**6}, "parameters"),
-        ({"model_type": "albert", "embedding_size": -(10**9), "vocab_size": 10**7}, "its config"),
+        ({"model_type": "albert", "inner_group_num": 60_000}, "parameters"),
+        ({"model_type": "albert", "num_hidden_groups": 60_000}, "parameters"),
+        ({"model_type": "albert", "embedding_size": -(10**9), "vocab_size": 10**7}, "claims a size of -1000000000"),
+        ({"model_type": "albert", "embedding_size": -(10**6), "vocab_size": 10**7}, "its config"),
     ],
 )
 @pytest.mark.timeout(60)
@@ -206,6 +217,181 @@ def test_code_of_a_remote_model_is_not_run(poly: Path, tmp_path: Path) -> None:
     )
     refusal(poly)
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("asked", ["AutoModel", "AutoModelForSequenceClassification"])
+def test_code_beside_a_config_of_a_type_without_a_model(
+    tmp_path: Path, asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers would ask at the terminal whether to run it."""
+    base = write_base(tmp_path / "base", seed=0)
+    (base / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass C: pass\n")
+    config = json.loads((base / "config.json").read_text()) | {"model_type": "trocr", "id2label": {"0": "a"}}
+    config |= {"architectures": [asked.replace("Auto", "Bert")], "auto_map": {asked: f"{base}--evil.C"}}
+    (base / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr("sys.stdin", answers := io.StringIO("y\n" * 9))
+    assert "no transformer can be built" in refusal(base)
+    assert answers.tell() == 0, "somebody read an answer"
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("family", "fields"),
+    [
+        ("detr", {"backbone": "owner/model", "use_timm_backbone": False}),
+        ("dpt", {"backbone": "owner/model"}),
+        ("upernet", {"backbone": "owner/model", "backbone_config": None}),
+        ("timm_backbone", {"backbone": "owner/model"}),
+        ("timm_wrapper", {"architecture": "owner/model"}),
+        ("encoder-decoder", {"encoder": {"model_type": "bert"}, "decoder": {"model_type": "bert"}}),
+        ("bert", {"backbone": "owner/model", "attn_implementation": "owner/kernel", "use_kernels": True}),
+        ("bert", {"_name_or_path": "owner/model", "_attn_implementation": "owner/kernel"}),
+        ("bert", {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}),
+    ],
+)
+def test_what_a_config_names_is_not_looked_up(
+    poly: Path, family: str, fields: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers asks the hub for models that a config names."""
+    asked: list[object] = []
+
+    def note(*address: object, **_: object) -> None:
+        asked.append(address)
+        raise OSError
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(socket, "getaddrinfo", note)
+    config = json.loads((poly / "backbone.json").read_text()) | {"model_type": family} | fields
+    (poly / "backbone.json").write_text(json.dumps(config))
+    with suppress(ModelError):
+        polyrank.load(poly)
+    assert asked == []
+
+
+SQUARE = {"num_heads": 2, "max_position_embeddings": 50_000, "classifier_dropout": 0.1}
+
+
+def header_only(path: Path, shapes: dict[str, list[int]]) -> None:
+    """A safetensors file whose tensors take no room on the disk."""
+    at, tensors = 0, {}
+    for name, shape in shapes.items():
+        size = 4 * prod(shape)
+        tensors[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    header = json.dumps(tensors).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    os.truncate(path, 8 + len(header) + at)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "fields", "why"),
+    [
+        ("poly", {"n_codes": 400_000_000}, "n_codes is larger than"),
+        ("poly", {"n_codes": 4_000_000}, "n_codes must be at least 1 and at most"),
+        ("poly", {"n_codes": 65_000}, "another shape"),
+        ("poly", {"n_codes": -4}, "n_codes must be"),
+        ("poly", {"n_codes": 4.0}, "n_codes is 4.0"),
+        ("poly", {"reduction_m": 10**30}, "reduction_m is 1e+30, not a whole number"),
+        ("poly", {"reduction_m": 10**18}, "reduction_m is larger than"),
+        ("poly", {"base": {"name": "\ud800", "sha256": ""}}, "polyrank.json is not JSON"),
+        ("poly", {"format_version": "x" * 10_000}, "this release reads 1"),
+        ("poly", {"max_context_tokens": 10**9}, "max_context_tokens is larger than"),
+        ("poly", {"score_scale": 1e300}, "score_scale must be positive and at most"),
+        ("poly", {"training": json.loads("[" * 500 + "]" * 500)}, "polyrank.json"),
+        ("colbert", {"colbert": {"dim": 400_000_000}}, "colbert.dim is larger than"),
+        ("colbert", {"colbert": {"dim": 65_000}}, "another shape"),
+        ("colbert", {"colbert": {"dim": 4, "dropped": [10**12]}}, "colbert.dropped is larger than"),
+        ("mix", {"mix": {"layers": [1] * 100_000}}, "mix: the transformer's layers are"),
+        ("mix", {"mix": {"rows": 10**9}}, "mix.rows"),
+        ("deformer", {"deformer": {"upper": 10**9}}, "deformer.upper is larger than"),
+        ("bi", {"dense": [{"inputs": 60_000, "outputs": 60_000}]}, "tensors differ"),
+        ("bi", {"dense": [{"inputs": 16, "outputs": 16}] * 70_000}, "dense has more than"),
+        ("cross", {"labels": [str(n) for n in range(65_000)]}, "another shape"),
+        ("cross", {"labels": [str(n) for n in range(70_000)]}, "labels has more than"),
+    ],
+)
+def test_sizes_that_its_weights_do_not_have_take_no_memory(
+    tmp_path: Path, architecture: str, fields: dict[str, object], why: str
+) -> None:
+    model = write_checkpoint(tmp_path, architecture, 0, architecture=architecture, shared_encoder=True)
+    config = json.loads((model / "polyrank.json").read_text())
+    (model / "polyrank.json").write_text(json.dumps(config | fields))
+    with bounded_memory(), pytest.raises(CheckpointInvalid, match=re.escape(why)):
+        read_checkpoint(model)
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        ({"num_labels": 10_000_000}, "claims a size of 10000000 as num_labels"),
+        ({"num_labels": 10**400}, "backbone.json is not JSON: number is infinity"),
+        ({"vocab_size": -44}, "its config"),
+        ({"vocab_size": 10**30}, "backbone.json cannot be used"),
+        ({"num_hidden_layers": 2.5}, "backbone.json"),
+        ({"hidden_dropout_prob": float("nan")}, "backbone.json is not JSON"),
+        ({"initializer_range": float("inf")}, "backbone.json is not JSON"),
+        ({"rope_scaling": {"deep": [[[10**12]]]}}, "claims a size of 1000000000000 as deep"),
+        ({"model_type": ["bert"]}, "no text encoder"),
+        ({"model_type": "x" * 100_000}, "no text encoder"),
+        # A mask of the square of its positions, which no file holds.
+        ({"model_type": "gpt_neo", "attention_types": [[["global"], 2]], **SQUARE}, "parameters"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_numbers_that_no_transformer_has(poly: Path, raw: dict[str, object], why: str) -> None:
+    config = json.loads((poly / "backbone.json").read_text())
+    (poly / "backbone.json").write_text(json.dumps(config | raw))
+    with bounded_memory():
+        message = refusal(poly)
+    assert why in message
+    assert len(message) < 2000
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"chunk_size_feed_forward": "x"},
+        {"chunk_size_feed_forward": 1000},
+        {"output_hidden_states": "x", "output_attentions": [1]},
+        {"return_dict": False},
+        {"pad_token_id": -1},
+    ],
+    ids=str,
+)
+def test_how_a_config_wants_its_transformer_to_be_called_does_not_count(poly: Path, fields: dict[str, object]) -> None:
+    found = polyrank.load(poly).rank(["w1 w2"], ["w3", "w4 w5"])
+    (poly / "backbone.json").write_text(json.dumps(json.loads((poly / "backbone.json").read_text()) | fields))
+    assert polyrank.load(poly).rank(["w1 w2"], ["w3", "w4 w5"]) == found
+
+
+def test_a_published_dense_layer_of_any_size_takes_no_memory(tmp_path: Path) -> None:
+    base = write_base(tmp_path / "base", seed=0)
+    kinds = ("Transformer", ""), ("Pooling", "1_Pooling"), ("Dense", "2_Dense")
+    (base / "modules.json").write_text(json.dumps([{"type": kind, "path": path} for kind, path in kinds]))
+    (base / "2_Dense").mkdir()
+    (base / "2_Dense" / "config.json").write_text(json.dumps({"in_features": 60_000, "out_features": 60_000}))
+    save_file({"linear.weight": torch.zeros(2, 2), "linear.bias": torch.zeros(2)}, base / "2_Dense/model.safetensors")
+    with bounded_memory():
+        assert "another shape" in refusal(base)
+
+
+def test_weights_without_end_are_not_hashed(light: Path) -> None:
+    """200 GB of nothing, which a header claims to hold."""
+    header_only(light / "model.safetensors", {"code_vectors": [50_000_000_000, 1]})
+    with bounded_memory():
+        assert "is larger than" in refusal(light)
+
+
+@contextmanager
+def bounded_memory() -> Iterator[None]:
+    """Let the process take a gigabyte more than it has."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (1 << 30), before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 @pytest.mark.parametrize("text", GARBAGE[:6], ids=repr)

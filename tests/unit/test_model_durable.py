@@ -4,12 +4,13 @@ import fcntl
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from full_disk import FULL, fill_disk
 
-from polyrank.model.durable import replacing, write_atomically
+from polyrank.model.durable import make_directory, replacing, sync_file, write_atomically
 
 TOKEN = "0123456789abcdef"
 
@@ -178,3 +179,11 @@ def test_a_missing_directory_is_an_error_of_the_system(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         write_atomically(tmp_path / "none" / "file", b"new")
     assert names(tmp_path) == set()
+
+
+def test_a_pipe_in_the_place_of_a_directory_or_a_file_keeps_nobody_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileExistsError):
+        make_directory(tmp_path / "pipe")
+    with suppress(OSError):  # most kernels cannot
+        sync_file(tmp_path / "pipe")

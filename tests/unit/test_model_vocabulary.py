@@ -35,7 +35,7 @@ def test_ids_become_the_text_that_they_were_cut_from(tmp_path: Path) -> None:
         (b"YQ== one", "is no vocabulary"),
         (b"YQ== 1 2", "is no vocabulary"),
         (b"\xff\xfe", "is no vocabulary"),
-        (b"x" * 2000, "MiB"),
+        (b"x" * 2000, "is larger than 1000 bytes"),
     ],
 )
 def test_files_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, says: str) -> None:

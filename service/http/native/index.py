@@ -21,7 +21,8 @@ from polyrank.index_builder.errors import (
     NothingToCompact,
     StoreBusy,
 )
-from polyrank.index_builder.generation.manifest import MANIFEST_FILE, Manifest
+from polyrank.index_builder.generation.generation import read_manifest
+from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.scale.sets import SetStore
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.errors import InvalidInput
@@ -208,7 +209,7 @@ def _generations(held: Resources) -> dict[str, Any]:
 def _manifest(store: GenerationStore | SetStore, generation: str) -> Manifest:
     if isinstance(store, SetStore):
         return store.described(store.read(generation))
-    return Manifest.from_json((store.path(generation) / MANIFEST_FILE).read_bytes(), generation)
+    return read_manifest(store.path(generation))
 
 
 def _active(serving: Served) -> dict[str, Any]:

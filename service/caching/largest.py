@@ -1,4 +1,4 @@
-"""Bounds on what a model makes of a candidate. What Redis gives and is beyond them was not made by the model."""
+"""The largest that a model makes of a candidate. What Redis gives and is beyond it was not made by the model."""
 
 import math
 from typing import NamedTuple
@@ -18,7 +18,7 @@ _TIMES = 4.0
 _ROUNDING = 0.02
 
 
-class Bounds(NamedTuple):
+class Largest(NamedTuple):
     """What no candidate exceeds.
 
     Attributes:
@@ -32,13 +32,13 @@ class Bounds(NamedTuple):
     row: float = math.inf
 
 
-def bounds_of(encode: Encode, rows: int) -> Bounds:
+def largest_of(encode: Encode, rows: int) -> Largest:
     """Find bounds on lengths from what a model makes of some texts; `rows` is told.
 
     A model that scales vectors to unit length gets a bound just above 1. Others get room for texts that differ more.
     """
     made = encode(_TEXTS)
-    return Bounds(rows, _longest(made.first), math.inf if made.late is None else _longest(made.late))
+    return Largest(rows, _longest(made.first), math.inf if made.late is None else _longest(made.late))
 
 
 def _longest(rows: NDArray[np.floating]) -> float:

@@ -1,4 +1,4 @@
-"""Bounds on the vectors of a model, from those of some texts: no vector of the model is beyond them."""
+"""Largest on the vectors of a model, from those of some texts: no vector of the model is beyond them."""
 
 import random
 from functools import partial
@@ -14,7 +14,7 @@ from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.config import ModelConfig
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.representations import Representations
-from polyrank.service.caching.bounds import bounds_of
+from polyrank.service.caching.largest import largest_of
 
 MORE = ["[MASK]", "[unused0]", "[unused1]"]
 WORDS = [f"w{n}" for n in range(40)]
@@ -33,7 +33,7 @@ def test_no_vector_of_the_model_is_longer(tmp_path: Path, architecture: str, nor
     lengths = {"max_context_tokens": 40, "max_candidate_tokens": 16}
     config = ModelConfig(architecture=architecture, base_name="tiny", normalize=normalize, **lengths)
     encode = partial(encode_texts, polyrank.from_base(base, config))
-    bounds, made = bounds_of(encode, 17), encode([*texts(200), "?", "", "w1 " * 500])
+    bounds, made = largest_of(encode, 17), encode([*texts(200), "?", "", "w1 " * 500])
     for dtype in (np.float16, np.float32):
         assert within(made.first.astype(dtype), bounds.vector).all()
         assert made.late is None or within(made.late.astype(dtype), bounds.row).all()
@@ -48,7 +48,7 @@ def test_no_vector_of_the_model_is_longer(tmp_path: Path, architecture: str, nor
 
 
 def test_a_model_without_a_second_stage_bounds_no_rows_and_zeros_are_no_vectors_of_another() -> None:
-    bounds = bounds_of(lambda given: Representations(np.zeros((len(given), 4), np.float32)), 17)
+    bounds = largest_of(lambda given: Representations(np.zeros((len(given), 4), np.float32)), 17)
     assert bounds == (17, 0.0, float("inf"))
     assert within(np.array([[0.0], [-0.0], [1e-3]], np.float16), 0.0).tolist() == [True, True, False]
 
