@@ -249,7 +249,7 @@ def hostile(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         [(name, [{name: group[name]}]) for group in groups for name in group] if options.each else [("mixed", groups)]
     )
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["__main__", "benchmarks.load.hostile"])  # imported once for all processes
+    context.set_forkserver_preload(["__main__", "benchmarks.load.drive"])  # imported once for all processes
     with (
         store_of(options) as store,
         serving(store, {"max_timeout_ms": TIMEOUT_MS}, options.polyrank) as server,

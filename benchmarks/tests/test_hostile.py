@@ -7,14 +7,15 @@ import socketserver
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import pytest
-from benchmarks.load import attacks, hostile
+from benchmarks.load import attacks, drive, hostile
 from benchmarks.load.attacks import ATTACKS, Attack, Target, kinds
 from benchmarks.load.hostile import Seen
-from benchmarks.load.worst import BODIES, HOSTILE, MOST_BYTES, worst
+from benchmarks.load.worst import HOSTILE, MOST_BYTES, worst
 
 STALL = 0.5
 REFUSAL = b"HTTP/1.1 422 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -57,24 +58,21 @@ def test_every_attack_is_sent_and_says_how_it_ended(attack: Attack, monkeypatch:
         assert {attack(target, random.Random(seed)) for seed in range(4)} <= {"422", "left"}
 
 
-def test_every_worst_request_is_a_kind_and_is_sent() -> None:
+@pytest.fixture(scope="module")
+def requests() -> Mapping[str, partial[str]]:
     [requests, others] = kinds()
-    assert len(requests) == len([*worst()])
     assert len(others) == len(ATTACKS)
+    return requests
+
+
+def test_every_worst_request_is_a_kind_and_is_sent(requests: Mapping[str, partial[str]]) -> None:
+    assert len(requests) == len([*worst()])
     with listening(lambda number: REFUSAL) as target:
         assert {requests[name](target, random.Random()) for name in [*requests][-60:]} == {"422"}
 
 
-def test_kinds_are_chosen_by_words_in_their_names() -> None:
-    [requests] = kinds(["990 unknown"])
-    assert len(requests) == len(BODIES)
-    [requests, others] = kinds(["PUT", "half"])
-    assert {name.partition(" ")[0] for name in requests} == {"PUT"}
-    assert [*others] == ["half_heads"]
-
-
-def test_what_is_compressed_is_small_outside_or_inside() -> None:
-    sent = {call.what: call.body or b"" for call in worst() if "gzip" in call.what or call.what == "a bomb"}
+def test_what_is_compressed_is_small_outside_or_inside(requests: Mapping[str, partial[str]]) -> None:
+    sent = {call.what: call.body for [call] in (each.args for each in requests.values())}
     assert 0.99 < len(sent["empty blocks of gzip"]) / MOST_BYTES <= 1
     assert zlib.decompressobj(31).decompress(sent["empty blocks of gzip"]) == b""
     assert len(gzip.decompress(sent["a bomb"])) > 5 * MOST_BYTES > 500 * len(sent["a bomb"])
@@ -126,8 +124,9 @@ def test_only_candidates_that_attackers_added_may_stand_between_the_others() -> 
     assert "in place of" in (hostile.difference(expected, [expected[0], {**expected[1], "score": 1.1}]) or "")
 
 
-def test_honest_callers_get_right_answers_beside_hostile_ones() -> None:
+def test_honest_callers_get_right_answers_beside_hostile_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     allowed = {"GET /rankx: no such path": {"404"}, "cut_off": {"left"}}
+    monkeypatch.setattr(drive, "WARM_SECONDS", 1.0)
     options = ["--seconds", "1.5", "--hostile", "2", "--honest", "2", "--each", "--only", *allowed]
     before, *loads, after = hostile.hostile(hostile.parser().parse_args(options))
     assert [each["kind"] for each in loads] == [*allowed]
@@ -140,8 +139,8 @@ def test_honest_callers_get_right_answers_beside_hostile_ones() -> None:
         assert each["resident_mib"] > 100
 
 
-def test_a_mixed_load_counts_the_answers_of_each_kind() -> None:
+def test_a_mixed_load_counts_the_answers_of_each_kind_that_words_choose() -> None:
+    groups = kinds(["/rankx", "upgra"])
     with listening(lambda number: REFUSAL) as target:
-        groups = kinds(["/rankx", "upgrade"])
         answers = hostile.attack(time.monotonic() + STALL, target, groups, callers=2, pause=0.0, seed=1)
     assert answers.keys() == {"GET /rankx: no such path: 422", "upgrade: 422"}
