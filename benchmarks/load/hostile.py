@@ -1,11 +1,11 @@
 """Honest callers beside hostile ones: their answers must be right, in time, and memory may not grow.
 
-    python -m benchmarks.load.hostile [--seconds 600] [--hostile 3] [--pause 0.5] [--only KIND ...] [--each]
+    python -m benchmarks.load.hostile [--seconds 600] [--hostile 3] [--pause 0.5] [--only WORDS ...] [--each]
 
 The honest callers send requests whose answers are known from a calm server. The hostile ones, in a process of their
-own, send at random what `benchmarks.load.attacks` names, or those kinds alone, or one kind after the other. A third
-process asks for /livez at a steady beat. Prints a table, and one JSON object: what honest callers, the beat and memory
-did in calm before, under each load and in calm after, and what each attack was answered.
+own, send at random the requests of `worst.py` and do what `attacks.py` names; with `--each`, one kind after the other,
+16 callers without a pause. A third process asks for /livez at a steady beat. Prints a line of JSON for the calm before,
+each load and the calm after: what hostile callers were answered, and what honest callers, the beat and memory did.
 """
 
 import argparse
@@ -19,18 +19,20 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from multiprocessing.queues import Queue
-from multiprocessing.synchronize import Event
 from typing import Any
 from urllib.parse import urlsplit
 
-from benchmarks.load.attacks import ATTACKS, HOSTILE_IDS, JSON, Target
-from benchmarks.load.drive import Running, add_options, cores, mix_of, resident_while, serving, store_of, table, warm
+from benchmarks.load.attacks import Attack, Target, kinds
+from benchmarks.load.drive import OURS, Running, add_options, cores, mix_of, resident_while, serving, store_of, warm
 from benchmarks.load.figures import percentile_ms
+from benchmarks.load.threads import spent
+from benchmarks.load.worst import HOSTILE, JSON
 
 from polyrank.service.cli.measuring.timing import machine
 
@@ -42,57 +44,36 @@ BEAT_SECONDS = 0.02  # between two requests for /livez
 STALLED_SECONDS = 60.0  # a beat without an answer for so long has none
 APART = 1e-3  # scores may differ so much: texts are read in other batches
 REFUSED = (429, 503, 504)  # with these the server says that it has no time for a request
-COLUMNS = ("load", "right", "wrong", "refused", "p50_ms", "p99_ms", "livez_p50_ms", "livez_p99_ms", "livez_longest_ms",
-           "missed", "resident_mib", "per_s")  # fmt: skip
-
-
-@contextmanager
-def beside(run: Callable[..., Any], *arguments: Any) -> Iterator[list[Any]]:
-    """Let a function run in a process of its own for the `with` block; the list then holds what it returned.
-
-    The function gets the event that ends it before its arguments.
-    """
-    context = multiprocessing.get_context("forkserver")  # the first process imports, the others are there at once
-    ready, over, told = context.Event(), context.Event(), context.Queue()
-    process = context.Process(target=_tell, args=(run, ready, over, arguments, told))
-    process.start()
-    found: list[Any] = []
-    try:
-        ready.wait(timeout=STALLED_SECONDS)
-        yield found
-    finally:
-        over.set()
-        found.append(told.get(timeout=2 * STALLED_SECONDS))
-        process.join()
-
-
-def _tell(run: Callable[..., Any], ready: Event, over: Event, arguments: Sequence[Any], told: "Queue[Any]") -> None:
-    ready.set()
-    told.put(run(over, *arguments))
 
 
 def attack(
-    over: Event, target: Target, callers: int, pause: float, names: Sequence[str], seed: int
-) -> list[tuple[tuple[str, str], int]]:
-    """Attack until `over`; returns (name of the attack, answer) and how often that was."""
-    os.nice(19)  # the honest callers measure on the same core
-    counts: Counter[tuple[str, str]] = Counter()
+    until: float, target: Target, groups: Sequence[Mapping[str, Attack]], callers: int, pause: float, seed: int
+) -> Counter[str]:
+    """Attack until a time of the monotonic clock, with each group of kinds as often; returns a count of the answers."""
+    answers: Counter[str] = Counter()
+    is_mixed = sum(map(len, groups)) > 1
 
     def one(draw: random.Random) -> None:
-        while not over.wait(draw.uniform(0, pause)):
-            name = draw.choice(names)
+        os.nice(19)  # of this thread alone: the honest callers measure on the same core
+        while time.monotonic() < until:
+            group = draw.choice(groups)
+            name = draw.choice([*group])
             try:
-                answer = ATTACKS[name](target, draw)
+                answer = group[name](target, draw)
             except (OSError, http.client.HTTPException) as error:
                 answer = type(error).__name__
-            counts[name, answer] += 1
+            answers[f"{name}: {answer}" if is_mixed else answer] += 1
+            time.sleep(draw.uniform(0, pause))
 
-    threads = [threading.Thread(target=one, args=(random.Random(seed + number),)) for number in range(callers)]
+    _together([threading.Thread(target=one, args=(random.Random(seed + number),)) for number in range(callers)])
+    return answers
+
+
+def _together(threads: Sequence[threading.Thread]) -> None:
     for each in threads:
         each.start()
     for each in threads:
         each.join()
-    return sorted(counts.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +91,8 @@ class Beats:
     failed: int
 
 
-def beat(over: Event, target: Target) -> Beats:
-    """Ask for /livez every `BEAT_SECONDS` over a kept connection until `over`.
+def beat(until: float, target: Target) -> Beats:
+    """Ask for /livez every `BEAT_SECONDS` over a kept connection until a time of the monotonic clock.
 
     A server that stalls pays for each beat that is due meanwhile.
     """
@@ -119,7 +100,8 @@ def beat(over: Event, target: Target) -> Beats:
     missed = failed = 0
     connection = http.client.HTTPConnection(target.host, target.port, timeout=STALLED_SECONDS)
     due = time.monotonic()
-    while not over.wait(max(due - time.monotonic(), 0)):
+    while due < until:
+        time.sleep(max(due - time.monotonic(), 0))
         try:
             connection.request("GET", "/livez")
             answer = connection.getresponse()
@@ -153,7 +135,7 @@ def difference(expected: Sequence[Mapping[str, Any]], got: Sequence[Mapping[str,
     Candidates that attackers added may stand between the others.
     """
     scores = {each["id"] or each["index"]: each["score"] for each in expected}
-    kept = [each for each in got if each["id"] not in HOSTILE_IDS]
+    kept = [each for each in got if not (each["id"] or "").startswith(HOSTILE)]
     for before, now in zip(expected, kept, strict=False):
         known = scores.get(now["id"] or now["index"], before["score"])
         if max(abs(before["score"] - now["score"]), abs(known - now["score"])) > APART:
@@ -169,7 +151,7 @@ class Honest:
         self._callers = callers
         self._bodies = [json.dumps(each).encode() for each in requests]
         with closing(self._connect()) as connection:
-            self._expected = [self._ask(connection, body) for body in self._bodies]
+            self._expected = [self._ask(connection, body)[1] for body in self._bodies]
 
     def _connect(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection(self._target.host, self._target.port, timeout=TIMEOUT_MS / 1000 + 5)
@@ -188,123 +170,121 @@ class Honest:
             began = time.monotonic()
             try:
                 status, results = self._ask(connection, self._bodies[at])
+                wrong = f"status {status}" if status != 200 else difference(self._expected[at], results)
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
-                seen.append(Seen(time.monotonic() - began, 0, repr(error)))
-                continue
-            seconds = time.monotonic() - began
-            wrong = f"status {status}" if status != 200 else difference(self._expected[at][1], results)
-            seen.append(Seen(seconds, status, wrong))
+                status, wrong = 0, repr(error)
+            seen.append(Seen(time.monotonic() - began, status, wrong))
         connection.close()
 
-    def run(self, seconds: float) -> list[Seen]:
-        """Send requests for so long."""
+    def run(self, until: float) -> list[Seen]:
+        """Send requests until a time of the monotonic clock."""
         seen: list[Seen] = []
-        until = time.monotonic() + seconds
-        callers = [threading.Thread(target=self._one, args=(number, until, seen)) for number in range(self._callers)]
-        for each in callers:
-            each.start()
-        for each in callers:
-            each.join()
+        _together([threading.Thread(target=self._one, args=(each, until, seen)) for each in range(self._callers)])
         return seen
+
+
+def _times(seconds: Sequence[float], prefix: str = "") -> dict[str, float | None]:
+    """Return the median, the 99th percentile and the longest time."""
+    shares = {"p50": 50, "p99": 99, "longest": 100}
+    return {f"{prefix}{name}_ms": percentile_ms(seconds, share) for name, share in shares.items()}
 
 
 def honest_figures(seen: Sequence[Seen]) -> dict[str, Any]:
     """Return the honest callers' figures; who was refused got no wrong answer."""
-    seconds = [each.seconds for each in seen]
     wrong = [each.wrong[:200] for each in seen if each.wrong and each.status not in REFUSED]
     return {
-        "sent": len(seen),
         "right": sum(each.wrong is None for each in seen),
         "wrong": len(wrong),
         "refused": sum(each.status in REFUSED for each in seen),
-        "p50_ms": percentile_ms(seconds, 50),
-        "p99_ms": percentile_ms(seconds, 99),
-        "longest_ms": percentile_ms(seconds, 100),
+        **_times([each.seconds for each in seen]),
         "reasons": Counter(wrong).most_common(5),
     }
 
 
-def stretch(name: str, server: Running, target: Target, honest: Honest, seconds: float) -> dict[str, Any]:
-    """Let the honest callers and the beat run for so long; returns the figures."""
-    held: list[tuple[float, int]] = []
-    watch = threading.Thread(target=lambda: held.extend(resident_while(server, seconds)))
-    watch.start()
-    with beside(beat, target) as beats:
-        seen = honest.run(seconds)
-    watch.join()
-    [livez], sizes = beats, [size >> 20 for _, size in held]
-    ends = [len(sizes) * at // 10 for at in range(11)]
+def settle(server: Running) -> None:
+    """Wait, up to a minute, until a server does hardly anything: a kind may leave work to those after it."""
+    for _ in range(60):
+        before = sum(spent(server.pid).values())
+        time.sleep(1.0)
+        if sum(spent(server.pid).values()) - before < 0.1:
+            return
+
+
+def stretch(
+    server: Running, target: Target, honest: Honest, processes: Executor, kind: str, seconds: float, *attacks: Any
+) -> dict[str, Any]:
+    """Let the honest callers and the beat run for so long, beside attacks if there are any; returns the figures."""
+    settle(server)
+    until = time.monotonic() + seconds  # this clock is the same in all processes
+    attacking = processes.submit(attack, until, target, *attacks) if attacks else None
+    beating, asking = processes.submit(beat, until, target), processes.submit(honest.run, until)
+    sizes = [size >> 20 for _, size in resident_while(server, seconds)]
+    livez, ends = beating.result(), [len(sizes) * at // 10 for at in range(11)]
     return {
-        "load": name,
-        **honest_figures(seen),
-        "livez_p50_ms": percentile_ms(livez.seconds, 50),
-        "livez_p99_ms": percentile_ms(livez.seconds, 99),
-        "livez_longest_ms": percentile_ms(livez.seconds, 100),
-        "beats": len(livez.seconds),
+        "kind": kind,
+        "answers": dict(sorted(attacking.result().items())) if attacking else {},
+        "livez": len(livez.seconds),
         "missed": livez.missed,
         "failed": livez.failed,
+        **_times(livez.seconds, "livez_"),
+        **honest_figures(asking.result()),
         "resident_mib": max(sizes),
-        "resident_tenths_mib": [statistics.median(sizes[start:end]) for start, end in pairwise(ends) if end > start],
+        "resident_tenths_mib": [statistics.median(sizes[at:end]) for at, end in pairwise(ends) if end > at],
     }
 
 
-def hostile(options: argparse.Namespace) -> dict[str, Any]:
-    """Run the load; returns the object that is printed."""
-    names = options.only or list(ATTACKS)
-    calm_seconds = min(CALM_SECONDS, options.seconds)
-    with store_of(options) as store, serving(store, {"max_timeout_ms": TIMEOUT_MS}) as server:
-        parts = urlsplit(server.url)
-        target = Target(parts.hostname or "", parts.port or 80)
-        mix = mix_of(options)
+def _pin() -> None:
+    """Keep a process off the server's core."""
+    if (other := cores()[1]) is not None:
+        os.sched_setaffinity(0, {other})
+
+
+def hostile(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Run the load; yields what is printed."""
+    callers = options.hostile or (16 if options.each else 3)
+    pause = options.pause if options.pause is not None else 0.0 if options.each else 0.5
+    groups, calm_seconds = kinds(options.only), min(CALM_SECONDS, options.seconds)
+    loads = (
+        [(name, [{name: group[name]}]) for group in groups for name in group] if options.each else [("mixed", groups)]
+    )
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["__main__", "benchmarks.load.drive"])  # imported once for all processes
+    with (
+        store_of(options) as store,
+        serving(store, {"max_timeout_ms": TIMEOUT_MS}, options.polyrank) as server,
+        ProcessPoolExecutor(3, context, initializer=_pin) as processes,
+    ):
+        mix, parts = mix_of(options), urlsplit(server.url)
         warm(server, mix)
         requests = mix.realistic(sent=0.33, fresh=0.1, top_k=10, timeout_ms=TIMEOUT_MS)  # a third bring candidates
-        with apart():
-            distinct = min(REQUESTS, int(options.honest * EACH_PER_S * options.seconds))
-            honest = Honest(target, options.honest, [next(requests) for _ in range(distinct)])
-            before = stretch("calm before", server, target, honest, calm_seconds)
-            loads = []
-            for kinds in [[name] for name in names] if options.each else [names]:
-                attackers = (options.hostile, options.pause, kinds, options.seed)
-                began = time.monotonic()
-                with beside(attack, target, *attackers) as answers:
-                    found = stretch(kinds[0] if len(kinds) == 1 else "mixed", server, target, honest, options.seconds)
-                [counts] = answers
-                found["per_s"] = round(sum(count for _, count in counts) / (time.monotonic() - began), 1)
-                found["attacks"] = {f"{name}: {answer}": count for (name, answer), count in counts}
-                loads.append(found)
-            after = stretch("calm after", server, target, honest, calm_seconds)
-    return {"machine": machine(), "before": before, "loads": loads, "after": after}
-
-
-@contextmanager
-def apart() -> Iterator[None]:
-    """Keep this thread, and the threads and processes that it starts, off the server's core for the `with` block."""
-    ours, other = os.sched_getaffinity(0), cores()[1]
-    if other is not None:
-        os.sched_setaffinity(0, {other})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, ours)
+        distinct = min(REQUESTS, int(options.honest * EACH_PER_S * options.seconds))
+        target = Target(parts.hostname or "", parts.port or 80)
+        honest = Honest(target, options.honest, [next(requests) for _ in range(distinct)])
+        list(processes.map(time.sleep, [1.0] * 3))  # each process has started
+        run = partial(stretch, server, target, honest, processes)
+        yield machine() | run("calm before", calm_seconds)
+        for kind, chosen in loads:
+            yield run(kind, options.seconds, chosen, callers, pause, options.seed)
+        yield run("calm after", calm_seconds)
 
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(made)
     made.set_defaults(seconds=600.0)
-    made.add_argument("--hostile", type=int, default=3, help="each makes one attack after another; default: 3")
+    made.add_argument("--hostile", type=int, help="attackers at a time; default: 3, and 16 with --each")
     made.add_argument("--honest", type=int, default=5, help="each sends four requests a second; default: 5")
-    made.add_argument("--pause", type=float, default=0.5, help="seconds at most between two attacks; default: 0.5")
-    made.add_argument("--only", nargs="+", choices=ATTACKS, metavar="KIND", help=f"of {', '.join(ATTACKS)}")
+    made.add_argument("--pause", type=float, help="seconds at most after an attack; default: 0.5, and 0 with --each")
+    made.add_argument("--only", nargs="+", default=(), metavar="WORDS", help="kinds whose name holds one of these")
     made.add_argument("--each", action="store_true", help="one kind after the other, each for all of the seconds")
+    made.add_argument("--polyrank", nargs="+", default=OURS, help="the command of the server; default: this checkout's")
     return made
 
 
 def main() -> int:
-    found = hostile(parser().parse_args())
-    print(table([found["before"], *found["loads"], found["after"]], COLUMNS))
-    print(json.dumps(found))
+    for found in hostile(parser().parse_args()):
+        print(json.dumps(found), flush=True)
     return 0
 
 

@@ -1,15 +1,21 @@
-"""Requests that are as much work as they can be for a server: each names its kind of too much.
+"""The worst that one HTTP request can hold: each request names its kind of too much.
 
-`beats.py` sends them beside `/livez`; the test of the event loop's pauses sends them, too.
+`hostile.py` sends them beside honest callers; the test of the event loop's pauses sends them, too.
 """
 
 import gzip
-import json
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
+import orjson
+
 NOTHING = b"\x00\x00\x00\xff\xff"  # an empty block of a gzip stream
+MOST_BYTES = 16 * 1024 * 1024  # of a body, by default
 HEAD_BYTES = 30_000  # of what stands in a request's head
+HOSTILE = "hostile-"  # so begin the ids of candidates that are added
+JSON: Mapping[str, str] = {"Content-Type": "application/json"}
+NAMES = ("context", "persona", "candidates", "score_threshold", "group_by", "exclude_ids", "generation", "timeout_ms")
 BODIES: Mapping[str, Mapping[str, Any]] = {
     "/rank": {"context": "hi"},
     "/rank/batch": {"requests": [{"context": "hi"}]},
@@ -34,18 +40,19 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
 
 
 class Call(NamedTuple):
-    """A request, and what is too much in it."""
+    """A request, and what is too much in it. Without headers of its own it is one of JSON."""
 
     what: str
     method: str
     path: str
     body: bytes | None = None
-    headers: Mapping[str, str] = {}
+    headers: Mapping[str, str] = JSON
 
 
+@cache
 def fields(count: int) -> dict[str, int]:
-    """Return so many fields that nobody knows."""
-    return {f"x{number}": number for number in range(count)}
+    """Return so many fields that nobody knows, in the letters of known ones: what was meant is sought longest."""
+    return {f"{NAMES[number % len(NAMES)][::-1]}{number}": number for number in range(count)}
 
 
 def worst() -> Iterator[Call]:
@@ -61,7 +68,7 @@ def worst() -> Iterator[Call]:
 
 
 def _sent(what: str, path: str, body: object, method: str = "POST") -> Call:
-    return Call(what, method, path, json.dumps(body, separators=(",", ":")).encode())
+    return Call(what, method, path, orjson.dumps(body))
 
 
 def _rankings() -> Iterator[Call]:
@@ -77,6 +84,8 @@ def _rankings() -> Iterator[Call]:
         "empty conditions": {"context": "a", "filter": {"$and": [{}] * 21_000}},
         "unknown operators": {"context": "a", "filter": {"a": fields(5000)}},
         "nested conditions": {"context": "a", "filter": {"$or": [{"$and": [{}] * 60}] * 300}},
+        "a wide filter": {"context": "a", "filter": {f"unknown{n}": [*range(50)] for n in range(64)}},
+        "many numbers": {"context": [1] * 900_000},
         "values that are not read": {"context": [{"text": "a", "tool_calls": [1] * 90_000}]},
         "a long text": {"context": "a" * 10_000_000},
     }
@@ -89,7 +98,14 @@ def _rankings() -> Iterator[Call]:
     for count in (20, 900):
         wrong = {"context": "hi", **fields(count)}
         yield _sent(f"{count} unknown fields in each ranking", "/rank/batch", {"requests": [wrong] * 100})
-    yield Call("nested lists", "POST", "/rank", b'{"context": ' + b"[" * 60_000)
+    for deep in (60, 190, 5000, 400_000):
+        lists, objects = b"[" * deep + b"]" * deep, b'{"$not":' * deep + b"1" + b"}" * deep
+        yield Call(f"{deep} lists in each other", "POST", "/rank", b'{"context": %s}' % lists)
+        yield Call(f"{deep} conditions in each other", "POST", "/rank", b'{"context": "a", "filter": %s}' % objects)
+        added = b'[{"id": "%s", "text": "a", "metadata": {"a": %s}}]' % (HOSTILE.encode(), lists)
+        yield Call(f"{deep} lists in each other", "PUT", "/index/candidates", added)
+    for text in (b"", b"[" * 60_000, b'{"context": "a', b"\xed\xa0\xbe", b"NaN", b'{"context": 1e999}'):
+        yield Call(f"no JSON, {text[:13]!r}", "POST", "/rank", text)
     yield Call("a number of many digits", "POST", "/rank", b'{"context": "a", "top_k": ' + b"1" * 60_000 + b"}")
 
 
@@ -122,18 +138,20 @@ def _updates() -> Iterator[Call]:
     yield _sent("unknown fields", path, fields(5000), "PUT")
     yield _sent("long metadata", path, [{"text": "a", "metadata": {"a": [1] * 30_000}}], "PUT")
     yield _sent("equal candidates", path, [{"text": "a"}] * 5000, "PUT")
-    many = [{"text": f"a{n}", "metadata": fields(10)} for n in range(4000)]
+    many = [{"id": f"{HOSTILE}{n}", "text": f"a{n}", "metadata": fields(10)} for n in range(4000)]
     yield _sent("many candidates", path, many, "PUT")
     yield _sent("many ids", f"{path}/delete", {"ids": [f"a{n}" for n in range(90_000)]})
     yield _sent("many candidates", "/index", {"candidates": many, "activate": False})
 
 
 def _compressed() -> Iterator[Call]:
-    zipped = {"Content-Encoding": "gzip"}
-    wrong = json.dumps({"requests": [{"context": "hi", **fields(990)}] * 100}).encode()
-    yield Call("wrong rankings in gzip", "POST", "/rank/batch", gzip.compress(wrong), zipped)
-    yield Call("a bomb", "POST", "/rank", gzip.compress(b" " * 100_000_000), zipped)
-    yield Call("empty blocks of gzip", "POST", "/rank", gzip.compress(b"")[:10] + NOTHING * 3_000_000, zipped)
+    zipped, empty = {**JSON, "Content-Encoding": "gzip"}, gzip.compress(b"")
+    wrong = orjson.dumps({"requests": [{"context": "hi", **fields(990)}] * 100})
+    yield Call("wrong rankings in gzip", "POST", "/rank/batch", gzip.compress(wrong, 1), zipped)
+    yield Call("a bomb", "POST", "/rank", gzip.compress(b" " * (6 * MOST_BYTES)), zipped)
+    yield Call("blanks of gzip", "POST", "/rank", gzip.compress(b'{"context": "a"}'.rjust(MOST_BYTES), 1), zipped)
+    yield Call("empty blocks of gzip", "POST", "/rank", empty[:10] + NOTHING * (MOST_BYTES // 5 - 10), zipped)
+    yield Call("empty members of gzip", "POST", "/rank", empty * 50_000, zipped)
 
 
 def _heads() -> Iterator[Call]:
@@ -145,7 +163,13 @@ def _heads() -> Iterator[Call]:
     yield Call("empty conditions", "GET", f"/index/candidates?filter={conditions}")
     for path in ("/rankx", "/" + "index/" * 5000, "/xedni/setadidnac/}di_etadidnac{", "/docs/x", "/playground/x"):
         yield Call("no such path", "GET", path)
-    yield Call("no such path", "POST", "/rnak", json.dumps(fields(990)).encode())
+    for strange in ({"Origin": "https://evil.example"}, {"Host": "evil.example"}):
+        yield Call(f"a page of another {next(iter(strange))}", "POST", "/index/rollback", b"{}", {**JSON, **strange})
+    types = ("text/xml", "multipart/form-data; boundary=a", "application/json; charset=utf-16", "a" * 5000, "", "/")
+    for kind in types:
+        yield Call(f"a body of type {kind[:40]}", "POST", "/rank", b'{"context": "a"}', {"Content-Type": kind})
+    yield Call("an unknown coding", "POST", "/rank", b"{}", {**JSON, "Content-Encoding": "br"})
+    yield _sent("no such path", "/rnak", fields(990))
     yield Call("a wrong method", "DELETE", "/rank")
     yield Call("a wrong method", "PATCH", "/index/candidates")
     yield Call("an escaped path", "GET", "/index/candidates/" + "%41" * (HEAD_BYTES // 3))
