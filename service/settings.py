@@ -238,6 +238,15 @@ class Settings(BaseSettings):
                 raise ValueError(str(error)) from None
         return url
 
+    @field_validator("host")
+    @classmethod
+    def _check_host(cls, host: str) -> str:
+        try:
+            host.encode("idna")  # as the system's resolver is asked
+        except UnicodeError:
+            raise ValueError("must be an address or the name of a machine") from None
+        return host
+
     @field_validator("device")
     @classmethod
     def _check_device(cls, device: str) -> str:

@@ -201,8 +201,9 @@ def _transformer(config: "PretrainedConfig", most_parameters: int | None, kind: 
 
     try:
         with _bounded(most_parameters):
-            # None overrides what config.json asks for: transformers takes "sdpa", or "eager" where there is none.
-            return (kind or AutoModel).from_config(config, attn_implementation=None, trust_remote_code=False)
+            # None overrides what config.json asks for, which may be code of a hub: transformers takes its own.
+            called = {"attn_implementation": None, "experts_implementation": None}
+            return (kind or AutoModel).from_config(config, **called, trust_remote_code=False)
     except CheckpointInvalid:
         raise
     except Exception as error:  # sizes that do not fit each other raise torch's or transformers' own errors

@@ -105,7 +105,10 @@ class FairThread:
             with self._changing:
                 self._waiting[place] = done, step
             self._thread.submit(self._turn)
-            return await asyncio.wrap_future(done)
+            try:
+                return await asyncio.wrap_future(done)
+            finally:
+                del done  # it holds an error, which holds this frame: in a circle, all would stay for long
 
     def _let_go(self, place: tuple[int, int, int]) -> None:
         with self._changing:
@@ -122,6 +125,7 @@ class FairThread:
                 done.set_result(step())
             except BaseException as error:  # as an executor does, so that no caller waits for ever
                 done.set_exception(error)
+                del done, step  # as in `run`
 
     def close(self) -> None:
         """Finish what has begun, drop what waits."""

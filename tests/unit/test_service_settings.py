@@ -50,6 +50,8 @@ def test_a_server_is_open_where_others_reach_it_and_there_are_no_keys(host: str,
     ("overrides", "says"),
     [
         ({}, "store"),
+        ({"store": "s", "host": "9" * 400}, "host: must be an address or the name of a machine"),
+        ({"store": "s", "host": "a..b"}, "host: must be an address or the name of a machine"),
         ({"store": "s", "port": 70000}, "port"),
         ({"store": "s", "port": "many"}, "port"),
         ({"store": "s", "vectors": "disk"}, "vectors"),

@@ -103,7 +103,7 @@ async def _entry(
         if at:
             held.access.spend(request.state.principal)
         if isinstance(body, RankingError):
-            raise body
+            return _refused(request, held, body, hurried)
         allowed = [each for each in (timeout_ms, body.timeout_ms) if each is not None]
         deadline = bodies.deadline(request, held.settings, min(allowed, default=None))
         hurried = request.state.hurried  # of this one: the next one overwrites it
