@@ -25,7 +25,7 @@ INLINE_BYTES = 64 * 1024
 INLINE_VALUES = 1000
 # Of a body, beside four for each candidate that may come with it: of filters, ids and turns; or of a pool.
 RANK_VALUES, POOL_VALUES = 100_000, 1_000_000
-MAX_FIELDS = 10_000  # of one object; the metadata of a candidate have no room for more
+MAX_FIELDS = 10_000  # of one object; the metadata of a candidate have no room for an object of more
 TIMEOUT_HEADERS = ("X-Request-Timeout-Ms", "X-Client-Timeout-Ms")
 MILLISECONDS = re.compile("0{0,99}[1-9][0-9]{0,99}", re.ASCII)
 
