@@ -18,7 +18,7 @@ MOST_FACTS_BYTES = 16 << 20  # of a file that says something of others: a config
 
 Compression = Literal["gzip", "zstd"]
 
-_MOST_BLANK_LINES = 1_000_000
+_MOST_BLANK_LINES = 1 << 20  # as many as the rows of a sheet, of which programs write the empty ones, too
 _MUCH_BYTES = 64 << 20
 _MOST_TIMES_OF_MUCH = 100
 _BUFFER_BYTES = 1 << 18
