@@ -128,7 +128,7 @@ def backbone_config(path: Path, raw: Mapping[str, Any]) -> "PretrainedConfig":
     # Other families are made of several models, whose configs may name some on the hub: transformers would ask it.
     known = [getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES") for task in _TEXT_TASKS]
     if not isinstance(family, str) or not any(family in names for names in known):
-        raise CheckpointInvalid(f"{path} describes no text encoder that transformers knows, but {_one_line(family)}")
+        raise CheckpointInvalid(f"{path}: model_type is {_one_line(family)}, no text encoder that transformers knows")
     try:
         kind = configuration_auto.CONFIG_MAPPING[family]
         config: PretrainedConfig = kind.from_dict({name: raw[name] for name in raw if name not in _LEFT_OUT})
