@@ -20,6 +20,7 @@ from polyrank.service.resources import resources
 from polyrank.service.settings import Settings
 
 BODY_SECONDS = 30.0
+READ_SECONDS = 10.0  # that reading a body may take, with the wait for it, though an answer has less: updates take long
 # Up to these a body is validated in 2 ms at most, on the event loop; using a thread costs more than it frees.
 INLINE_BYTES = 64 * 1024
 INLINE_VALUES = 1000
@@ -53,12 +54,12 @@ async def beside(request: Request, work: Callable[[], T], values: int) -> T:
     """Do work on what a request holds: beside the event loop unless there are few values, the fewest first.
 
     Raises:
-        DeadlineExceeded: it is not done in the time of an answer.
+        DeadlineExceeded: it is not done in the time of an answer, or in `READ_SECONDS` if that is longer.
     """
     if values <= INLINE_VALUES:
         return work()
     held = resources(request)
-    async with until(time.monotonic() + held.settings.max_timeout_ms / 1000):
+    async with until(time.monotonic() + max(held.settings.max_timeout_ms / 1000, READ_SECONDS)):
         return await held.reading.run(0, values, work, Timings())
 
 
