@@ -19,8 +19,7 @@ from polyrank.service.ranking.stages import Timings, until
 from polyrank.service.resources import resources
 from polyrank.service.settings import Settings
 
-BODY_SECONDS = 30.0
-READ_SECONDS = 10.0  # that reading a body may take, with the wait for it, though an answer has less: updates take long
+BODY_SECONDS, READ_SECONDS = 30.0, 10.0  # to arrive; to be read, waiting included: updates take longer than rankings
 # Up to these a body is validated in 2 ms at most, on the event loop; using a thread costs more than it frees.
 INLINE_BYTES = 64 * 1024
 INLINE_VALUES = 1000
