@@ -26,14 +26,15 @@ _BUFFER_BYTES = 1 << 18
 
 def open_input(path: Path) -> io.BufferedReader:
     """Open a regular file for reading; raises OSError for anything else, such as a pipe or a device."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a pipe would wait for its writer
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", str(path))
-        return open(descriptor, "rb")
-    except BaseException:
-        os.close(descriptor)
-        raise
+    return open(path, "rb", opener=_opened)
+
+
+def _opened(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NONBLOCK)  # opening a pipe would wait for its writer
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is no regular file", str(path))
 
 
 def read_input(path: Path, most_bytes: int = MOST_FACTS_BYTES) -> bytes:
