@@ -1,6 +1,10 @@
 """What a number that somebody gives may be, and how a message says it; imports nothing that takes time."""
 
 from dataclasses import dataclass
+from typing import Final
+
+WIDEST: Final = 65_536  # components of a vector, and rows, labels and layers of a model
+MOST_WHOLE: Final = 10_000_000  # of any whole number in a model's configs, far above the sizes of published ones
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from polyrank.model.bounds import MOST_WHOLE, WIDEST
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.registry import ARCHITECTURES, CLASSIFIERS
 
@@ -24,8 +25,6 @@ ASSEMBLY_VERSION = 1
 EVIDENCE_VERSION = 1
 MOST_ROWS = 64
 CALIBRATION_VERSION = 1
-_WIDEST = 65_536  # components of a vector, and rows, labels and layers of a model
-_MOST_WHOLE = 10_000_000  # of any whole number, such as a token's id
 _MOST_SHOWN = 80  # letters of a value in a message
 _MOST = 1e6  # of a weight; sums of such weights stay finite in float32
 
@@ -135,7 +134,7 @@ class DenseConfig:
 
     def __post_init__(self) -> None:
         _require_types(self, "dense.")
-        _require(0 < self.inputs <= _WIDEST and 0 < self.outputs <= _WIDEST, "dense: sizes must be positive and sane")
+        _require(0 < self.inputs <= WIDEST and 0 < self.outputs <= WIDEST, "dense: sizes must be positive and sane")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,7 +158,7 @@ class ColbertConfig:
 
     def __post_init__(self) -> None:
         _require_types(self, "colbert.")
-        _require(1 <= self.dim <= _WIDEST, f"colbert.dim must be at least 1 and at most {_WIDEST}")
+        _require(1 <= self.dim <= WIDEST, f"colbert.dim must be at least 1 and at most {WIDEST}")
         _require(self.query_tokens >= 0, "colbert.query_tokens must be at least 0")
         _require(min(self.ids) >= 0, "colbert names a token id below 0")
 
@@ -302,11 +301,11 @@ class ModelConfig:
         _require(not self.dense or self.architecture == "bi", "dense is for bi")
         self._check_labels()
         for name in ("n_codes", "reduction_m"):
-            _require(1 <= getattr(self, name) <= _WIDEST, f"{name} must be at least 1 and at most {_WIDEST}")
+            _require(1 <= getattr(self, name) <= WIDEST, f"{name} must be at least 1 and at most {WIDEST}")
         for name in ("code_scale", "score_scale"):
             _require(0 < getattr(self, name) <= _MOST, f"{name} must be positive and at most {_MOST:.0f}")
         for name in ("labels", "dense"):
-            _require(len(getattr(self, name)) <= _WIDEST, f"{name} has more than {_WIDEST} entries")
+            _require(len(getattr(self, name)) <= WIDEST, f"{name} has more than {WIDEST} entries")
         for name in ("max_context_tokens", "max_candidate_tokens"):
             _require(getattr(self, name) >= 8, f"{name} must be at least 8")
 
@@ -465,8 +464,8 @@ def _require_types(config: _Block, prefix: str) -> None:
         value = getattr(config, name)
         _require(_is_a(value, hint), f"{prefix}{name} is {_shown(value)}, not {_in_words(hint)}")
         whole = value if isinstance(value, list | tuple) else (value,)
-        large = any(isinstance(each, int) and abs(each) > _MOST_WHOLE for each in whole)
-        _require(not large, f"{prefix}{name} is larger than {_MOST_WHOLE}")
+        large = any(isinstance(each, int) and abs(each) > MOST_WHOLE for each in whole)
+        _require(not large, f"{prefix}{name} is larger than {MOST_WHOLE}")
 
 
 def _is_a(value: object, hint: Any) -> bool:

@@ -18,7 +18,7 @@ MOST_FACTS_BYTES = 16 << 20  # of a file that says something of others: a config
 
 Compression = Literal["gzip", "zstd"]
 
-_MOST_BLANK_LINES = 1_000_000
+_MOST_BLANK_LINES = 1 << 20  # as many as the rows of a sheet, of which programs write the empty ones, too
 _MUCH_BYTES = 64 << 20
 _MOST_TIMES_OF_MUCH = 100
 _BUFFER_BYTES = 1 << 18
@@ -26,14 +26,15 @@ _BUFFER_BYTES = 1 << 18
 
 def open_input(path: Path) -> io.BufferedReader:
     """Open a regular file for reading; raises OSError for anything else, such as a pipe or a device."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a pipe would wait for its writer
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", str(path))
-        return open(descriptor, "rb")
-    except BaseException:
-        os.close(descriptor)
-        raise
+    return open(path, "rb", opener=_opened)
+
+
+def _opened(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NONBLOCK)  # opening a pipe would wait for its writer
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is no regular file", str(path))
 
 
 def read_input(path: Path, most_bytes: int = MOST_FACTS_BYTES) -> bytes:

@@ -19,6 +19,7 @@ from torch.nn.modules.module import (
 )
 
 from polyrank.model.architectures.batching import TokenBatch
+from polyrank.model.bounds import MOST_WHOLE, WIDEST
 from polyrank.model.errors import CheckpointInvalid
 
 if TYPE_CHECKING:
@@ -30,8 +31,7 @@ _TEXT_TASKS = ("MASKED_LM", "CAUSAL_LM", "SEQUENCE_CLASSIFICATION")
 # Code beside the config, which transformers would offer to run; and what changes how a transformer is called, not what
 # it computes.
 _LEFT_OUT = ("auto_map", "chunk_size_feed_forward", "output_attentions", "output_hidden_states", "return_dict")
-_LARGEST_NUMBER = 10_000_000  # far above every size in a published config.json
-_PARTS, _MOST_PARTS = ("layer", "label", "group"), 65_536  # of each of these transformers makes an object in Python
+_PARTS = ("layer", "label", "group")  # of each of these transformers makes an object in Python
 
 
 class Backbone(nn.Module):
@@ -128,7 +128,7 @@ def backbone_config(path: Path, raw: Mapping[str, Any]) -> "PretrainedConfig":
     # Other families are made of several models, whose configs may name some on the hub: transformers would ask it.
     known = [getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES") for task in _TEXT_TASKS]
     if not isinstance(family, str) or not any(family in names for names in known):
-        raise CheckpointInvalid(f"{path} describes no text encoder that transformers knows, but {_one_line(family)}")
+        raise CheckpointInvalid(f"{path}: model_type is {_one_line(family)}, no text encoder that transformers knows")
     try:
         kind = configuration_auto.CONFIG_MAPPING[family]
         config: PretrainedConfig = kind.from_dict({name: raw[name] for name in raw if name not in _LEFT_OUT})
@@ -150,7 +150,7 @@ def _require_bounded(path: Path, raw: Mapping[str, Any]) -> None:
         elif isinstance(value, list):
             values += ((name, each) for each in value)
         elif isinstance(value, int):
-            most = _MOST_PARTS if any(part in name for part in _PARTS) else _LARGEST_NUMBER
+            most = WIDEST if any(part in name for part in _PARTS) else MOST_WHOLE
             if abs(value) > most:
                 raise CheckpointInvalid(f"{path} claims a size of {value} as {name[:80]}; at most {most} is taken")
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from polyrank.model.bounds import MOST_WHOLE
 from polyrank.model.checkpoint.files import read_object, read_objects
 from polyrank.model.config import DenseConfig, Reduction
 from polyrank.model.errors import CheckpointInvalid
@@ -36,7 +37,6 @@ FLAGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 _ACTIVATIONS = {"Identity": "identity", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu"}
-_LARGEST = 10_000_000
 _LONGEST_PATH = 255
 _DOCUMENTS = ("document", "passage", "corpus")  # in the order in which sentence-transformers looks for it
 
@@ -177,8 +177,8 @@ def _needed(path: Path, raw: Mapping[str, Any], name: str) -> int:
 def _whole(path: Path, value: object) -> int | None:
     if value is None:
         return None
-    if type(value) is not int or not 1 <= value <= _LARGEST:
-        raise CheckpointInvalid(f"{path}: a size is {value!r:.80}, not a whole number from 1 to {_LARGEST}")
+    if type(value) is not int or not 1 <= value <= MOST_WHOLE:
+        raise CheckpointInvalid(f"{path}: a size is {value!r:.80}, not a whole number from 1 to {MOST_WHOLE}")
     return value
 
 

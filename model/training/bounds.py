@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from polyrank.model.bounds import Bounds
+from polyrank.model.bounds import WIDEST, Bounds
 from polyrank.model.config import MOST_ROWS
 
 _STEPS, _RATE, _SCALE = Bounds(1, 1_000_000_000), Bounds(1e-30, 1e30), Bounds(1e-9, 1e6)
@@ -22,13 +22,13 @@ BOUNDS: Mapping[str, Bounds] = {
     "warmup_steps": Bounds(0, 1_000_000_000),
     "looks": Bounds(0.0001, 1e6),
     "patience": Bounds(0, 1_000_000),
-    "lora_rank": Bounds(0, 65_536),
+    "lora_rank": Bounds(0, WIDEST),
     "dropout": Bounds(0.0, 0.999),
     "mask_share": Bounds(0.001, 0.999),
     "chunk_tokens": Bounds(1, 1_000_000_000),
     "seed": Bounds(0, 2**63 - 1),
-    "n_codes": Bounds(1, 65_536),
-    "reduction_m": Bounds(1, 65_536),
+    "n_codes": Bounds(1, WIDEST),
+    "reduction_m": Bounds(1, WIDEST),
     "rows": Bounds(1, MOST_ROWS),
     "upper_layers": Bounds(1, 1000),
     "code_scale": _SCALE,

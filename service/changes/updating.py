@@ -172,12 +172,12 @@ class Updating:
                 write = partial(self._write, current, upserts, encoded.made, deletes)
                 if (acknowledged := await in_thread(self._writer, write)) is not None:
                     return acknowledged
-            why = self._live.refused.get(current or "")
-            if why is not None and current not in self._live.passing:
+            why, passes = self._live.why_not(current)
+            if why is not None and not passes:
                 raise NotReady(f"the active generation {current} is not served here: {why}; activate another one")
             if time.monotonic() > until:
-                passing = why or "this server still loads it"
-                raise NotReady(f"the active generation {current} is not served yet: {passing}; send the update again")
+                yet = why or "this server still loads it"
+                raise NotReady(f"the active generation {current} is not served yet: {yet}; send the update again")
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _encoded(self, serving: Served, candidates: Sequence[Candidate], before: _Encoded | None) -> _Encoded:

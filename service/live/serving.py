@@ -162,6 +162,7 @@ class Opener:
     ) -> None:
         self._count, self._caches, self._load, self._device = count, caches, load, device
         self._warm_up = warm_up
+        self._known: weakref.WeakKeyDictionary[LateScorer, Largest] = weakref.WeakKeyDictionary()
 
     def serve(self, generation: Generation, log: UpdateLog, previous: Serving | None = None) -> Serving:
         """Load everything that answering needs, so that no request waits for it.
@@ -221,27 +222,26 @@ class Opener:
             return MatrixVectors(generation, self._count), None
         largest = self._largest(generation.manifest, ranker)
         vectors = self._caches.vectors(generation, partial(encode_texts, ranker), largest)
-        return vectors, self.texts(generation.manifest, ranker, largest)
+        return vectors, self.texts(generation.manifest, ranker)
 
-    def texts(self, manifest: Manifest, ranker: LateScorer, largest: Largest | None = None) -> TextCache | None:
+    def texts(self, manifest: Manifest, ranker: LateScorer) -> TextCache | None:
         """Return the cache of the vectors of texts; None: every text is encoded.
-
-        largest: that the model makes; None: it is yet to be found out.
 
         Raises:
             ModelError, Shortage: as `runs_here`.
         """
         if self._caches is None or not ARCHITECTURES[ranker.architecture].embeds:
             return None  # a vector that says nothing is made faster than found
-        largest = largest or self._largest(manifest, ranker)
-        return self._caches.texts(manifest, ranker.backend, ranker.precision, largest)
+        return self._caches.texts(manifest, ranker.backend, ranker.precision, self._largest(manifest, ranker))
 
     def _largest(self, manifest: Manifest, ranker: LateScorer) -> Largest:
         rows = ranker.max_input_tokens + 1  # a marker
         if self._caches is None or self._caches.server is None:
             return Largest(rows)  # vectors come from nobody but the model
-        with runs_here(manifest):
-            return largest_of(partial(encode_texts, ranker), rows)
+        if ranker not in self._known:  # a large model takes seconds for it
+            with runs_here(manifest):
+                self._known[ranker] = largest_of(partial(encode_texts, ranker), rows)
+        return self._known[ranker]
 
 
 @contextmanager

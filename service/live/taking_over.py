@@ -80,6 +80,11 @@ class TakingOver(ABC, Generic[S]):
                 self._show_snapshot(self.current)
             return self.current
 
+    def why_not(self, generation: str | None) -> tuple[str | None, bool]:
+        """Return why something is not served, None if it is not refused, and whether it is tried again."""
+        with self._refusing:  # both of the same moment
+            return self.refused.get(generation or ""), generation in self.passing
+
     def _accept(self, generation: str) -> None:
         with self._refusing:
             self.refused = {each: why for each, why in self.refused.items() if each != generation}

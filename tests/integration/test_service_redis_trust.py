@@ -21,6 +21,7 @@ from polyrank.index_builder.vectors import codec
 from polyrank.model.representations import LateRows
 from polyrank.service.app import create_app
 from polyrank.service.caching.largest import largest_of
+from polyrank.service.live import serving
 from polyrank.service.observe.metrics import RESULTS
 from polyrank.service.ranking import result_cache
 from polyrank.service.settings import Settings
@@ -282,6 +283,18 @@ def test_with_a_secret_not_even_an_answer_of_the_right_form_can_be_forged(
         client.set(key, forge(kind, redis_process, key, honest, honest, forged), ex=60)
         assert ask(server) == expected
     assert counted(server, "result") == {"miss": 1, "corrupt": 1}
+
+
+def test_a_switch_that_keeps_the_model_asks_it_nothing_more(
+    start: Start, tmp_path: Path, redis_process: RedisProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(serving, "largest_of", lambda encode, rows: asked.append(rows) or largest_of(encode, rows))
+    build_store(tmp_path, pool(20))
+    server, other = start(redis_url=redis_process.url), build_store(tmp_path, pool(30), activate=False)
+    assert server.client.post("/index/activate", json={"generation": other}).status_code == 200
+    assert server.rank(context="w1").json()["generation"] == other
+    assert len(asked) == 1
 
 
 def test_the_fakes_vectors_have_room_and_no_more_than_that() -> None:

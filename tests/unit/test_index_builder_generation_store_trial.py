@@ -8,6 +8,7 @@ import pytest
 from polyrank.index_builder.errors import GenerationNotFound
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.errors import InvalidInput, Shortage
+from polyrank.model.inputs import read_input
 
 
 def test_a_trial_is_named_beside_the_active_one_and_another_takes_its_place(store: GenerationStore) -> None:
@@ -53,15 +54,14 @@ def test_a_trial_that_cannot_be_read_now_is_neither_over_nor_removed(
     for each in (b, c):
         store.activate(each)
     store.begin_trial(a)
-    read = Path.read_bytes
 
     def fails(path: Path) -> bytes:
         if path.name == "TRIAL":
             raise OSError(errno.EMFILE, "Too many open files")
-        return read(path)
+        return read_input(path)
 
     with monkeypatch.context() as short:
-        short.setattr(Path, "read_bytes", fails)
+        short.setattr("polyrank.index_builder.store.pointer.read_input", fails)
         for doing in (store.trial, lambda: store.gc(keep=1), store.rollback):
             with pytest.raises(Shortage):
                 doing()

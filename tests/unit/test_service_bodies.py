@@ -16,6 +16,7 @@ from polyrank.service.app import create_app
 from polyrank.service.errors import HeaderInvalid, TooManyCandidates
 from polyrank.service.http.native.rank import to_request
 from polyrank.service.http.native.requests import RankIn
+from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.bodies import INLINE_BYTES, INLINE_VALUES, MAX_FIELDS, deadline
 from polyrank.service.ranking.values import Given
 from polyrank.service.settings import Settings
@@ -128,8 +129,8 @@ def test_an_object_of_absurdly_many_fields_is_refused_before_a_model_looks(
     assert f"an object in the body has {MAX_FIELDS + 1} fields; {MAX_FIELDS} are the most" in answer.text
 
 
-def test_metadata_may_have_as_many_fields_as_there_is_room_for(client: TestClient) -> None:
-    most = {f"{number:x}": 1 for number in range(6500)}
+def test_an_object_in_metadata_may_have_as_many_fields_as_there_is_room_for(client: TestClient) -> None:
+    most = {"a": {f"{number:x}": 1 for number in range(6500)}}
     assert client.put("/index/candidates", json=[{"text": "a", "metadata": most}]).status_code == 200
 
 
@@ -143,9 +144,12 @@ def test_metadata_may_have_as_many_fields_as_there_is_room_for(client: TestClien
     ],
     ids=["a text of brackets", "a text of commas", "many values", "many bytes"],
 )
-def test_what_takes_long_is_checked_beside_the_event_loop(tmp_path: Path, context: object, is_beside: bool) -> None:
+def test_what_takes_long_is_checked_beside_the_event_loop(
+    tmp_path: Path, context: object, is_beside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing is, while the one thread for that is taken."""
     build_store(tmp_path)
+    monkeypatch.setattr(bodies, "READ_SECONDS", 0.05)
     settings = SETTINGS.model_copy(update={"store": tmp_path, "max_timeout_ms": 50})
     over = threading.Event()
     with TestClient(create_app(settings, load)) as client:
@@ -154,3 +158,11 @@ def test_what_takes_long_is_checked_beside_the_event_loop(tmp_path: Path, contex
             assert client.post("/rank", json={"context": context}).status_code == (504 if is_beside else 422)
         finally:
             over.set()
+
+
+def test_an_update_is_read_though_rankings_have_less_time(tmp_path: Path) -> None:
+    build_store(tmp_path)
+    settings = SETTINGS.model_copy(update={"store": tmp_path, "max_timeout_ms": 1})
+    with TestClient(create_app(settings, load)) as client:
+        answer = client.put("/index/candidates", json=[{"text": "a", "metadata": {"a": [1] * 30_000}}])
+    assert answer.status_code == 200

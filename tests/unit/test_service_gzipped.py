@@ -133,7 +133,14 @@ def test_no_more_is_decompressed_at_once_than_may_come_out(monkeypatch: pytest.M
     body = random.Random(1).randbytes(20 * PIECE_BYTES)  # cannot be made smaller
     assert b"".join(unzipped(gzip.compress(body), 10**7)) == body
     assert max(size for size, _ in read) <= PIECE_BYTES
-    assert max(size for size, is_on_loop in read if is_on_loop) <= FEW_BYTES
+    assert not any(is_on_loop for _, is_on_loop in read)
+    read.clear()
+    assert b"".join(unzipped(gzip.compress(b"{}"), 5)) == b"{}"
+    assert all(is_on_loop for _, is_on_loop in read)
+    read.clear()
+    blank = b" " * 60 * PIECE_BYTES
+    assert b"".join(unzipped(gzip.compress(blank), FEW_BYTES)) == blank
+    assert sum(is_on_loop for _, is_on_loop in read) == 1
 
 
 @pytest.mark.parametrize("chunk", [1000, PIECE_BYTES, 10**7])

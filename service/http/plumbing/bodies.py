@@ -19,13 +19,13 @@ from polyrank.service.ranking.stages import Timings, until
 from polyrank.service.resources import resources
 from polyrank.service.settings import Settings
 
-BODY_SECONDS = 30.0
+BODY_SECONDS, READ_SECONDS = 30.0, 10.0  # to arrive; to be read, waiting included: updates take longer than rankings
 # Up to these a body is validated in 2 ms at most, on the event loop; using a thread costs more than it frees.
 INLINE_BYTES = 64 * 1024
 INLINE_VALUES = 1000
 # Of a body, beside four for each candidate that may come with it: of filters, ids and turns; or of a pool.
 RANK_VALUES, POOL_VALUES = 100_000, 1_000_000
-MAX_FIELDS = 10_000  # of one object; the metadata of a candidate have no room for more
+MAX_FIELDS = 10_000  # of one object; the metadata of a candidate have no room for an object of more
 TIMEOUT_HEADERS = ("X-Request-Timeout-Ms", "X-Client-Timeout-Ms")
 MILLISECONDS = re.compile("0{0,99}[1-9][0-9]{0,99}", re.ASCII)
 
@@ -53,12 +53,12 @@ async def beside(request: Request, work: Callable[[], T], values: int) -> T:
     """Do work on what a request holds: beside the event loop unless there are few values, the fewest first.
 
     Raises:
-        DeadlineExceeded: it is not done in the time of an answer.
+        DeadlineExceeded: it is not done in the time of an answer, or in `READ_SECONDS` if that is longer.
     """
     if values <= INLINE_VALUES:
         return work()
     held = resources(request)
-    async with until(time.monotonic() + held.settings.max_timeout_ms / 1000):
+    async with until(time.monotonic() + max(held.settings.max_timeout_ms / 1000, READ_SECONDS)):
         return await held.reading.run(0, values, work, Timings())
 
 

@@ -16,8 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from polyrank.service.errors import BodyMalformed, BodyTooLarge
 
 CODING: Final = "gzip"
-PIECE_BYTES = 64 * 1024  # decompressed at once at most, and given out: others have their turn between pieces
-FEW_BYTES = 4 * 1024  # decompressed on the event loop, in 1 ms at most; more of them beside it
+PIECE_BYTES = 64 * 1024  # decompressed at once at most, and given out
+FEW_BYTES = 4 * 1024  # decompressed on the event loop, until a piece came out; all else beside it
 LEAST_BYTES = 8 * 1024  # a smaller answer takes longer to compress than it saves in most networks
 INLINE_BYTES = 64 * 1024  # compressed in about 1 ms
 ANSWER_BYTES = 1024 * 1024  # handed on at once at most: handing on all of a large answer would hold the event loop
@@ -51,7 +51,7 @@ class Unzipped:
                 if not self.more or message["type"] != "http.request":
                     return message
                 self._take(message)
-            is_little = len(self._waiting) <= FEW_BYTES
+            is_little = len(self._waiting) <= FEW_BYTES and self._given < PIECE_BYTES
             piece = self._decompressed() if is_little else await asyncio.to_thread(self._decompressed)
             if piece or not (self.more or self._goes_on):
                 return {"type": "http.request", "body": piece, "more_body": self.more or self._goes_on}
