@@ -44,9 +44,9 @@ async def read(request: Request, kind: type[M], values: int = RANK_VALUES) -> M:
     """
     _check_media_type(request)
     body = await _received(request)
-    few = count_values(marks(body)) if INLINE_VALUES < len(body) <= INLINE_BYTES else len(body)
+    bound = len(body) if len(body) > INLINE_BYTES else sum(map(body.count, (b",", b"[", b"{")))  # those in texts, too
     most = values + 4 * resources(request).settings.max_candidates
-    return await beside(request, partial(_checked, kind, body, most), few)
+    return await beside(request, partial(_checked, kind, body, most, bound), bound)
 
 
 async def beside(request: Request, work: Callable[[], T], values: int) -> T:
@@ -82,8 +82,8 @@ async def _received(request: Request) -> bytes:
         raise errors.ClientGone("hung up while sending the body") from None
 
 
-def _checked(kind: type[M], body: bytes, most: int) -> M:
-    if len(body) > INLINE_VALUES:
+def _checked(kind: type[M], body: bytes, most: int, bound: int) -> M:
+    if bound > INLINE_VALUES:
         found = marks(body)
         if (values := count_values(found)) >= most:
             raise errors.TooManyValues(most)
