@@ -77,7 +77,7 @@ class _Bounded(io.RawIOBase):
         """Return True."""
         return True
 
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # RawIOBase gives no other buffer
         """Fill the buffer as far as there is content."""
         count: int = self._stream.readinto(buffer)
         self._left -= count

@@ -80,7 +80,7 @@ def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: L
     if settings.playground:
         app.include_router(playground.router)
     # FastAPI's own way to replace it. Made when it is first asked for, and once: it takes a third of a second.
-    app.openapi = cache(partial(openapi.describe, app))  # type: ignore[method-assign]
+    app.openapi = cache(partial(openapi.describe, app))  # type: ignore[method-assign]  # as FastAPI says to
     app.state.openapi_answer = cache(lambda: JSONResponse(app.openapi()))
     handlers.add_to(app, metrics)
     # The middleware added last is the outermost.

@@ -10,7 +10,7 @@ from polyrank.model.registry import ARCHITECTURES, TASKS, TRAINED
 from polyrank.model.training.recipes import RECIPES
 from polyrank.model.training.schedule import Schedule
 from polyrank.service.cli.output import add_json_option
-from polyrank.service.cli.training import bounded
+from polyrank.service.cli.training import add_files_read, add_number
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -36,79 +36,52 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_data(add: Any) -> None:
     add("--train", required=True, nargs="+", type=Path, metavar="F", help="dialogues, .jsonl[.gz|.zst]")
-    add("--weights", nargs="+", type=bounded("weights"), metavar="W", help="weights of the files; default: their sizes")
+    add_files_read(add)
     add("--valid", type=Path, metavar="F", help="report figures on these lists when done; never selects")
-    add("--every-turn", action="store_true", help="make an example of every reply, not only of the last")
-    add(
-        "--held-out",
-        type=bounded("held_out"),
-        default=1000,
-        metavar="N",
-        help="examples of a file to select by; default: 1000",
-    )
-    add(
-        "--max-rejected",
-        type=bounded("max_rejected"),
-        default=0.01,
-        metavar="SHARE",
-        help="of bad lines; default: 0.01",
-    )
 
 
 def _add_recipe(add: Any) -> None:
     recipe = "a paper's settings instead of the defaults; words then count nothing. What you give goes before them"
     add("--recipe", choices=tuple(RECIPES), help=recipe)
-    add("--steps", type=bounded("steps"), help="default: as --epochs says")
-    add("--epochs", type=bounded("epochs"), help="default: 3")
-    add("--batch-size", type=bounded("batch_size"), help="default: 32")
-    add("--accumulate", type=bounded("accumulate"), metavar="N", help="batches a step; default: 1")
+    add_number(add, "--steps", help="default: as --epochs says")
+    add_number(add, "--epochs", help="default: 3")
+    add_number(add, "--batch-size", help="default: 32")
+    add_number(add, "--accumulate", metavar="N", help="batches a step; default: 1")
     listed = "of the listed negatives, drawn; 0: only those of the batch; cross: any negatives; default: 7"
-    add("--negatives", type=bounded("negatives"), metavar="N", help=listed)
-    add(
-        "--extra-replies",
-        type=bounded("extra_replies"),
-        metavar="N",
-        help="replies of others as negatives, per batch; default: 0",
-    )
+    add_number(add, "--negatives", metavar="N", help=listed)
+    add_number(add, "--extra-replies", metavar="N", help="replies of others as negatives, per batch; default: 0")
     add("--retriever", metavar="MODEL", help="cross: ranks the batch's replies, for hard negatives")
     add("--first-stage", metavar="MODEL", help="cross: a poly-encoder to whose scores it adds")
     add("--loss", choices=("listwise", "pointwise"), help="pointwise: cross only")
     add("--teacher", metavar="MODEL", help="a model with a network to distil from")
     first = "with a second stage: how much the loss of the first one counts; default: 1"
-    add("--first-weight", type=bounded("first_weight"), metavar="W", help=first)
-    add("--rows", type=bounded("rows"), metavar="K", help="mix: rows of a candidate; default: 1")
+    add_number(add, "--first-weight", metavar="W", help=first)
+    add_number(add, "--rows", metavar="K", help="mix: rows of a candidate; default: 1")
     add("--row-strategy", choices=get_args(RowStrategy), help="mix: what makes rows; default: codes")
     layers = "mix: from 1, or from -1, the last one; default: -1"
-    add("--interaction-layers", type=bounded("interaction_layers"), nargs="+", metavar="L", help=layers)
+    add_number(add, "--interaction-layers", nargs="+", metavar="L", help=layers)
     upper = "deformer: layers that read context and candidate together; default: 2"
-    add("--upper-layers", type=bounded("upper_layers"), metavar="U", help=upper)
+    add_number(add, "--upper-layers", metavar="U", help=upper)
     add("--without", choices=get_args(MixPart), help="mix: leave out a part of the score, as in the paper's ablation")
     residual = "deformer, mix, virt: the first stage's score is added, as it is by default"
     add("--residual", action=BooleanOptionalAction, help=residual)
-    add("--teacher-weight", type=bounded("teacher_weight"), metavar="SHARE", help="default: 0.5")
-    add(
-        "--teacher-temperature",
-        type=bounded("teacher_temperature"),
-        metavar="T",
-        help="by which scores are divided; default: 1",
-    )
+    add_number(add, "--teacher-weight", metavar="SHARE", help="default: 0.5")
+    add_number(add, "--teacher-temperature", metavar="T", help="by which scores are divided; default: 1")
     inner = "how much it counts to equal the teacher inside; virt: its attention, deformer: its states; default: 0"
-    add("--inner-weight", type=bounded("inner_weight"), metavar="W", help=inner)
-    add("--learning-rate", type=bounded("learning_rate"), metavar="R", help="default: 5e-5, with --lora-rank 5e-4")
-    add(
-        "--code-learning-rate", type=bounded("code_learning_rate"), metavar="R", help="of codes and head; default: 1e-3"
-    )
+    add_number(add, "--inner-weight", metavar="W", help=inner)
+    add_number(add, "--learning-rate", metavar="R", help="default: 5e-5, with --lora-rank 5e-4")
+    add_number(add, "--code-learning-rate", metavar="R", help="of codes and head; default: 1e-3")
     add("--optimizer", choices=("adamw", "adamax"), help="default: adamw")
-    add("--weight-decay", type=bounded("weight_decay"), help="default: 0.01, with adamax 0")
-    add("--beta2", type=bounded("beta2"), help="of the optimizer; default: 0.999")
-    add("--warmup-steps", type=bounded("warmup_steps"), metavar="N", help="default: 100")
+    add_number(add, "--weight-decay", help="default: 0.01, with adamax 0")
+    add_number(add, "--beta2", help="of the optimizer; default: 0.999")
+    add_number(add, "--warmup-steps", metavar="N", help="default: 100")
     add("--schedule", choices=get_args(Schedule), help="default: plateau")
-    add("--looks", type=bounded("looks"), metavar="N", help="looks at the selection slice an epoch; default: 2")
-    add("--patience", type=bounded("patience"), metavar="N", help="stop after N looks without improvement; 0: never")
+    add_number(add, "--looks", metavar="N", help="looks at the selection slice an epoch; default: 2")
+    add_number(add, "--patience", metavar="N", help="stop after N looks without improvement; 0: never")
     like = "bi, poly: begin with outputs of the standard deviation of this model's"
     add("--output-like", metavar="MODEL", help=like)
-    add("--dropout", type=bounded("dropout"), help="default: the base model's")
-    add("--seed", type=bounded("seed"), help="default: 0")
+    add_number(add, "--dropout", help="default: the base model's")
+    add_number(add, "--seed", help="default: 0")
 
 
 def _add_evidence(group: Any) -> None:
@@ -123,13 +96,8 @@ def _add_evidence(group: Any) -> None:
 
 def _add_memory(add: Any) -> None:
     add("--tune", help="all, all-but-embeddings (default), top-N")
-    add("--lora-rank", type=bounded("lora_rank"), metavar="R", help="train adapters of this rank; 0: the weights")
-    add(
-        "--chunk-tokens",
-        type=bounded("chunk_tokens"),
-        metavar="N",
-        help="padded tokens encoded at a time; default: 4096",
-    )
+    add_number(add, "--lora-rank", metavar="R", help="train adapters of this rank; 0: the weights")
+    add_number(add, "--chunk-tokens", metavar="N", help="padded tokens encoded at a time; default: 4096")
     add("--gradient-cache", action="store_true", help="large batches in small memory, exactly")
     add("--gradient-checkpointing", action="store_true", help="one layer's activations at a time")
     add("--precision", choices=("no", "bf16", "fp16"), help="default: no")
@@ -137,18 +105,13 @@ def _add_memory(add: Any) -> None:
 
 def _add_model(add: Any) -> None:
     add("--context-vectors", choices=get_args(ContextVectors), help="default: codes")
-    add("--n-codes", type=bounded("n_codes"), metavar="M", help="default: 64")
+    add_number(add, "--n-codes", metavar="M", help="default: 64")
     add("--reduction", choices=get_args(Reduction), help="default: mean")
-    add(
-        "--reduction-m",
-        type=bounded("reduction_m"),
-        metavar="M",
-        help="how many outputs 'first-m mean' takes; default: 16",
-    )
+    add_number(add, "--reduction-m", metavar="M", help="how many outputs 'first-m mean' takes; default: 16")
     add("--shared-encoder", action=BooleanOptionalAction, help="one transformer for both sides; default: two")
     add("--normalize", action=BooleanOptionalAction, help="compare vectors of unit length; default: yes")
-    add("--code-scale", type=bounded("code_scale"), help="default: 20")
-    add("--score-scale", type=bounded("score_scale"), help="default: 20")
-    add("--max-context-tokens", type=bounded("max_context_tokens"), metavar="N", help="default: 256")
-    add("--max-candidate-tokens", type=bounded("max_candidate_tokens"), metavar="N", help="default: 72")
-    add("--max-turns", type=bounded("max_turns"), metavar="N", help="history window; default: what the tokens allow")
+    add_number(add, "--code-scale", help="default: 20")
+    add_number(add, "--score-scale", help="default: 20")
+    add_number(add, "--max-context-tokens", metavar="N", help="default: 256")
+    add_number(add, "--max-candidate-tokens", metavar="N", help="default: 72")
+    add_number(add, "--max-turns", metavar="N", help="history window; default: what the tokens allow")

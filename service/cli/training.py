@@ -30,9 +30,18 @@ _PACKAGES = ("accelerate", "peft", "tensorboard")
 _LOG_EVERY_SECONDS = 10.0
 
 
-def bounded(name: str) -> Within:
-    """Return the type of an option that gives a number of this name."""
-    return Within({**BOUNDS, **_OTHERS}[name])
+def add_number(add: Any, flag: str, **how: Any) -> None:
+    """Add an option that gives a number, which has the bounds of its name."""
+    add(flag, type=Within({**BOUNDS, **_OTHERS}[flag[2:].replace("-", "_")]), **how)
+
+
+def add_files_read(add: Any) -> None:
+    """Add the options that say how files of dialogues are read; `data_of` takes them."""
+    add_number(add, "--weights", nargs="+", metavar="W", help="weights of the files; default: their sizes")
+    add("--every-turn", action="store_true", help="make an example of every reply, not only of the last")
+    some = "examples of a file to select by; default: 1000"
+    add_number(add, "--held-out", default=1000, metavar="N", help=some)
+    add_number(add, "--max-rejected", default=0.01, metavar="SHARE", help="of bad lines; default: 0.01")
 
 
 def need_packages() -> None:

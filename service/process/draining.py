@@ -67,7 +67,7 @@ class DrainingServer(uvicorn.Server):
             self._state.draining = True
             self.server_state.drain()
 
-    def capture_signals(self) -> "contextlib.AbstractContextManager[None]":  # type: ignore[override]
+    def capture_signals(self) -> "contextlib.AbstractContextManager[None]":  # type: ignore[override]  # uvicorn's is a generator
         """Leave signals alone."""
         return contextlib.nullcontext()
 
