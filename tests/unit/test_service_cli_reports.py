@@ -63,13 +63,16 @@ def test_a_long_series_is_thinned() -> None:
     assert len(drawn) < 100_000
 
 
-def test_a_run_that_was_resumed_is_one_curve(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_a_run_that_was_resumed_is_one_curve(tmp_path: Path, names: str) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
-    for steps, value in ((range(1, 6), 1.0), (range(4, 9), 2.0)):
-        with SummaryWriter(str(tmp_path)) as writer:
+    for name, steps, value in (("0", range(1, 6), 1.0), ("1", range(4, 9), 2.0)):
+        with SummaryWriter(str(tmp_path / name)) as writer:
             for step in steps:
                 writer.add_scalar("train/loss", value, step)
+        [file] = (tmp_path / name).iterdir()
+        file.rename(tmp_path / f"events.out.tfevents.{names[int(name)]}")
     curve = read_curves(tmp_path)["train/loss"]
     assert curve.steps == list(range(1, 9))
     assert curve.values == [1.0] * 3 + [2.0] * 5

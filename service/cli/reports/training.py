@@ -26,7 +26,9 @@ def read_curves(logs: Path) -> dict[str, Curve]:
     accumulator.Reload()
     found = {}
     for tag in accumulator.Tags()["scalars"]:
-        by_step = {event.step: event.value for event in accumulator.Scalars(tag)}
+        # Files are read in the order of their names, which is not always that of time.
+        by_time = sorted(accumulator.Scalars(tag), key=lambda event: event.wall_time)
+        by_step = {event.step: event.value for event in by_time}
         steps = sorted(by_step)
         found[tag] = Curve(steps, [by_step[step] for step in steps])
     return found
