@@ -93,7 +93,6 @@ class Metrics:
         self._degraded = self._counter("degraded", "Answers that did without something", reason=DEGRADED)
         self._rejected = self._counter("rejected", "Requests turned away", reason=REJECTED)
         self._batch_entries = self._counter("batch_entries", "Rankings of POST /rank/batch, by their status", code=())
-        self._hurried = self._counter("hurried", "Deadlines missed whose callers allowed less than promised_ms")
         self._kept = self._counter(
             "texts_kept", "Texts encoded for requests that ended unanswered: their vectors are kept"
         )
@@ -161,10 +160,6 @@ class Metrics:
     def count_batch_entry(self, status: int) -> None:
         """Count one ranking of several in one call, by the status that it would have had alone."""
         self._batch_entries.labels(str(status)).inc()
-
-    def count_hurried(self) -> None:
-        """Count a 504 to a caller that allowed less time than the server promises to answer in."""
-        self._hurried.inc()
 
     def observe_rank(
         self, seconds: Mapping[str, float], scored: int, degraded: Iterable[str], plan: str | None

@@ -98,30 +98,24 @@ async def _entry(
     request: Request, held: Resources, body: RankIn | RankingError, timeout_ms: int | None, at: int
 ) -> _Entry:
     """Do one ranking; whatever goes wrong with it is its problem alone. All but the first count anew for the rate."""
-    hurried = False
     try:
         if at:
             held.access.spend(request.state.principal)
         if isinstance(body, RankingError):
-            return _refused(request, held, body, hurried)
+            return _refused(request, held, body)
         allowed = [each for each in (timeout_ms, body.timeout_ms) if each is not None]
         deadline = bodies.deadline(request, held.settings, min(allowed, default=None))
-        hurried = request.state.hurried  # of this one: the next one overwrites it
         done = await answered(request, held, body, deadline)
     except RankingError as error:
-        return _refused(request, held, error, hurried)
+        return _refused(request, held, error)
     except Exception as error:
-        return _refused(request, held, shortage_in(error) or RankingError("unexpected"), hurried, error)
+        return _refused(request, held, shortage_in(error) or RankingError("unexpected"), error)
     held.metrics.count_batch_entry(200)
     return _Entry(200, b'"answer":%s' % completed(request, done), done.account)
 
 
-def _refused(
-    request: Request, held: Resources, error: RankingError, hurried: bool, cause: Exception | None = None
-) -> _Entry:
+def _refused(request: Request, held: Resources, error: RankingError, cause: Exception | None = None) -> _Entry:
     kind = problems.kind_of(error)
-    if hurried and kind.status == problems.DEADLINE_EXCEEDED:
-        held.metrics.count_hurried()
     if kind.rejected:
         held.metrics.count_rejected(kind.rejected)
     if kind.generic:

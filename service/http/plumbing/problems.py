@@ -18,7 +18,6 @@ from polyrank.service.http.plumbing.fields import Out
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:polyrank:problem:"
 TOO_MANY_REQUESTS = 429
-DEADLINE_EXCEEDED = 504
 
 
 @dataclass(frozen=True, slots=True)
