@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from polyrank.model.inference.names import Runner
-from polyrank.service.observe.labels import DEGRADED, LANES, PLANS, STAGES, Lane, Searched
+from polyrank.service.observe.labels import DEGRADED, LANES, PLANS, STAGES, Searched
 
 RESULTS = {
     "redis": ("hit", "miss", "corrupt", "error"),
@@ -178,11 +178,11 @@ class Metrics:
         self._queue_depth.set(requests)
         self._queue_tokens.set(tokens)
 
-    def observe_wait(self, lane: Lane, seconds: float) -> None:
+    def observe_wait(self, lane: str, seconds: float) -> None:
         """Count the wait of a request for its first batch."""
         self._queue_wait.labels(lane).observe(seconds)
 
-    def observe_batch(self, lane: Lane, lengths: Sequence[int]) -> None:
+    def observe_batch(self, lane: str, lengths: Sequence[int]) -> None:
         """Count a batch of sequences of these lengths."""
         tokens = max(lengths) * len(lengths)
         self._batch_size.labels(lane).observe(len(lengths))
