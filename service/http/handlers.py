@@ -1,4 +1,4 @@
-"""Turns what routes raise into answers. The table of errors is in `plumbing/problems.py`."""
+"""Turns what routes raise into answers. What each error is answered with, its class says."""
 
 from difflib import get_close_matches
 from functools import cache, partial
@@ -33,14 +33,13 @@ def add_to(app: FastAPI, metrics: Metrics) -> None:
 async def _on_error(metrics: Metrics, request: Request, error: RankingError) -> Response:
     if isinstance(error, BodyTooLarge):
         raise error  # BodyBound answers: it counts the refusal, reads on for a while and closes
-    kind = problems.kind_of(error)
-    if kind.rejected:
-        metrics.count_rejected(kind.rejected)
-    if kind.generic:
+    if error.rejected:
+        metrics.count_rejected(error.rejected)
+    if error.status == 500:
         raise error  # the outermost middleware logs it with its traceback
     if isinstance(error, ClientGone):
         metrics.count_cancelled()
-        return Response(status_code=kind.status)
+        return Response(status_code=error.status)
     return of_route(request.scope, problems.from_error(error, request.state.request_id))
 
 

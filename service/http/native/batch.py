@@ -115,16 +115,15 @@ async def _entry(
 
 
 def _refused(request: Request, held: Resources, error: RankingError, cause: Exception | None = None) -> _Entry:
-    kind = problems.kind_of(error)
-    if kind.rejected:
-        held.metrics.count_rejected(kind.rejected)
-    if kind.generic:
+    if error.rejected:
+        held.metrics.count_rejected(error.rejected)
+    if error.status == 500:
         log.error("request %s: a ranking of several failed", request.state.request_id, exc_info=cause or error)
     problem = problems.from_error(error, request.state.request_id)
-    held.metrics.count_batch_entry(kind.status)
+    held.metrics.count_batch_entry(error.status)
     retry_after = problem.headers.get("retry-after")
     more = b"" if retry_after is None else b',"retry_after":%d' % int(retry_after)
-    return _Entry(kind.status, b'"problem":%s%s' % (bytes(problem.body), more), Account(refused={kind.slug: 1}))
+    return _Entry(error.status, b'"problem":%s%s' % (bytes(problem.body), more), Account(refused={error.slug: 1}))
 
 
 def _account(entries: Sequence[_Entry]) -> Account:
