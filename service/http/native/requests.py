@@ -341,12 +341,17 @@ class ClassifyIn(SaidIn):
     timeout_ms: int | None = Field(default=None, ge=1, description="above the server's maximum: clamped to it")
 
 
+def _let_others_in(value: JsonValue) -> JsonValue:
+    """Return the value: where a function of Python begins, other threads may go on, and in pydantic's own code none."""
+    return value
+
+
 class BatchIn(Strict):
     """Several rankings, each of which is answered or refused on its own."""
 
     OTHER_NAMES: ClassVar = {"contexts": "requests", "queries": "requests", "batch": "requests"}
 
-    requests: list[JsonValue] = Field(
+    requests: list[Annotated[JsonValue, AfterValidator(_let_others_in)]] = Field(
         min_length=1,
         max_length=MAX_BATCH,
         fail_fast=True,
@@ -415,7 +420,11 @@ class CandidatesIn(Strict):
     candidates: PoolCandidates
 
 
-class UpsertIn(RootModel[PoolCandidates | CandidatesIn]):
+# From left to right: to find out which one fits best, pydantic would copy all of a list as what is no object.
+_Upsert = Annotated[PoolCandidates | CandidatesIn, Field(union_mode="left_to_right")]
+
+
+class UpsertIn(RootModel[_Upsert]):
     """Candidates to add to the active generation, or to put in the place of those with the same ids.
 
     A list of them, or an object that holds it as `candidates`.
