@@ -3,12 +3,15 @@
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from polyrank.service.http.compat.openai import EmbeddingsIn
 from polyrank.service.http.compat.rerank_request import CompatRerankIn
+from polyrank.service.http.compat.tei import EmbedIn
 from polyrank.service.http.native import requests
 from polyrank.service.http.native.requests import (
     MAX_BATCH,
@@ -16,7 +19,9 @@ from polyrank.service.http.native.requests import (
     MAX_PERSONA,
     MAX_TURNS,
     BatchIn,
+    ClassifyIn,
     DeleteIn,
+    ExplainIn,
     IndexIn,
     RankIn,
     Strict,
@@ -264,3 +269,29 @@ def test_other_threads_may_go_on_at_each_member_of_a_list(kind: type[BaseModel],
     finally:
         sys.setprofile(None)
     assert max(Counter(begun).values()) >= (MAX_BATCH if kind is BatchIn else MANY)
+
+
+def unions_of(schema: object) -> Iterator[dict[str, Any]]:
+    """The unions in a schema of pydantic's core."""
+    if isinstance(schema, dict):
+        yield from [schema] if schema.get("type") == "union" else []
+    for inner in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list | tuple) else ():
+        yield from unions_of(inner)
+
+
+def holds_much(choice: object) -> bool:
+    """Whether it is a list or an object of any fields, or checks one."""
+    kind = choice[0] if isinstance(choice, tuple) else choice
+    while isinstance(kind, dict) and kind["type"].startswith("function-"):
+        kind = kind["schema"]
+    return isinstance(kind, dict) and kind["type"] in ("list", "dict")
+
+
+@pytest.mark.parametrize("kind", [RankIn, ExplainIn, ClassifyIn, UpsertIn, CompatRerankIn, EmbeddingsIn, EmbedIn])
+def test_what_holds_much_is_tried_first(kind: type[BaseModel]) -> None:
+    """Or pydantic copies all of it into an error that it is no string."""
+    found = [each for each in unions_of(kind.__pydantic_core_schema__) if any(map(holds_much, each["choices"]))]
+    assert found
+    for each in found:
+        assert holds_much(each["choices"][0]), each
+        assert each.get("mode") == "left_to_right", each
