@@ -53,7 +53,7 @@ class TooManyValues(InvalidInput):
     """More values in one body than any request needs."""
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"at most {limit} values a body, those in lists and objects counted")
+        super().__init__(f"at most {limit} values a body, at any depth; a list or an object counts as three")
 
 
 class NotConfigured(InvalidInput):

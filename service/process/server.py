@@ -24,10 +24,10 @@ from polyrank.service.process.listening import bind
 from polyrank.service.process.metric_files import KINDS
 from polyrank.service.settings import Settings
 
-# The exit status after a second signal, which leaves requests unanswered.
-CUT_SHORT = 1
+CUT_SHORT = 1  # the exit status after a second signal, which leaves requests unanswered
 FILES_BESIDE_CONNECTIONS = 256
 ARENAS = 2
+SWITCH_SECONDS = 0.001  # each event of the loop waits so long for a thread that reads a large body; by default, 5 ms
 _M_ARENA_MAX = -8  # malloc.h
 
 log = logging.getLogger(__name__)
@@ -102,6 +102,7 @@ def serve(
         ModelError, InvalidInput: the reranker cannot be loaded, or is none.
     """
     share_arenas()
+    sys.setswitchinterval(SWITCH_SECONDS)
     _allow_files(settings.max_connections + (len(KINDS) * settings.workers if settings.workers > 1 else 0))
     from polyrank.service.app import create_app  # imports torch; by now a signal ends the process at once
     from polyrank.service.process.draining import DrainingServer
