@@ -103,6 +103,20 @@ def test_nothing_large_of_a_request_waits_for_the_garbage_collector(beaten: tupl
         gc.enable()
 
 
+@pytest.mark.parametrize("milliseconds", [1, 20, 50, 100])
+def test_nothing_large_waits_of_a_request_that_ran_out_of_time(beaten: tuple[Served, Beats], milliseconds: int) -> None:
+    texts = [f"{milliseconds} {number}" for number in range(5000)]
+    gc.collect()
+    gc.disable()
+    try:
+        answer = beaten[0].rank(context="hello", candidates=texts, timeout_ms=milliseconds)
+        assert answer.status_code == 504
+        time.sleep(1)  # for steps that had begun
+        assert bytes_in_circles() <= MOST_BYTES // 10
+    finally:
+        gc.enable()
+
+
 def test_every_route_is_asked(beaten: tuple[Served, Beats]) -> None:
     asked = {(call.method, call.path.partition("?")[0]) for call in CALLS}
     for route in iter_route_contexts(beaten[0].app.routes):
