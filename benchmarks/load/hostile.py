@@ -32,7 +32,7 @@ from benchmarks.load.attacks import Attack, Target, kinds
 from benchmarks.load.drive import OURS, Running, add_options, cores, mix_of, resident_while, serving, store_of, warm
 from benchmarks.load.figures import percentile_ms
 from benchmarks.load.threads import spent
-from benchmarks.load.worst import HOSTILE, JSON
+from benchmarks.load.worst import BODIES, HOSTILE, JSON, Call
 
 from polyrank.service.cli.measuring.timing import machine
 
@@ -211,6 +211,13 @@ def settle(server: Running) -> None:
             return
 
 
+def use_all(target: Target) -> None:
+    """Use each route once: what some load then, such as the network that /explain reads, stays."""
+    for path, body in BODIES.items():
+        target.ask("POST", path, body)
+    target.call(Call("", "GET", "/openapi.json"))
+
+
 def stretch(
     server: Running, target: Target, honest: Honest, processes: Executor, kind: str, seconds: float, *attacks: Any
 ) -> dict[str, Any]:
@@ -260,6 +267,7 @@ def hostile(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         requests = mix.realistic(sent=0.33, fresh=0.1, top_k=10, timeout_ms=TIMEOUT_MS)  # a third bring candidates
         distinct = min(REQUESTS, int(options.honest * EACH_PER_S * options.seconds))
         target = Target(parts.hostname or "", parts.port or 80)
+        use_all(target)
         honest = Honest(target, options.honest, [next(requests) for _ in range(distinct)])
         list(processes.map(time.sleep, [1.0] * 3))  # each process has started
         run = partial(stretch, server, target, honest, processes)

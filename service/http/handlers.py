@@ -31,13 +31,15 @@ def add_to(app: FastAPI, metrics: Metrics) -> None:
 
 
 async def _on_error(metrics: Metrics, request: Request, error: RankingError) -> Response:
-    if isinstance(error, BodyTooLarge):
-        raise error  # BodyBound answers: it counts the refusal, reads on for a while and closes
     kind = problems.kind_of(error)
-    if kind.rejected:
+    is_large = isinstance(error, BodyTooLarge)  # BodyBound counts and answers: it reads on for a while and closes
+    if kind.rejected and not is_large:
         metrics.count_rejected(kind.rejected)
-    if kind.generic:
-        raise error  # the outermost middleware logs it with its traceback
+    if kind.generic or is_large:
+        try:
+            raise error  # the outermost middleware logs it with its traceback
+        finally:
+            del error  # it holds this frame: in a circle, what was read of the body would stay for long
     if isinstance(error, ClientGone):
         metrics.count_cancelled()
         return Response(status_code=kind.status)

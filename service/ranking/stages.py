@@ -157,11 +157,11 @@ async def until(deadline: float) -> AsyncIterator[None]:
     left = deadline - time.monotonic()
     if left <= 0:
         raise DeadlineExceeded("before it began")
-    try:
+    with suppress(TimeoutError):  # it holds the task, which holds the error below: in a circle, all would stay for long
         async with asyncio.timeout(None if math.isinf(left) else left):
             yield
-    except TimeoutError:
-        raise DeadlineExceeded("before there was an answer") from None
+        return
+    raise DeadlineExceeded("before there was an answer")
 
 
 def once(work: Callable[[Timings], Coroutine[Any, Any, T]]) -> Callable[[Timings], Coroutine[Any, Any, T]]:

@@ -55,12 +55,14 @@ _FILTER = TypeAdapter(Filter)
 def _checked_filter_text(text: str) -> str:
     try:
         _FILTER.validate_json(text, strict=True)
+        return text
     except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        if first["type"] in ("dict_type", "json_invalid"):
-            raise ValueError('must be a JSON object, such as {"lang": "en"}') from None
-        raise ValueError(first["msg"].removeprefix("Value error, ")) from None
-    return text
+        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+    # Not within `except`: the new error would hold pydantic's, which the garbage collector cannot look into, and with
+    # it all that was sent.
+    if first["type"] in ("dict_type", "json_invalid"):
+        raise ValueError('must be a JSON object, such as {"lang": "en"}')
+    raise ValueError(first["msg"].removeprefix("Value error, "))
 
 
 class Strict(In):

@@ -111,6 +111,7 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
     finally:
         doing.cancel()
         hangup.cancel()
+        del doing  # it holds an error, which holds this frame: in a circle, the request would stay for long
 
 
 async def _gone(request: Request) -> None:
