@@ -59,7 +59,7 @@ from polyrank.service.scale.switching import SetLive
 from polyrank.service.settings import Settings
 
 LOOK_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0
-GIVE_BACK_SECONDS = 5.0
+TIDY_SECONDS = 5.0
 # Larger batches gain nothing on a CPU, and make others wait longer: docs/measurements/load.md.
 CPU_BATCH_TOKENS = 512
 GPU_BATCH_TOKENS = 16_384
@@ -256,7 +256,7 @@ async def _opened(
             _Look("compaction", Compacting(pool.store, pool.live, jobs, settings.compact_after).look),
             _Look("the model", partial(_probe, engine, pool.live)),
             _Look("the keys file", partial(asyncio.to_thread, access.look)),
-            _Look("memory", partial(asyncio.to_thread, memory.give_back), GIVE_BACK_SECONDS),
+            _Look("memory", partial(asyncio.to_thread, memory.Tidying().tidy), TIDY_SECONDS),
         )
         async with _looking(looks):
             yield Resources(

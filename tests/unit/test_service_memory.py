@@ -1,16 +1,18 @@
 """How much memory is left: the machine's, or less where a container has a limit; and what the C library keeps."""
 
 import ctypes
+import gc
 import math
 import os
 import subprocess
 import sys
 import tempfile
+import types
 from pathlib import Path
 
 import pytest
 
-from polyrank.service.memory import available_bytes
+from polyrank.service.memory import Tidying, available_bytes
 
 COUNT = """
 import ctypes, sys, threading
@@ -106,3 +108,20 @@ def test_free_memory_before_a_block_in_use_is_given_back() -> None:
     by_itself, given_back = map(int, printed.split())
     assert by_itself < 10
     assert given_back > 50
+
+
+def test_what_a_new_module_holds_is_kept_from_the_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        gc.unfreeze()
+        tidying = Tidying()
+        tidying.tidy()
+        assert not gc.get_freeze_count(), "nothing was imported"
+        module = types.ModuleType("imported_since")
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        tidying.tidy()
+        assert not any(each is module for each in gc.get_objects())
+        frozen = gc.get_freeze_count()
+        tidying.tidy()
+        assert 0 < gc.get_freeze_count() <= frozen
+    finally:
+        gc.unfreeze()
