@@ -6,6 +6,7 @@
 #   make test-kernels                 the GPU's kernels, in Triton's interpreter and compiled; no GPU is needed, but Linux
 #   make test-browser                 the page in Debian's chromium; without one it is skipped, with CI set an error
 #   make test-scale                   encoders and shards, on a Ray cluster of this machine whose processes are killed
+#   make structure                    how wide the code is: lines, files, and how many of them a request passes
 #   make lint                         what of its tools is not installed is named; with CI set it is an error
 #   make format
 #   make docs                         write docs/openapi.json and the generated pages of docs/reference/
@@ -30,7 +31,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test test-clients test-benchmarks test-kernels test-browser test-scale lint format docs image screenshots figures clean
+.PHONY: demo test test-clients test-benchmarks test-kernels test-browser test-scale structure lint format docs image screenshots figures clean
 
 demo: .venv/.demo
 	$(BIN)/polyrank demo --port $(PORT) $(if $(ONCE),--once)
@@ -57,6 +58,9 @@ test-browser: .venv/.dev .venv-browser/.done
 
 test-scale: .venv/.dev .venv-scale/.done
 	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/.venv-scale $(BIN)/python -m pytest -n0 tests/scale
+
+structure: .venv/.dev
+	$(BIN)/python benchmarks/regression/structure.py .
 
 lint: .venv/.lint
 	$(BIN)/ruff check .
