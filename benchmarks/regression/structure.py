@@ -174,11 +174,15 @@ def glue(files: Sequence[Source]) -> dict[str, Any]:
     named = Counter(node.arg for _, node in nodes if isinstance(node, ast.arg))
     return {
         **{f"parameters named {name}": named[name] for name in CARRIED},
-        "isinstance over pools": [f"{each.path}:{node.lineno}" for each, node in nodes if _asks_for_a_pool(node)],
+        "isinstance over pools": [
+            f"{each.path}:{node.lineno}"
+            for each, node in nodes
+            if isinstance(node, ast.Call) and _asks_for_a_pool(node)
+        ],
     }
 
 
-def _asks_for_a_pool(node: ast.AST) -> bool:
+def _asks_for_a_pool(node: ast.Call) -> bool:
     match node:
         case ast.Call(func=ast.Name(id="isinstance"), args=[_, kinds]):
             return any(isinstance(each, ast.Name) and POOLS.fullmatch(each.id) for each in ast.walk(kinds))
