@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.load.drive import REPOSITORY, table
-from benchmarks.peers.compare import CALL_COLUMNS, RESULTS, SERVER_COLUMNS, in_words
+from benchmarks.peers.compare import RESULTS, SERVER_COLUMNS, in_words
 from benchmarks.peers.contest import limits
 from benchmarks.peers.environments import CACHE, python_of
 from benchmarks.peers.goals import Goal, of_results
@@ -26,12 +26,9 @@ BEGIN, END = "<!-- peers: written by benchmarks.peers.report -->", "<!-- peers: 
 
 
 def section(results: dict[str, dict[str, Any]]) -> str:
-    """Format the tables of all available results in Markdown."""
-    calls = [row for name in PARTS[:-1] if name in results for row in results[name]["rows"]]
+    """Format the goals and the servers of all available results in Markdown; the files have every call."""
     ranked = results.get("rank", {}).get("rows", [])
     parts = [_goals(of_results(results)), *(_told(name, result) for name, result in results.items())]
-    if calls:
-        parts += [_table(calls, CALL_COLUMNS)]
     if ranked:
         parts += [
             _table(ranked, SERVER_COLUMNS),
