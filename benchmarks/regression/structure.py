@@ -189,6 +189,15 @@ def _asks_for_a_pool(node: ast.Call) -> bool:
     return False
 
 
+def words(root: Path) -> dict[str, Any]:
+    """Words of README and of docs/ by white space, as `wc -w` counts them; generated pages and tables count, too."""
+    docs = {path: len(path.read_text(encoding="utf-8").split()) for path in (root / "docs").rglob("*.md")}
+    return {
+        "words of README and docs": sum(docs.values()) + len((root / "README.md").read_text(encoding="utf-8").split()),
+        "words of architecture.md": docs[root / "docs" / "architecture.md"],
+    }
+
+
 def passed(checkout: Checkout) -> dict[str, Any]:
     """Files that a request, a row of the pool and an update pass, found by running the checkout."""
     with tempfile.TemporaryDirectory() as folder:
@@ -207,7 +216,8 @@ def facts(checkout: Checkout) -> dict[str, Any]:
     files = sources(checkout.path)
     tests = {f"{name} (tests)": value for name, value in sizes(sources(checkout.path, ["tests"])).items()}
     found = (sizes, functions, dependencies, classes, glue)
-    return {name: value for each in found for name, value in each(files).items()} | tests | passed(checkout)
+    counted = {name: value for each in found for name, value in each(files).items()}
+    return counted | tests | words(checkout.path) | passed(checkout)
 
 
 def shown(name: str, value: Any) -> str:

@@ -30,3 +30,11 @@ def test_what_is_handed_on_and_questions_about_pools_are_counted(structure: Modu
     glue = structure.glue(files)
     assert (glue["parameters named deadline"], glue["parameters named timings"]) == (2, 2)
     assert sorted(glue["isinstance over pools"]) == ["service/it.py:4", "service/it.py:4", "service/it.py:5"]
+
+
+def test_words_are_counted_as_wc_counts_them(structure: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "docs" / "how-to").mkdir(parents=True)
+    (tmp_path / "README.md").write_text("# A name\n\n| a | b |\n", encoding="utf-8")
+    (tmp_path / "docs" / "architecture.md").write_text("one two\nthree", encoding="utf-8")
+    (tmp_path / "docs" / "how-to" / "go.md").write_text("one two\n", encoding="utf-8")
+    assert structure.words(tmp_path) == {"words of README and docs": 8 + 3 + 2, "words of architecture.md": 3}
