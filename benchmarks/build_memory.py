@@ -153,7 +153,7 @@ def main() -> None:
         pool, given = arguments.one / "pool.jsonl", (arguments.index, arguments.dim, arguments.words)
         print(json.dumps(measure(pool, arguments.one, *given)))
         return
-    from polyrank.service.cli.measuring.timing import machine  # torch: not in the processes that are measured
+    from benchmarks.timing import machine  # torch: not in the processes that are measured
 
     rows: list[dict[str, Any]] = []
     for size in arguments.sizes:

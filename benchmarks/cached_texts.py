@@ -15,13 +15,13 @@ from itertools import islice
 from pathlib import Path
 from statistics import median
 
+from benchmarks.serving import served
 from http_calls import call
 from redis_server import redis_server
 
 from polyrank.index_builder.build.pipeline import build
 from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.model.rankers.load import load_late
-from polyrank.service.cli.measuring.serving import served
 
 
 def ask(url: str, texts: list[str]) -> tuple[float, dict[int, float]]:

@@ -25,7 +25,7 @@ import numpy as np
 import orjson
 import torch
 from benchmarks.random_models import MINILM, Shape, loaded, token_ids, write_base
-from benchmarks.timing import quartiles_ms
+from benchmarks.timing import processor_seconds, quartiles_ms
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -35,7 +35,6 @@ from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
 from polyrank.model.representations import ContextEncoding, Representations
 from polyrank.model.text.pairs import Pairs
-from polyrank.service.cli.measuring.timing import processor_seconds
 
 SHORTEST, LONGEST = 6, 24  # tokens of a candidate
 USUAL = 15

@@ -12,10 +12,10 @@ from functools import partial
 
 import numpy as np
 import torch
+from benchmarks.timing import wall_seconds
 
 import polyrank
 from polyrank.model.inference.names import BACKENDS, FLOAT32, PRECISIONS, TORCH
-from polyrank.service.cli.measuring.timing import wall_seconds
 
 LENGTHS = (12, 40, 120)
 COUNTS = tuple(2**n for n in range(11))

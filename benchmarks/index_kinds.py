@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from benchmarks.timing import machine, processor_seconds
 from numpy.typing import NDArray
 
 import polyrank
@@ -37,7 +38,6 @@ from polyrank.model.search.scan import Query, Scan, prepare
 from polyrank.model.search.topk import top_k
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import read_dialogues
-from polyrank.service.cli.measuring.timing import machine, processor_seconds
 
 CHUNK_TEXTS = 8192
 NOISE = 0.3  # length of the noise that is added to a copy, itself a unit vector

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import redis
+from benchmarks.serving import served
 from http_calls import call
 from redis_server import redis_server
 
@@ -24,7 +25,6 @@ from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.model.rankers.load import load_late
 from polyrank.model.text.dialogues import read_dialogues
-from polyrank.service.cli.measuring.serving import served
 
 
 def vectors_read(url: str) -> dict[str, float]:

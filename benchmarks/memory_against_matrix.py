@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from benchmarks.timing import in_turns
 
 from polyrank.service.caching.lru import Lru
 from polyrank.service.caching.redis_server import Budget
 from polyrank.service.caching.vector_cache import VectorCache
-from polyrank.service.cli.measuring.timing import in_turns
 
 
 def main() -> None:

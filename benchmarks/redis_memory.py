@@ -18,12 +18,12 @@ from typing import cast
 
 import numpy as np
 import redis
+from benchmarks.timing import wall_seconds
 from numpy.typing import NDArray
 from redis_server import redis_server
 
 from polyrank.index_builder.redis_client import Seal, connect
 from polyrank.index_builder.vectors.redis import RedisEmbeddings, StoredVectors, drop_generation
-from polyrank.service.cli.measuring.timing import wall_seconds
 
 GENERATION = "20260101T000000000000-0123abcd"
 FINGERPRINT = "0123abcd" * 8

@@ -42,6 +42,8 @@ from typing import Any
 import faiss
 import numpy as np
 import torch
+from benchmarks.scoring import two_products
+from benchmarks.timing import in_turns, machine, processor_seconds, wall_seconds
 from index_kinds import distinct_replies, draw_conversations, encoded, grown
 from numpy.typing import NDArray
 from peers.ratios import Figure, ratios
@@ -57,8 +59,6 @@ from polyrank.model.search.scan.quantised import scan as quantised
 from polyrank.model.search.scan.quantised.product import ZERO, ByteProduct
 from polyrank.model.search.scan.quantised.scan import QuantisedScan
 from polyrank.model.search.topk import scores_of
-from polyrank.service.cli.measuring.scoring import two_products
-from polyrank.service.cli.measuring.timing import in_turns, machine, processor_seconds, wall_seconds
 
 OURS = "scan"
 K = 10

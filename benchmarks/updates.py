@@ -18,14 +18,14 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
+from benchmarks.serving import served
+from benchmarks.timing import wall_seconds
 from http_calls import call
 
 from polyrank.index_builder.build.pipeline import build
 from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.model.rankers.load import load_late
 from polyrank.model.text.dialogues import read_dialogues
-from polyrank.service.cli.measuring.serving import served
-from polyrank.service.cli.measuring.timing import wall_seconds
 
 SIZES = (1, 16, 256)
 

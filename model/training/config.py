@@ -165,13 +165,8 @@ class TrainConfig:
         return asdict(self)
 
     def differences(self, stored: Mapping[str, Any]) -> list[str]:
-        """Name the settings that differ from a stored run's; one that did not exist yet had its default."""
-        defaults = {each.name: each.default for each in fields(self)}
-        return [
-            name
-            for name, value in asdict(self).items()
-            if _as_json(stored.get(name, defaults[name])) != _as_json(value)
-        ]
+        """Name the settings that differ from a stored run's."""
+        return [name for name, value in asdict(self).items() if _as_json(stored.get(name)) != _as_json(value)]
 
 
 def _as_json(value: Any) -> Any:

@@ -15,7 +15,8 @@ from polyrank.model.rankers.load import load_classifier
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.errors import DeadlineExceeded, Overloaded
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking.admission import MOST_RETRY_SECONDS, TOKENS_A_REQUEST, Admission, class_tokens
+from polyrank.service.ranking.admission import MOST_RETRY_SECONDS, Admission
+from polyrank.service.ranking.prices import TOKENS_A_REQUEST, class_tokens
 
 TURN = 100_000
 

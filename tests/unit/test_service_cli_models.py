@@ -55,7 +55,6 @@ def test_the_reference_is_what_runs_where_nothing_is_asked_for() -> None:
     [
         ["build", "--model", "m", "--pool", "p.jsonl", "--store", "s"],
         ["evaluate", "--model", "m", "--data", "d"],
-        ["bench", "encode"],
         ["serve", "--store", "s"],
     ],
     ids=lambda command: command[0],
