@@ -304,8 +304,8 @@ def test_adapters_have_a_rate_of_their_own(capsys: Capture, base: Path, data: Pa
     [
         ({"architecture": None}, "give --architecture: bi, colbert, deformer, mix, poly, virt, cross"),
         ({"batch_size": 1}, "the others are the negatives"),
-        ({"loss": "pointwise"}, "the pointwise loss is for cross"),
-        ({"first_stage": "checkpoints/some"}, "a first stage is for cross"),
+        ({"loss": "pointwise"}, "loss is for cross"),
+        ({"first_stage": "checkpoints/some"}, "first-stage is for cross"),
         ({"valid": "missing.jsonl"}, "--valid: missing.jsonl: no such file"),
         ({"tune": "bogus"}, "--tune is 'bogus'; give all, all-but-embeddings or top-N"),
     ],

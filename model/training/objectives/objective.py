@@ -4,7 +4,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -69,11 +69,9 @@ class Objective(ABC):
     """Trains one kind of encoder.
 
     Attributes:
-        settings: the TrainConfig with this objective's own settings and rules.
         models: other models that it uses, by the setting that names them.
     """
 
-    settings: ClassVar[type[TrainConfig]]
     models: dict[str, NetworkRanker]
 
     def __init__(

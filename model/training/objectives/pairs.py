@@ -37,8 +37,6 @@ class PairObjective(Objective):
     what is missing beside words as well.
     """
 
-    settings = PairTrainConfig
-
     def __init__(
         self, student: Student, config: TrainConfig, device: torch.device, words: PairWords | None = None
     ) -> None:
