@@ -47,11 +47,12 @@ def options_of(kind: type[Any]) -> Iterator[Option]:
     for each in fields(kind):
         if each.name in described:
             about = described[each.name].metadata
-            name, hint = about.get("name", each.name), _without_none(hints[each.name])
+            name, hint = about.get("name", each.name), without_none(hints[each.name])
             yield Option(name, each.name, each.default, hint, about["means"], about["bounds"], about)
 
 
-def _without_none(hint: Any) -> Any:
+def without_none(hint: Any) -> Any:
+    """Return an annotation without None beside its one other choice."""
     if get_origin(hint) not in (Union, UnionType):
         return hint
     [known] = [each for each in get_args(hint) if each is not type(None)]

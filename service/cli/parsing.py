@@ -2,10 +2,11 @@
 
 import argparse
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from polyrank.model.bounds import Bounds
@@ -34,22 +35,29 @@ class Within:
 
 
 def add_options_of(add: Any, options: Iterable[Option], prefix: str = "", **choices: Sequence[str]) -> None:
-    """Add a flag for each option, with the help, the default and the bounds of its field; what is not given is None.
+    """Add a flag for each option, with the help, the default and the bounds of its field.
 
-    `prefix` begins the help. `choices`: of options whose field does not name them, by name.
+    What is not given is None, so that nothing goes before a variable or a recipe. `prefix` begins the help. `choices`:
+    of options whose field does not name them, by name.
     """
     for each in options:
         listed = get_origin(each.hint) is Sequence
         kind = get_args(each.hint)[0] if listed else each.hint
-        how: dict[str, Any] = {"default": None, "help": f"{prefix}{each.means}{default_of(each)}".replace("%", "%%")}
+        means = f"{prefix}{each.means}{default_of(each)}".replace("%", "%%")
+        how: dict[str, Any] = {"dest": each.field, "default": None, "help": means}
         if kind is bool:
             how["action"] = argparse.BooleanOptionalAction
         elif named := choices.get(each.name) or (get_args(kind) if get_origin(kind) is Literal else ()):
             how["choices"] = tuple(named)
         else:
             how |= {"metavar": each.about.get("metavar")} | ({"nargs": "+"} if listed else {})
-            how |= {} if each.bounds is None else {"type": Within(each.bounds)}
+            how |= {"type": Path} if kind is Path else {} if each.bounds is None else {"type": Within(each.bounds)}
         add(f"--{each.name.replace('_', '-')}", **how)
+
+
+def given(arguments: argparse.Namespace, options: Iterable[Option]) -> dict[str, Any]:
+    """Return what was given of these options, by the names of their fields."""
+    return {each.field: value for each in options if (value := getattr(arguments, each.field)) is not None}
 
 
 def default_of(option: Option) -> str:
@@ -73,10 +81,29 @@ def default_of(option: Option) -> str:
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Refuses wrong options by the command that they were given to, and suggests the right ones."""
+    """Refuses wrong options by the command that they were given to, and suggests the right ones.
+
+    Attributes:
+        later: adds options when they are first needed, because what describes them takes time to import; None: nothing
+            is left to add.
+    """
+
+    later: "Callable[[CommandParser], None] | None" = None
+
+    def fill(self) -> None:
+        """Add what is left to add."""
+        if (add := self.later) is not None:
+            self.later = None
+            add(self)
+
+    def format_help(self) -> str:
+        """Return the help with all options."""
+        self.fill()
+        return super().format_help()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does; what is left over is an error here, where the command's own options are known."""
+        self.fill()
         parsed, left = super().parse_known_args(args, namespace)
         if left:
             self.error(f"unrecognized arguments: {' '.join(left)}" + self._meant(left))

@@ -4,7 +4,7 @@ import argparse
 import importlib.util
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,11 +31,6 @@ def add_files_read(add: Any) -> None:
     some = "examples of a file to select by; default: 1000"
     add("--held-out", type=Within(ANY_COUNT), default=1000, metavar="N", help=some)
     add("--max-rejected", type=Within(SHARE), default=0.01, metavar="SHARE", help="of bad lines; default: 0.01")
-
-
-def given(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
-    """Return what was given of these options."""
-    return {name: value for name in names if (value := getattr(arguments, name, None)) is not None}
 
 
 def need_packages() -> None:

@@ -307,7 +307,7 @@ def test_adapters_have_a_rate_of_their_own(capsys: Capture, base: Path, data: Pa
         ({"loss": "pointwise"}, "loss is for cross"),
         ({"first_stage": "checkpoints/some"}, "first-stage is for cross"),
         ({"valid": "missing.jsonl"}, "--valid: missing.jsonl: no such file"),
-        ({"tune": "bogus"}, "--tune is 'bogus'; give all, all-but-embeddings or top-N"),
+        ({"tune": "bogus"}, "tune is 'bogus'; give all, all-but-embeddings or top-N"),
     ],
 )
 def test_wrong_usage(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from polyrank.model.bounds import Bounds
 from polyrank.model.inference.names import Runner
 from polyrank.service.cli.files import require_store
-from polyrank.service.cli.models import add_runner_options, chosen_runner, load_cross, load_late, load_retriever
+from polyrank.service.cli.models import add_runner_options, chosen_runner, load
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 from polyrank.service.cli.parsing import ANY_COUNT, Within
 
@@ -90,19 +90,21 @@ def _scoring(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _encode(arguments: argparse.Namespace) -> dict[str, Any]:
+    from polyrank.model.rankers.load import load_late
     from polyrank.service.cli.measuring.encode import measure_encode, texts_of
 
     runner, texts = _runner(arguments), texts_of(arguments.pool)
-    ranker = load_late(arguments.model, runner=runner)
+    ranker = load(load_late, arguments.model, runner)
     return {**_described(arguments, ranker), "rows": measure_encode(ranker, texts)}
 
 
 def _rerank(arguments: argparse.Namespace) -> dict[str, Any]:
     from polyrank.model.checkpoint.kind import LEXICAL, is_checkpoint
+    from polyrank.model.rankers.load import load_cross
 
     model, runner = arguments.model, _runner(arguments)
     is_base = model != LEXICAL and not is_checkpoint(model)
-    ranker = _cross_of_base(model, runner) if is_base else load_cross("--model", model, runner)
+    ranker = _cross_of_base(model, runner) if is_base else load(load_cross, model, runner, "--model ")
     from polyrank.service.cli.measuring.encode import measure_rerank, texts_of
 
     return {**_described(arguments, ranker), "rows": measure_rerank(ranker, texts_of(arguments.pool, limit=100))}
@@ -121,7 +123,9 @@ def _cross_of_base(name: str, runner: Runner) -> "CrossRanker":
 def _build(arguments: argparse.Namespace) -> dict[str, Any]:
     import resource
 
-    ranker = load_retriever(arguments.model, runner=_runner(arguments))
+    from polyrank.model.rankers.load import load_retriever
+
+    ranker = load(load_retriever, arguments.model, _runner(arguments))
     with tempfile.TemporaryDirectory() as store:
         built = _build_into(Path(store), ranker, arguments.pool)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
@@ -146,6 +150,7 @@ def _build_into(store: Path, ranker: "Retriever", pool: Path) -> "BuildResult":
 
 
 def _rank(arguments: argparse.Namespace) -> dict[str, Any]:
+    from polyrank.model.rankers.load import load_late
     from polyrank.model.text.dialogues import read_dialogues
 
     if arguments.store is not None:
@@ -163,5 +168,5 @@ def _rank(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.store is not None:
         return measure(arguments.store, dialogues, arguments.requests, flags)
     with tempfile.TemporaryDirectory() as store:
-        _build_into(Path(store), load_late(MODEL, runner=chosen_runner()), POOL)
+        _build_into(Path(store), load(load_late, MODEL, chosen_runner()), POOL)
         return measure(Path(store), dialogues, arguments.requests)

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.model.errors import InvalidInput
-from polyrank.model.options import options_of
+from polyrank.model.options import Option, options_of
 from polyrank.model.training.config import SCORE_FIELDS, PretrainConfig
 from polyrank.model.training.recipes import PRETRAINING, RECIPES
-from polyrank.service.cli.models import check_trainable
+from polyrank.service.cli.models import usage
 from polyrank.service.cli.output import UsageError, add_json_option, print_result
-from polyrank.service.cli.parsing import add_options_of
-from polyrank.service.cli.training import TrainLog, add_files_read, data_of, given, need_packages, print_survey
+from polyrank.service.cli.parsing import add_options_of, given
+from polyrank.service.cli.training import TrainLog, add_files_read, data_of, need_packages, print_survey
 
 # Settings of what it has not: adapters, vectors, listed negatives.
 _APART = ("task", "negatives", "extra_replies", "optimizer", "patience", "lora_rank", "gradient_cache")
@@ -31,8 +31,12 @@ def add_to(commands: Any) -> None:
     add_json_option(parser)
     add_files_read(add)
     recipes = tuple(name for name, settings in RECIPES.items() if PRETRAINING in settings)
-    add_options_of(add, (each for each in options_of(PretrainConfig) if each.name not in _NOT_ASKED), recipe=recipes)
+    add_options_of(add, _options(), recipe=recipes)
     parser.set_defaults(run=run)
+
+
+def _options() -> list[Option]:
+    return [each for each in options_of(PretrainConfig) if each.name not in _NOT_ASKED]
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -42,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     from polyrank.model.training.pretraining import pretrain
 
     try:
-        config = PretrainConfig.with_recipe(**given(arguments, PretrainConfig.__dataclass_fields__))
+        config = PretrainConfig.with_recipe(base=arguments.base, **given(arguments, _options()))
     except InvalidInput as error:
         raise UsageError(f"{error}") from error
     with TrainLog() as log:
@@ -58,10 +62,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Refuse files and models that are none before torch is imported."""
-    from polyrank.model.checkpoint.kind import architecture_of
+    from polyrank.model.checkpoint.kind import architecture_of, require_network
     from polyrank.model.text.dialogues import read_dialogues
 
     architecture_of(arguments.base)
-    check_trainable(arguments.base)
+    with usage():
+        require_network(arguments.base)
     for file in arguments.data:
         read_dialogues(file)

@@ -12,10 +12,10 @@ from polyrank.model.registry import ARCHITECTURES, in_words, listed, trainable
 from polyrank.model.training.config import MODEL_FIELDS, TrainConfig
 from polyrank.model.training.recipes import RECIPES
 from polyrank.service.cli.files import require_writable
-from polyrank.service.cli.models import check_trainable, load_late, load_teacher
+from polyrank.service.cli.models import load, usage
 from polyrank.service.cli.output import UsageError, add_json_option, print_result
-from polyrank.service.cli.parsing import add_options_of
-from polyrank.service.cli.training import TrainLog, add_files_read, data_of, given, need_packages, print_survey
+from polyrank.service.cli.parsing import add_options_of, given
+from polyrank.service.cli.training import TrainLog, add_files_read, data_of, need_packages, print_survey
 
 if TYPE_CHECKING:
     from polyrank.model.config import CalibrationConfig, EvidenceConfig, ModelConfig
@@ -176,9 +176,9 @@ def _print_evidence(figures: Mapping[str, Mapping[str, float]], evidence: "Evide
 
 
 def _config(arguments: argparse.Namespace) -> TrainConfig:
-    options = given(arguments, ("architecture", "base", *TrainConfig.options()))
+    options = given(arguments, (option for option, _ in TrainConfig.options().values()))
     try:
-        return TrainConfig.of(**options)
+        return TrainConfig.of(architecture=arguments.architecture, base=arguments.base, **options)
     except InvalidInput as error:
         raise UsageError(f"{error}") from error
 
@@ -188,7 +188,8 @@ def _check(arguments: argparse.Namespace) -> None:
 
     Files and models that are none are refused before torch is imported.
     """
-    from polyrank.model.checkpoint.kind import architecture_of
+    from polyrank.model.checkpoint.kind import architecture_of, require_network
+    from polyrank.model.rankers.load import load_late, load_teacher
     from polyrank.model.text.dialogues import read_dialogues
 
     _check_architecture(arguments)
@@ -201,13 +202,14 @@ def _check(arguments: argparse.Namespace) -> None:
         _require_examples(arguments.valid, arguments.task)
     architecture_of(arguments.base)
     if not _only_fits(arguments):
-        check_trainable(arguments.base)
+        with usage():
+            require_network(arguments.base)
     if arguments.teacher:  # the run loads it again, which takes a moment
-        load_teacher("--teacher", arguments.teacher)
+        load(load_teacher, arguments.teacher, before="--teacher ")
     if arguments.retriever:
-        load_late(arguments.retriever, hint=" as --retriever")
+        load(load_late, arguments.retriever, after=" as --retriever")
     if arguments.output_like:
-        load_late(arguments.output_like, hint=" as --output-like")
+        load(load_late, arguments.output_like, after=" as --output-like")
     for file in arguments.train:
         read_dialogues(file)
     _check_hub(arguments)
