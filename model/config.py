@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar
 
 from polyrank.model.bounds import WIDEST
 from polyrank.model.errors import CheckpointInvalid
-from polyrank.model.options import Block, require, require_known, require_types, shown
+from polyrank.model.options import Block, read_block, require, require_known, require_types, shown
 from polyrank.model.registry import ARCHITECTURES, classifiers, comparing_vectors, listed
 
 ContextVectors = Literal["codes", "first", "last", "last+first"]
@@ -275,62 +275,34 @@ class ModelConfig:
         version = flat.pop("format_version", None)
         require(version == FORMAT_VERSION, f"format_version is {shown(version)}, this release reads {FORMAT_VERSION}")
         if not _has_network(flat.get("architecture")):
-            require_known(flat, set(_WITHOUT_NETWORK), "")
+            require_known(flat, set(_WITHOUT_NETWORK))
             flat |= {"base": {"name": "", "sha256": ""}, "assembly": {}}
-        base = flat.pop("base", None)
-        assembly = flat.pop("assembly", None)
+        base, own = flat.pop("base", None), _own(flat)
         require(isinstance(base, dict) and set(base) == {"name", "sha256"}, "base must be {name, sha256}")
-        require(isinstance(assembly, dict), "assembly is missing")
-        own = _own(flat)
-        require_known(flat, {f.name for f in fields(cls)} - {"base_name", "base_sha256", "own"}, "")
-        require_known(assembly, {f.name for f in fields(AssemblyConfig)}, "assembly.")
-        flat |= _weights_read(flat)
-        flat["dense"] = _dense(flat.pop("dense", []))
+        require(isinstance(flat.get("assembly"), dict), "assembly is missing")
+        require_known(flat, {f.name for f in fields(cls)} - {"base_name", "base_sha256", "own"})
+        for name, kind in _BLOCKS.items():
+            if flat.get(name) is not None:
+                flat[name] = read_block(kind, flat[name], name)
+        dense = flat.pop("dense", [])
+        require(isinstance(dense, list), "dense must be a list of objects")
+        flat["dense"] = tuple(read_block(DenseConfig, each, "dense") for each in dense)
         flat["labels"] = tuple(labels) if isinstance(labels := flat.pop("labels", []), list) else labels
-        flat |= {"base_name": base["name"], "base_sha256": base["sha256"]}
         try:
-            return cls(assembly=AssemblyConfig(**assembly), own=own, **flat)
+            return cls(base_name=base["name"], base_sha256=base["sha256"], own=own, **flat)
         except TypeError as error:
             raise CheckpointInvalid(f"polyrank.json: {error}") from error
 
 
-def _weights_read(flat: Mapping[str, Any]) -> dict[str, EvidenceConfig | CalibrationConfig]:
-    """Read the blocks of numbers that were fitted, where there are any."""
-    read: dict[str, EvidenceConfig | CalibrationConfig] = {}
-    for name, kind in (("evidence", EvidenceConfig), ("calibration", CalibrationConfig)):
-        if (raw := flat.get(name)) is None:
-            continue
-        require(isinstance(raw, dict), f"{name} must be an object")
-        require_known(raw, {f.name for f in fields(kind)}, f"{name}.")
-        try:
-            read[name] = kind(**raw)
-        except TypeError as error:
-            raise CheckpointInvalid(f"polyrank.json: {name}: {error}") from error
-    return read
-
-
-def _dense(raw: object) -> tuple[DenseConfig, ...]:
-    require(isinstance(raw, list) and all(isinstance(each, dict) for each in raw), "dense must be a list of objects")
-    assert isinstance(raw, list)
-    for each in raw:
-        require_known(each, {f.name for f in fields(DenseConfig)}, "dense.")
-    try:
-        return tuple(DenseConfig(**each) for each in raw)
-    except TypeError as error:
-        raise CheckpointInvalid(f"polyrank.json: dense: {error}") from error
-
-
 def _own(flat: dict[str, Any]) -> Block | None:
-    """Take out and read what the architecture alone has; JSON's lists become tuples."""
+    """Take out and read what the architecture alone has."""
     name = flat.get("architecture")
     kind = ARCHITECTURES[name].options if isinstance(name, str) and name in ARCHITECTURES else None
-    if kind is None or (raw := flat.pop(kind.of, None)) is None:
-        return None
-    require(isinstance(raw, dict), f"{kind.of} must be an object")
-    require_known(raw, {f.name for f in fields(kind)}, f"{kind.of}.")
-    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()})
+    raw = None if kind is None else flat.pop(kind.of, None)
+    return None if kind is None or raw is None else read_block(kind, raw, kind.of)
 
 
+_BLOCKS = {"assembly": AssemblyConfig, "evidence": EvidenceConfig, "calibration": CalibrationConfig}
 _WITHOUT_NETWORK = ("architecture", "evidence", "calibration", "training")
 
 

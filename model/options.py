@@ -6,11 +6,26 @@ Importing this module is quick: command line and reference pages are made of the
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from types import UnionType
-from typing import Any, ClassVar, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from polyrank.model.bounds import MOST_WHOLE, Bounds
 from polyrank.model.errors import CheckpointInvalid
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+K = TypeVar("K", bound="DataclassInstance")
 _MOST_SHOWN = 80  # letters of a value in a message
 
 
@@ -87,10 +102,21 @@ def require(holds: bool, message: str) -> None:
         raise CheckpointInvalid(f"polyrank.json: {message}")
 
 
-def require_known(raw: Mapping[str, Any], known: set[str], prefix: str) -> None:
+def require_known(raw: Mapping[str, Any], known: set[str], prefix: str = "") -> None:
     """Refuse fields of a JSON object that are not known."""
     unknown = sorted(set(raw) - known)
     require(not unknown, f"unknown field {prefix}{', '.join(unknown)}; written by a newer release?")
+
+
+def read_block(kind: type[K], raw: object, name: str) -> K:
+    """Read a dataclass from the object `name` in `polyrank.json`; JSON's lists become tuples."""
+    require(isinstance(raw, dict), f"{name} must be an object")
+    assert isinstance(raw, dict)
+    require_known(raw, {each.name for each in fields(kind)}, f"{name}.")
+    try:
+        return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()})
+    except TypeError as error:  # a field without a default is missing
+        raise CheckpointInvalid(f"polyrank.json: {name}: {error}") from error
 
 
 def require_types(config: Any, prefix: str) -> None:
@@ -124,7 +150,7 @@ def _is_a(value: object, hint: Any) -> bool:
 
 def shown(value: object) -> str:
     """Return a value as a message shows it, cut."""
-    said = repr(value)
+    said = repr(list(value) if isinstance(value, tuple) else value)  # as JSON has it
     return said if len(said) <= _MOST_SHOWN else f"{said[:_MOST_SHOWN]}…"
 
 

@@ -13,8 +13,7 @@ from typing import ClassVar, Literal
 from polyrank.model.bounds import WIDEST, Bounds
 from polyrank.model.options import Block, option, require
 
-_LATE, _PAIRS = "polyrank.model.training.objectives.late:LateObjective", "polyrank.model.training.objectives.pairs"
-_CLASSES = "polyrank.model.training.objectives.classes"
+_OBJECTIVES = "polyrank.model.training.objectives"
 _SETTINGS = "polyrank.model.training.config"
 
 
@@ -39,8 +38,8 @@ class Architecture:
     retrieves: bool = True
     settings: str = f"{_SETTINGS}:TwoStageTrainConfig"
     options: type[Block] | None = None
-    objective: str | None = _LATE
-    classifier: str | None = f"{_CLASSES}:ApartObjective"
+    objective: str | None = f"{_OBJECTIVES}.late:LateObjective"
+    classifier: str | None = f"{_OBJECTIVES}.late:ApartObjective"
     beyond_vectors: str = ""
 
     @property
@@ -161,8 +160,8 @@ ARCHITECTURES = {
         f"{_NETWORKS}.cross:CrossEncoder",
         retrieves=False,
         settings=f"{_SETTINGS}:PairTrainConfig",
-        objective=f"{_PAIRS}:PairObjective",
-        classifier=f"{_CLASSES}:JointObjective",
+        objective=f"{_OBJECTIVES}.pairs:PairObjective",
+        classifier=f"{_OBJECTIVES}.pairs:JointObjective",
         beyond_vectors="it reads context and candidate together, and makes no vectors",
     ),
     "lexical": Architecture(

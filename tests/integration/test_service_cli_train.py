@@ -17,6 +17,7 @@ import polyrank
 from polyrank.model.checkpoint.files import WEIGHTS_FILE
 from polyrank.model.config import EvidenceConfig
 from polyrank.model.evidence.features import FEATURES
+from polyrank.model.registry import names_in_words
 from polyrank.model.training.objectives.late import LateObjective
 from polyrank.model.training.state import STATE_FILE
 from polyrank.service.cli import main
@@ -336,7 +337,7 @@ def test_wrong_files_and_models_are_told_before_the_training_files_are_read(
         ({"teacher": base}, f"--teacher {base} is a base model, which has not learnt to choose replies; give a"),
         (
             {"architecture": "cross", "retriever": cross},
-            "give a bi-, colbert-, deformer-, mix-, poly- or virt-encoder as --retriever",
+            f"give a {names_in_words(retrieves=True)} as --retriever",
         ),
         ({"valid": lonely}, "--valid: no example has `candidates`, and the file has no wrong replies to draw"),
         ({"valid": broken}, f"--valid: {broken}:1: the line is not JSON"),

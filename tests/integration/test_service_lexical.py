@@ -217,7 +217,7 @@ def test_the_command_evaluates_and_ranks(capsys: pytest.CaptureFixture[str], tmp
     ("command", "says"),
     [
         ("build --model lexical --pool POOL --store STORE --index hnsw", "leave --index out"),
-        ("bench encode --model lexical --pool POOL", "give a bi-, colbert-, deformer-, mix-, poly- or virt-encoder"),
+        ("bench encode --model lexical --pool POOL", f"give a {names_in_words(retrieves=True)}"),
         ("bench rerank --model lexical --pool POOL", "give a cross-encoder"),
         ("evaluate --model lexical --data POOL --pool POOL --reranker lexical", "give a cross-encoder"),
     ],

@@ -11,7 +11,7 @@ from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
-from polyrank.model.registry import ARCHITECTURES, names_in_words, trainable
+from polyrank.model.registry import ARCHITECTURES, trainable
 from polyrank.model.training.config import TrainConfig, settings_of
 from polyrank.model.training.objectives.objective import Objective
 
@@ -41,8 +41,3 @@ def test_a_ranker_can_do_what_its_row_says(name: str, tmp_path: Path) -> None:
     assert ranker.architecture == name
     assert ranker.retrieves == ARCHITECTURES[name].retrieves == hasattr(ranker, "encode_candidates")
     assert ranker.retrieves != hasattr(ranker, "score_pairs")
-
-
-def test_the_names_in_words() -> None:
-    assert names_in_words(retrieves=True) == "bi-, colbert-, deformer-, mix-, poly- or virt-encoder"
-    assert names_in_words(retrieves=False) == "cross-encoder"

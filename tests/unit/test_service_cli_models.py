@@ -11,6 +11,7 @@ from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import openvino_backend
 from polyrank.model.inference.names import Runner
 from polyrank.model.rankers.load import load_cross, load_late
+from polyrank.model.registry import names_in_words
 from polyrank.service.cli.models import chosen_runner, load, reference_runner
 from polyrank.service.cli.output import UsageError
 
@@ -20,9 +21,7 @@ def test_only_a_model_of_the_wrong_kind_is_told_with_the_flag_that_names_it(
 ) -> None:
     cross = str(write_checkpoint(tmp_path, "cross", seed=0, architecture="cross"))
     bi = str(write_checkpoint(tmp_path, "bi", seed=0, architecture="bi"))
-    with pytest.raises(
-        UsageError, match=r"give a bi-, colbert-, deformer-, mix-, poly- or virt-encoder, and this one as --reranker$"
-    ):
+    with pytest.raises(UsageError, match=rf"give a {names_in_words(retrieves=True)}, and this one as --reranker$"):
         load(load_late, cross, after=", and this one as --reranker")
     with pytest.raises(UsageError, match=r"^--reranker .*; give a cross-encoder$"):
         load(load_cross, bi, before="--reranker ")

@@ -19,9 +19,18 @@ from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.training.config import InnerTrainConfig, LateTrainConfig, TrainConfig, TwoStageTrainConfig
 from polyrank.model.training.data.columns import Columns, columns
 from polyrank.model.training.data.words import PairWords
-from polyrank.model.training.objectives.gradient_cache import Encoded
-from polyrank.model.training.objectives.losses import distillation, listwise
-from polyrank.model.training.objectives.objective import Batch, Objective, Prepared, ScoredBatch, in_order
+from polyrank.model.training.objectives.objective import (
+    Batch,
+    Encoded,
+    Objective,
+    Prepared,
+    ScoredBatch,
+    classes_of,
+    distillation,
+    in_order,
+    listwise,
+    told,
+)
 from polyrank.model.training.student.student import Student
 
 _PROBE = Conversation.of("The quick brown fox, 12345: naïve!")  # texts of one tokenizer give these tokens
@@ -133,6 +142,39 @@ class LateObjective(Objective):
             first = listwise(self._encoder.first_scores(contexts, candidates), gold, allowed)
             loss = loss + self._first_weight * first
         return ScoredBatch(loss, scores, gold, allowed, contexts.first)
+
+
+class ApartObjective(LateObjective):
+    """Cross entropy of the class of each example's context and response."""
+
+    def prepare(self, batch: Batch) -> Prepared:
+        """Tokenise the contexts, and each distinct response once."""
+        columns = {text: at for at, text in enumerate(dict.fromkeys(each.response for each in batch.examples))}
+        places = [columns[each.response] for each in batch.examples]
+        classes = classes_of(batch.examples, self._config)
+        return self._prepared(self._tokens(batch.examples, list(columns)), partial(self._told, places, classes))
+
+    def _told(
+        self, places: list[int], classes: Tensor, contexts: ContextState, candidates: CandidateState
+    ) -> ScoredBatch:
+        rows = [
+            self._encoder.class_logits(_row(contexts, row), _at(candidates, place)) for row, place in enumerate(places)
+        ]
+        return told(torch.cat(rows), classes)
+
+
+def _row(contexts: ContextState, row: int) -> ContextState:
+    first, late, mask = contexts
+    some = slice(row, row + 1)
+    own = ContextCodes(first.vectors[some], first.mask[some])
+    return ContextState(own) if late is None or mask is None else ContextState(own, late[some], mask[some])
+
+
+def _at(candidates: CandidateState, place: int) -> CandidateState:
+    first, late, mask = candidates
+    some = slice(place, place + 1)
+    own = first[some]
+    return CandidateState(own) if late is None or mask is None else CandidateState(own, late[some], mask[some])
 
 
 def _inner_teacher(teacher: NetworkRanker, student: Student) -> InnerTeacher:
