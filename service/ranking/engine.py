@@ -269,9 +269,10 @@ class Engine:
         """Search on the search thread; fetching vectors from Redis would hold it up, so that is done on another."""
         key = search.serving.generation if search.shares else search
         here = search.serving.vectors.are_here
-        batch = SearchBatch(key, finish if here else _unfinished, self._faiss_threads)
+        asked = search, finish if here else lambda _, found: found
+        work = Work(SearchBatch(key, self._faiss_threads), [asked], [1])
         with search.timings.queued():  # also while others of the batch are done; its stages are not
-            [result] = (await self._searches.run("search", Work(batch, [search], [1]), math.inf)).outputs
+            [result] = (await self._searches.run("search", work, math.inf)).outputs
         return result if here else await self._candidates.run(partial(finish, search, result), search.timings)
 
     async def _read_context(
@@ -614,10 +615,6 @@ async def _fill(
         before = more
         ranked = ranked.joined(found, filling.places)
     return ranked
-
-
-def _unfinished(_: PoolSearch, found: Found) -> Found:
-    return found
 
 
 def _in_order(places: Sequence[RankedCandidate], scores: NDArray[np.float32]) -> list[RankedCandidate]:
