@@ -67,7 +67,7 @@ def test_trained_and_measured(capsys: Capture, tmp_path: Path) -> None:
         (["evaluate", "--model", out, "--against", ranking, "--data", valid], 2, "tells no classes; give a checkpoint"),
         (
             ["evaluate", "--model", ranking, "--against", out, "--data", ranked],
-            1,
+            2,
             "is a classifier, which ranks nothing",
         ),
         (
