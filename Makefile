@@ -1,4 +1,5 @@
 # Everything runs in .venv, which is made on first use with the versions of constraints.txt.
+#   make setup                        .venv, with all that developing takes, and checks before each commit
 #   make demo [ONCE=1] [PORT=8000]    the bundled sample: build, rank an example, serve (ONCE: evaluate instead)
 #   make test [WORKERS=3]             the whole suite, in so many processes of one thread each; ends where one crashes
 #   make test-clients                 other systems' own clients against a server, in environments of their own
@@ -6,7 +7,8 @@
 #   make test-kernels                 the GPU's kernels, in Triton's interpreter and compiled; no GPU is needed, but Linux
 #   make test-browser                 the page in Debian's chromium; without one it is skipped, with CI set an error
 #   make test-scale                   encoders and shards, on a Ray cluster of this machine whose processes are killed
-#   make lint                         what of its tools is not installed is named; with CI set it is an error
+#   make structure                    how wide the code is: lines, files, and how many of them a request passes
+#   make lint                         code, workflows, files of deployment; a tool that is missing is named, with CI set an error
 #   make format
 #   make docs                         write docs/openapi.json and the generated pages of docs/reference/
 #   make image [IMAGE=polyrank:runtime-cpu] [TARGET=runtime-cpu]    the container image; needs Docker with BuildKit
@@ -30,7 +32,10 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test test-clients test-benchmarks test-kernels test-browser test-scale lint format docs image screenshots figures clean
+.PHONY: setup demo test test-clients test-benchmarks test-kernels test-browser test-scale structure lint format docs image screenshots figures clean
+
+setup: .venv/.dev
+	$(BIN)/pre-commit install
 
 demo: .venv/.demo
 	$(BIN)/polyrank demo --port $(PORT) $(if $(ONCE),--once)
@@ -57,6 +62,9 @@ test-browser: .venv/.dev .venv-browser/.done
 
 test-scale: .venv/.dev .venv-scale/.done
 	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/.venv-scale $(BIN)/python -m pytest -n0 tests/scale
+
+structure: .venv/.dev
+	$(BIN)/python benchmarks/regression/structure.py .
 
 lint: .venv/.lint
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""Check the deployment's files with the tools that read them; `make lint` runs it.
+"""Check the files of deployment and of GitHub with the tools that read them; `make lint` runs it.
 
 A tool that is not installed is named and left out, or an error where CI is set.
 """
@@ -21,6 +21,7 @@ DOCKER = Path(__file__).parent
 RULES, TESTS = DOCKER / "alerts.yml", DOCKER / "alerts.test.yml"
 DASHBOARD = DOCKER / "grafana/dashboards/polyrank.json"
 CHART = DOCKER / "helm"
+GITHUB = DOCKER.parent / ".github"
 RAY = DOCKER / "ray/cluster.yaml"
 VALUES = (CHART / "values.yaml", CHART / "ci/full-values.yaml")
 KUBERNETES = ("1.27", "1.37")  # the oldest that the chart names, and the latest whose schemas are known
@@ -55,7 +56,7 @@ def as_rules(dashboard: dict[str, Any]) -> str:
 
 def checks() -> list[Check]:
     """Everything that is checked."""
-    return [*of_prometheus(), *of_alertmanager(), *of_images(), *of_chart(), *of_ray()]
+    return [*of_prometheus(), *of_alertmanager(), *of_images(), *of_chart(), *of_ray(), *of_github()]
 
 
 def of_prometheus() -> list[Check]:
@@ -120,6 +121,19 @@ def of_ray() -> list[Check]:
     return [
         Check(f"Ray cluster, Kubernetes {version}", (*validate, version, "/dev/stdin"), "make lint", documents)
         for version in KUBERNETES
+    ]
+
+
+def of_github() -> list[Check]:
+    """Workflows and forms by their schemas; workflows by what they would let others do, too. No host is asked."""
+    pip, schema, forms = "make lint", ("check-jsonschema", "--builtin-schema"), GITHUB / "ISSUE_TEMPLATE"
+    workflows = [str(path) for path in sorted((GITHUB / "workflows").glob("*.yml"))]
+    issues = [str(path) for path in sorted(forms.glob("*.yml")) if path.name != "config.yml"]
+    return [
+        Check("workflows", (*schema, "vendor.github-workflows", *workflows), pip),
+        Check("workflows, audited", ("zizmor", "--offline", "--quiet", "--strict-collection", str(GITHUB)), pip),
+        Check("issue forms", (*schema, "vendor.github-issue-forms", *issues), pip),
+        Check("choice of issue forms", (*schema, "vendor.github-issue-config", str(forms / "config.yml")), pip),
     ]
 
 

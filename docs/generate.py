@@ -5,6 +5,7 @@ Each page of docs/reference/ has prose above a mark. Everything below the mark i
 
 import argparse
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -65,8 +66,16 @@ def flags() -> dict[str, str]:
 def command_help() -> str:
     """Return a section with the help text of each command."""
     with patch.dict(os.environ, COLUMNS=HELP_COLUMNS):
-        sections = [f"## {name}\n\n```text\n{each.format_help()}```\n" for name, each in _commands(parser())]
+        sections = [f"## {name}\n\n```text\n{_help(each)}```\n" for name, each in _commands(parser())]
     return "\n".join(sections)
+
+
+def _help(command: argparse.ArgumentParser) -> str:
+    """The help text, whose first lines name what is required alone: each option stands below them, but for --help."""
+    usage = command._get_formatter()
+    usage.add_usage(command.usage, [each for each in command._actions if each.required], [])
+    below = re.sub(r"^  -h, --help .*\n", "", command.format_help().partition("\n\n")[2], flags=re.MULTILINE)
+    return f"{usage.format_help()}\n{below}".replace("\noptions:\n\n", "\n")
 
 
 def metrics_table() -> str:
@@ -134,6 +143,7 @@ def _commands(top: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Argu
     for action in top._actions:
         if isinstance(action, argparse._SubParsersAction):
             for below in action.choices.values():
+                below.fill()
                 yield from _commands(below)
 
 

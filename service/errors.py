@@ -61,7 +61,7 @@ class TooManyValues(InvalidInput):
     rejected = "too_large"
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"at most {limit} values a body, those in lists and objects counted")
+        super().__init__(f"at most {limit} values a body, at any depth; a list or an object counts as three")
 
 
 class NotConfigured(InvalidInput):

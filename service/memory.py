@@ -1,8 +1,16 @@
-"""How much memory this process may still take."""
+"""How much memory this process may still take, and what glibc and Python's collector of circles do with it."""
 
+import ctypes
+import gc
 import math
+import os
+import sys
 from contextlib import suppress
 from pathlib import Path
+
+ARENAS = 2
+_M_ARENA_MAX = -8  # malloc.h
+_LIBRARY = ctypes.CDLL(None)
 
 
 def available_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> float:
@@ -27,3 +35,42 @@ def _of_container(cgroup: Path) -> float:
         told = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
         return max(0, limit - used + int(told.get("inactive_file", 0)))
     return math.inf
+
+
+def share_arenas() -> None:
+    """Let all threads allocate from ARENAS of glibc's heaps, unless the environment says how many.
+
+    By default a thread has a heap of its own, which keeps the most memory that the thread's requests ever took. With
+    other C libraries nothing is done.
+    """
+    is_chosen = "MALLOC_ARENA_MAX" in os.environ or "arena_max" in os.environ.get("GLIBC_TUNABLES", "")
+    if not is_chosen and hasattr(_LIBRARY, "mallopt"):
+        _LIBRARY.mallopt(_M_ARENA_MAX, ARENAS)
+
+
+def give_back() -> None:
+    """Give the free memory in glibc's heaps back to the system; with other C libraries nothing is done.
+
+    By itself glibc gives back only what is free at a heap's end, so that one small block keeps all that large requests
+    took before it. Other threads that allocate wait meanwhile: 13 ms after 150 MiB were freed.
+    """
+    if hasattr(_LIBRARY, "malloc_trim"):
+        _LIBRARY.malloc_trim(0)
+
+
+class Tidying:
+    """What is done every few seconds for little memory and short pauses."""
+
+    def __init__(self) -> None:
+        self._modules = len(sys.modules)
+
+    def tidy(self) -> None:
+        """Give free memory back, and keep modules that were imported since from Python's collector of circles.
+
+        Large requests make it look through all that is not frozen, while every other thread waits. The modules that a
+        first explanation imports hold 200,000 objects, which take it 0.2 s.
+        """
+        if len(sys.modules) != self._modules:
+            self._modules = len(sys.modules)
+            gc.freeze()
+        give_back()

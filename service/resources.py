@@ -6,7 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from polyrank.model.errors import InvalidInput, RankingError, Shortage, shortage
 from polyrank.model.inference.names import AUTO, TORCH, Runner
 from polyrank.model.rankers.classifier import Classifier
 from polyrank.model.text.vocabulary import Vocabulary
-from polyrank.service import processors
+from polyrank.service import memory, processors
 from polyrank.service.auth.access import Access
 from polyrank.service.caching.caches import Caches
 from polyrank.service.caching.lru import Lru
@@ -59,6 +59,7 @@ from polyrank.service.scale.switching import SetLive
 from polyrank.service.settings import Settings
 
 LOOK_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0
+TIDY_SECONDS = 5.0
 # Larger batches gain nothing on a CPU, and make others wait longer: docs/measurements/load.md.
 CPU_BATCH_TOKENS = 512
 GPU_BATCH_TOKENS = 16_384
@@ -139,10 +140,11 @@ async def opened(settings: Settings, metrics: Metrics, tracing: Tracing, loaders
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """Something to look at once a second; `what` names it in the log."""
+    """Something to look at once a second, or after another `pause`; `what` names it in the log."""
 
     what: str
     look: Callable[[], Awaitable[None]]
+    pause: float = field(default_factory=lambda: LOOK_SECONDS)
     longest_pause: float = 4 * LOOK_SECONDS  # after failures
 
 
@@ -188,8 +190,8 @@ async def _whole_pool(given: _ForPool, has_pool: bool = True) -> AsyncIterator[_
     trials = Trials(store, live, given.metrics)
     await given.in_loader(trials.follow_if_possible)
     looks = (
-        _Look("the active generation", partial(given.in_loader, live.follow), LONGEST_PAUSE_SECONDS),
-        _Look("the trial", partial(given.in_loader, trials.follow), LONGEST_PAUSE_SECONDS),
+        _Look("the active generation", partial(given.in_loader, live.follow), longest_pause=LONGEST_PAUSE_SECONDS),
+        _Look("the trial", partial(given.in_loader, trials.follow), longest_pause=LONGEST_PAUSE_SECONDS),
     )
     try:
         yield _OpenedPool(has_pool, store, live, trials, looks)
@@ -254,6 +256,7 @@ async def _opened(
             _Look("compaction", Compacting(pool.store, pool.live, jobs, settings.compact_after).look),
             _Look("the model", partial(_probe, engine, pool.live)),
             _Look("the keys file", partial(asyncio.to_thread, access.look)),
+            _Look("memory", partial(asyncio.to_thread, memory.Tidying().tidy), TIDY_SECONDS),
         )
         async with _looking(looks):
             yield Resources(
@@ -296,13 +299,13 @@ async def _looking(looks: Iterable[_Look]) -> AsyncIterator[None]:
 
 
 async def _repeat(given: _Look) -> None:
-    """Look once a second; after failures less often."""
-    pause = LOOK_SECONDS
+    """Look again and again; after failures less often."""
+    pause = given.pause
     while True:
         await asyncio.sleep(pause)
         try:
             await given.look()
-            pause = LOOK_SECONDS
+            pause = given.pause
         except Exception as error:
             pause = min(2 * pause, given.longest_pause)
             shortage = shortage_in(error)

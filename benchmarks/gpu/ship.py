@@ -29,9 +29,10 @@ RECIPE: dict[str, Any] = {
     "lora_rank": 64,
     "schedule": "cosine",
     "warmup_steps": 100,
-    "looks": 2,
+    "looks": 5,
+    "dropout": 0.1,
     "precision": "bf16",
-    "chunk_tokens": 16_384,
+    "chunk_tokens": 32_768,
     "reduction": "mean",  # the base's own, which the folder does not say
     "seed": 11,
     **READING,

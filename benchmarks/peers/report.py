@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.load.drive import REPOSITORY, table
-from benchmarks.peers.compare import CALL_COLUMNS, RESULTS, SERVER_COLUMNS, in_words
+from benchmarks.peers.compare import RESULTS
 from benchmarks.peers.contest import limits
 from benchmarks.peers.environments import CACHE, python_of
 from benchmarks.peers.goals import Goal, of_results
@@ -26,17 +26,10 @@ BEGIN, END = "<!-- peers: written by benchmarks.peers.report -->", "<!-- peers: 
 
 
 def section(results: dict[str, dict[str, Any]]) -> str:
-    """Format the tables of all available results in Markdown."""
-    calls = [row for name in PARTS[:-1] if name in results for row in results[name]["rows"]]
-    ranked = results.get("rank", {}).get("rows", [])
+    """Format the goals of all available results in Markdown; the files have every time."""
     parts = [_goals(of_results(results)), *(_told(name, result) for name, result in results.items())]
-    if calls:
-        parts += [_table(calls, CALL_COLUMNS)]
-    if ranked:
-        parts += [
-            _table(ranked, SERVER_COLUMNS),
-            "![throughput](../figures/throughput.svg) ![latency](../figures/latency.svg)",
-        ]
+    if "rank" in results:
+        parts += ["![throughput](../figures/throughput.svg) ![latency](../figures/latency.svg)"]
     return "\n\n".join(parts)
 
 
@@ -62,10 +55,6 @@ def _told(name: str, result: dict[str, Any]) -> str:
     ours = sorted({f"`{about['backend']}` in {about['precision']}" for about in abouts})
     runs = f"; `auto` took {', '.join(ours)}" if ours else ""
     return f"`{name}`: {told}, seed {result['seed']}{runs}."
-
-
-def _table(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> str:
-    return table([in_words(row) for row in rows], columns)
 
 
 def main() -> int:

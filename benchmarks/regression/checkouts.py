@@ -17,21 +17,12 @@ from typing import IO, Any, NamedTuple
 
 PACKAGES = ("service", "index_builder", "model")
 READY = "polyrank is ready on "
-PROBE = """
-import importlib.util
-for name in ("polyrank.service", "service"):  # the first is the newer layout
-    try:
-        spec = importlib.util.find_spec(name)
-    except ModuleNotFoundError:
-        continue
-    if spec is not None:
-        print(name, spec.origin)
-        break
-"""
+COMMAND = "polyrank.service.cli"
+PROBE = f"import importlib.util; print(importlib.util.find_spec({COMMAND!r}).origin)"
 
 
 class Checkout:
-    """A working tree whose `.venv` has the product installed from it, and `examples/` and `checkpoints/` beside it.
+    """A working tree, run by the Python of its `.venv`, or by this one where it has none.
 
     Raises:
         SystemExit: there is no such tree, or its Python finds the product of another one.
@@ -39,22 +30,27 @@ class Checkout:
 
     def __init__(self, path: str) -> None:
         self.path = Path(path).resolve()
-        self.python = self.path / ".venv" / "bin" / "python"
-        if not self.python.is_file():
-            sys.exit(f"{self.python} is missing: give the path of a checkout in which `make test` has made .venv")
+        if not (self.path / "src" / "polyrank").is_dir():
+            sys.exit(f"{self.path} is no checkout: it has no src/polyrank")
+        own = self.path / ".venv" / "bin" / "python"
+        self.python = own if own.is_file() else Path(sys.executable)
         self.pool = self.path / "examples" / "support" / "pool.jsonl"
         self.conversations = self.path / "examples" / "support" / "conversations.jsonl"
         self.checkpoints = self.path / "checkpoints"
 
+    def environment(self, **variables: str) -> dict[str, str]:
+        """The variables of a subprocess that imports the product of this tree."""
+        return environment(PYTHONPATH=str(self.path / "src"), **variables)
+
     @cached_property
     def command(self) -> list[str]:
-        """What runs `polyrank` here: the module, because `.venv/bin/polyrank` may be of an older layout."""
+        """What runs `polyrank` here: the module, because the script in a `.venv` may be of another tree."""
         asked = [str(self.python), "-c", PROBE]
-        answer = subprocess.run(asked, env=environment(), cwd=self.path, capture_output=True, text=True, check=True)
-        name, _, origin = answer.stdout.strip().partition(" ")
+        answer = subprocess.run(asked, env=self.environment(), cwd=self.path, capture_output=True, text=True)
+        origin = answer.stdout.strip()
         if not origin or not Path(origin).resolve().is_relative_to(self.path):
             sys.exit(f"{self.python} imports the product from {origin or 'nowhere'}, which is not in {self.path}")
-        return [str(self.python), "-m", f"{name}.cli"]
+        return [str(self.python), "-m", COMMAND]
 
     @property
     def revision(self) -> str:
@@ -67,7 +63,7 @@ class Checkout:
     def polyrank(self, *arguments: object, **variables: str) -> str:
         """Run one command to its end; returns what it printed. Exits where the command fails."""
         line = [*self.command, *map(str, arguments)]
-        done = subprocess.run(line, env=environment(**variables), cwd=self.path, capture_output=True, text=True)
+        done = subprocess.run(line, env=self.environment(**variables), cwd=self.path, capture_output=True, text=True)
         if done.returncode:
             sys.exit(f"{' '.join(line)}: exit status {done.returncode}\n{done.stderr[-2000:]}")
         return done.stdout
@@ -80,7 +76,7 @@ class Checkout:
     def run_script(self, script: Path, *arguments: object) -> dict[str, Any]:
         """Run a script with this checkout's Python; returns the JSON object that it printed last."""
         line = [str(self.python), str(script), *map(str, arguments)]
-        done = subprocess.run(line, env=environment(), cwd=self.path, capture_output=True, text=True)
+        done = subprocess.run(line, env=self.environment(), cwd=self.path, capture_output=True, text=True)
         if done.returncode:
             sys.exit(f"{' '.join(line)}: exit status {done.returncode}\n{done.stderr[-2000:]}")
         result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -91,7 +87,7 @@ class Checkout:
         """Run `polyrank serve` over a store for the block; settings are given as variables of the environment."""
         line = [*self.command, "serve", "--store", str(store), "--port", "0", "--backend", "torch", *map(str, flags)]
         # No delay before it stops, and no deadline that a busy machine would miss.
-        told = environment(POLYRANK_DRAIN_DELAY_S="0", POLYRANK_MAX_TIMEOUT_MS="60000", **settings)
+        told = self.environment(POLYRANK_DRAIN_DELAY_S="0", POLYRANK_MAX_TIMEOUT_MS="60000", **settings)
         with running(line, self.path, told) as (process, log):
             try:
                 assert process.stdout is not None, "piped"
@@ -143,7 +139,7 @@ def environment(**variables: str) -> dict[str, str]:
     """The variables of a subprocess: this process's, without settings of polyrank, and those given."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("POLYRANK_")}
     fixed = {
-        "PYTHONSAFEPATH": "1",  # else `-m service.cli` would find the product of the current directory
+        "PYTHONSAFEPATH": "1",  # else `-m` would look in the current directory first
         "HF_HUB_OFFLINE": "1",  # the base model is installed or cached; no call to a hub
         "TOKENIZERS_PARALLELISM": "false",
     }

@@ -1,13 +1,13 @@
-"""Print the product files in which functions run during a build and during one `/rank` request, as JSON.
+"""Print the product files in which functions run during a build, one `/rank` request and one update, as JSON.
 
-    CHECKOUT/.venv/bin/python passed.py CHECKOUT FOLDER
+    python passed.py CHECKOUT FOLDER
 
-`structure.py` starts this with the Python of the checkout that it measures. FOLDER is empty; stores are made in it.
-Build and server run in this process, as `polyrank build` and `polyrank serve` run them. A profile function in every
-thread notes the file of each Python function that is called. The module bodies that an import runs do not count.
+`structure.py` starts this with the Python and the import path of the checkout that it measures. FOLDER is empty;
+stores are made in it. Build and server run in this process, as `polyrank build` and `polyrank serve` run them. A
+profile function in every thread notes the file of each Python function that is called. The module bodies that an import
+runs do not count.
 """
 
-import importlib
 import inspect
 import json
 import os
@@ -16,15 +16,15 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from polyrank.service.cli import main as polyrank
+
 PACKAGES = ("service", "index_builder", "model")
-# Of the command line: the newer layout first, which keeps the packages within `polyrank`.
-COMMANDS = ("polyrank.service.cli", "service.cli")
 ROWS = 8
 WARM, COUNTED = 10, 5
 IDLE_SECONDS = 2.5
@@ -66,29 +66,27 @@ class Recorder:
         return {name for name in inside if name.split("/")[0] in PACKAGES}
 
 
-def command_line() -> Any:
-    """The module whose `main` is the `polyrank` command."""
-    for name in COMMANDS:
-        try:
-            return importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name is None or not name.startswith(error.name):
-                raise
-    sys.exit(f"no command line in {sys.path}; add its new place to COMMANDS")
-
-
-def build(commands: Any, checkout: Path, pool: Path, store: Path) -> None:
+def build(checkout: Path, pool: Path, store: Path) -> None:
     model = str(checkout / "checkpoints" / "chat-poly")
     flags = ["--model", model, "--pool", str(pool), "--store", str(store), "--backend", "torch", "--json"]
-    if commands.main(["build", *flags]) != 0:
+    if polyrank(["build", *flags]) != 0:
         sys.exit("the build failed")
 
 
-def rank(url: str, context: list[str]) -> None:
-    body = json.dumps({"context": context, "top_k": 5}).encode()
-    request = urllib.request.Request(f"{url}/rank", body, {"Content-Type": "application/json"})
+def call(url: str, method: str, body: object) -> Any:
+    content = json.dumps(body).encode()
+    request = urllib.request.Request(url, content, {"Content-Type": "application/json"}, method=method)
     with urllib.request.urlopen(request, timeout=60) as response:
-        assert len(json.load(response)["results"]) == 5
+        return json.load(response)
+
+
+def rank(url: str, context: list[str]) -> None:
+    assert len(call(f"{url}/rank", "POST", {"context": context, "top_k": 5})["results"]) == 5
+
+
+def update(url: str, context: list[str]) -> None:
+    """Add a reply whose text is new."""
+    assert call(f"{url}/index/candidates", "PUT", [{"text": " ".join(context)}])["revision"]
 
 
 def wait_until_ready(url: str) -> None:
@@ -100,17 +98,18 @@ def wait_until_ready(url: str) -> None:
             time.sleep(0.1)
 
 
-def files_of_a_request(recorder: Recorder, url: str, contexts: list[list[str]]) -> list[str]:
-    """Files that each of several warm requests passes, without the calls that timers make anyway."""
-    wait_until_ready(url)
+def files_of_each(
+    recorder: Recorder, url: str, ask: Callable[[str, list[str]], None], contexts: list[list[str]]
+) -> list[str]:
+    """Files that each of several warm calls passes, without the calls that timers make anyway."""
     for context in contexts[:WARM]:
-        rank(url, context)
+        ask(url, context)
     with recorder.on() as idle:
         time.sleep(IDLE_SECONDS)
     passed = []
     for context in contexts[WARM : WARM + COUNTED]:
         with recorder.on() as calls:
-            rank(url, context)
+            ask(url, context)
             time.sleep(AFTER_SECONDS)
         passed.append(recorder.files(calls - idle))
     return sorted(set.intersection(*passed))
@@ -128,14 +127,14 @@ def free_port() -> int:
         return port
 
 
-def files_of_a_build(recorder: Recorder, commands: Any, root: Path, folder: Path) -> list[str]:
+def files_of_a_build(recorder: Recorder, root: Path, folder: Path) -> list[str]:
     """Files that the second build passes: the first one imports what a build imports late."""
     lines = (root / "examples" / "support" / "pool.jsonl").read_text("utf-8").splitlines(keepends=True)
     pool = folder / "pool.jsonl"
     pool.write_text("".join(lines[:ROWS]), "utf-8")
-    build(commands, root, pool, folder / "first")
+    build(root, pool, folder / "first")
     with recorder.on() as calls:
-        build(commands, root, pool, folder / "second")
+        build(root, pool, folder / "second")
     return sorted(recorder.files(calls))
 
 
@@ -145,14 +144,15 @@ def main() -> None:
     threading.setprofile(recorder)
     sys.setprofile(recorder)
     out, sys.stdout = sys.stdout, sys.stderr  # standard output is for the result alone
-    commands = command_line()
-    built = files_of_a_build(recorder, commands, root, folder)
+    built = files_of_a_build(recorder, root, folder)
     contexts, port = contexts_of(root / "examples" / "support"), free_port()
+    url = f"http://127.0.0.1:{port}"
 
     def ask() -> None:
         try:
-            asked = files_of_a_request(recorder, f"http://127.0.0.1:{port}", contexts)
-            out.write(json.dumps({"request": asked, "build": built}) + "\n")
+            wait_until_ready(url)
+            asked, updated = (files_of_each(recorder, url, each, contexts) for each in (rank, update))
+            out.write(json.dumps({"request": asked, "build": built, "update": updated}) + "\n")
             out.flush()
         except BaseException as error:
             sys.stderr.write(f"{error!r}\n")
@@ -161,7 +161,7 @@ def main() -> None:
 
     threading.Thread(target=ask, daemon=True).start()
     flags = ["--store", str(folder / "second"), "--port", str(port), "--backend", "torch"]
-    sys.exit(commands.main(["serve", *flags]) or 1)  # it ends only where it fails
+    sys.exit(polyrank(["serve", *flags]) or 1)  # it ends only where it fails
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from statistics import median, quantiles
 from typing import Any
 from urllib.parse import urlsplit
 
-from checkouts import Checkout, end_of, environment, machine, read_lines, running, table
+from checkouts import Checkout, end_of, machine, read_lines, running, table
 
 REQUESTS = {1: 100, 16: 192}  # of a round, by callers
 UNITS = {"rank-1": "ms", "rank-16": "ms", "scan": "ms"}  # all else is in seconds
@@ -102,7 +102,7 @@ def worker(checkout: Checkout, work: str) -> Iterator[Round]:
     script = str(Path(__file__).with_name("timed.py"))
     with tempfile.TemporaryDirectory() as folder:
         line = [str(checkout.python), script, work, str(checkout.path), folder]
-        with running(line, checkout.path, environment()) as (process, log):
+        with running(line, checkout.path, checkout.environment()) as (process, log):
             orders, answers = process.stdin, process.stdout
             assert orders is not None, "piped"
             assert answers is not None, "piped"

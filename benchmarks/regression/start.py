@@ -25,7 +25,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from checkouts import READY, Checkout, end_of, environment, machine, running, table
+from checkouts import READY, Checkout, end_of, machine, running, table
 from same_speed import Round, Times, cells, in_turns, processor_seconds, summary
 
 REPLIES = 5
@@ -44,7 +44,7 @@ def until_ready(checkout: Checkout, store: Path, variables: dict[str, str]) -> l
     """Start a server and stop it; returns its seconds until it was ready, and seconds of the processor."""
     began = time.perf_counter()
     line = [*checkout.command, "serve", "--store", str(store), "--port", "0"]
-    told = environment(POLYRANK_DRAIN_DELAY_S="0", **variables)
+    told = checkout.environment(POLYRANK_DRAIN_DELAY_S="0", **variables)
     with running(line, checkout.path, told) as (process, log):
         assert process.stdout is not None, "piped"
         if not next((each for each in process.stdout if each.startswith(READY)), None):

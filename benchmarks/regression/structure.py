@@ -2,13 +2,14 @@
 
     python benchmarks/regression/structure.py CHECKOUT [CHECKOUT ...] [--json] [--suite-seconds N[,N...]]
 
-The facts come from the syntax trees of service/, index_builder/ and model/, tests left out; two come from running each
-checkout (`passed.py`). README.md beside this file says how each fact is counted.
+The facts come from the syntax trees of service/, index_builder/ and model/; three come from running each checkout
+(`passed.py`). README.md beside this file says how each fact is counted.
 """
 
 import argparse
 import ast
 import json
+import re
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,11 @@ from typing import Any
 from checkouts import PACKAGES, Checkout, table
 
 LONG = 40  # lines of a function
+CARRIED = ("timings", "deadline")  # parameters that go from hand to hand
+# Classes of a pool's states and parts, however it is held.
+POOLS = re.compile(
+    r"(Set|Part|Local|Remote|Updated|Generation)*(Store|Live|Serving|Facts|Generation|Snapshot|Pool|Part)"
+)
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -33,17 +39,16 @@ class Source:
     tree: ast.Module
 
 
-def sources(root: Path) -> list[Source]:
-    """The product's files, tests left out."""
+def sources(root: Path, folders: Sequence[str] = PACKAGES) -> list[Source]:
+    """The Python files in these folders."""
     found = []
-    for package in PACKAGES:
+    for package in folders:
         for path in sorted((root / package).rglob("*.py")):
             relative = path.relative_to(root)
-            if not {"tests", "__pycache__"} & set(relative.parts):
-                parts = relative.with_suffix("").parts
-                module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-                text = path.read_text(encoding="utf-8")
-                found.append(Source(relative.as_posix(), module, len(text.splitlines()), ast.parse(text)))
+            parts = relative.with_suffix("").parts
+            module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            text = path.read_text(encoding="utf-8")
+            found.append(Source(relative.as_posix(), module, len(text.splitlines()), ast.parse(text)))
     return found
 
 
@@ -163,21 +168,56 @@ def _fields(name: str, named: dict[str, list[ast.ClassDef]]) -> set[str]:
     return {field for field in fields if not field.startswith("_") and field != "model_config"}
 
 
+def glue(files: Sequence[Source]) -> dict[str, Any]:
+    """What makes a change wide: what is handed on from function to function, and questions of which kind a pool is."""
+    nodes = [(each, node) for each in files for node in ast.walk(each.tree)]
+    named = Counter(node.arg for _, node in nodes if isinstance(node, ast.arg))
+    return {
+        **{f"parameters named {name}": named[name] for name in CARRIED},
+        "isinstance over pools": [
+            f"{each.path}:{node.lineno}"
+            for each, node in nodes
+            if isinstance(node, ast.Call) and _asks_for_a_pool(node)
+        ],
+    }
+
+
+def _asks_for_a_pool(node: ast.Call) -> bool:
+    match node:
+        case ast.Call(func=ast.Name(id="isinstance"), args=[_, kinds]):
+            return any(isinstance(each, ast.Name) and POOLS.fullmatch(each.id) for each in ast.walk(kinds))
+    return False
+
+
+def words(root: Path) -> dict[str, Any]:
+    """Words of README and of docs/ by white space, as `wc -w` counts them; generated pages and tables count, too."""
+    docs = {path: len(path.read_text(encoding="utf-8").split()) for path in (root / "docs").rglob("*.md")}
+    return {
+        "words of README and docs": sum(docs.values()) + len((root / "README.md").read_text(encoding="utf-8").split()),
+        "words of architecture.md": docs[root / "docs" / "architecture.md"],
+    }
+
+
 def passed(checkout: Checkout) -> dict[str, Any]:
-    """Files that a request and a row of the pool pass, found by running the checkout."""
+    """Files that a request, a row of the pool and an update pass, found by running the checkout."""
     with tempfile.TemporaryDirectory() as folder:
         files = checkout.run_script(Path(__file__).with_name("passed.py"), checkout.path, folder)
     return {
         "files that a /rank request passes": files["request"],
+        "files that a pool row passes": files["build"],
         "files of index_builder that a pool row passes": [
             name for name in files["build"] if name.startswith("index_builder/")
         ],
+        "files that an update passes": files["update"],
     }
 
 
 def facts(checkout: Checkout) -> dict[str, Any]:
     files = sources(checkout.path)
-    return {**sizes(files), **functions(files), **dependencies(files), **classes(files), **passed(checkout)}
+    tests = {f"{name} (tests)": value for name, value in sizes(sources(checkout.path, ["tests"])).items()}
+    found = (sizes, functions, dependencies, classes, glue)
+    counted = {name: value for each in found for name, value in each(files).items()}
+    return counted | tests | words(checkout.path) | passed(checkout)
 
 
 def shown(name: str, value: Any) -> str:

@@ -31,12 +31,14 @@ def add_to(app: FastAPI, metrics: Metrics) -> None:
 
 
 async def _on_error(metrics: Metrics, request: Request, error: RankingError) -> Response:
-    if isinstance(error, BodyTooLarge):
-        raise error  # BodyBound answers: it counts the refusal, reads on for a while and closes
-    if error.rejected:
+    is_large = isinstance(error, BodyTooLarge)  # BodyBound counts and answers: it reads on for a while and closes
+    if error.rejected and not is_large:
         metrics.count_rejected(error.rejected)
-    if error.status == 500:
-        raise error  # the outermost middleware logs it with its traceback
+    if error.status == 500 or is_large:
+        try:
+            raise error  # the outermost middleware logs it with its traceback
+        finally:
+            del error  # it holds this frame: in a circle, what was read of the body would stay for long
     if isinstance(error, ClientGone):
         metrics.count_cancelled()
         return Response(status_code=error.status)

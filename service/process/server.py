@@ -1,7 +1,6 @@
 """Listens, and serves until a signal stops it: in this process, or in several that this one supervises."""
 
 import asyncio
-import ctypes
 import errno
 import gc
 import logging
@@ -18,17 +17,16 @@ from typing import TextIO
 import uvicorn
 
 from polyrank.model.errors import RankingError
+from polyrank.service import memory
 from polyrank.service.observe import logs
 from polyrank.service.process import supervisor
 from polyrank.service.process.listening import bind
 from polyrank.service.process.metric_files import KINDS
 from polyrank.service.settings import Settings
 
-# The exit status after a second signal, which leaves requests unanswered.
-CUT_SHORT = 1
+CUT_SHORT = 1  # the exit status after a second signal, which leaves requests unanswered
 FILES_BESIDE_CONNECTIONS = 256
-ARENAS = 2
-_M_ARENA_MAX = -8  # malloc.h
+SWITCH_SECONDS = 0.001  # each event of the loop waits so long for a thread that reads a large body; by default, 5 ms
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +99,8 @@ def serve(
     Raises:
         ModelError, InvalidInput: the reranker cannot be loaded, or is none.
     """
-    share_arenas()
+    memory.share_arenas()
+    sys.setswitchinterval(SWITCH_SECONDS)
     _allow_files(settings.max_connections + (len(KINDS) * settings.workers if settings.workers > 1 else 0))
     from polyrank.service.app import create_app  # imports torch; by now a signal ends the process at once
     from polyrank.service.process.draining import DrainingServer
@@ -121,18 +120,6 @@ def serve(
 
     with asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()) as runner:
         runner.run(lifetime())
-
-
-def share_arenas() -> None:
-    """Let all threads allocate from ARENAS of glibc's heaps, unless the environment says how many.
-
-    By default a thread has a heap of its own, which keeps the most memory that the thread's requests ever took. With
-    other C libraries nothing is done.
-    """
-    library = ctypes.CDLL(None)
-    is_chosen = "MALLOC_ARENA_MAX" in os.environ or "arena_max" in os.environ.get("GLIBC_TUNABLES", "")
-    if not is_chosen and hasattr(library, "mallopt"):
-        library.mallopt(_M_ARENA_MAX, ARENAS)
 
 
 def _allow_files(many: int) -> None:

@@ -301,7 +301,7 @@ class Engine:
         new = [tokens[at] for at in texts.new.tolist()]
         encode_context = partial(self._read_context, serving.ranker, context, request.deadline)
         encode_texts = partial(self._encode_new, serving.ranker, texts, new, request.deadline)
-        stored = await self._look_up_ids(serving, request, bool(texts.texts), timings)
+        stored = await self._look_up_ids(serving, request, texts, timings)
         read_words = partial(self._read_list_words, serving, request, texts.texts, stored)
         read_texts = partial(side_by_side, encode_texts, read_words)
         encoded, (_, words) = await side_by_side(encode_context, read_texts, timings)
@@ -331,23 +331,23 @@ class Engine:
         return replace(ranked, truncation=gathered.truncation, tokens=gathered.tokens)
 
     async def _look_up_ids(
-        self, serving: Served, request: RankRequest, beside_texts: bool, timings: Timings
+        self, serving: Served, request: RankRequest, texts: given.TextVectors, timings: Timings
     ) -> given.Stored:
         """Look up what is stored of the candidates that came by their ids alone.
 
         Beside texts they are a list with these. Else their words count as in a search, and are looked up, too.
         """
-        ids = given.ids_of(request)
-        said = request.conversation if ids and not beside_texts else None
+        said = request.conversation if texts.ids and not texts.texts else None
         if isinstance(serving, SetServing):
             with timings.timed("fetch"):
-                known = await serving.parts.known(serving, ids, said, request.deadline)
-            return given.stored_in_parts(known, len(ids))
+                known = await serving.parts.known(serving, texts.ids, said, request.deadline)
+            return given.stored_in_parts(known, len(texts.ids))
+        look_up = partial(given.stored_here, serving, texts.ids, request.budget)
         if said is None:
-            return await self._candidates.run(partial(given.stored_here, serving, request, None, timings), timings)
+            return await self._candidates.run(partial(look_up, None, timings), timings)
         async with self._room_for_words(serving, timings):
             pool = await self._read_words(serving, partial(pool_words, serving, said), timings)
-            return await self._candidates.run(partial(given.stored_here, serving, request, pool, timings), timings)
+            return await self._candidates.run(partial(look_up, pool, timings), timings)
 
     async def _encode_new(
         self, ranker: LateScorer, texts: given.TextVectors, new: list[list[int]], deadline: float, timings: Timings

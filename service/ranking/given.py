@@ -29,6 +29,7 @@ class TextVectors:
     Equal texts have equal vectors, those of a stored one if there is any: encoded in other batches they would differ.
 
     Attributes:
+        ids: of the candidates that came without texts.
         vectors: (T, D) in the store's dtype; rows of texts that are not known yet have no meaning.
         rows: of each text for the second stage, in the store's dtype; empty for a model without one.
         known: whose vector is there, (T,).
@@ -37,10 +38,10 @@ class TextVectors:
         resumes: a cache has room for all of them, so the same request goes on where this one ends.
     """
 
-    def __init__(self, serving: Served, texts: list[str], budget: Budget) -> None:
+    def __init__(self, serving: Served, texts: list[str], ids: list[str], budget: Budget) -> None:
         manifest = serving.generation.manifest
         self._cache, self._dtype, self._late = serving.texts, manifest.dtype, manifest.late
-        self.texts, self.cache_available = texts, True
+        self.texts, self.ids, self.cache_available = texts, ids, True
         self.vectors: NDArray[Any] = np.empty((len(texts), serving.ranker.dim), DTYPES[manifest.dtype])
         self.rows: list[NDArray[Any] | None] = [None] * len(texts)
         self.known = np.zeros(len(texts), bool)
@@ -112,10 +113,12 @@ class TextVectors:
 
 
 def look_up(serving: Served, request: RankRequest, timings: Timings) -> TextVectors:
-    """Fetch the vectors of the texts that were sent, as far as they are stored or cached."""
-    texts = [given.text for _, given in _kept(request) if given.text is not None]
+    """Fetch the vectors of the texts that were sent, as far as they are stored or cached, and sort out the ids."""
+    kept = [given for _, given in _kept(request)]
+    texts = [given.text for given in kept if given.text is not None]
+    ids = [given.id for given in kept if given.text is None and given.id is not None]
     with timings.timed("fetch"):
-        return TextVectors(serving, texts, request.budget)
+        return TextVectors(serving, texts, ids, request.budget)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,22 +148,17 @@ class Stored:
         return [candidate.text for candidate in self.fetch(self.rows[self.rows >= 0])]
 
 
-def ids_of(request: RankRequest) -> list[str]:
-    """Return the ids of the candidates that came without texts."""
-    return [given.id for _, given in _kept(request) if given.text is None and given.id is not None]
-
-
-def stored_here(serving: Serving, request: RankRequest, words: PoolWords | None, timings: Timings) -> Stored:
+def stored_here(serving: Serving, ids: list[str], budget: Budget, words: PoolWords | None, timings: Timings) -> Stored:
     """Look up what came by its id alone; `words` say what they do for every row, if they count."""
     with timings.timed("fetch"):
-        rows = serving.snapshot.rows(ids_of(request))
+        rows = serving.snapshot.rows(ids)
         there = rows[rows >= 0]
         values = None if words is None else words.of(there)
         fetch, longest = serving.snapshot.candidates, serving.longest
         try:
-            made, available = serving.representations(there, request.budget)
+            made, available = serving.representations(there, budget)
         except StoreUnavailable:
-            vectors, _ = serving.gather(there, request.budget)
+            vectors, _ = serving.gather(there, budget)
             return Stored(rows, Representations(vectors), values, longest, fetch, available=False)
         return Stored(rows, made, values, longest, fetch, available)
 
@@ -222,7 +220,7 @@ def gather(
     Raises:
         UnknownCandidates: only ids were sent, and the generation holds none of them.
     """
-    sent, by_id = _kept(request), ids_of(request)
+    sent, by_id = _kept(request), sent_texts.ids
     row_of = dict(zip(by_id, stored.rows.tolist(), strict=True))
     missing = [candidate_id for candidate_id, row in row_of.items() if row < 0]
     known = [(at, given) for at, given in sent if given.text is not None or row_of[given.id or ""] >= 0]

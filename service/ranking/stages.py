@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
-from itertools import count
+from itertools import count, cycle
 from typing import Any, TypeVar
 
 from polyrank.service.errors import DeadlineExceeded
@@ -21,6 +21,7 @@ ANSWER_SECONDS = 0.01
 SHARE_OF_TIME = 0.5
 # So much is added to a thread's niceness: beside a thread that computes all the time it gets a tenth of a processor.
 LOWER_BY = 10
+OLDEST_EVERY = 8
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -91,11 +92,15 @@ class Threads:
 
 
 class FairThread:
-    """A thread that does steps of many works: first of what has had the fewest, then of what has the fewest letters."""
+    """A thread that does steps of many works: first of what has had the fewest, then of what has the fewest letters.
+
+    Every `OLDEST_EVERY`th step is the one that has waited longest, so that no number of others starves it.
+    """
 
     def __init__(self, name: str, at_start: Callable[[], None] | None = None) -> None:
         self._thread = Threads(name, 1, at_start)
         self._changing = threading.Lock()
+        self._turns = cycle(range(OLDEST_EVERY))
         self._numbers = count()  # those that are equal in both go in the order in which they come
         self._waiting: dict[tuple[int, int, int], tuple[Future[Any], Callable[[], Any]]] = {}
 
@@ -121,7 +126,8 @@ class FairThread:
         with self._changing:
             if not self._waiting:
                 return
-            done, step = self._waiting.pop(min(self._waiting))
+            oldest = next(self._turns) == OLDEST_EVERY - 1
+            done, step = self._waiting.pop(next(iter(self._waiting)) if oldest else min(self._waiting))
         if done.set_running_or_notify_cancel():
             try:
                 done.set_result(step())
@@ -153,11 +159,11 @@ async def until(deadline: float) -> AsyncIterator[None]:
     left = deadline - time.monotonic()
     if left <= 0:
         raise DeadlineExceeded("before it began")
-    try:
+    with suppress(TimeoutError):  # it holds the task, which holds the error below: in a circle, all would stay for long
         async with asyncio.timeout(None if math.isinf(left) else left):
             yield
-    except TimeoutError:
-        raise DeadlineExceeded("before there was an answer") from None
+        return
+    raise DeadlineExceeded("before there was an answer")
 
 
 def once(work: Callable[[Timings], Coroutine[Any, Any, T]]) -> Callable[[Timings], Coroutine[Any, Any, T]]:

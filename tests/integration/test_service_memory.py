@@ -1,14 +1,17 @@
-"""What a server keeps of generations, and models, that it does not serve any more: nothing."""
+"""What a server keeps of generations, and models, that it does not serve any more, and of large requests: nothing."""
 
+import gzip
 import json
 import re
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.load.worst import MOST_BYTES
 from server_process import Load, ServerProcess
 from service_fakes import pool
 
@@ -76,3 +79,24 @@ def test_memory_does_not_grow_with_switches(start: Start, checkpoints: Path, tmp
     assert after <= 1.1 * before, f"{before} KiB became {after}"
     leaked = switches * min(size(tmp_path / "generations" / each) for each in prefixes) / 1024
     assert after - before < leaked / 2, f"{before} KiB became {after}: part of a generation is kept with each switch"
+
+
+def test_large_requests_leave_no_memory_taken(start: Start, checkpoints: Path, tmp_path: Path) -> None:
+    build(polyrank.load(checkpoints / "poly"), pool(10), tmp_path)
+    server = start(store=tmp_path)
+    url = f"http://127.0.0.1:{server.ready()}/rank"
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    bomb = urllib.request.Request(url, gzip.compress(b" " * (2 * MOST_BYTES), 1), headers)
+
+    def refused(times: int) -> None:
+        for _ in range(times):
+            with pytest.raises(urllib.error.HTTPError, match="413"):
+                urllib.request.urlopen(bomb, timeout=60)
+
+    refused(1)
+    before, most = resident(server.process.pid), MOST_BYTES >> 10
+    refused(8)
+    until = time.monotonic() + 60
+    while (now := resident(server.process.pid)) > before + most:
+        assert time.monotonic() < until, f"{before} KiB became {now}"
+        time.sleep(0.5)

@@ -154,21 +154,22 @@ def test_a_server_killed_under_load_comes_back_as_it_was(start: Start, store: Pa
         assert {f"new {each}" for each in range(1, turn + 1)} <= {each["id"] for each in answer["results"]}
 
 
-def test_what_is_loaded_is_no_garbage_to_look_through(store: Path) -> None:
+def test_what_is_loaded_is_no_garbage_to_look_through_and_threads_let_each_other_in_soon(store: Path) -> None:
     code = (
         "import gc, os, signal, sys; from polyrank.service.process import server\n"
         "from polyrank.service.process.listening import bind\n"
         "from polyrank.service.settings import Settings\n"
         "def ready():\n"
-        "    print(gc.get_freeze_count(), len(gc.get_objects()))\n"
+        "    print(gc.get_freeze_count(), len(gc.get_objects()), sys.getswitchinterval())\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "settings = Settings(store=sys.argv[1], port=0, drain_delay_s=0)\n"
         "server.serve(settings, bind('127.0.0.1', 0), server.StopSignals(), ready)\n"
     )
     run = subprocess.run([sys.executable, "-c", code, str(store)], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
-    frozen, looked_through = map(int, run.stdout.split())
+    frozen, looked_through, switch = map(float, run.stdout.split())
     assert frozen > 10 * looked_through, "or a large request halts everybody while Python looks for garbage"
+    assert switch <= 0.001, "or each event of the event loop waits long while a large request is read"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
-"""`make lint` checks the deployment's files, and leaves out a missing tool by name only where that is allowed."""
+"""`make lint` checks files of deployment and of GitHub, and leaves out a missing tool, by name, only if it may."""
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -46,6 +47,14 @@ def test_the_pods_of_the_ray_cluster_are_checked(lint: ModuleType) -> None:
     assert len(checks) == 2
     for check in checks:
         assert sorted(each["kind"] for each in yaml.safe_load_all(check.stdin)) == ["NetworkPolicy", "Pod", "Pod"]
+
+
+def test_every_workflow_is_checked_and_its_actions_are_pinned(lint: ModuleType) -> None:
+    found = sorted((ROOT / ".github/workflows").iterdir())
+    [check] = [check for check in lint.checks() if check.title == "workflows"]
+    assert [Path(part) for part in check.command[3:]] == found != []
+    used = [use for path in found for use in re.findall(r"uses: (\S+)", path.read_text(encoding="utf-8"))]
+    assert all(re.search(r"@[0-9a-f]{40}$", use) for use in used if not use.startswith("./"))
 
 
 def test_every_query_of_the_dashboard_becomes_a_rule_without_grafanas_variables(lint: ModuleType) -> None:

@@ -17,7 +17,7 @@ from polyrank.service.cli import parser
 GENERATED = "docs/reference/cli.md"  # help texts
 PAGES = sorted(
     page
-    for page in (REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md"))
+    for page in (*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"))
     if page.relative_to(REPOSITORY).as_posix() != GENERATED
 )
 SEPARATORS = {"|", "&", "&&", "||", ";", ">", "2>", "<", ">>"}

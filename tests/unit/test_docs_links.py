@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("docs", "checkpoints", "examples", "benchmarks")
-PAGES = [ROOT / "README.md", *(page for each in FOLDERS for page in sorted((ROOT / each).rglob("*.md")))]
+PAGES = [*sorted(ROOT.glob("*.md")), *(page for each in FOLDERS for page in sorted((ROOT / each).rglob("*.md")))]
 SOURCES = ("model", "index_builder", "service", "benchmarks", "checkpoints", "docker", "examples", "tests")
 TEXTS = {".md", ".py", ".sh", ".yml", ".json"}
 
@@ -49,7 +49,7 @@ def test_pages_link_to_each_other() -> None:
 
 def test_pages_that_the_code_names_exist() -> None:
     files = [file for folder in SOURCES for file in (ROOT / folder).rglob("*") if file.suffix in TEXTS]
-    files += [ROOT / name for name in ("CHANGELOG.md", "Makefile", "docker-compose.yml")]
+    files += [*ROOT.glob("*.md"), *(ROOT / name for name in ("Makefile", "docker-compose.yml"))]
     named = {
         (file, name)
         for file in files

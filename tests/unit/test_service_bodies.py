@@ -160,6 +160,40 @@ def test_what_takes_long_is_checked_beside_the_event_loop(
             over.set()
 
 
+def test_a_small_batch_goes_before_a_large_body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_store(tmp_path)
+    with TestClient(create_app(SETTINGS.model_copy(update={"store": tmp_path}), load)) as client:
+        reading = client.app.state.resources.reading  # type: ignore[attr-defined]
+        run, asked = reading.run, []
+        monkeypatch.setattr(reading, "run", lambda had, values, *rest: asked.append(values) or run(had, values, *rest))
+        assert client.post("/rank/batch", json={"requests": [{"context": "a"}] * 2}).status_code == 200
+        small = max(asked)
+        assert client.post("/rank", json={"context": "a", "candidates": ["a"] * 2000}).status_code == 413
+        assert INLINE_VALUES < small < max(asked)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/rerank", {"query": "a", "documents": [{"text": "a", **{f"f{n}": "v" for n in range(13)}}] * 10_000}),
+        ("/index/candidates", [{"id": "a", "text": "a", "metadata": {f"f{n}": n for n in range(10)}}] * 10_000),
+    ],
+    ids=["documents", "candidates"],
+)
+def test_as_many_as_a_server_allows_have_room_for_their_fields(tmp_path: Path, path: str, body: object) -> None:
+    build_store(tmp_path)
+    with TestClient(create_app(Settings(store=tmp_path), load)) as client:
+        answer = client.request("PUT" if isinstance(body, list) else "POST", path, json=body)
+    assert (answer.status_code, "the id 'a' occurs 10000 times" in answer.text) in [(200, False), (422, True)]
+
+
+@pytest.mark.parametrize("inner", [[], [1, 2], {}], ids=["empty lists", "lists", "objects"])
+def test_lists_and_objects_count_more_because_garbage_is_sought_among_them(client: TestClient, inner: object) -> None:
+    answer = client.post("/rerank", json={"query": "a", "documents": ["a"], "user": [inner] * 60_000})
+    assert answer.status_code == 413
+    assert "at any depth; a list or an object counts as three" in answer.text
+
+
 def test_an_update_is_read_though_rankings_have_less_time(tmp_path: Path) -> None:
     build_store(tmp_path)
     settings = SETTINGS.model_copy(update={"store": tmp_path, "max_timeout_ms": 1})

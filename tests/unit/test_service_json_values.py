@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyrank.service.http.plumbing import json_values
-from polyrank.service.http.plumbing.json_values import count_values, marks, most_fields
+from polyrank.service.http.plumbing.json_values import PER_LIST, count_values, marks, most_fields
 
 STRINGS = st.text(st.sampled_from('a"\\,[{}]: \n'), max_size=8)
 VALUES = st.recursive(
@@ -19,12 +19,9 @@ VALUES = st.recursive(
 
 
 def counted(value: Any) -> int:
-    """One for each opening bracket, and for each comma."""
-    if isinstance(value, dict):
-        return max(len(value), 1) + sum(map(counted, value.values()))
-    if isinstance(value, list):
-        return max(len(value), 1) + sum(map(counted, value))
-    return 0
+    """As many as `PER_LIST` for each opening bracket, and one for each comma."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else PER_LIST + max(len(inner) - 1, 0) + sum(map(counted, inner))
 
 
 @given(value=VALUES, block=st.integers(1, 7))
@@ -47,5 +44,5 @@ def test_the_largest_object_is_found_wherever_it_stands(value: Any) -> None:
 
 @pytest.mark.parametrize("body", [b"", b'"', b"\\", b'"\\', b"\xff\x00", b'"a", "b', b"}}]{", b"]]]"])
 def test_what_is_no_json_has_a_count_too(body: bytes) -> None:
-    assert count_values(marks(body)) <= 1
+    assert count_values(marks(body)) <= PER_LIST
     assert most_fields(marks(body)) <= 1

@@ -1,11 +1,58 @@
-"""How much memory is left: the machine's, or less where a container has a limit."""
+"""How much memory is left: the machine's, or less where a container has a limit; and what the C library keeps."""
 
+import ctypes
+import gc
 import math
+import os
+import subprocess
+import sys
+import tempfile
+import types
 from pathlib import Path
 
 import pytest
 
-from polyrank.service.memory import available_bytes
+from polyrank.service.memory import Tidying, available_bytes
+
+COUNT = """
+import ctypes, sys, threading
+from polyrank.service.memory import share_arenas
+if sys.argv[2] == "shared":
+    share_arenas()
+library = ctypes.CDLL(None)
+library.malloc.restype, library.fopen.restype = ctypes.c_void_p, ctypes.c_void_p
+meeting = threading.Barrier(9)
+def allocate():
+    library.malloc(1000)
+    meeting.wait()
+    meeting.wait()
+threads = [threading.Thread(target=allocate) for _ in range(8)]
+for each in threads:
+    each.start()
+meeting.wait()
+file = ctypes.c_void_p(library.fopen(sys.argv[1].encode(), b"w"))
+library.malloc_info(0, file)
+library.fclose(file)
+meeting.wait()
+"""
+KEEP = """
+import ctypes, os, pathlib
+from polyrank.service.memory import give_back
+library = ctypes.CDLL(None)
+library.malloc.restype, library.free.argtypes = ctypes.c_void_p, (ctypes.c_void_p,)
+def resident():
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+blocks = [library.malloc(100_000) for _ in range(640)]
+for each in blocks:
+    ctypes.memset(each, 1, 100_000)
+taken = resident()
+for each in blocks[:-1]:
+    library.free(each)
+kept = resident()
+give_back()
+print(taken - kept, kept - resident())
+"""
+glibc_only = pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="only glibc has arenas")
 
 
 @pytest.fixture
@@ -37,3 +84,44 @@ def test_a_container_may_have_less_and_files_in_memory_count_as_free(files: tupl
 
 def test_where_nothing_is_told_there_is_no_bound(tmp_path: Path) -> None:
     assert available_bytes(tmp_path / "none", tmp_path / "none") == math.inf
+
+
+def heaps(shared: str, **variables: str) -> int:
+    environment = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"}
+    with tempfile.NamedTemporaryFile() as file:
+        command = [sys.executable, "-c", COUNT, file.name, shared]
+        subprocess.run(command, env={**environment, **variables}, check=True)
+        return file.read().count(b"<heap nr=")
+
+
+@glibc_only
+def test_threads_share_arenas_unless_the_environment_says_how_many() -> None:
+    assert heaps("alone") > 3
+    assert heaps("shared") == 2
+    assert heaps("shared", MALLOC_ARENA_MAX="3") == 3
+    assert heaps("shared", GLIBC_TUNABLES="glibc.malloc.arena_max=3") == 3
+
+
+@glibc_only
+def test_free_memory_before_a_block_in_use_is_given_back() -> None:
+    printed = subprocess.run([sys.executable, "-c", KEEP], check=True, capture_output=True, text=True).stdout
+    by_itself, given_back = map(int, printed.split())
+    assert by_itself < 10
+    assert given_back > 50
+
+
+def test_what_a_new_module_holds_is_kept_from_the_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        gc.unfreeze()
+        tidying = Tidying()
+        tidying.tidy()
+        assert not gc.get_freeze_count(), "nothing was imported"
+        module = types.ModuleType("imported_since")
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        tidying.tidy()
+        assert not any(each is module for each in gc.get_objects())
+        frozen = gc.get_freeze_count()
+        tidying.tidy()
+        assert 0 < gc.get_freeze_count() <= frozen
+    finally:
+        gc.unfreeze()

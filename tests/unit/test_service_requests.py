@@ -1,16 +1,27 @@
 """The bounds and the grammar of requests."""
 
 import json
-from collections.abc import Callable
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
+from polyrank.service.http.compat.openai import EmbeddingsIn
+from polyrank.service.http.compat.rerank_request import CompatRerankIn
+from polyrank.service.http.compat.tei import EmbedIn
 from polyrank.service.http.native import requests
 from polyrank.service.http.native.requests import (
+    MAX_BATCH,
     MAX_ID_CHARS,
     MAX_PERSONA,
     MAX_TURNS,
+    BatchIn,
+    ClassifyIn,
+    DeleteIn,
+    ExplainIn,
     IndexIn,
     RankIn,
     Strict,
@@ -227,3 +238,60 @@ def test_what_was_said_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "turn_of", lambda message: read.append(message) or turn_of(message))
     body = RankIn.model_validate({"context": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 60}] * 9})
     assert len(body.conversation().turns) == len(read) == 9
+
+
+MANY = 500
+PLAIN = {f"field{number}": number for number in range(5)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (RankIn, {"context": [{"content": [{"type": "text", "text": "a"}]}] * MANY}),
+        (RankIn, {"context": "a", "candidates": ["a"] * MANY}),
+        (RankIn, {"context": "a", "candidates": [{"id": "a"}] * MANY}),
+        (RankIn, {"context": "a", "exclude_ids": ["a"] * MANY}),
+        (BatchIn, {"requests": [PLAIN] * MAX_BATCH}),
+        (UpsertIn, [{"id": f"{number}", "text": "a", "metadata": PLAIN} for number in range(MANY)]),
+        (IndexIn, {"candidates": [{"text": "a", "metadata": PLAIN}] * MANY}),
+        (DeleteIn, {"ids": ["a"] * MANY}),
+        (CompatRerankIn, {"query": "a", "documents": [{"text": "a", **PLAIN}] * MANY}),
+    ],
+    ids=["turns", "texts", "ids", "excluded", "rankings", "updates", "pool", "removed", "documents"],
+)
+def test_other_threads_may_go_on_at_each_member_of_a_list(kind: type[BaseModel], body: object) -> None:
+    """They may where a function of Python begins; pydantic's own code lets nobody in."""
+    begun: list[str] = []
+    sent = json.dumps(body)
+    sys.setprofile(lambda frame, event, _: begun.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        kind.model_validate_json(sent)
+    finally:
+        sys.setprofile(None)
+    assert max(Counter(begun).values()) >= (MAX_BATCH if kind is BatchIn else MANY)
+
+
+def unions_of(schema: object) -> Iterator[dict[str, Any]]:
+    """The unions in a schema of pydantic's core."""
+    if isinstance(schema, dict):
+        yield from [schema] if schema.get("type") == "union" else []
+    for inner in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list | tuple) else ():
+        yield from unions_of(inner)
+
+
+def holds_much(choice: object) -> bool:
+    """Whether it is a list or an object of any fields, or checks one."""
+    kind = choice[0] if isinstance(choice, tuple) else choice
+    while isinstance(kind, dict) and kind["type"].startswith("function-"):
+        kind = kind["schema"]
+    return isinstance(kind, dict) and kind["type"] in ("list", "dict")
+
+
+@pytest.mark.parametrize("kind", [RankIn, ExplainIn, ClassifyIn, UpsertIn, CompatRerankIn, EmbeddingsIn, EmbedIn])
+def test_what_holds_much_is_tried_first(kind: type[BaseModel]) -> None:
+    """Or pydantic copies all of it into an error that it is no string."""
+    found = [each for each in unions_of(kind.__pydantic_core_schema__) if any(map(holds_much, each["choices"]))]
+    assert found
+    for each in found:
+        assert holds_much(each["choices"][0]), each
+        assert each.get("mode") == "left_to_right", each

@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 import pytest
 
-from polyrank.service.ranking.stages import FairThread, Timings, lower_priority
+from polyrank.service.ranking.stages import OLDEST_EVERY, FairThread, Timings, lower_priority
 
 
 class Text:
@@ -67,6 +67,17 @@ def test_who_had_the_fewest_steps_goes_first_then_who_has_the_fewest_letters_the
         await asyncio.gather(first, *waiting)
 
     assert played(scenario) == ["few", "few, too", "long", "had one", "late"]
+
+
+def test_no_number_of_small_ones_starves_a_large_one() -> None:
+    async def scenario(fixture: Fixture) -> None:
+        first = await fixture.busy()
+        waiting = [await fixture.queue("large", 0, 10**6)]
+        waiting += [await fixture.queue("small", 0, 1) for _ in range(5 * OLDEST_EVERY)]
+        fixture.gate.set()
+        await asyncio.gather(first, *waiting)
+
+    assert played(scenario).index("large") < OLDEST_EVERY
 
 
 def test_what_is_cancelled_is_not_done_and_no_other_is_left_for_it() -> None:

@@ -23,7 +23,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
 from polyrank.model.errors import InvalidInput
-from polyrank.service.http.plumbing.fields import In
+from polyrank.service.http.plumbing.fields import IN_ORDER, In
 
 _AS_STRINGS = {"true": True, "True": True, "false": False, "False": False}
 
@@ -44,7 +44,7 @@ Flag = Annotated[
     WithJsonSchema({"anyOf": [{"type": "boolean"}, {"enum": sorted(_AS_STRINGS)}, {"type": "null"}]}),
 ]
 Count = Annotated[int, Field(ge=0)]
-Inputs = str | Annotated[list[str], Field(fail_fast=True)]
+Inputs = Annotated[Annotated[list[str], Field(fail_fast=True)] | str, IN_ORDER]
 
 
 @dataclass(frozen=True, slots=True)

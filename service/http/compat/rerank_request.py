@@ -19,7 +19,7 @@ from polyrank.service.http.compat.lenient import (
     RefusedField,
     check_limit,
 )
-from polyrank.service.http.plumbing.fields import Text
+from polyrank.service.http.plumbing.fields import IN_ORDER, Text
 
 Dialect = Literal["tei", "cohere", "jina", "infinity", "voyage"]
 DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
@@ -47,7 +47,7 @@ class CompatRerankIn(Cutting):
 
     query: Text
     texts: Annotated[list[str], Field(fail_fast=True)] | None = None
-    documents: Annotated[list[str | DocumentIn], Field(fail_fast=True)] | None = Field(
+    documents: Annotated[list[Annotated[DocumentIn | str, IN_ORDER]], Field(fail_fast=True)] | None = Field(
         default=None,
         description="an object is read by the `rank_fields`, else by its `text`, else by its first string but `id`; "
         "its `id` and `metadata` come back",

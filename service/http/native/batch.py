@@ -55,7 +55,9 @@ async def rank_batch(request: Request) -> Response:
     batch = await bodies.read(request, BatchIn)
     end = bodies.deadline(request, held.settings, batch.timeout_ms)  # a wrong header is not of one ranking alone
     async with until(end):
-        checked = await bodies.beside(request, partial(_all_checked, batch.requests), bodies.RANK_VALUES)
+        # Never on the event loop: a few values can be a hundred mistakes, and each takes its time.
+        values = max(request.state.bound, bodies.INLINE_VALUES + 1)
+        checked = await bodies.beside(request, partial(_all_checked, batch.requests), values)
     sent = [body for body in checked if isinstance(body, RankIn)]
     bodies.check_count([candidate for body in sent for candidate in body.candidates or ()], held.settings)
     ranking = [partial(_entry, request, held, body, batch.timeout_ms, at) for at, body in enumerate(checked)]

@@ -82,7 +82,7 @@ async def listed(request: Request, wanted: Annotated[ListIn, Query()]) -> Respon
 async def upsert(request: Request) -> UpsertedOut:
     """Add candidates, or put them in the place of those with the same ids; searchable when this returns."""
     held = resources(request)
-    body = await bodies.read(request, UpsertIn, bodies.POOL_VALUES)
+    body = await bodies.read(request, UpsertIn)
     bodies.check_count(body.rows, held.settings)
     bodies.check_lengths("candidates", [sent.text for sent in body.rows], held.settings)
     candidates = await bodies.beside(request, partial(_candidates, body), len(body.rows))

@@ -67,7 +67,7 @@ async def rebuild(
     """Build a new generation and, unless `activate` is false, serve it. One build at a time."""
     held = resources(request)
     key = idempotency.checked(idempotency_key)
-    body = await bodies.read(request, IndexIn, bodies.POOL_VALUES)
+    body = await bodies.read(request, IndexIn)
     sent = body.candidates or ()
     bodies.check_lengths("candidates", [candidate.text for candidate in sent], held.settings)
     rows = map(PoolCandidateIn.model_dump, sent)  # lazily: `jobs` writes them in a thread, and there may be many

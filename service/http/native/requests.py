@@ -27,7 +27,7 @@ from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.model.text.messages import text_of, turn_of
 from polyrank.service.http.native.filters_in import FILTER_DESCRIPTION, checked_filter
-from polyrank.service.http.plumbing.fields import In, Text
+from polyrank.service.http.plumbing.fields import IN_ORDER, In, Text
 from polyrank.service.ranking.values import TOP_N
 from polyrank.service.settings import CANDIDATES_CEILING
 
@@ -55,12 +55,14 @@ _FILTER = TypeAdapter(Filter)
 def _checked_filter_text(text: str) -> str:
     try:
         _FILTER.validate_json(text, strict=True)
+        return text
     except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        if first["type"] in ("dict_type", "json_invalid"):
-            raise ValueError('must be a JSON object, such as {"lang": "en"}') from None
-        raise ValueError(first["msg"].removeprefix("Value error, ")) from None
-    return text
+        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+    # Not within `except`: the new error would hold pydantic's, which the garbage collector cannot look into, and with
+    # it all that was sent.
+    if first["type"] in ("dict_type", "json_invalid"):
+        raise ValueError('must be a JSON object, such as {"lang": "en"}')
+    raise ValueError(first["msg"].removeprefix("Value error, "))
 
 
 class Strict(In):
@@ -77,7 +79,7 @@ def _readable(content: str | list[Any] | None) -> str | list[Any] | None:
     return content
 
 
-Part = str | Annotated[dict[str, JsonValue], AfterValidator(check_value)]
+Part = Annotated[Annotated[dict[str, JsonValue], AfterValidator(check_value)] | str, IN_ORDER]
 Parts = Annotated[list[Part], Field(max_length=MAX_TURNS, fail_fast=True)]
 Unread = Annotated[JsonValue, AfterValidator(check_value), Field(default=None, description="taken, and not read")]
 
@@ -95,7 +97,7 @@ class TurnIn(Strict):
     OTHER_NAMES: ClassVar = {"message": "text", "value": "text", "from": "role", "speaker": "role", "author": "role"}
 
     text: str | None = None
-    content: Annotated[str | Parts | None, AfterValidator(_readable)] = Field(
+    content: Annotated[Parts | str | None, IN_ORDER, AfterValidator(_readable)] = Field(
         default=None,
         description="text, or a list of parts, of which those of text are read; null: the assistant only called a tool",
     )
@@ -156,12 +158,14 @@ class ExpectIn(Strict):
     generation: str | None = Field(default=None, max_length=128)
 
 
+Turns = Annotated[list[str | TurnIn], Field(min_length=1, max_length=MAX_TURNS, fail_fast=True)]
+Context = Annotated[Turns | str, IN_ORDER]
+
+
 class SaidIn(Strict):
     """What was said so far."""
 
-    context: str | Annotated[list[str | TurnIn], Field(min_length=1, max_length=MAX_TURNS, fail_fast=True)] = Field(
-        description="oldest turn first; at least one turn has text"
-    )
+    context: Context = Field(description="oldest turn first; at least one turn has text")
     persona: list[str] = Field(
         default=[], max_length=MAX_PERSONA, fail_fast=True, description="facts about the replying side"
     )
@@ -334,11 +338,14 @@ class ClassifyIn(SaidIn):
         **_NAMES_OF_TIMEOUT,
     }
 
-    context: str | Annotated[list[str | TurnIn], Field(min_length=1, max_length=MAX_TURNS, fail_fast=True)] = Field(
-        default=[], description="oldest turn first; a classifier of pairs needs it"
-    )
+    context: Context = Field(default=[], description="oldest turn first; a classifier of pairs needs it")
     texts: list[Text] = Field(min_length=1, fail_fast=True)
     timeout_ms: int | None = Field(default=None, ge=1, description="above the server's maximum: clamped to it")
+
+
+def _let_others_in(value: JsonValue) -> JsonValue:
+    """Return the value: where a function of Python begins, other threads may go on, and in pydantic's own code none."""
+    return value
 
 
 class BatchIn(Strict):
@@ -346,7 +353,7 @@ class BatchIn(Strict):
 
     OTHER_NAMES: ClassVar = {"contexts": "requests", "queries": "requests", "batch": "requests"}
 
-    requests: list[JsonValue] = Field(
+    requests: list[Annotated[JsonValue, AfterValidator(_let_others_in)]] = Field(
         min_length=1,
         max_length=MAX_BATCH,
         fail_fast=True,
@@ -415,7 +422,10 @@ class CandidatesIn(Strict):
     candidates: PoolCandidates
 
 
-class UpsertIn(RootModel[PoolCandidates | CandidatesIn]):
+_Upsert = Annotated[PoolCandidates | CandidatesIn, IN_ORDER]
+
+
+class UpsertIn(RootModel[_Upsert]):
     """Candidates to add to the active generation, or to put in the place of those with the same ids.
 
     A list of them, or an object that holds it as `candidates`.

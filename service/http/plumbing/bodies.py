@@ -21,10 +21,8 @@ from polyrank.service.settings import Settings
 
 BODY_SECONDS, READ_SECONDS = 30.0, 10.0  # to arrive; to be read, waiting included: updates take longer than rankings
 # Up to these a body is validated in 2 ms at most, on the event loop; using a thread costs more than it frees.
-INLINE_BYTES = 64 * 1024
-INLINE_VALUES = 1000
-# Of a body, beside four for each candidate that may come with it: of filters, ids and turns; or of a pool.
-RANK_VALUES, POOL_VALUES = 100_000, 1_000_000
+INLINE_BYTES, INLINE_VALUES = 64 * 1024, 1000
+MOST_VALUES = 160_000  # of a body, beside four for each candidate; no other thread goes on while they are parsed
 MAX_FIELDS = 10_000  # of one object; the metadata of a candidate have no room for an object of more
 TIMEOUT_HEADERS = ("X-Request-Timeout-Ms", "X-Client-Timeout-Ms")
 MILLISECONDS = re.compile("0{0,99}[1-9][0-9]{0,99}", re.ASCII)
@@ -33,19 +31,19 @@ M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 
 
-async def read(request: Request, kind: type[M], values: int = RANK_VALUES) -> M:
-    """Read and validate a JSON body.
+async def read(request: Request, kind: type[M], values: int = MOST_VALUES) -> M:
+    """Read and validate a JSON body; `request.state.bound` says afterwards how many values it may hold.
 
     Raises:
         MediaTypeUnsupported, BodyTimeout, ClientGone: no JSON body arrived.
-        TooManyValues: the body holds more than so many, at any depth, and four for each candidate allowed.
+        TooManyValues: the body counts more than so many (`count_values`), and four for each candidate allowed.
         BodyMalformed, BodyInvalid: the body is no JSON, or not what the model says.
         DeadlineExceeded: see `beside`.
     """
     _check_media_type(request)
     body = await _received(request)
     bound = len(body) if len(body) > INLINE_BYTES else sum(map(body.count, (b",", b"[", b"{")))  # those in texts, too
-    most = values + 4 * resources(request).settings.max_candidates
+    most, request.state.bound = values + 4 * resources(request).settings.max_candidates, bound
     return await beside(request, partial(_checked, kind, body, most, bound), bound)
 
 
@@ -113,6 +111,7 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
     finally:
         doing.cancel()
         hangup.cancel()
+        del doing  # it holds an error, which holds this frame: in a circle, the request would stay for long
 
 
 async def _gone(request: Request) -> None:

@@ -2,16 +2,13 @@
 
 from typing import Annotated, Any
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    WithJsonSchema,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, WithJsonSchema
+from pydantic.fields import Field
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core.core_schema import CoreSchema, no_info_before_validator_function
+
+# For types of which the largest stands first: pydantic copies what does not fit one, and no other thread goes on.
+IN_ORDER = Field(union_mode="left_to_right")
 
 
 class In(BaseModel):

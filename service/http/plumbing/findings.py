@@ -120,7 +120,8 @@ def _is_explained(error: _Error, errors: Sequence[_Error]) -> bool:
 
 def _type(errors: Sequence[_Error]) -> str:
     """Say which types a value may have: "must be a string or a list, not a number"."""
-    wanted, sent = dict.fromkeys(error.wanted or "" for error in errors), errors[0].sent
+    wanted = dict.fromkeys(sorted((error.wanted or "" for error in errors), key="a string".__ne__))
+    sent = errors[0].sent
     either = (", or " if "true or false" in wanted else " or ").join(wanted)
     return f"must be {either}" + (f", not {sent}" if sent and sent not in wanted else "")
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK_BYTES = 1 << 20
+PER_LIST = 3  # Python looks for garbage among lists and objects alone, and nothing else goes on meanwhile
 _QUOTE, _COMMA, _BRACE, _CLOSING = b'",{}'
 _CASE = np.uint8(0x20)  # by this bit "[" differs from "{", and "]" from "}"
 
@@ -30,12 +31,12 @@ def marks(body: bytes) -> NDArray[np.uint8]:
 
 
 def count_values(marks: NDArray[np.uint8]) -> int:
-    """Count the commas and opening brackets; a JSON text has at most one value more, a key counted with its value.
+    """Count the commas, and each list or object `PER_LIST` times; a key counts with its value.
 
     >>> count_values(marks(b'{"a, b": [1, 2, "\\\\","], "c": {}}'))
-    6
+    12
     """
-    return int(np.count_nonzero(marks | _CASE != _CLOSING))
+    return int(np.count_nonzero(marks == _COMMA) + PER_LIST * np.count_nonzero(marks | _CASE == _BRACE))
 
 
 def most_fields(marks: NDArray[np.uint8]) -> int:

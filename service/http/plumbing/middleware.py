@@ -169,12 +169,13 @@ class BodyBound:
 
         try:
             await self.app(scope, receive_bounded, send_watched)
-        except BodyTooLarge:
+            return
+        except BodyTooLarge:  # it holds what was read
             if answering:
                 raise
-            await self._refuse(scope, receive, send, unzipped.more if unzipped else more)
         finally:
             self._held -= held
+        await self._refuse(scope, receive, send, unzipped.more if unzipped else more)
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, more: bool) -> None:
         """Answer at once, then read on for a while: closing on unread data would reset the connection."""
