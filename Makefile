@@ -52,8 +52,8 @@ test: .venv/.dev
 
 # Two at a time: most of them take one core. What one prints comes when it ends; the others end, too, if it fails.
 test-all: test
-	$(MAKE) --jobs 2 --output-sync=target --keep-going test-scale test-slow test-soak test-benchmarks test-clients \
-		test-browser test-kernels
+	$(MAKE) --jobs 2 --keep-going $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) \
+		test-scale test-slow test-soak test-benchmarks test-clients test-browser test-kernels
 
 test-slow: .venv/.dev
 	$(PYTEST) $(IN_PARALLEL) -m 'slow and not soak'

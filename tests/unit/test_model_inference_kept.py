@@ -76,6 +76,7 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return read
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_compiled_before_gives_the_same_bits_without_its_network(
     kind: str, tmp_path: Path, disk: DiskCache, unread: list[str]

@@ -77,6 +77,7 @@ def test_a_pool_that_is_no_file_is_refused_at_once(tmp_path: Path, make: Callabl
         read_pool([pool])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
 def test_a_huge_sparse_pool_is_given_up(tmp_path: Path, suffix: str) -> None:
     pool = tmp_path / f"pool.{suffix}"
