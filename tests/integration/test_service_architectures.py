@@ -28,8 +28,6 @@ from polyrank.model.text.assembly import Conversation
 from polyrank.service.app import create_app
 from polyrank.service.settings import Settings
 
-pytestmark = pytest.mark.quick
-
 SAID = ["w1 w1", "w20 w30"]
 LONG = " ".join(f"w{n}" for n in range(25))  # more than a candidate may have
 TEXTS = [f"w{n % 8} " + " ".join(f"w{(n * 7 + at) % 40}" for at in range(n % 5)) for n in range(30)] + [LONG]

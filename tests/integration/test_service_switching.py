@@ -54,8 +54,7 @@ class Load:
                     self.faults.append(str(body))
 
 
-@pytest.mark.quick
-@pytest.mark.parametrize("ways", ["calls", "another process"])
+@pytest.mark.parametrize("ways", [pytest.param("calls", marks=pytest.mark.quick), "another process"])
 def test_no_request_fails_and_no_answer_is_of_two_generations(tmp_path: Path, ways: str) -> None:
     one = build_store(tmp_path, pool(300, "a"), index="flat")
     other = build_store(tmp_path, pool(300, "b"), index="exact", ranker=WordRanker(1))

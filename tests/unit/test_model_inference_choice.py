@@ -152,6 +152,7 @@ def test_what_gives_other_numbers_than_torch_is_refused(
         polyrank.load(base, backend="openvino")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", ["openvino.Core.compile_model", "openvino.frontend.FrontEndManager"])
 def test_where_openvino_fails_torch_remains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
     def fail(*_: object) -> None:

@@ -227,6 +227,7 @@ def test_a_small_file_of_very_many_blank_lines_is_given_up(
         read(tmp_path / name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "read"),
     [
@@ -244,6 +245,7 @@ def test_blank_lines_of_a_file_that_is_not_compressed(
         read(tmp_path / name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "lines"),
     [("pool.jsonl", [b'{"text": "a"}\n', b"\n"]), ("pool.csv", [b"id,text\n1,a\n", b",\n"])],

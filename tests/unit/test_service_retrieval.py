@@ -94,6 +94,7 @@ def test_a_small_share_is_scanned_however_many_rows_it_has(serving: Serving, mon
             assert rank(serving, asked_for).plan == plan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [0, 10, 1000])
 @pytest.mark.parametrize(
     ("filter_", "keep"),
@@ -182,6 +183,7 @@ def large(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return updated(serving, *(Candidate(f"a{n}", texts[n], {"h": n, "rare": False}) for n in range(97)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [0, 65_000])
 @pytest.mark.parametrize("top_k", [10, 100])
 @pytest.mark.parametrize(
