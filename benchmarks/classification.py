@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from polyrank.model.errors import RankingError
 from polyrank.model.evaluation.intervals import intervals
 from polyrank.model.rankers.load import load_classifier
-from polyrank.model.registry import CLASSIFIERS
+from polyrank.model.registry import classifiers
 from polyrank.model.text.dialogues import Dialogue, read_dialogues
 from polyrank.model.ties import Ties
 from polyrank.model.training.config import TrainConfig
@@ -192,7 +192,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--set", choices=SETS, default="sick")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--base", default="sentence-transformers/all-MiniLM-L6-v2")
-    parser.add_argument("--models", nargs="+", default=["cross", "mix", "bi"], choices=CLASSIFIERS)
+    parser.add_argument("--models", nargs="+", default=["cross", "mix", "bi"], choices=classifiers())
     parser.add_argument("--steps", type=int, default=254)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--light", action="store_true")

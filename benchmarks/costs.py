@@ -25,17 +25,16 @@ import numpy as np
 import orjson
 import torch
 from benchmarks.random_models import MINILM, Shape, loaded, token_ids, write_base
-from benchmarks.timing import quartiles_ms
+from benchmarks.timing import processor_seconds, quartiles_ms
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from polyrank.model.config import DeformerConfig, MixConfig
 from polyrank.model.inference.names import FLOAT32, TORCH, Runner
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
+from polyrank.model.registry import DeformerConfig, MixConfig
 from polyrank.model.representations import ContextEncoding, Representations
 from polyrank.model.text.pairs import Pairs
-from polyrank.service.cli.measuring.timing import processor_seconds
 
 SHORTEST, LONGEST = 6, 24  # tokens of a candidate
 USUAL = 15
@@ -47,13 +46,13 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "poly": {"architecture": "poly"},
     "colbert": {"architecture": "colbert"},
     "mix-a": {"architecture": "mix"},
-    "mix-b": {"architecture": "mix", "mix": MixConfig(layers=_LAYERS)},
-    "mix-c": {"architecture": "mix", "mix": MixConfig(rows=2, layers=_LAYERS)},
-    "mix, 2 rows": {"architecture": "mix", "mix": MixConfig(rows=2)},
-    "mix, 3 rows": {"architecture": "mix", "mix": MixConfig(rows=3)},
-    "mix, 5 rows": {"architecture": "mix", "mix": MixConfig(rows=5)},
+    "mix-b": {"architecture": "mix", "own": MixConfig(layers=_LAYERS)},
+    "mix-c": {"architecture": "mix", "own": MixConfig(rows=2, layers=_LAYERS)},
+    "mix, 2 rows": {"architecture": "mix", "own": MixConfig(rows=2)},
+    "mix, 3 rows": {"architecture": "mix", "own": MixConfig(rows=3)},
+    "mix, 5 rows": {"architecture": "mix", "own": MixConfig(rows=5)},
     "virt": {"architecture": "virt"},
-    "deformer": {"architecture": "deformer", "deformer": DeformerConfig()},
+    "deformer": {"architecture": "deformer", "own": DeformerConfig()},
     "cross": {"architecture": "cross"},
 }
 Record = dict[str, Any]

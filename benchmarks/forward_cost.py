@@ -1,6 +1,6 @@
 """What a forward pass costs by the number of its tokens; gives the constants of model/architectures/batching.py.
 
-    python benchmarks/forward_cost.py --model checkpoints/chat-poly [--threads 2] [--device cpu] [--backend torch]
+    python -m benchmarks.forward_cost --model checkpoints/chat-poly [--threads 2] [--device cpu] [--backend torch]
         [--precision float32] [--most-tokens 2048]
 
 Prints milliseconds for batches of equal lengths, the shortest of several runs, and the line fitted through them:
@@ -12,10 +12,10 @@ from functools import partial
 
 import numpy as np
 import torch
+from benchmarks.timing import wall_seconds
 
 import polyrank
 from polyrank.model.inference.names import BACKENDS, FLOAT32, PRECISIONS, TORCH
-from polyrank.service.cli.measuring.timing import wall_seconds
 
 LENGTHS = (12, 40, 120)
 COUNTS = tuple(2**n for n in range(11))

@@ -1,6 +1,6 @@
 """What it costs to gather vectors of candidates from the memory-mapped matrix and from the process's vector cache.
 
-    python benchmarks/memory_against_matrix.py [--count 100000] [--dim 384] [--rounds 1000]
+    python -m benchmarks.memory_against_matrix [--count 100000] [--dim 384] [--rounds 1000]
 
 Both are warm: every page of the matrix is in memory, and the cache holds every vector.
 """
@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from benchmarks.timing import in_turns
 
 from polyrank.service.caching.lru import Lru
 from polyrank.service.caching.redis_server import Budget
 from polyrank.service.caching.vector_cache import VectorCache
-from polyrank.service.cli.measuring.timing import in_turns
 
 
 def main() -> None:

@@ -22,13 +22,12 @@ from typing import Any
 import numpy as np
 import torch
 from benchmarks.random_models import BERT_BASE, TINY, Shape, loaded, token_ids, write_base
-from benchmarks.timing import quartiles_ms
+from benchmarks.timing import processor_seconds, quartiles_ms, wall_seconds
 from numpy.typing import NDArray
 
 from polyrank.model.inference.names import BACKENDS, PRECISIONS, Runner
 from polyrank.model.search.scan import Query, prepare
 from polyrank.model.text.pairs import Pairs
-from polyrank.service.cli.measuring.timing import processor_seconds, wall_seconds
 
 CONTEXT_TOKENS, CANDIDATE_TOKENS = 128, 16
 SIZES = (1_000, 100_000)

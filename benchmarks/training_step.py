@@ -1,6 +1,6 @@
 """What a training step costs on a CPU, by dropout, implementation of attention, and what is tuned.
 
-    python benchmarks/training_step.py [--base MODEL] [--sequences 32] [--tokens 128] [--rounds 6]
+    python -m benchmarks.training_step [--base MODEL] [--sequences 32] [--tokens 128] [--rounds 6]
 
 Times one forward and backward pass of the base model's transformer under bfloat16 autocast, over random token ids,
 without an optimizer. The ways take turns in each round, and the best of the rounds counts: other work on the machine
@@ -11,6 +11,7 @@ import argparse
 from functools import partial
 
 import torch
+from benchmarks.timing import in_turns, machine
 from torch import nn
 
 from polyrank.model.architectures.backbone import Backbone, backbone_config, load_base_weights, read_weights
@@ -18,7 +19,6 @@ from polyrank.model.architectures.batching import TokenBatch
 from polyrank.model.checkpoint.base import resolve_base
 from polyrank.model.checkpoint.files import BASE_BACKBONE_FILE, WEIGHTS_FILE, read_object
 from polyrank.model.training.student.tuning import add_adapters, select_layers, set_dropout
-from polyrank.service.cli.measuring.timing import in_turns, machine
 
 RANK = 32
 WAYS = {  # implementation of attention, whether dropout is kept, whether only adapters are tuned

@@ -143,6 +143,7 @@ def _commands(top: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Argu
     for action in top._actions:
         if isinstance(action, argparse._SubParsersAction):
             for below in action.choices.values():
+                below.fill()
                 yield from _commands(below)
 
 

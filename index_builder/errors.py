@@ -22,6 +22,8 @@ from polyrank.model.errors import RankingError
 class PoolError(RankingError):
     """The candidate pool cannot be used."""
 
+    status, slug, title = 422, "invalid-input", "The request cannot be used"
+
 
 class PoolInvalid(PoolError):
     """The file cannot be read as a pool: missing, of an unknown kind, truncated, or without a usable header."""
@@ -48,9 +50,13 @@ class TooManyRejected(PoolError):
 class GenerationError(RankingError):
     """A generation cannot be used."""
 
+    status, slug, title = 409, "generation-invalid", "The generation cannot be served"
+
 
 class GenerationNotFound(GenerationError):
     """The store holds no such generation, or none at all."""
+
+    status, slug, title = 404, "generation-not-found", "No such generation"
 
 
 class GenerationCorrupt(GenerationError):
@@ -65,6 +71,8 @@ class GenerationCorrupt(GenerationError):
 class FingerprintMismatch(GenerationError):
     """The vectors were made by another model than the one that would use them."""
 
+    status, slug, title = 409, "encoder-mismatch", "Another model is served"
+
     def __init__(self, expected: str, actual: str) -> None:
         super().__init__(f"model fingerprint {expected} was expected, but this is {actual}")
         self.expected = expected
@@ -73,6 +81,8 @@ class FingerprintMismatch(GenerationError):
 
 class MatrixMissing(GenerationError):
     """This replica reads vectors from Redis, and the request needs the matrix."""
+
+    status, slug, title = 409, "matrix-missing", "This replica does not hold the matrix"
 
     def __init__(self, generation: str) -> None:
         super().__init__(f"this replica does not hold the matrix of generation {generation}; do this where it lies")
@@ -85,9 +95,13 @@ class StoreError(RankingError):
 class StoreUnavailable(StoreError):
     """Redis does not answer in time, or refuses the command."""
 
+    status, slug, title = 503, "store-unavailable", "The store does not answer"
+
 
 class StoreBusy(StoreError):
     """Another process has held a lock of the store for too long."""
+
+    status, slug, title = 503, "store-busy", "Others are changing the store"
 
     def __init__(self, lock: Path, holder: str) -> None:
         super().__init__(f"{lock} is held by {holder}; try again, or end that process if it hangs")
@@ -117,13 +131,19 @@ class BuildError(RankingError):
 class BuildBusy(BuildError):
     """Another process is building into this store."""
 
+    status, slug, title = 409, "build-busy", "Another build is running"
+
 
 class NothingToCompact(BuildError):
     """A compaction would change nothing, or leave no candidate."""
 
+    status, slug, title = 409, "nothing-to-compact", "There are no updates to compact"
+
 
 class CompactionOvertaken(BuildError):
     """Another generation became active while the old one was compacted or copied, so the copy is of no use."""
+
+    status, slug, title = 409, "compaction-overtaken", "Another generation became active"
 
 
 class LeaseLost(BuildError):
@@ -139,6 +159,8 @@ class LeaseLost(BuildError):
 class DiskFull(BuildError):
     """The disk is full, or a quota or file size limit was reached."""
 
+    status, slug, title = 507, "disk-full", "No room on the disk"
+
 
 class ClusterUnavailable(RankingError):
     """A Ray cluster cannot be used, or one of its nodes."""
@@ -150,12 +172,16 @@ class ClusterUnavailable(RankingError):
 class JobNotFound(RankingError):
     """No job has this id."""
 
+    status, slug, title = 404, "job-not-found", "No such job"
+
     def __init__(self, job_id: str) -> None:
         super().__init__(f"no job {job_id!r}")
 
 
 class JobConflict(RankingError):
     """Another job is queued or running."""
+
+    status, slug, title = 409, "job-conflict", "Another job is running"
 
     def __init__(self, job_id: str) -> None:
         super().__init__(f"job {job_id} has not finished; wait for it or cancel it")

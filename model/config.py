@@ -1,13 +1,13 @@
 """The contents of `polyrank.json`, validated: what a checkpoint says about itself."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, TypeVar
 
-from polyrank.model.bounds import MOST_WHOLE, WIDEST
+from polyrank.model.bounds import WIDEST
 from polyrank.model.errors import CheckpointInvalid
-from polyrank.model.registry import ARCHITECTURES, CLASSIFIERS
+from polyrank.model.options import Block, read_block, require, require_known, require_types, shown
+from polyrank.model.registry import ARCHITECTURES, classifiers, comparing_vectors, listed
 
 ContextVectors = Literal["codes", "first", "last", "last+first"]
 Reduction = Literal[
@@ -15,17 +15,14 @@ Reduction = Literal[
 ]
 Head = Literal["linear", "published"]
 ClassFrom = Literal["head", "score"]
-RowStrategy = Literal["codes", "inputs"]
-MixPart = Literal["E", "H"]
 Activation = Literal["identity", "tanh", "relu", "gelu"]
 Weights = Literal["base", "adapter", "full"]
+B = TypeVar("B", bound=Block)
 
 FORMAT_VERSION = 1
 ASSEMBLY_VERSION = 1
 EVIDENCE_VERSION = 1
-MOST_ROWS = 64
 CALIBRATION_VERSION = 1
-_MOST_SHOWN = 80  # letters of a value in a message
 _MOST = 1e6  # of a weight; sums of such weights stay finite in float32
 
 
@@ -53,9 +50,9 @@ class AssemblyConfig:
     candidate_prompt: str = ""
 
     def __post_init__(self) -> None:
-        _require_types(self, "assembly.")
-        _require(self.version == ASSEMBLY_VERSION, f"assembly.version {self.version} is not {ASSEMBLY_VERSION}")
-        _require(self.max_turns is None or self.max_turns >= 1, "assembly.max_turns must be at least 1")
+        require_types(self, "assembly.")
+        require(self.version == ASSEMBLY_VERSION, f"assembly.version {self.version} is not {ASSEMBLY_VERSION}")
+        require(self.max_turns is None or self.max_turns >= 1, "assembly.max_turns must be at least 1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,11 +71,11 @@ class EvidenceConfig:
     weights: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _require_types(self, "evidence.")
-        _require(self.version == EVIDENCE_VERSION, f"evidence.version {self.version} is not {EVIDENCE_VERSION}")
-        _require(0 < self.late_weight <= _MOST, f"evidence.late_weight must be above 0, and at most {_MOST:.0f}")
+        require_types(self, "evidence.")
+        require(self.version == EVIDENCE_VERSION, f"evidence.version {self.version} is not {EVIDENCE_VERSION}")
+        require(0 < self.late_weight <= _MOST, f"evidence.late_weight must be above 0, and at most {_MOST:.0f}")
         for name, weight in self.weights.items():  # also false for what is no number
-            _require(abs(weight) <= _MOST, f"evidence.weights.{name} must lie between -{_MOST:.0f} and {_MOST:.0f}")
+            require(abs(weight) <= _MOST, f"evidence.weights.{name} must lie between -{_MOST:.0f} and {_MOST:.0f}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,13 +100,13 @@ class CalibrationConfig:
     alone_intercept: float | None = None
 
     def __post_init__(self) -> None:
-        _require_types(self, "calibration.")
-        _require(self.version == CALIBRATION_VERSION, f"calibration.version {self.version} is not known")
-        _require(0 < self.prior < 1, "calibration.prior must lie between 0 and 1")
-        _require((self.alone_slope is None) == (self.alone_intercept is None), "calibration lacks half of a line")
+        require_types(self, "calibration.")
+        require(self.version == CALIBRATION_VERSION, f"calibration.version {self.version} is not known")
+        require(0 < self.prior < 1, "calibration.prior must lie between 0 and 1")
+        require((self.alone_slope is None) == (self.alone_intercept is None), "calibration lacks half of a line")
         for slope, intercept in (self.line(words=True), self.line(words=False)):
-            _require(0 < slope <= _MOST, f"calibration: slopes must be above 0, and at most {_MOST:.0f}")
-            _require(abs(intercept) <= _MOST, f"calibration: intercepts must lie between -{_MOST:.0f} and {_MOST:.0f}")
+            require(0 < slope <= _MOST, f"calibration: slopes must be above 0, and at most {_MOST:.0f}")
+            require(abs(intercept) <= _MOST, f"calibration: intercepts must lie between -{_MOST:.0f} and {_MOST:.0f}")
 
     def line(self, words: bool) -> tuple[float, float]:
         """Return slope and intercept for scores in which words count, or do not."""
@@ -133,97 +130,8 @@ class DenseConfig:
     activation: Activation = "tanh"
 
     def __post_init__(self) -> None:
-        _require_types(self, "dense.")
-        _require(0 < self.inputs <= WIDEST and 0 < self.outputs <= WIDEST, "dense: sizes must be positive and sane")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ColbertConfig:
-    """What ColBERT has beyond other architectures (polyrank.model.architectures.colbert).
-
-    Attributes:
-        dim: size of a token's vector.
-        query_tokens: contexts below this length are filled up to it with the mask token; 0: none is.
-        mask_id: id of the mask token.
-        query_marker, candidate_marker: ids of the tokens behind the first one of a side; None: there is none.
-        dropped: ids of tokens whose vectors a candidate does not keep: punctuation.
-    """
-
-    dim: int = 128
-    query_tokens: int = 0
-    mask_id: int = 0
-    query_marker: int | None = None
-    candidate_marker: int | None = None
-    dropped: Sequence[int] = ()
-
-    def __post_init__(self) -> None:
-        _require_types(self, "colbert.")
-        _require(1 <= self.dim <= WIDEST, f"colbert.dim must be at least 1 and at most {WIDEST}")
-        _require(self.query_tokens >= 0, "colbert.query_tokens must be at least 0")
-        _require(min(self.ids) >= 0, "colbert names a token id below 0")
-
-    @property
-    def ids(self) -> list[int]:
-        """All token ids that it names."""
-        markers = [marker for marker in (self.query_marker, self.candidate_marker) if marker is not None]
-        return [self.mask_id, *markers, *self.dropped]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MixConfig:
-    """What a MixEncoder has beyond other architectures (polyrank.model.architectures.mix).
-
-    Attributes:
-        rows: K, how many rows a candidate has.
-        strategy: "codes": learnt codes attend over a candidate's token states. "inputs": learnt inputs take the place
-            of its first token, and the rows are their outputs.
-        layers: the transformer's layers that interact: from 1, or from -1, the last one, downwards; ascending.
-        residual: the first stage's score is added. The paper's form is without, and has the strategy "inputs".
-        without: what the score lacks, as in the paper's ablation (Table 3). "E": candidates are compared by their rows
-            as they were before they read the context. "H": contexts are compared by their first-stage vector.
-    """
-
-    rows: int = 1
-    strategy: RowStrategy = "codes"
-    layers: Sequence[int] = (-1,)
-    residual: bool = True
-    without: MixPart | None = None
-
-    def __post_init__(self) -> None:
-        _require_types(self, "mix.")
-        _require(1 <= self.rows <= MOST_ROWS, f"mix.rows must be at least 1 and at most {MOST_ROWS}")
-        _require(len(self.layers) > 0 and 0 not in self.layers, "mix.layers must name layers, from 1 or from -1")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VirtConfig:
-    """What VIRT has beyond other architectures (polyrank.model.architectures.virt).
-
-    Attributes:
-        residual: the first stage's score is added; the paper's form is without.
-    """
-
-    residual: bool = True
-
-    def __post_init__(self) -> None:
-        _require_types(self, "virt.")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeformerConfig:
-    """What a Deformer has beyond other architectures (polyrank.model.architectures.deformer).
-
-    Attributes:
-        upper: U, how many upper layers read context and candidate together.
-        residual: the first stage's score is added; the paper's form is without.
-    """
-
-    upper: int = 2
-    residual: bool = True
-
-    def __post_init__(self) -> None:
-        _require_types(self, "deformer.")
-        _require(self.upper >= 1, "deformer.upper must be at least 1: below, no layer reads both texts")
+        require_types(self, "dense.")
+        require(0 < self.inputs <= WIDEST and 0 < self.outputs <= WIDEST, "dense: sizes must be positive and sane")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -253,7 +161,8 @@ class ModelConfig:
         score_scale: factor on the dot products of context vectors and candidate embedding.
         max_context_tokens, max_candidate_tokens: limits for one text, special tokens included.
         evidence: how words count in the score; None: they do not.
-        colbert, deformer, mix, virt: of the architectures of these names; None for others.
+        own: what its architecture alone has (`options` of its row in the registry); `polyrank.json` holds it under the
+            architecture's name. None: nothing, or it is not known yet.
         labels: the classes that a classifier tells; empty: the model ranks.
         class_from: what tells the classes. "head": outputs for a context and a text, one for each label, in their
             order. "score": the score of each label as a reply to the context, whose last turn is the text.
@@ -282,42 +191,43 @@ class ModelConfig:
     assembly: AssemblyConfig = field(default_factory=AssemblyConfig)
     evidence: EvidenceConfig | None = None
     calibration: CalibrationConfig | None = None
-    colbert: ColbertConfig | None = None
-    deformer: DeformerConfig | None = None
-    mix: MixConfig | None = None
-    virt: VirtConfig | None = None
+    own: Block | None = None
     labels: Sequence[str] = ()
     class_from: ClassFrom = "head"
     training: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _require_types(self, "")
+        require_types(self, "")
         known = ", ".join(ARCHITECTURES)
-        _require(self.architecture in ARCHITECTURES, f"architecture is {_shown(self.architecture)}, not one of {known}")
-        retrieves = ARCHITECTURES[self.architecture].retrieves
-        _require(self.has_network or self.evidence is not None, "evidence is missing, by which a lexical model ranks")
-        _require(not self.residual or not retrieves, "residual is for cross")
-        _require(self.head == "linear" or not (retrieves or self.residual), "a published head is for a cross alone")
-        _require(not self.dense or self.architecture == "bi", "dense is for bi")
+        require(self.architecture in ARCHITECTURES, f"architecture is {shown(self.architecture)}, not one of {known}")
+        row = ARCHITECTURES[self.architecture]
+        retrieves, fits = row.retrieves, self.own is None or type(self.own) is row.options
+        require(fits, f"{self.architecture} has no {type(self.own).__name__}")
+        require(self.has_network or self.evidence is not None, "evidence is missing, by which a lexical model ranks")
+        require(not self.residual or not retrieves, "residual is for cross")
+        require(self.head == "linear" or not (retrieves or self.residual), "a published head is for a cross alone")
+        able = comparing_vectors()
+        require(not self.dense or self.architecture in able, f"dense is for {listed(able)}")
         self._check_labels()
         for name in ("n_codes", "reduction_m"):
-            _require(1 <= getattr(self, name) <= WIDEST, f"{name} must be at least 1 and at most {WIDEST}")
+            require(1 <= getattr(self, name) <= WIDEST, f"{name} must be at least 1 and at most {WIDEST}")
         for name in ("code_scale", "score_scale"):
-            _require(0 < getattr(self, name) <= _MOST, f"{name} must be positive and at most {_MOST:.0f}")
+            require(0 < getattr(self, name) <= _MOST, f"{name} must be positive and at most {_MOST:.0f}")
         for name in ("labels", "dense"):
-            _require(len(getattr(self, name)) <= WIDEST, f"{name} has more than {WIDEST} entries")
+            require(len(getattr(self, name)) <= WIDEST, f"{name} has more than {WIDEST} entries")
         for name in ("max_context_tokens", "max_candidate_tokens"):
-            _require(getattr(self, name) >= 8, f"{name} must be at least 8")
+            require(getattr(self, name) >= 8, f"{name} must be at least 8")
 
     def _check_labels(self) -> None:
         if not self.labels:
-            _require(self.class_from == "head", "class_from is for a classifier, whose labels are missing")
+            require(self.class_from == "head", "class_from is for a classifier, whose labels are missing")
             return
-        _require(self.architecture in CLASSIFIERS, f"labels are for {', '.join(CLASSIFIERS)}")
-        _require(len(set(self.labels)) == len(self.labels) >= 2, "labels must be at least two, and differ")
-        _require(not self.residual and self.head == "linear", "labels are for a cross of its own head alone")
+        able = classifiers()
+        require(self.architecture in able, f"labels are for {', '.join(able)}")
+        require(len(set(self.labels)) == len(self.labels) >= 2, "labels must be at least two, and differ")
+        require(not self.residual and self.head == "linear", "labels are for a cross of its own head alone")
         fitted = self.evidence is not None or self.calibration is not None
-        _require(not fitted, "a classifier has neither evidence nor calibration")
+        require(not fitted, "a classifier has neither evidence nor calibration")
 
     @property
     def head_classes(self) -> int:
@@ -334,16 +244,11 @@ class ModelConfig:
         """Whether contexts and candidates are encoded in two ways: by two transformers, or up to two lengths."""
         return not self.shared_encoder or self.max_context_tokens != self.max_candidate_tokens
 
-    def with_blocks(
-        self,
-        *,
-        colbert: ColbertConfig | None = None,
-        deformer: DeformerConfig | None = None,
-        mix: MixConfig | None = None,
-        virt: VirtConfig | None = None,
-    ) -> "ModelConfig":
-        """Return it with these blocks of single architectures, and no others."""
-        return replace(self, colbert=colbert, deformer=deformer, mix=mix, virt=virt)
+    def block(self, kind: type[B]) -> B:
+        """Return what its architecture alone has; raises CheckpointInvalid where it is missing."""
+        if not isinstance(self.own, kind):
+            raise CheckpointInvalid(f"polyrank.json: {kind.of} is missing")
+        return self.own
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that `polyrank.json` holds."""
@@ -353,155 +258,54 @@ class ModelConfig:
             return {"format_version": FORMAT_VERSION, **own}
         base = {"name": flat.pop("base_name"), "sha256": flat.pop("base_sha256")}
         # What is not used is left out, as it was before it could be used, so that fingerprints stay.
-        unused: dict[str, Any] = dict.fromkeys(("evidence", "calibration", *_BLOCKS))
+        unused: dict[str, Any] = dict.fromkeys(("evidence", "calibration", "own"))
         for name, default in {**unused, "dense": (), "labels": (), "class_from": "head", "head": "linear"}.items():
             if flat[name] == default:
                 del flat[name]
         for name in ("context_prompt", "candidate_prompt"):
             if not flat["assembly"][name]:
                 del flat["assembly"][name]
-        return {"format_version": FORMAT_VERSION, "base": base, **flat}
+        own = {self.architecture: flat.pop("own")} if "own" in flat else {}
+        return {"format_version": FORMAT_VERSION, "base": base, **flat, **own}
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "ModelConfig":
         """Validate the contents of `polyrank.json`; raises CheckpointInvalid with what is wrong."""
         flat = dict(raw)
         version = flat.pop("format_version", None)
-        _require(version == FORMAT_VERSION, f"format_version is {_shown(version)}, this release reads {FORMAT_VERSION}")
+        require(version == FORMAT_VERSION, f"format_version is {shown(version)}, this release reads {FORMAT_VERSION}")
         if not _has_network(flat.get("architecture")):
-            _refuse_unknown(flat, set(_WITHOUT_NETWORK), "")
+            require_known(flat, set(_WITHOUT_NETWORK))
             flat |= {"base": {"name": "", "sha256": ""}, "assembly": {}}
-        base = flat.pop("base", None)
-        assembly = flat.pop("assembly", None)
-        _require(isinstance(base, dict) and set(base) == {"name", "sha256"}, "base must be {name, sha256}")
-        _require(isinstance(assembly, dict), "assembly is missing")
-        _refuse_unknown(flat, {f.name for f in fields(cls)} - {"base_name", "base_sha256"}, "")
-        _refuse_unknown(assembly, {f.name for f in fields(AssemblyConfig)}, "assembly.")
-        flat |= _weights_read(flat)
-        flat["dense"] = _dense(flat.pop("dense", []))
+        base, own = flat.pop("base", None), _own(flat)
+        require(isinstance(base, dict) and set(base) == {"name", "sha256"}, "base must be {name, sha256}")
+        require(isinstance(flat.get("assembly"), dict), "assembly is missing")
+        require_known(flat, {f.name for f in fields(cls)} - {"base_name", "base_sha256", "own"})
+        for name, kind in _BLOCKS.items():
+            if flat.get(name) is not None:
+                flat[name] = read_block(kind, flat[name], name)
+        dense = flat.pop("dense", [])
+        require(isinstance(dense, list), "dense must be a list of objects")
+        flat["dense"] = tuple(read_block(DenseConfig, each, "dense") for each in dense)
         flat["labels"] = tuple(labels) if isinstance(labels := flat.pop("labels", []), list) else labels
-        flat |= {name: _block(name, flat[name]) for name in _BLOCKS if flat.get(name) is not None}
-        flat |= {"base_name": base["name"], "base_sha256": base["sha256"]}
         try:
-            return cls(assembly=AssemblyConfig(**assembly), **flat)
+            return cls(base_name=base["name"], base_sha256=base["sha256"], own=own, **flat)
         except TypeError as error:
             raise CheckpointInvalid(f"polyrank.json: {error}") from error
 
 
-def _weights_read(flat: Mapping[str, Any]) -> dict[str, EvidenceConfig | CalibrationConfig]:
-    """Read the blocks of numbers that were fitted, where there are any."""
-    read: dict[str, EvidenceConfig | CalibrationConfig] = {}
-    for name, kind in (("evidence", EvidenceConfig), ("calibration", CalibrationConfig)):
-        if (raw := flat.get(name)) is None:
-            continue
-        _require(isinstance(raw, dict), f"{name} must be an object")
-        _refuse_unknown(raw, {f.name for f in fields(kind)}, f"{name}.")
-        try:
-            read[name] = kind(**raw)
-        except TypeError as error:
-            raise CheckpointInvalid(f"polyrank.json: {name}: {error}") from error
-    return read
+def _own(flat: dict[str, Any]) -> Block | None:
+    """Take out and read what the architecture alone has."""
+    name = flat.get("architecture")
+    kind = ARCHITECTURES[name].options if isinstance(name, str) and name in ARCHITECTURES else None
+    raw = None if kind is None else flat.pop(kind.of, None)
+    return None if kind is None or raw is None else read_block(kind, raw, kind.of)
 
 
-def _dense(raw: object) -> tuple[DenseConfig, ...]:
-    _require(isinstance(raw, list) and all(isinstance(each, dict) for each in raw), "dense must be a list of objects")
-    assert isinstance(raw, list)
-    for each in raw:
-        _refuse_unknown(each, {f.name for f in fields(DenseConfig)}, "dense.")
-    try:
-        return tuple(DenseConfig(**each) for each in raw)
-    except TypeError as error:
-        raise CheckpointInvalid(f"polyrank.json: dense: {error}") from error
-
-
-_BLOCKS = {"colbert": ColbertConfig, "deformer": DeformerConfig, "mix": MixConfig, "virt": VirtConfig}
-
-
-def _block(name: str, raw: Any) -> ColbertConfig | DeformerConfig | MixConfig | VirtConfig:
-    """Read the block of a single architecture; JSON's lists become tuples."""
-    kind = _BLOCKS[name]
-    _require(isinstance(raw, dict), f"{name} must be an object")
-    _refuse_unknown(raw, {f.name for f in fields(kind)}, f"{name}.")
-    read = {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
-    block: ColbertConfig | DeformerConfig | MixConfig | VirtConfig = kind(**read)
-    return block
-
-
+_BLOCKS = {"assembly": AssemblyConfig, "evidence": EvidenceConfig, "calibration": CalibrationConfig}
 _WITHOUT_NETWORK = ("architecture", "evidence", "calibration", "training")
 
 
 def _has_network(architecture: object) -> bool:
     row = ARCHITECTURES.get(architecture) if isinstance(architecture, str) else None
     return row is None or row.encoder is not None
-
-
-def _require(holds: bool, message: str) -> None:
-    if not holds:
-        raise CheckpointInvalid(f"polyrank.json: {message}")
-
-
-def _refuse_unknown(raw: Mapping[str, Any], known: set[str], prefix: str) -> None:
-    unknown = sorted(set(raw) - known)
-    _require(not unknown, f"unknown field {prefix}{', '.join(unknown)}; written by a newer release?")
-
-
-_Block = (
-    AssemblyConfig
-    | CalibrationConfig
-    | DenseConfig
-    | EvidenceConfig
-    | ColbertConfig
-    | DeformerConfig
-    | MixConfig
-    | VirtConfig
-    | ModelConfig
-)
-
-
-def _require_types(config: _Block, prefix: str) -> None:
-    """Check each field against its annotation: JSON may hold any type anywhere."""
-    for name, hint in get_type_hints(type(config)).items():
-        value = getattr(config, name)
-        _require(_is_a(value, hint), f"{prefix}{name} is {_shown(value)}, not {_in_words(hint)}")
-        whole = value if isinstance(value, list | tuple) else (value,)
-        large = any(isinstance(each, int) and abs(each) > MOST_WHOLE for each in whole)
-        _require(not large, f"{prefix}{name} is larger than {MOST_WHOLE}")
-
-
-def _is_a(value: object, hint: Any) -> bool:
-    origin = get_origin(hint)
-    if origin is Literal:
-        return value in get_args(hint)
-    if origin in (Union, UnionType):  # the first where a Literal takes part
-        return any(_is_a(value, choice) for choice in get_args(hint))
-    if origin is Sequence:
-        return isinstance(value, Sequence) and all(_is_a(each, get_args(hint)[0]) for each in value)
-    if origin is Mapping:
-        key, item = get_args(hint)
-        return isinstance(value, Mapping) and all(_is_a(k, key) and _is_a(v, item) for k, v in value.items())
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if hint is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return hint is Any or isinstance(value, hint)
-
-
-def _shown(value: object) -> str:
-    said = repr(value)
-    return said if len(said) <= _MOST_SHOWN else f"{said[:_MOST_SHOWN]}…"
-
-
-def _in_words(hint: Any) -> str:
-    if get_origin(hint) is Literal:
-        return f"one of {', '.join(get_args(hint))}"
-    if get_origin(hint) is Sequence:
-        return "a list"
-    if get_origin(hint) is Mapping:
-        items = {Any: "", str: " of strings", float: " of numbers"}
-        return f"an object{items[get_args(hint)[1]]}"
-    if get_origin(hint) in (Union, UnionType):
-        return " or ".join(map(_in_words, get_args(hint)))
-    return _JSON_NAMES.get(hint, str(hint.__name__))
-
-
-_JSON_NAMES = {int: "a whole number", float: "a number", str: "a string", bool: "true or false", type(None): "null"}

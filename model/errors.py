@@ -1,4 +1,4 @@
-"""The root of all errors, those of models, and `Shortage`. Errors carry data and know nothing of HTTP.
+"""The root of all errors, those of models, and `Shortage`. Errors carry data, and their classes how they are answered.
 
 RankingError
   InvalidInput          the caller's fault; the message may be shown to the caller
@@ -16,11 +16,24 @@ import os
 
 
 class RankingError(Exception):
-    """Root of all errors that the project raises on purpose; `str(error)` is one line that says what to do."""
+    """Root of all errors that the project raises on purpose; `str(error)` is one line that says what to do.
+
+    Over HTTP an error is a problem (RFC 9457). Its class says which, or one that it descends from.
+
+    Attributes:
+        status: of the answer. With 500 the client gets no message of its own; the log has it.
+        slug: the end of the problem's type.
+        rejected: the reason under which the metric of refused requests counts it; None: it is not counted.
+    """
+
+    status, slug, title = 500, "internal", "The server failed"
+    rejected: str | None = None
 
 
 class InvalidInput(RankingError):
     """The caller sent something that cannot be ranked."""
+
+    status, slug, title = 422, "invalid-input", "The request cannot be used"
 
 
 class WrongKind(InvalidInput):
@@ -52,6 +65,7 @@ class VectorsDamaged(RankingError):
 class Shortage(RankingError):
     """The system lacks something for the moment, such as descriptors, memory or room on a disk: try again later."""
 
+    status, slug, title = 503, "shortage", "The system lacks something at the moment"
     retry_after_seconds = 5
 
 

@@ -1,14 +1,20 @@
 """The table of architectures: one row for each name. All other code asks a row for a capability and compares no names.
 
-A new architecture is a module in `polyrank.model.architectures` and a row here.
-
-Importing this module must be quick: the command line lists the names, and the config checks them, without torch. A row
-therefore holds references ("module:class") that are resolved on first use. This also keeps the rooms apart: an
-architecture brings its training objective, but `architectures` and what serves never import `training`; only
-`polyrank.model.training` resolves that reference.
+An architecture is one module, in `polyrank.model.architectures` or outside the packages, and its row here, which says
+what must be known before torch is imported: the command line lists names and options, and configs are checked, in no
+time. So a row holds its own options, and references ("module:class") to the rest, which are resolved on first use.
+This also keeps the rooms apart: what serves never imports `training`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from polyrank.model.bounds import WIDEST, Bounds
+from polyrank.model.options import Block, option, require
+
+_OBJECTIVES = "polyrank.model.training.objectives"
+_SETTINGS = "polyrank.model.training.config"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,18 +24,23 @@ class Architecture:
     Attributes:
         encoder: reference to the network, a LateEncoder (`retrieves`) or a CrossEncoder; None: it has none, and ranks
             by words alone.
-        objective: reference to what trains the network, an Objective (polyrank.model.training.objectives.objective).
         retrieves: True: it can search a whole pool. False: it scores pairs.
+        settings: reference to its settings of training, a TrainConfig (polyrank.model.training.config) that knows
+            nothing of `options`.
+        options: what it alone has, in `polyrank.json` and as options of training; None: nothing.
+        objective: reference to what trains the network, an Objective (polyrank.model.training.objectives.objective).
+        classifier: reference to what trains the network to tell classes of pairs, an Objective; None: it cannot.
         beyond_vectors: what its score needs beyond one vector of each side and their dot product, for a message; empty:
             nothing, so that tools which compare vectors can use it.
-        classifier: reference to what trains the network to tell classes of pairs, an Objective; None: it cannot.
     """
 
     encoder: str | None
-    objective: str | None
-    retrieves: bool
+    retrieves: bool = True
+    settings: str = f"{_SETTINGS}:TwoStageTrainConfig"
+    options: type[Block] | None = None
+    objective: str | None = f"{_OBJECTIVES}.late:LateObjective"
+    classifier: str | None = f"{_OBJECTIVES}.late:ApartObjective"
     beyond_vectors: str = ""
-    classifier: str | None = None
 
     @property
     def embeds(self) -> bool:
@@ -37,69 +48,154 @@ class Architecture:
         return self.retrieves and self.encoder is not None
 
 
-_ENCODERS = "polyrank.model.architectures"
-_OBJECTIVES = "polyrank.model.training.objectives"
+_RESIDUAL = "the first stage's score is added; the paper's form is without"
 
-_APART, _JOINT = f"{_OBJECTIVES}.classes:ApartObjective", f"{_OBJECTIVES}.classes:JointObjective"
 
+@dataclass(frozen=True, kw_only=True)
+class ColbertConfig(Block):
+    """What ColBERT has beyond other architectures; all but `dim` follows from the tokenizer.
+
+    Attributes:
+        dim: size of a token's vector.
+        query_tokens: contexts below this length are filled up to it with the mask token; 0: none is.
+        mask_id: id of the mask token.
+        query_marker, candidate_marker: ids of the tokens behind the first one of a side; None: there is none.
+        dropped: ids of tokens whose vectors a candidate does not keep: punctuation.
+    """
+
+    of: ClassVar[str] = "colbert"
+    dim: int = 128
+    query_tokens: int = 0
+    mask_id: int = 0
+    query_marker: int | None = None
+    candidate_marker: int | None = None
+    dropped: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(1 <= self.dim <= WIDEST, f"colbert.dim must be at least 1 and at most {WIDEST}")
+        require(self.query_tokens >= 0, "colbert.query_tokens must be at least 0")
+        require(min(self.ids) >= 0, "colbert names a token id below 0")
+
+    @property
+    def ids(self) -> list[int]:
+        """All token ids that it names."""
+        markers = [marker for marker in (self.query_marker, self.candidate_marker) if marker is not None]
+        return [self.mask_id, *markers, *self.dropped]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeformerConfig(Block):
+    """What a Deformer has beyond other architectures."""
+
+    of: ClassVar[str] = "deformer"
+    upper: int = option(2, "U: layers that read both texts together", Bounds(1, 1000), name="upper_layers", metavar="U")
+    residual: bool = option(True, _RESIDUAL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixConfig(Block):
+    """What a MixEncoder has beyond other architectures.
+
+    Strategy "codes": learnt codes attend over a candidate's token states. "inputs": learnt inputs take the place of its
+    first token, and the rows are their outputs; the paper's. Without "E" candidates are compared by their rows as they
+    were before they read the context; without "H" contexts by their first-stage vector (its Table 3).
+    """
+
+    of: ClassVar[str] = "mix"
+    rows: int = option(1, "rows of a candidate", Bounds(1, 64), metavar="K")
+    strategy: Literal["codes", "inputs"] = option("codes", "what makes rows", name="row_strategy")
+    layers: Sequence[int] = option(
+        (-1,), "layers that interact, ascending: from 1, or from -1, the last one", Bounds(-1000, 1000),
+        name="interaction_layers", metavar="L",
+    )  # fmt: skip
+    residual: bool = option(True, _RESIDUAL)
+    without: Literal["E", "H"] | None = option(None, "leave out a part of the score, as in the paper's ablation")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(len(self.layers) > 0 and 0 not in self.layers, "mix.layers must name layers, from 1 or from -1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VirtConfig(Block):
+    """What VIRT has beyond other architectures."""
+
+    of: ClassVar[str] = "virt"
+    residual: bool = option(True, _RESIDUAL)
+
+
+_NETWORKS = "polyrank.model.architectures"
 ARCHITECTURES = {
-    "bi": Architecture(
-        f"{_ENCODERS}.bi:BiEncoder", f"{_OBJECTIVES}.late:LateObjective", retrieves=True, classifier=_APART
-    ),
+    "bi": Architecture(f"{_NETWORKS}.bi:BiEncoder", settings=f"{_SETTINGS}:OneStageTrainConfig"),
     "colbert": Architecture(
-        f"{_ENCODERS}.colbert:ColbertEncoder",
-        f"{_OBJECTIVES}.late:TwoStageObjective",
-        retrieves=True,
+        f"{_NETWORKS}.colbert:ColbertEncoder",
+        options=ColbertConfig,
+        classifier=None,
         beyond_vectors="it compares every token of a context with every token of a candidate",
     ),
     "deformer": Architecture(
-        f"{_ENCODERS}.deformer:DeformerEncoder",
-        f"{_OBJECTIVES}.deformer:DeformerObjective",
-        retrieves=True,
+        f"{_NETWORKS}.deformer:DeformerEncoder",
+        settings=f"{_SETTINGS}:InnerTrainConfig",
+        options=DeformerConfig,
         beyond_vectors="its upper layers read all tokens of a context and a candidate together",
-        classifier=_APART,
     ),
     "mix": Architecture(
-        f"{_ENCODERS}.mix:MixEncoder",
-        f"{_OBJECTIVES}.mix:MixObjective",
-        retrieves=True,
+        f"{_NETWORKS}.mix:MixEncoder",
+        options=MixConfig,
         beyond_vectors="rows of a candidate attend over the tokens of a context",
-        classifier=_APART,
     ),
     "poly": Architecture(
-        f"{_ENCODERS}.poly:PolyEncoder",
-        f"{_OBJECTIVES}.late:LateObjective",
-        retrieves=True,
+        f"{_NETWORKS}.poly:PolyEncoder",
+        settings=f"{_SETTINGS}:OneStageTrainConfig",
         beyond_vectors="a context has several vectors, and each candidate weighs them in its own way",
-        classifier=_APART,
     ),
     "virt": Architecture(
-        f"{_ENCODERS}.virt:VirtEncoder",
-        f"{_OBJECTIVES}.virt:VirtObjective",
-        retrieves=True,
+        f"{_NETWORKS}.virt:VirtEncoder",
+        settings=f"{_SETTINGS}:InnerTrainConfig",
+        options=VirtConfig,
         beyond_vectors="token states of a candidate attend to those of a context",
-        classifier=_APART,
     ),
     "cross": Architecture(
-        f"{_ENCODERS}.cross:CrossEncoder",
-        f"{_OBJECTIVES}.pairs:PairObjective",
+        f"{_NETWORKS}.cross:CrossEncoder",
         retrieves=False,
+        settings=f"{_SETTINGS}:PairTrainConfig",
+        objective=f"{_OBJECTIVES}.pairs:PairObjective",
+        classifier=f"{_OBJECTIVES}.pairs:JointObjective",
         beyond_vectors="it reads context and candidate together, and makes no vectors",
-        classifier=_JOINT,
     ),
     "lexical": Architecture(
-        encoder=None, objective=None, retrieves=True, beyond_vectors="it has no network, and makes no vectors"
+        None, objective=None, classifier=None, beyond_vectors="it has no network, and makes no vectors"
     ),
 }
-
-TRAINED = tuple(name for name, row in ARCHITECTURES.items() if row.objective is not None)
-"""The architectures that have a network to train."""
+"""The rows by name. An architecture from outside the packages adds its own row before its models are used."""
 
 TASKS = ("rank", "classify")
 """What a network can be trained to do."""
 
-CLASSIFIERS = tuple(name for name, row in ARCHITECTURES.items() if row.classifier is not None)
-"""The architectures that can be trained to tell classes of pairs."""
+
+def trainable() -> tuple[str, ...]:
+    """Name the architectures that have a network to train."""
+    return tuple(name for name, row in ARCHITECTURES.items() if row.objective is not None)
+
+
+def classifiers() -> tuple[str, ...]:
+    """Name the architectures that can be trained to tell classes of pairs."""
+    return tuple(name for name, row in ARCHITECTURES.items() if row.classifier is not None)
+
+
+def comparing_vectors() -> tuple[str, ...]:
+    """Name the architectures whose score is the dot product of one vector of each side."""
+    return tuple(name for name, row in ARCHITECTURES.items() if not row.beyond_vectors)
+
+
+def listed(names: Sequence[str], last: str = "and") -> str:
+    """Join names for a message.
+
+    >>> listed(["bi", "mix", "virt"]), listed(["bi"])
+    ('bi, mix and virt', 'bi')
+    """
+    return f" {last} ".join(", ".join(names).rsplit(", ", 1))
 
 
 def names_in_words(retrieves: bool) -> str:
@@ -109,7 +205,7 @@ def names_in_words(retrieves: bool) -> str:
     'bi-, colbert-, deformer-, mix-, poly- or virt-encoder'
     """
     names = [f"{name}-" for name, row in ARCHITECTURES.items() if row.encoder and row.retrieves == retrieves]
-    return " or ".join(", ".join(names).rsplit(", ", 1)) + "encoder"
+    return listed(names, "or") + "encoder"
 
 
 def in_words(architecture: str) -> str:

@@ -1,8 +1,8 @@
-"""What can go wrong while serving. No error here knows of HTTP.
+"""What can go wrong while serving.
 
-To add an error, write its class here, and give it a row in the table of `http/plumbing/problems.py` if its answer
-differs from its parent's. The docstring of a class says when it is raised; errors of the other packages are in
-`model/errors.py` and `index_builder/errors.py`.
+To add an error, write its class here, with status, slug and title if its answer differs from its parent's
+(`RankingError` says what they are). The docstring of a class says when it is raised; errors of the other packages are
+in `model/errors.py` and `index_builder/errors.py`.
 
 RankingError
   InvalidInput        the request is wrong: BodyInvalid, UnknownCandidates, TooManyCandidates, TooManyValues,
@@ -36,6 +36,8 @@ class BodyInvalid(InvalidInput):
 class UnknownCandidates(InvalidInput):
     """The generation holds none of the ids that were sent."""
 
+    status, slug, title = 422, "unknown-candidates", "No candidate is known"
+
     def __init__(self, ids: Sequence[str]) -> None:
         shown = ", ".join(repr(candidate_id[:64]) for candidate_id in ids[:SHOWN_IDS])
         more = f" and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""
@@ -45,12 +47,18 @@ class UnknownCandidates(InvalidInput):
 class TooManyCandidates(InvalidInput):
     """More candidates in one request than the server allows."""
 
+    status, slug, title = 413, "too-many-candidates", "Too many candidates"
+    rejected = "too_large"
+
     def __init__(self, limit: int) -> None:
         super().__init__(f"at most {limit} candidates a request (the setting max_candidates); send fewer at a time")
 
 
 class TooManyValues(InvalidInput):
     """More values in one body than any request needs."""
+
+    status, slug, title = 413, "too-many-values", "The body holds too many values"
+    rejected = "too_large"
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"at most {limit} values a body, at any depth; a list or an object counts as three")
@@ -59,9 +67,13 @@ class TooManyValues(InvalidInput):
 class NotConfigured(InvalidInput):
     """The request needs something that the server was started without; the message names the setting."""
 
+    status, slug, title = 422, "not-configured", "The server was started without this"
+
 
 class IdempotencyMismatch(InvalidInput):
     """An Idempotency-Key was used again with another body."""
+
+    status, slug, title = 422, "idempotency-mismatch", "The Idempotency-Key was used with another body"
 
     def __init__(self, job_id: str) -> None:
         super().__init__(f"this Idempotency-Key belongs to job {job_id}, which was started with another body")
@@ -70,6 +82,8 @@ class IdempotencyMismatch(InvalidInput):
 class ModelNotServed(InvalidInput):
     """The request names a model that is not served, and no other may answer."""
 
+    status, slug, title = 404, "model-not-served", "No such model"
+
     def __init__(self, name: str, served: Sequence[str]) -> None:
         super().__init__(f"model {name[:128]!r} is not served; served: {', '.join(served)}")
 
@@ -77,9 +91,13 @@ class ModelNotServed(InvalidInput):
 class NoTexts(InvalidInput):
     """There is nothing to embed or to rank."""
 
+    status, slug, title = 400, "no-texts", "There is no text"
+
 
 class DialectUnknown(InvalidInput):
     """The body has neither `texts` nor `documents`, so its dialect is unknown."""
+
+    status, slug, title = 422, "dialect-unknown", "There is nothing to rank"
 
 
 class ServiceError(RankingError):
@@ -93,9 +111,13 @@ class SettingsError(ServiceError):
 class NoSuchPath(ServiceError):
     """The server has no such path; the message names those it has."""
 
+    status, slug, title = 404, "not-found", "No such path"
+
 
 class MethodNotAllowed(ServiceError):
     """The path has other methods: `allowed`, as the header Allow lists them."""
+
+    status, slug, title = 405, "method-not-allowed", "The path has other methods"
 
     def __init__(self, method: str, path: str, allowed: Sequence[str]) -> None:
         super().__init__(f"there is no {method} {path}; the path takes {', '.join(allowed)}")
@@ -105,9 +127,14 @@ class MethodNotAllowed(ServiceError):
 class BodyMalformed(ServiceError):
     """The body is not JSON in UTF-8."""
 
+    status, slug, title = 400, "malformed-body", "The body is not JSON"
+
 
 class BodyTooLarge(ServiceError):
     """The body has more bytes than the server allows."""
+
+    status, slug, title = 413, "payload-too-large", "The body is too large"
+    rejected = "too_large"
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"at most {limit} bytes a request")
@@ -116,21 +143,31 @@ class BodyTooLarge(ServiceError):
 class BodyTimeout(ServiceError):
     """The body did not arrive in time."""
 
+    status, slug, title = 408, "body-timeout", "The body came too slowly"
+
 
 class MediaTypeUnsupported(ServiceError):
     """The body is not plain application/json."""
+
+    status, slug, title = 415, "unsupported-media-type", "The body is not plain JSON"
 
 
 class HeaderInvalid(ServiceError):
     """A request header has a value that cannot be used."""
 
+    status, slug, title = 400, "invalid-header", "A header cannot be used"
+
 
 class Unauthenticated(ServiceError):
     """The caller sent no API key that is in force."""
 
+    status, slug, title = 401, "unauthenticated", "An API key is needed"
+
 
 class Forbidden(ServiceError):
     """The caller's API key lacks the scope."""
+
+    status, slug, title = 403, "forbidden", "The API key is not for this"
 
     def __init__(self, scope: str) -> None:
         super().__init__(f"this needs an API key with the scope {scope}")
@@ -138,6 +175,9 @@ class Forbidden(ServiceError):
 
 class HostNotAllowed(ServiceError):
     """The request names a host as which this server may not be called."""
+
+    status, slug, title = 421, "host-not-allowed", "The server has another name"
+    rejected = "host"
 
     def __init__(self, host: str) -> None:
         super().__init__(
@@ -148,6 +188,9 @@ class HostNotAllowed(ServiceError):
 
 class OriginNotAllowed(ServiceError):
     """A page of another site wants to change or compute something; its browser may have told no origin."""
+
+    status, slug, title = 403, "origin-not-allowed", "The page is of another site"
+    rejected = "origin"
 
     def __init__(self, origin: str | None) -> None:
         site, named = ("other sites", "their") if origin is None else (repr(origin[:128]), "that")
@@ -160,6 +203,9 @@ class OriginNotAllowed(ServiceError):
 class RateLimited(ServiceError):
     """The caller has used up its rate for now."""
 
+    status, slug, title = 429, "rate-limited", "Too many calls"
+    rejected = "rate"
+
     def __init__(self, retry_after_seconds: int) -> None:
         super().__init__(f"too many calls; try again in {retry_after_seconds} s")
         self.retry_after_seconds = retry_after_seconds
@@ -168,12 +214,16 @@ class RateLimited(ServiceError):
 class NotReady(ServiceError):
     """Nothing can be answered yet, or any more; the message says why."""
 
+    status, slug, title = 503, "not-ready", "Nothing is served yet"
+    rejected = "not_ready"
     retry_after_seconds = 5
 
 
 class ShardsMissing(ServiceError):
     """Too much of the pool is on shards that do not answer."""
 
+    status, slug, title = 503, "shards-missing", "Too many shards do not answer"
+    rejected = "shards"
     retry_after_seconds = 5
 
     def __init__(self, parts: Sequence[str], searched: float) -> None:
@@ -187,10 +237,13 @@ class ShardsMissing(ServiceError):
 class NoTrial(ServiceError):
     """A request asks for the generation on trial, and there is none; the message says why."""
 
+    status, slug, title = 409, "no-trial", "No generation is on trial"
+
 
 class Draining(ServiceError):
     """The server is about to stop. `/readyz` says so; requests are still answered for some seconds."""
 
+    status, slug, title = 503, "draining", "The server is about to stop"
     retry_after_seconds = 5
 
     def __init__(self) -> None:
@@ -204,6 +257,9 @@ class WorkerFailed(ServiceError):
 class Overloaded(ServiceError):
     """So many requests wait that another one is refused; `retry_after_seconds` estimates when there will be room."""
 
+    status, slug, title = 503, "overloaded", "Too many requests are waiting"
+    rejected = "queue_full"
+
     def __init__(self, waiting: int, retry_after_seconds: int = 1) -> None:
         super().__init__(f"{waiting} requests are waiting already; try again in {retry_after_seconds} s")
         self.retry_after_seconds = retry_after_seconds
@@ -212,6 +268,8 @@ class Overloaded(ServiceError):
 class BodiesHeld(ServiceError):
     """The large bodies of all requests in progress take more room than they may."""
 
+    status, slug, title = 503, "bodies-held", "Too many large requests"
+    rejected = "bodies"
     retry_after_seconds = 1
 
     def __init__(self, limit: int) -> None:
@@ -221,6 +279,9 @@ class BodiesHeld(ServiceError):
 class DeadlineExceeded(ServiceError):
     """The request's time was over before the answer was there; `stage` is how far it came."""
 
+    status, slug, title = 504, "deadline-exceeded", "The time was over"
+    rejected = "deadline"
+
     def __init__(self, stage: str) -> None:
         super().__init__(f"the time allowed for the request was over ({stage})")
 
@@ -228,6 +289,8 @@ class DeadlineExceeded(ServiceError):
 class TextsLeft(DeadlineExceeded):
     """The time was over before all new texts were encoded; those that were are kept, so the same request goes on."""
 
+    status, slug, title = 504, "texts-left", "The time was over before all texts were encoded"
+    rejected = "deadline"
     retry_after_seconds = 1
 
     def __init__(self, encoded: int, sent: int) -> None:
@@ -239,6 +302,9 @@ class TextsLeft(DeadlineExceeded):
 
 class TimeTooShort(ServiceError):
     """The request sends more texts than can be read in its time, and what is done of them would not be kept."""
+
+    status, slug, title = 413, "time-too-short", "More texts than the time allows"
+    rejected = "too_large"
 
     def __init__(self, sent: int, fitting: int) -> None:
         super().__init__(
@@ -263,6 +329,8 @@ class TooMuchToExplain(TimeTooShort):
 class TooManyForExact(ServiceError):
     """The second stage cannot score every candidate in reasonable time."""
 
+    status, slug, title = 422, "too-many-for-exact", "Too many candidates to score them all"
+
     def __init__(self, candidates: int, most: int) -> None:
         super().__init__(
             f"exact: the model's second stage would score {candidates} candidates, and {most} are the most here; leave "
@@ -272,6 +340,8 @@ class TooManyForExact(ServiceError):
 
 class GenerationMismatch(ServiceError):
     """The caller expects another generation than the one that is served."""
+
+    status, slug, title = 409, "generation-mismatch", "Another generation is served"
 
     def __init__(self, expected: str, actual: str) -> None:
         super().__init__(f"generation {expected[:128]} was expected, but {actual} is served")
@@ -291,12 +361,16 @@ class ListOutdated(GenerationMismatch):
 class CandidateNotFound(ServiceError):
     """The generation does not hold the candidate."""
 
+    status, slug, title = 404, "candidate-not-found", "No such candidate"
+
     def __init__(self, candidate_id: str) -> None:
         super().__init__(f"the generation holds no candidate {candidate_id[:64]!r}")
 
 
 class RevisionNotReached(ServiceError):
     """The update that the caller wants to see has not arrived at this server in time."""
+
+    status, slug, title = 409, "revision-not-reached", "The update has not arrived here"
 
     def __init__(self, wanted: int, served: int) -> None:
         super().__init__(
@@ -309,6 +383,8 @@ class RevisionNotReached(ServiceError):
 class StoreReadOnly(ServiceError):
     """This server may not write to the store; it only serves from it."""
 
+    status, slug, title = 409, "store-read-only", "The store cannot be changed from here"
+
     def __init__(self) -> None:
         super().__init__("this server may not write to its store; change it from where it can be written")
 
@@ -316,9 +392,13 @@ class StoreReadOnly(ServiceError):
 class InferenceFailed(ServiceError):
     """The model failed, or produced a score that is not finite."""
 
+    status, slug, title = 500, "inference-failed", "The model failed"
+
 
 class ClientGone(ServiceError):
     """The client hung up before the answer was there."""
+
+    status, slug, title = 499, "client-gone", "The client hung up"
 
 
 class ServiceUnreachable(ServiceError):

@@ -6,7 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -144,7 +144,7 @@ class _Look:
 
     what: str
     look: Callable[[], Awaitable[None]]
-    pause: float = LOOK_SECONDS
+    pause: float = field(default_factory=lambda: LOOK_SECONDS)
     longest_pause: float = 4 * LOOK_SECONDS  # after failures
 
 

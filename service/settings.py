@@ -131,12 +131,6 @@ class Settings(BaseSettings):
     max_timeout_ms: int = Field(
         default=10_000, ge=1, le=3_600_000, description="the longest and the default `timeout_ms`"
     )
-    promised_ms: int = Field(
-        default=1000,
-        ge=1,
-        le=3_600_000,
-        description="a 504 to a caller that allowed less time is no error of the server's",
-    )
     max_candidates: int = Field(
         default=10_000, ge=1, le=CANDIDATES_CEILING, description="candidates sent with one request; 413 above"
     )

@@ -68,6 +68,7 @@ def options() -> Iterator[tuple[str, argparse.Action]]:
     waiting = [("", parser())]
     while waiting:
         name, of = waiting.pop()
+        of.fill()
         for action in of._actions:
             if isinstance(action, argparse._SubParsersAction):
                 waiting += [(f"{name} {word}".strip(), each) for word, each in action.choices.items()]

@@ -13,14 +13,16 @@ import polyrank
 from polyrank.model.checkpoint.files import WEIGHTS_FILE
 from polyrank.model.config import ModelConfig
 from polyrank.model.rankers.networks import NetworkRanker
+from polyrank.model.registry import trainable
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
-from polyrank.model.training.config import TrainConfig
+from polyrank.model.training.config import TrainConfig, TwoStageTrainConfig, settings_of
 from polyrank.model.training.data.corpus import Report
 from polyrank.model.training.run import Data, train
 from polyrank.model.training.state import STATE_FILE
 from polyrank.model.training.student.student import start
 
+TWO_STAGES = [name for name in trainable() if issubclass(settings_of(name), TwoStageTrainConfig)]
 SETTINGS: dict[str, Any] = {
     "architecture": "bi",
     "steps": 40,

@@ -34,7 +34,7 @@ from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.model.evaluation.beir import read_collection
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
-from polyrank.model.registry import CLASSIFIERS
+from polyrank.model.registry import classifiers
 from polyrank.model.text.dialogues import read_dialogues
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.run import Data
@@ -180,7 +180,7 @@ def compare(given: Namespace) -> None:
     for done in range(1, len(given.seeds) + 1):
         shared = {"base": given.base, "seeds": given.seeds[:done], "systems": chosen, "json": False}
         sick = {"set": "sick", "data": given.data / "sick", "output": given.output / "sick", "steps": given.pair_steps}
-        models = [kind for kind in kinds if kind in CLASSIFIERS]
+        models = [kind for kind in kinds if kind in classifiers()]
         classification.compare(Namespace(**shared, **sick, models=models), device=DEVICE)
         own = {"data": given.data, "output": given.output / "passages", "steps": given.passage_steps}
         compare_passages(Namespace(**shared, **own))

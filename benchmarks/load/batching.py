@@ -14,8 +14,7 @@ from typing import Any
 from benchmarks.load.drive import add_options, drive, mix_of, serving, store_of, table, warm
 from benchmarks.load.figures import summary
 from benchmarks.load.generator import Phase
-
-from polyrank.service.cli.measuring.timing import machine
+from benchmarks.timing import machine
 
 CONCURRENCIES = (1, 8, 32, 64)
 COLUMNS = ("settings", "load", "goodput_per_s", "p50_ms", "p99_ms", "statuses")

@@ -18,11 +18,11 @@ from typing import Any
 from benchmarks.load.figures import Answer, poisson, summary
 from benchmarks.load.generator import Phase, Plan
 from benchmarks.load.mix import SAMPLE, Mix
+from benchmarks.serving import url_when_ready
 
 from polyrank.index_builder.build.pipeline import build
 from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.model.rankers.load import load_late
-from polyrank.service.cli.measuring.serving import url_when_ready
 
 REPOSITORY = SAMPLE.parents[1]
 OURS = (sys.executable, "-m", "polyrank.service.cli")

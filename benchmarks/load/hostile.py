@@ -33,8 +33,7 @@ from benchmarks.load.drive import OURS, Running, add_options, cores, mix_of, res
 from benchmarks.load.figures import percentile_ms
 from benchmarks.load.threads import spent
 from benchmarks.load.worst import BODIES, HOSTILE, JSON, Call
-
-from polyrank.service.cli.measuring.timing import machine
+from benchmarks.timing import machine
 
 EACH_PER_S = 4.0  # requests of an honest caller
 REQUESTS = 500  # distinct ones, at most; a short run sends fewer

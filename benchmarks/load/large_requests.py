@@ -22,9 +22,9 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 from benchmarks.load.drive import add_options, serving, store_of, table
+from benchmarks.timing import machine
 
 from polyrank.index_builder.pool.rows import Candidate, read_pool
-from polyrank.service.cli.measuring.timing import machine
 
 CONTEXT = "my parcel should have been here on monday, where is it?"
 FEW = 5  # new texts of each second small request

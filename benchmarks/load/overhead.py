@@ -24,8 +24,7 @@ from benchmarks.load.drive import OURS, Running, add_options, drive, mix_of, ser
 from benchmarks.load.figures import Answer
 from benchmarks.load.generator import Phase
 from benchmarks.load.threads import names, spent, spy
-
-from polyrank.service.cli.measuring.timing import machine
+from benchmarks.timing import machine
 
 # Part -> the names of its threads begin like this; the stages of a request that are this part.
 PARTS = {

@@ -14,8 +14,7 @@ from typing import Any
 from benchmarks.load.drive import add_options, capacity, drive, mix_of, serving, store_of, table, warm
 from benchmarks.load.figures import seconds_until_normal, summary
 from benchmarks.load.generator import Phase
-
-from polyrank.service.cli.measuring.timing import machine
+from benchmarks.timing import machine
 
 LOADS = (0.5, 1.0, 2.0, 0.5)
 # A p99 up to so many times that before the overload is normal: of some hundred requests it is a single one.

@@ -26,12 +26,12 @@ from benchmarks.load.figures import Answer, percentile_ms
 from benchmarks.load.generator import Phase
 from benchmarks.redis_proxy import LOADING, RedisProxy
 from benchmarks.redis_server import running_redis
+from benchmarks.timing import machine
 
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.model.rankers.load import load_late
 from polyrank.service.caching.breaker import FAILURES_IN_A_ROW, State
-from polyrank.service.cli.measuring.timing import machine
 
 COLUMNS = ("fault", "requests", "failed", "p50_ms", "p99_ms", "max_ms")
 

@@ -16,8 +16,7 @@ from typing import Any
 from benchmarks.load.drive import add_options, drive, mix_of, resident_while, serving, store_of, warm
 from benchmarks.load.figures import summary
 from benchmarks.load.generator import Phase
-
-from polyrank.service.cli.measuring.timing import machine
+from benchmarks.timing import machine
 
 TIMEOUT_MS = 10_000
 WARM = 0.2  # share of the time in which caches fill and the allocator finds its size; not measured

@@ -15,8 +15,7 @@ from benchmarks.peers.contest import Side, contest, sides
 from benchmarks.peers.environments import CACHE, python_of
 from benchmarks.peers.models import base_in
 from benchmarks.peers.ratios import OURS, Figure, ratios, rows
-
-from polyrank.service.cli.measuring.timing import machine
+from benchmarks.timing import machine
 
 RESULTS = REPOSITORY / "benchmarks" / "results"
 # sentence-transformers' default; then the back-ends its documentation recommends for CPUs; then less precise ones.

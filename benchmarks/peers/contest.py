@@ -11,8 +11,7 @@ from functools import partial
 from typing import Any
 
 from benchmarks.load.drive import REPOSITORY
-
-from polyrank.service.cli.measuring.timing import in_turns
+from benchmarks.timing import in_turns
 
 # Threads of the side before may go on spinning for a moment.
 PAUSE_SECONDS = 0.3

@@ -23,6 +23,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import numpy as np
+from benchmarks.serving import served
+from benchmarks.timing import machine
 from benchmarks.words.stores import two_stores
 
 from polyrank.index_builder.generation.words import WORDS_DIRECTORY
@@ -30,8 +32,6 @@ from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.model.text.dialogues import read_dialogues
-from polyrank.service.cli.measuring.serving import served
-from polyrank.service.cli.measuring.timing import machine
 
 GOAL_MS = 2.0  # more than without words, at most
 WARM_ROUNDS = 20

@@ -23,11 +23,11 @@ from typing import Any, NamedTuple
 
 from benchmarks.http_calls import call
 from benchmarks.load.mix import SAMPLE
+from benchmarks.serving import served
 from benchmarks.words.stores import two_stores
 
 from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.model.errors import InvalidInput, RankingError
-from polyrank.service.cli.measuring.serving import served
 
 GOAL = 0.95  # of the replies come first
 NAMED = 0.1  # of the pool have an identifier

@@ -15,7 +15,8 @@ from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.checkpoint.files import CONFIG_FILE, write_config
 from polyrank.model.errors import InvalidInput
-from polyrank.service.cli.models import chosen_runner, load_late
+from polyrank.model.rankers.load import load_late
+from polyrank.service.cli.models import chosen_runner, load
 
 
 class TwoStores(NamedTuple):
@@ -32,7 +33,7 @@ def two_stores(model: str, rows: Sequence[Candidate], index: str = "auto") -> It
     Raises InvalidInput where the model counts no words.
     """
     runner, options = chosen_runner(), BuildOptions(index=index)
-    ranker = load_late(model, runner=runner)
+    ranker = load(load_late, model, runner)
     if ranker.evidence is None:
         raise InvalidInput(f"{model} counts no words; polyrank train --only-evidence makes a copy that does")
     with tempfile.TemporaryDirectory() as directory:
@@ -43,7 +44,7 @@ def two_stores(model: str, rows: Sequence[Candidate], index: str = "auto") -> It
         ranker.save(Path(directory, "model"))
         write_config(Path(directory, "model", CONFIG_FILE), replace(ranker.config, evidence=None))
         build(
-            load_late(str(Path(directory, "model")), runner=runner),
+            load(load_late, str(Path(directory, "model")), runner),
             rows,
             stores.without,
             options,

@@ -10,7 +10,7 @@ pool, except for the FAISS index and a little where words count.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from polyrank.index_builder.generation.texts import FindTexts
 from polyrank.index_builder.index.choice import IndexSpec, check_factory, choose_index, needs_times
 from polyrank.index_builder.index.recall import Recall
 from polyrank.index_builder.layout import TEMPORARY_PREFIX
-from polyrank.index_builder.names import MIN_RECALL
+from polyrank.index_builder.names import AskedOptions
 from polyrank.index_builder.pool.rows import Candidate, Rejected
 from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
 from polyrank.index_builder.store.copies import Copies
@@ -52,34 +52,24 @@ from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.registry import ARCHITECTURES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildOptions:
-    """How a pool becomes a generation.
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions(AskedOptions):
+    """How a pool becomes a generation. For a lexical model the index is "auto" or "exact".
 
     Attributes:
-        index: one of `names.KINDS`, or a FAISS factory string; for a lexical model "auto" or "exact".
         chosen: the index where it is chosen already; `index` does not count then.
         probes: real contexts, encoded by the same model. The index is tuned until requests find `min_recall` of their
             10 best candidates, by vectors and, where they count, words. Without probes the recall is measured with the
             pool's own vectors, by vectors alone, and only reported.
-        dtype: of the stored vectors, "float16" or "float32".
-        redis_url: also copy the vectors into this Redis.
-        max_rejected: the share of the pool's rows that may be bad.
         revision: of the last update that the pool can contain; None: the store's last one when the build begins.
         replaces: the active generation of which this one is a compaction. The new one takes its place, provided that it
             is still active; `activate` does not count then.
     """
 
-    index: str = "auto"
     chosen: IndexSpec | None = None
-    probes: Sequence[EncodedContext] = ()
-    min_recall: float = MIN_RECALL
-    dtype: str = "float16"
-    redis_url: str | None = None
-    max_rejected: float = 0.01
-    revision: int | None = None
-    activate: bool = True
-    replaces: str | None = None
+    probes: Sequence[EncodedContext] = field(default=(), metadata={"files": False})  # digested beside the others
+    revision: int | None = field(default=None, metadata={"files": False})
+    replaces: str | None = field(default=None, metadata={"files": False})
 
 
 _DEFAULT = BuildOptions()

@@ -269,8 +269,7 @@ class _Maker:
         """Digest what a part's generation depends on."""
         model, options = self._model, self._options
         runner = model.fingerprint, model.backend, model.precision
-        asked = options.index, options.dtype, options.min_recall
-        digest = sha256(orjson.dumps([*slots, runner, asked, rows.size]))
+        digest = sha256(orjson.dumps([*slots, runner, options.of_files(), rows.size]))
         for _, codes in options.probes:
             digest.update(np.ascontiguousarray(codes).data)
         if self._statistics is not None:

@@ -14,8 +14,9 @@ from polyrank.model.architectures.attention import ContextCodes, one_vector_each
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.batching import TokenBatch, pad
 from polyrank.model.architectures.late import CandidateState, ContextState, LateEncoder, Unexplained, masked_mean
-from polyrank.model.config import ColbertConfig, ModelConfig
+from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid
+from polyrank.model.registry import ColbertConfig
 from polyrank.model.representations import LateRows
 from polyrank.model.text.tokenizer import Tokenizer
 
@@ -35,7 +36,7 @@ class ColbertEncoder(LateEncoder):
 
     def __init__(self, config: ModelConfig, context: Backbone, candidate: Backbone) -> None:
         super().__init__(config, context, candidate)
-        block = _block(config)
+        block = config.block(ColbertConfig)
         if max(block.ids) >= min(context.vocabulary, candidate.vocabulary):
             raise CheckpointInvalid("polyrank.json: colbert names a token id that the transformer lacks")
         self.projection = nn.Linear(context.dim, block.dim, bias=False)
@@ -54,17 +55,17 @@ class ColbertEncoder(LateEncoder):
             candidate_marker=markers[1],
             dropped=tuple(sorted(dropped)),
         )
-        return replace(config, dense=()).with_blocks(colbert=block)  # tokens are not reduced to one vector
+        return replace(config, own=block)
 
     @property
     def longest_input(self) -> int:
         """Tokens of the longest sequence, the marker included."""
-        return max(super().longest_input + 1, _block(self.config).query_tokens)
+        return max(super().longest_input + 1, self.config.block(ColbertConfig).query_tokens)
 
     @classmethod
     def context_batch(cls, config: ModelConfig, contexts: Sequence[Sequence[int]], pad_id: int) -> TokenBatch:
         """Mark contexts, and fill short ones up with the mask token; nobody attends to what fills."""
-        block = _block(config)
+        block = config.block(ColbertConfig)
         marked = [_marked(ids, block.query_marker) for ids in contexts]
         batch = pad([[*ids, *[block.mask_id] * (block.query_tokens - len(ids))] for ids in marked], pad_id)
         lengths = torch.tensor([len(ids) for ids in marked])[:, None]
@@ -73,7 +74,7 @@ class ColbertEncoder(LateEncoder):
     @classmethod
     def candidate_batch(cls, config: ModelConfig, candidates: Sequence[Sequence[int]], pad_id: int) -> TokenBatch:
         """Mark candidates."""
-        return pad([_marked(ids, _block(config).candidate_marker) for ids in candidates], pad_id)
+        return pad([_marked(ids, config.block(ColbertConfig).candidate_marker) for ids in candidates], pad_id)
 
     def context_codes(self, states: Tensor, mask: Tensor) -> ContextCodes:
         """Return the vectors of all positions, (B, T, E), unscaled, and which hold a token of the text, (B, T)."""
@@ -88,7 +89,7 @@ class ColbertEncoder(LateEncoder):
         """Keep the vectors of the text and of what fills it up, and their mean for the first stage."""
         width = batch.ids.shape[1]  # a back-end may have padded further
         rows = outputs[0][:, :width]
-        lengths = batch.mask.sum(dim=1, keepdim=True).clamp(min=_block(config).query_tokens)
+        lengths = batch.mask.sum(dim=1, keepdim=True).clamp(min=config.block(ColbertConfig).query_tokens)
         counted = torch.arange(width, device=rows.device) < lengths
         first = one_vector_each(unit_length(masked_mean(rows, counted)) * config.score_scale)
         return ContextState(first, rows, counted)
@@ -97,24 +98,24 @@ class ColbertEncoder(LateEncoder):
     def candidate_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TokenBatch) -> CandidateState:
         """Drop the vectors of punctuation and padding; the mean of the others is for the first stage."""
         rows = outputs[0][:, : batch.ids.shape[1]]
-        dropped = torch.tensor(_block(config).dropped, dtype=batch.ids.dtype, device=batch.ids.device)
+        dropped = torch.tensor(config.block(ColbertConfig).dropped, dtype=batch.ids.dtype, device=batch.ids.device)
         kept = batch.mask & ~torch.isin(batch.ids, dropped)
         return CandidateState(unit_length(masked_mean(rows, kept)), rows, kept)
 
     @classmethod
     def first_dim(cls, config: ModelConfig, dim: int) -> int:
         """Return E."""
-        return _block(config).dim
+        return config.block(ColbertConfig).dim
 
     @classmethod
     def late_rows(cls, config: ModelConfig, dim: int) -> LateRows | None:
         """Return E and no fixed count: a row for each token."""
-        return LateRows(_block(config).dim, None)
+        return LateRows(config.block(ColbertConfig).dim, None)
 
     @classmethod
     def late_cost(cls, config: ModelConfig, dim: int, context_tokens: int, rows: int) -> float:
         """Return the multiplications of all dot products."""
-        block = _block(config)
+        block = config.block(ColbertConfig)
         return float(block.dim * max(context_tokens + 1, block.query_tokens) * rows)
 
     def second_scores(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
@@ -132,7 +133,7 @@ class ColbertEncoder(LateEncoder):
     @classmethod
     def context_layout(cls, config: ModelConfig, count: int) -> list[int | None]:
         """Put the marker behind the first token, and the mask tokens that fill up behind the last one."""
-        block = _block(config)
+        block = config.block(ColbertConfig)
         marker = [] if block.query_marker is None else [None]
         places = [0, *marker, *range(1, count)]
         return [*places, *[None] * (block.query_tokens - len(places))]
@@ -140,7 +141,7 @@ class ColbertEncoder(LateEncoder):
     @classmethod
     def candidate_layout(cls, config: ModelConfig, ids: Sequence[int]) -> tuple[list[int | None], list[bool]]:
         """Put the marker behind the first token; punctuation has no row."""
-        block = _block(config)
+        block = config.block(ColbertConfig)
         marker = [] if block.candidate_marker is None else [None]
         dropped = {*block.dropped}
         rows = [id_ not in dropped for id_ in _marked(ids, block.candidate_marker)]
@@ -160,12 +161,6 @@ def max_sim(query: Tensor, candidates: CandidateState) -> Tensor:
     similarities = candidates.late.float() @ query.float().T  # (N, K, T)
     present = similarities.masked_fill(~candidates.mask[..., None], float("-inf"))  # zero would beat a negative one
     return present.amax(dim=1).mean(dim=-1)
-
-
-def _block(config: ModelConfig) -> ColbertConfig:
-    if config.colbert is None:
-        raise CheckpointInvalid("polyrank.json: colbert is missing")
-    return config.colbert
 
 
 def _marked(ids: Sequence[int], marker: int | None) -> list[int]:

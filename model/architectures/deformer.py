@@ -6,11 +6,11 @@ dimensions.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from polyrank.model.architectures.attention import ContextCodes, one_vector_each, unit_length
@@ -25,8 +25,9 @@ from polyrank.model.architectures.late import (
     second_stage_unexplained,
 )
 from polyrank.model.architectures.layers import Layer, layers_of
-from polyrank.model.config import DeformerConfig, ModelConfig
-from polyrank.model.errors import CheckpointInvalid
+from polyrank.model.config import ModelConfig
+from polyrank.model.errors import CheckpointInvalid, InvalidInput
+from polyrank.model.registry import DeformerConfig
 from polyrank.model.representations import LateRows
 from polyrank.model.text.tokenizer import Tokenizer
 
@@ -53,12 +54,7 @@ class DeformerEncoder(LateEncoder):
         self.upper = nn.ModuleList(Layer.like(context) for _ in self._own_layers)
         if config.head_classes:
             return
-        self.head = score_head(context.dim, zero=_block(config).residual)
-
-    @classmethod
-    def complete(cls, config: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
-        """Keep the block of a Deformer, or begin with the default one."""
-        return replace(config, dense=()).with_blocks(deformer=config.deformer or DeformerConfig())
+        self.head = score_head(context.dim, zero=config.block(DeformerConfig).residual)
 
     def begin(self) -> None:
         """Copy the upper layers from the context's transformer."""
@@ -67,10 +63,14 @@ class DeformerEncoder(LateEncoder):
                 assert isinstance(own, Layer)
                 own.take(layer)
 
+    def inner_teacher(self, name: str, teacher: nn.Module, tokenizer: Tokenizer) -> "StateTeacher":
+        """Return what teaches the upper states."""
+        return StateTeacher(name, teacher, self)
+
     @property
     def _own_layers(self) -> list[Any]:
         """The transformer's layers of which the upper ones are copies."""
-        layers, upper = layers_of(self.context, "deformer"), _block(self.config).upper
+        layers, upper = layers_of(self.context, "deformer"), self.config.block(DeformerConfig).upper
         if upper > len(layers):
             raise CheckpointInvalid(f"deformer: {upper} upper layers are more than the transformer's {len(layers)}")
         return list(layers[len(layers) - upper :])
@@ -136,7 +136,7 @@ class DeformerEncoder(LateEncoder):
         A layer takes 12 (T + K) D^2 + 2 (T + K)^2 D. The first one makes the
         context's queries, keys and values once for all candidates, and the last one only the first token's output.
         """
-        joint, upper = context_tokens + rows, _block(config).upper
+        joint, upper = context_tokens + rows, config.block(DeformerConfig).upper
         whole = 12 * joint * dim**2 + 2 * joint**2 * dim
         last = (2 * joint + 10) * dim**2 + 2 * joint * dim
         known = (3 * context_tokens if upper > 1 else 2 * context_tokens + 1) * dim**2
@@ -150,7 +150,7 @@ class DeformerEncoder(LateEncoder):
     @classmethod
     def counts_first_stage(cls, config: ModelConfig) -> bool:
         """Say whether it is a residual one."""
-        return _block(config).residual
+        return config.block(DeformerConfig).residual
 
     @classmethod
     def unexplained(cls, config: ModelConfig) -> dict[Unexplained, str]:
@@ -227,7 +227,55 @@ def _at_once(candidates: CandidateState, context_tokens: int) -> Iterator[tuple[
     yield from zip(rows, masks, strict=True)
 
 
-def _block(config: ModelConfig) -> DeformerConfig:
-    if config.deformer is None:
-        raise CheckpointInvalid("polyrank.json: deformer is missing")
-    return config.deformer
+class StateTeacher:
+    """A Deformer, best one whose layers are all upper ones, whose upper states another one is taught (Cao et al. 2020).
+
+    The loss is the squared difference of the outputs of the student's upper layers and the teacher's last ones, the
+    mean over layers, tokens and dimensions; to it is added that of the first output of the last layer.
+    """
+
+    def __init__(self, name: str, teacher: nn.Module, student: DeformerEncoder) -> None:
+        """Raise InvalidInput where the two do not fit each other."""
+        if not isinstance(teacher, DeformerEncoder):
+            raise InvalidInput(f"inner-weight: {name} is no deformer, whose upper states a deformer is taught")
+        self._teacher, self._student = teacher, student
+        if teacher.context.dim != student.context.dim or len(teacher.upper) < len(student.upper):
+            raise InvalidInput(f"inner-weight: {name} has states of another size, or fewer upper layers")
+
+    def loss(
+        self,
+        contexts: Sequence[list[int]],
+        candidates: Sequence[list[int]],
+        listed: Sequence[tuple[int, int]],
+        states: tuple[ContextState, CandidateState],
+    ) -> Tensor:
+        """Return the loss of the upper states."""
+        device = states[0].first.vectors.device
+        teacher, pad_id = self._teacher, self._teacher.context.pad_id
+        with torch.no_grad():
+            shown = (
+                teacher.encode_contexts(teacher.context_batch(teacher.config, contexts, pad_id).to(device)),
+                teacher.encode_candidates(teacher.candidate_batch(teacher.config, candidates, pad_id).to(device)),
+            )
+        losses = []
+        for row, column in listed:
+            t, k = len(contexts[row]), len(candidates[column])
+            ours = _upper(self._student, states, row, t, column, k)
+            with torch.no_grad():
+                theirs = _upper(teacher, shown, row, t, column, k)[-len(ours) :]
+            pairs = list(zip(ours, theirs, strict=True))
+            last, shown_last = pairs[-1]
+            all_tokens = torch.stack([F.mse_loss(own, other) for own, other in pairs]).mean()
+            losses.append(all_tokens + F.mse_loss(last[:, 0], shown_last[:, 0]))
+        return torch.stack(losses).mean()
+
+
+def _upper(
+    encoder: DeformerEncoder, states: tuple[ContextState, CandidateState], row: int, t: int, column: int, k: int
+) -> list[Tensor]:
+    """Return the outputs of all upper layers over one pair, (1, T + K, D) each."""
+    context, candidate = states[0].late, states[1].late
+    assert context is not None
+    assert candidate is not None
+    own = candidate[column : column + 1, :k].float()
+    return encoder.upper_outputs(context[row, :t].float(), own, torch.ones_like(own[..., 0], dtype=torch.bool))

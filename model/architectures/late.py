@@ -5,7 +5,7 @@ Axes: B contexts, N candidates, T tokens, M context vectors, K rows of a candida
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.batching import TokenBatch, pad
 from polyrank.model.architectures.sums import StateSums, reduction_sums
 from polyrank.model.config import DenseConfig, ModelConfig, Reduction
+from polyrank.model.errors import InvalidInput
 from polyrank.model.representations import LateRows
 from polyrank.model.text.tokenizer import Tokenizer
 
@@ -41,6 +42,23 @@ class CandidateState(NamedTuple):
     first: Tensor
     late: Tensor | None = None
     mask: Tensor | None = None
+
+
+class InnerTeacher(Protocol):
+    """A teacher that shows what its layers do with pairs, which scores do not say."""
+
+    def loss(
+        self,
+        contexts: Sequence[list[int]],
+        candidates: Sequence[list[int]],
+        listed: Sequence[tuple[int, int]],
+        states: tuple[ContextState, CandidateState],
+    ) -> Tensor:
+        """Return how far the student is from it, the mean over pairs.
+
+        contexts, candidates: token ids of a batch. listed: pairs that are taught, as places of a context and of a
+        candidate among these. states: what the student makes of them.
+        """
 
 
 # What an explanation may have to leave out: what the context's tokens and codes contribute; what the reply's tokens do;
@@ -88,11 +106,18 @@ class LateEncoder(nn.Module, ABC):
 
     @classmethod
     def complete(cls, config: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
-        """Fill in what the architecture alone has and the tokenizer says."""
-        return config.with_blocks()
+        """Fill in what the tokenizer says of what the architecture alone has, whose default is there; here nothing."""
+        return config
 
     def begin(self) -> None:
         """Begin its own tensors with the transformers' weights, which have just been loaded; here there are none."""
+
+    def inner_teacher(self, name: str, teacher: nn.Module, tokenizer: Tokenizer) -> InnerTeacher:
+        """Return what a teacher of that name shows beside its scores, for `inner_weight` of training.
+
+        Raises InvalidInput where it does not fit; here none does.
+        """
+        raise InvalidInput(f"inner-weight: {name} shows nothing beside its scores that this architecture is taught")
 
     @property
     def longest_input(self) -> int:

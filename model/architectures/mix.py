@@ -5,7 +5,6 @@ contexts, N candidates, T tokens, K rows of a candidate, J interaction layers, D
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,10 +25,10 @@ from polyrank.model.architectures.late import (
 )
 from polyrank.model.architectures.layers import Activation, Layer, layers_of
 from polyrank.model.architectures.sums import StateSums, code_sums
-from polyrank.model.config import MixConfig, ModelConfig
+from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid
+from polyrank.model.registry import MixConfig
 from polyrank.model.representations import LateRows
-from polyrank.model.text.tokenizer import Tokenizer
 
 
 class MixEncoder(LateEncoder):
@@ -53,15 +52,10 @@ class MixEncoder(LateEncoder):
 
     def __init__(self, config: ModelConfig, context: Backbone, candidate: Backbone) -> None:
         super().__init__(config, context, candidate)
-        block = _block(config)
+        block = config.block(MixConfig)
         self.rows = nn.Parameter(torch.empty(block.rows, context.dim).normal_(mean=0.0, std=context.dim**-0.5))
         self.interactions = nn.ModuleList(Interaction.like(context) for _ in self._own_layers)
         self.gate = nn.Linear(3 * context.dim, context.dim)
-
-    @classmethod
-    def complete(cls, config: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
-        """Keep the block of a Mix, or begin with the default one."""
-        return replace(config, dense=()).with_blocks(mix=config.mix or MixConfig())
 
     def begin(self) -> None:
         """Copy each interaction layer from the context's transformer; the last attention's query is its query, too."""
@@ -80,9 +74,9 @@ class MixEncoder(LateEncoder):
     def _places(self) -> list[int]:
         """Which layers interact, counted from 0."""
         count = len(layers_of(self.context, "mix"))
-        places = [layer - 1 if layer > 0 else count + layer for layer in _block(self.config).layers]
+        places = [layer - 1 if layer > 0 else count + layer for layer in self.config.block(MixConfig).layers]
         if not all(0 <= place < count for place in places) or sorted(set(places)) != places:
-            named = ", ".join(map(str, _block(self.config).layers))
+            named = ", ".join(map(str, self.config.block(MixConfig).layers))
             known = f"1 to {count}, or -{count} to -1"
             raise CheckpointInvalid(f"mix: the transformer's layers are {known}; {named} must be some, ascending")
         return places
@@ -90,7 +84,9 @@ class MixEncoder(LateEncoder):
     @property
     def longest_input(self) -> int:
         """Tokens of the longest sequence, with a candidate's rows in it."""
-        return max(self.config.max_context_tokens, self.config.max_candidate_tokens + _block(self.config).rows - 1)
+        return max(
+            self.config.max_context_tokens, self.config.max_candidate_tokens + self.config.block(MixConfig).rows - 1
+        )
 
     @property
     def context_width(self) -> int:
@@ -117,18 +113,18 @@ class MixEncoder(LateEncoder):
     @classmethod
     def candidate_batch(cls, config: ModelConfig, candidates: Sequence[Sequence[int]], pad_id: int) -> TokenBatch:
         """Make room for the rows in the place of the first token, where they are inputs."""
-        more = _block(config).rows - 1 if _block(config).strategy == "inputs" else 0
+        more = config.block(MixConfig).rows - 1 if config.block(MixConfig).strategy == "inputs" else 0
         return pad([[*[ids[0]] * more, *ids] for ids in candidates], pad_id)
 
     def candidate_tokens(self, batch: TokenBatch) -> Tensor:
         """Run the transformer of candidates; rows that are inputs take the first places."""
-        if _block(self.config).strategy == "codes":
+        if self.config.block(MixConfig).strategy == "codes":
             return super().candidate_tokens(batch)
         return self.candidate.beginning_with(self.rows, batch)
 
     def candidate_outputs(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
         """Return the rows E_0, (N, K, D), and that all exist, (N, K)."""
-        if _block(self.config).strategy == "codes":
+        if self.config.block(MixConfig).strategy == "codes":
             rows = code_attention(self.rows, states, mask)
         else:
             rows = states[:, : len(self.rows)].float()
@@ -150,7 +146,7 @@ class MixEncoder(LateEncoder):
     @classmethod
     def late_rows(cls, config: ModelConfig, dim: int) -> LateRows | None:
         """Return D and K."""
-        return LateRows(dim, _block(config).rows)
+        return LateRows(dim, config.block(MixConfig).rows)
 
     @classmethod
     def late_cost(cls, config: ModelConfig, dim: int, context_tokens: int, rows: int) -> float:
@@ -158,7 +154,7 @@ class MixEncoder(LateEncoder):
 
         Of a layer 12 K D^2 + 2 K T D make E, which without E the last layer needs not; the others make H.
         """
-        block = _block(config)
+        block = config.block(MixConfig)
         layers, updates = len(block.layers), _updates(block)
         rows_cost = 12 * rows * dim**2 + 2 * rows * context_tokens * dim
         read_cost = 13 * dim**2 + 2 * context_tokens * dim
@@ -172,14 +168,14 @@ class MixEncoder(LateEncoder):
     @classmethod
     def counts_first_stage(cls, config: ModelConfig) -> bool:
         """Say whether it is a residual one."""
-        return _block(config).residual
+        return config.block(MixConfig).residual
 
     @classmethod
     def unexplained(cls, config: ModelConfig) -> dict[Unexplained, str]:
         """Leave out the second stage, and the reply's tokens where the rows are outputs of no token."""
         why = "gates and feed-forward networks lie between what its rows read of a context and the score"
         found = second_stage_unexplained(why, cls.counts_first_stage(config))
-        if _block(config).strategy == "inputs":
+        if config.block(MixConfig).strategy == "inputs":
             found.setdefault("reply_tokens", "a reply's rows are outputs in places of their own, which have read all")
         return found
 
@@ -208,7 +204,7 @@ class MixEncoder(LateEncoder):
         assert candidates.late is not None
         pairs = torch.split(contexts.late.float(), self.context.dim, dim=-1)
         begun = candidates.late.float().expand(len(contexts.mask), *candidates.late.shape)
-        rows, block = begun, _block(self.config)  # E, (B, N, K, D)
+        rows, block = begun, self.config.block(MixConfig)  # E, (B, N, K, D)
         found = torch.zeros_like(rows[:, :, 0])  # H, (B, N, D)
         for place, layer in enumerate(self.interactions):
             keys, values = pairs[2 * place : 2 * place + 2]
@@ -276,9 +272,3 @@ class Interaction(Layer):
 def _updates(block: MixConfig) -> int:
     """Count the layers whose rows are used, by the score or by the next layer."""
     return len(block.layers) - (block.without == "E")
-
-
-def _block(config: ModelConfig) -> MixConfig:
-    if config.mix is None:
-        raise CheckpointInvalid("polyrank.json: mix is missing")
-    return config.mix

@@ -4,14 +4,16 @@ Source: Li et al. 2021, "VIRT: Improving Representation-based Models for Text Ma
 Axes: B contexts, N candidates, T tokens of a context, K tokens of a candidate, D dimensions.
 """
 
-from dataclasses import replace
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from polyrank.model.architectures.attention import ContextCodes, one_vector_each, unit_length
 from polyrank.model.architectures.backbone import Backbone
-from polyrank.model.architectures.batching import TokenBatch
+from polyrank.model.architectures.batching import TokenBatch, pad
+from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import (
     CandidateState,
     ClassHead,
@@ -22,9 +24,11 @@ from polyrank.model.architectures.late import (
     score_head,
     second_stage_unexplained,
 )
+from polyrank.model.architectures.layers import layers_of
 from polyrank.model.architectures.sums import StateSums, reduction_sums
-from polyrank.model.config import ModelConfig, VirtConfig
-from polyrank.model.errors import CheckpointInvalid
+from polyrank.model.config import ModelConfig
+from polyrank.model.errors import CheckpointInvalid, InvalidInput
+from polyrank.model.registry import VirtConfig
 from polyrank.model.representations import LateRows
 from polyrank.model.text.tokenizer import Tokenizer
 
@@ -46,12 +50,7 @@ class VirtEncoder(LateEncoder):
         if config.head_classes:
             return
         self.join = nn.Linear(4 * context.dim, context.dim)
-        self.head = score_head(context.dim, zero=_block(config).residual)
-
-    @classmethod
-    def complete(cls, config: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
-        """Keep the block of a VIRT, or begin with the default one."""
-        return replace(config, dense=()).with_blocks(virt=config.virt or VirtConfig())
+        self.head = score_head(context.dim, zero=config.block(VirtConfig).residual)
 
     def context_codes(self, states: Tensor, mask: Tensor) -> ContextCodes:
         """Return all token states, (B, T, D), unscaled, and which are of the text, (B, T)."""
@@ -93,13 +92,17 @@ class VirtEncoder(LateEncoder):
     @classmethod
     def counts_first_stage(cls, config: ModelConfig) -> bool:
         """Say whether it is a residual one."""
-        return _block(config).residual
+        return config.block(VirtConfig).residual
 
     @classmethod
     def unexplained(cls, config: ModelConfig) -> dict[Unexplained, str]:
         """Leave out the second stage."""
         why = "two layers turn what a context and a reply find in each other into a score"
         return second_stage_unexplained(why, cls.counts_first_stage(config))
+
+    def inner_teacher(self, name: str, teacher: nn.Module, tokenizer: Tokenizer) -> "AttentionTeacher":
+        """Return what teaches attention."""
+        return AttentionTeacher(name, teacher, self, tokenizer)
 
     def _reduction_sums(self, states: Tensor) -> StateSums:
         """Take the mean, whatever the config's reduction is."""
@@ -139,7 +142,105 @@ def read_both(context: Tensor, candidates: CandidateState) -> tuple[Tensor, Tens
     return torch.einsum("nk,nkd->nd", towards_rows, rows), towards_context @ context
 
 
-def _block(config: ModelConfig) -> VirtConfig:
-    if config.virt is None:
-        raise CheckpointInvalid("polyrank.json: virt is missing")
-    return config.virt
+class AttentionTeacher:
+    """A Cross-encoder, whose attention between context and candidate a VIRT is taught (Li et al. 2021).
+
+    The student never lets them attend to each other. Its *virtual* attention is made of both sides' own queries and
+    keys, `softmax(Q_x K_y^T / sqrt(D / H))` and the reverse; the teacher's is that of the same layer, with its softmax
+    over the other text alone. The loss is the Frobenius norm of the difference, the mean over layers and heads, for
+    both directions.
+    """
+
+    def __init__(self, name: str, teacher: nn.Module, student: VirtEncoder, tokenizer: Tokenizer) -> None:
+        """Raise InvalidInput where the two do not fit each other."""
+        if not isinstance(teacher, CrossEncoder):
+            raise InvalidInput(f"inner-weight: {name} is no cross-encoder, whose attention virt is taught")
+        self._teacher, self._student, self._tokenizer = teacher.encoder, student, tokenizer
+        shapes = [(len(_layers(each)), _head_count(each)) for each in (self._teacher, student.context)]
+        if shapes[0] != shapes[1]:
+            raise InvalidInput(f"inner-weight: {name} has another number of layers or heads")
+
+    def loss(
+        self,
+        contexts: Sequence[list[int]],
+        candidates: Sequence[list[int]],
+        listed: Sequence[tuple[int, int]],
+        states: tuple[ContextState, CandidateState],
+    ) -> Tensor:
+        """Return the loss of the virtual attention; `states` are not read: they are those of the last layer."""
+        device = states[0].first.vectors.device
+        columns = sorted({column for _, column in listed})
+        own = [candidates[column] for column in columns]
+        encoder = self._student
+        read_x = _projections(encoder.context, pad(contexts, encoder.context.pad_id).to(device))
+        read_y = _projections(encoder.candidate, pad(own, encoder.candidate.pad_id).to(device))
+        joint = [self._joint(contexts[row], candidates[column]) for row, column in listed]
+        begins = [begin for _, begin in joint]
+        with torch.no_grad():
+            shown = _projections(self._teacher, pad([ids for ids, _ in joint], self._teacher.pad_id, begins).to(device))
+        losses = []
+        for place, (row, column) in enumerate(listed):
+            t, k, at = len(contexts[row]), len(candidates[column]), columns.index(column)
+            prefix, begin = len(self._tokenizer.prefix), begins[place]
+            for (qx, kx), (qy, ky), (query, key) in zip(read_x, read_y, shown, strict=True):
+                x, y = (qx[row, :, :t], kx[row, :, :t]), (qy[at, :, prefix:k], ky[at, :, prefix:k])
+                end = begin + k - prefix
+                sides = (query[place, :, :t], key[place, :, :t]), (query[place, :, begin:end], key[place, :, begin:end])
+                losses.append(_apart(x, y, sides[0], sides[1]) + _apart(y, x, sides[1], sides[0]))
+        return torch.stack(losses).mean()
+
+    def _joint(self, context: list[int], candidate: list[int]) -> tuple[list[int], int]:
+        """Join a context and a candidate, each wrapped alone, to what the teacher reads; and where the latter begins.
+
+        Without its prefix the candidate has the same tokens in both, and so have the contexts' first T.
+        """
+        own = self._tokenizer
+        head = [*context[: len(context) - len(own.suffix)], *own.pair_separator]
+        return [*head, *candidate[len(own.prefix) : len(candidate) - len(own.suffix)], *own.pair_suffix], len(head)
+
+
+_TINY = 1e-12  # keeps the gradient of a root finite
+
+
+def _projections(backbone: Backbone, batch: TokenBatch) -> list[tuple[Tensor, Tensor]]:
+    """Return the queries and keys of each layer, (B, H, T, D / H) each."""
+    inputs, heads = backbone.inputs(batch), _head_count(backbone)
+    entering = backbone.transformer(**inputs, output_hidden_states=True).hidden_states[:-1]
+    maps = [(layer.attention.self.query, layer.attention.self.key) for layer in _layers(backbone)]
+    return [
+        (_by_head(query(state.float()), heads), _by_head(key(state.float()), heads))
+        for state, (query, key) in zip(entering, maps, strict=True)
+    ]
+
+
+def _by_head(states: Tensor, heads: int) -> Tensor:
+    return states.view(*states.shape[:-1], heads, -1).transpose(1, 2)
+
+
+_Side = tuple[Tensor, Tensor]
+"""Queries and keys of a text, (H, T, D / H) each."""
+
+
+def _apart(own: _Side, other: _Side, shown: _Side, beside: _Side) -> Tensor:
+    """Return how far attention from `own` to `other` is from that of `shown` to `beside`."""
+    difference = _attention(own[0], other[1]) - _attention(shown[0], beside[1])
+    norms: Tensor = (difference.pow(2).sum(dim=(-2, -1)) + _TINY).sqrt()
+    return norms.mean()
+
+
+def _attention(query: Tensor, key: Tensor) -> Tensor:
+    """Return the weights of the keys (H, K, d) for each query (H, T, d), (H, T, K)."""
+    weights: Tensor = (query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5).softmax(dim=-1)
+    return weights
+
+
+def _layers(backbone: Backbone) -> Any:
+    try:
+        return layers_of(backbone, "inner-weight")
+    except CheckpointInvalid as error:
+        raise InvalidInput(str(error)) from error
+
+
+def _head_count(backbone: Backbone) -> int:
+    count: int = backbone.transformer.config.num_attention_heads
+    return count

@@ -175,9 +175,11 @@ def build(
 
 
 def completed(config: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
-    """Fill in what its architecture alone has and the tokenizer says."""
-    kind = _class(config)
-    return kind.complete(config, tokenizer) if issubclass(kind, LateEncoder) else config.with_blocks()
+    """Fill in what its architecture alone has: as it is there, by default, or as the tokenizer says."""
+    kind, own = _class(config), ARCHITECTURES[config.architecture].options
+    if own is not None and config.own is None:
+        config = replace(config, own=own())
+    return kind.complete(config, tokenizer) if issubclass(kind, LateEncoder) else config
 
 
 def _class(config: ModelConfig) -> type[LateEncoder] | type[CrossEncoder]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from polyrank.model.inference.disk_cache import DiskCache
 from polyrank.model.inference.names import Runner
 from polyrank.model.inference.network import LazyPart
 from polyrank.model.inference.parts import Sizes
+from polyrank.model.registry import ARCHITECTURES
 
 _MODEL = Path(__file__).parents[1]
 _CODE = ("architectures", "checkpoint", "inference")  # what the numbers of a part come from, beside its weights
@@ -91,9 +93,8 @@ class Kept:
         return {"network": self._part.identity, "threads": torch.get_num_threads(), **what, **_here()}
 
 
-@cache
 def _here() -> dict[str, Any]:
-    return {"versions": versions(), "code": code(*_CODE), "processor": processor()}
+    return {"versions": versions(), "code": [code(*_CODE), code_outside()], "processor": processor()}
 
 
 @cache
@@ -112,6 +113,16 @@ def code(*folders: str) -> str:
     digest = hashlib.sha256()
     for path in sorted(path for folder in folders for path in (_MODEL / folder).rglob("*.py")):
         digest.update(f"{path.relative_to(_MODEL)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def code_outside() -> str:
+    """Digest the modules of networks from outside polyrank that are registered."""
+    digest = hashlib.sha256()
+    for name in sorted({row.encoder.partition(":")[0] for row in ARCHITECTURES.values() if row.encoder}):
+        if not name.startswith("polyrank."):
+            found = find_spec(name)
+            digest.update(Path(found.origin).read_bytes() if found and found.origin else name.encode())
     return digest.hexdigest()
 
 

@@ -112,7 +112,9 @@ def load_cross(
     return cast("CrossRanker", load(name, device, backend, precision, disk))
 
 
-def load_teacher(name: str | Path, disk: DiskCache | None = None) -> "NetworkRanker":
+def load_teacher(
+    name: str | Path, backend: str = TORCH, precision: str = FLOAT32, disk: DiskCache | None = None
+) -> "NetworkRanker":
     """Load a model of any architecture that has learnt to rank, as `load`; raises WrongKind for another."""
     require_teacher(name)
-    return cast("NetworkRanker", load(name, disk=disk))
+    return cast("NetworkRanker", load(name, backend=backend, precision=precision, disk=disk))

@@ -260,7 +260,6 @@ def _optimizer(student: Student, config: TrainConfig) -> torch.optim.Optimizer:
     }
     used: list[dict[str, Any]] = [{"params": group, **settings[kind]} for kind, group in groups.items() if group]
     optimizer = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adamax
-    assert config.weight_decay is not None, "the settings fill it in"
     return optimizer(used, config.learning_rate, betas=(0.9, config.beta2), weight_decay=config.weight_decay)
 
 

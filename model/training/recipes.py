@@ -38,7 +38,6 @@ _HUMEAU_APART = {
     "score_scale": 1.0,
 }
 _OWN_WEIGHTS = {"humeau2020": {"optimizer": "adamax", "tune": "all"}}  # 5.3; Adamax has no decay
-_RESCALED = ("bi", "poly")
 RECIPES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "humeau2020": {
         "bi": _HUMEAU_APART,
@@ -90,7 +89,7 @@ def recipe_settings(recipe: str, architecture: str, base: str) -> dict[str, Any]
     """Return the settings of a recipe for an architecture, or PRETRAINING, that begins with the model `base`.
 
     A Bi-, Poly- or Cross-encoder that begins with what `polyrank pretrain` wrote is trained as the paper's with weights
-    of its own; outputs of Bi and Poly are then re-scaled to those of the model that pre-training began with.
+    of its own; where vectors alone score, outputs are re-scaled to those of the model that pre-training began with.
 
     Raises InvalidInput for an unknown recipe, and for an architecture that its paper does not train so.
     """
@@ -102,6 +101,5 @@ def recipe_settings(recipe: str, architecture: str, base: str) -> dict[str, Any]
     settings, told = dict(RECIPES[recipe][architecture]), Path(base) / PRETRAINING_FILE
     if architecture != PRETRAINING and recipe in _OWN_WEIGHTS and told.is_file():
         settings |= _OWN_WEIGHTS[recipe]
-        if architecture in _RESCALED:
-            settings["output_like"] = json.loads(read_input(told))["settings"]["base"]
+        settings["output_like"] = json.loads(read_input(told))["settings"]["base"]
     return settings

@@ -23,7 +23,7 @@ from polyrank.model.rankers.networks import Ranker
 from polyrank.model.registry import ARCHITECTURES, in_words
 from polyrank.model.text.positives import text_key
 from polyrank.model.training.calibrating import Calibrated, calibrate, lack
-from polyrank.model.training.config import LateTrainConfig, PairTrainConfig, TrainConfig
+from polyrank.model.training.config import LateTrainConfig, OneStageTrainConfig, PairTrainConfig, TrainConfig
 from polyrank.model.training.data.corpus import Corpus, Report, survey
 from polyrank.model.training.data.words import PairWords
 from polyrank.model.training.errors import TrainingDataInvalid
@@ -173,7 +173,7 @@ def _begun(config: TrainConfig, data: Data, evidence: bool) -> Begun:
 
 def _rescale(config: TrainConfig, student: Student, corpora: Sequence[tuple[Corpus, Report]]) -> None:
     """Re-scale the student's outputs where that is asked for, over contexts that are held out."""
-    if isinstance(config, LateTrainConfig) and config.output_like:
+    if isinstance(config, OneStageTrainConfig) and config.output_like:
         held_out = [islice(corpus.examples(selection=True), _RESCALED_BY) for corpus, _ in corpora]
         rescale(student, config.output_like, [example.conversation for example in chain.from_iterable(held_out)])
 

@@ -78,12 +78,11 @@ class Origin:
             raise InvalidInput(f"{was} another {', '.join(differing)}; give the same")
         if state["data"] != self.data:
             raise InvalidInput(f"the training files are not those that {was}")
-        stored = state.get("models", {})  # an older release stored none
-        if changed := [name for name, content in self.models.items() if stored.get(name) != content]:
+        if changed := [name for name, content in self.models.items() if state["models"].get(name) != content]:
             raise InvalidInput(f"{was} another {', '.join(changed)}: its files are not the same; give the same")
         if state["processes"] != self.processes:
             raise InvalidInput(f"{was} another number of processes, {state['processes']}; give the same")
-        if state.get("words", False) != self.words:  # an older release counted none
+        if state["words"] != self.words:
             counted = "no words count" if self.words else "words count"
             raise InvalidInput(f"in the loss of the unfinished run {counted}: --no-evidence is not as it was")
 

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from polyrank import __version__
 from polyrank.model.errors import RankingError
 from polyrank.service.cli.commands import (
-    bench,
     build,
     candidates,
     demo,
@@ -31,7 +30,7 @@ from polyrank.service.cli.parsing import CommandParser
 from polyrank.service.errors import SettingsError
 from polyrank.service.observe import logs
 
-_COMMANDS = (demo, pretrain, train, mine, evaluate, export, build, store, shards, keys, serve, rank, candidates, bench)
+_COMMANDS = (demo, pretrain, train, mine, evaluate, export, build, store, shards, keys, serve, rank, candidates)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -9,12 +9,13 @@ from typing import Any
 
 from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.model.checkpoint.kind import require_pair_scorer
 from polyrank.model.inference import disk_cache
 from polyrank.model.inference.disk_cache import DiskCache
 from polyrank.model.inference.names import Runner
 from polyrank.service.cli.explained import to_explain
 from polyrank.service.cli.files import require_store
-from polyrank.service.cli.models import check_cross, chosen_runner, reference_runner, words_left_out
+from polyrank.service.cli.models import chosen_runner, reference_runner, usage, words_left_out
 from polyrank.service.variables import BACKEND, PRECISION
 
 _TIMEOUT_SECONDS = 30.0
@@ -31,7 +32,8 @@ def from_store(
     """
     require_store(root)
     if reranker:
-        check_cross("--reranker", reranker)
+        with usage("--reranker "):
+            require_pair_scorer(reranker)
     store = GenerationStore(root)
     generation, refused = store.open_to_serve()
     for which, why in refused:

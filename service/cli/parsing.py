@@ -2,13 +2,15 @@
 
 import argparse
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from polyrank.model.bounds import Bounds
+from polyrank.model.options import Option
 
 ANY_COUNT, ANY_SEED = Bounds(1, 1_000_000_000), Bounds(0, 2**63 - 1)
 SHARE = Bounds(0.0, 1.0)
@@ -32,11 +34,76 @@ class Within:
         raise argparse.ArgumentTypeError(f"must be {self.bounds}, not {text[:_SHOWN_CHARACTERS]!r}")
 
 
+def add_options_of(add: Any, options: Iterable[Option], prefix: str = "", **choices: Sequence[str]) -> None:
+    """Add a flag for each option, with the help, the default and the bounds of its field.
+
+    What is not given is None, so that nothing goes before a variable or a recipe. `prefix` begins the help. `choices`:
+    of options whose field does not name them, by name.
+    """
+    for each in options:
+        listed = get_origin(each.hint) is Sequence
+        kind = get_args(each.hint)[0] if listed else each.hint
+        means = f"{prefix}{each.means}{default_of(each)}".replace("%", "%%")
+        how: dict[str, Any] = {"dest": each.field, "default": None, "help": means}
+        if kind is bool:
+            how["action"] = argparse.BooleanOptionalAction
+        elif named := choices.get(each.name) or (get_args(kind) if get_origin(kind) is Literal else ()):
+            how["choices"] = tuple(named)
+        else:
+            how |= {"metavar": each.about.get("metavar")} | ({"nargs": "+"} if listed else {})
+            how |= {"type": Path} if kind is Path else {} if each.bounds is None else {"type": Within(each.bounds)}
+        add(f"--{each.name.replace('_', '-')}", **how)
+
+
+def given(arguments: argparse.Namespace, options: Iterable[Option]) -> dict[str, Any]:
+    """Return what was given of these options, by the names of their fields."""
+    return {each.field: value for each in options if (value := getattr(arguments, each.field)) is not None}
+
+
+def default_of(option: Option) -> str:
+    """Return the end of an option's help: what holds where it is not given; empty: nothing does.
+
+    >>> from polyrank.model.options import options_of
+    >>> from polyrank.model.registry import MixConfig
+    >>> [default_of(each) for each in options_of(MixConfig)][:4]
+    ['; default: 1', '; default: codes', '; default: -1', '; default: yes']
+    """
+    default = option.about.get("start") if option.default is None else option.default
+    if default in (None, ""):
+        said = option.about.get("otherwise", "")
+    elif isinstance(default, bool):
+        said = "yes" if default else "no"
+    elif isinstance(default, float):
+        said = f"{default:g}".replace("e-0", "e-")
+    else:
+        said = " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
+    return f"; default: {said}" if said else ""
+
+
 class CommandParser(argparse.ArgumentParser):
-    """Refuses wrong options by the command that they were given to, and suggests the right ones."""
+    """Refuses wrong options by the command that they were given to, and suggests the right ones.
+
+    Attributes:
+        later: adds options when they are first needed, because what describes them takes time to import; None: nothing
+            is left to add.
+    """
+
+    later: "Callable[[CommandParser], None] | None" = None
+
+    def fill(self) -> None:
+        """Add what is left to add."""
+        if (add := self.later) is not None:
+            self.later = None
+            add(self)
+
+    def format_help(self) -> str:
+        """Return the help with all options."""
+        self.fill()
+        return super().format_help()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does; what is left over is an error here, where the command's own options are known."""
+        self.fill()
         parsed, left = super().parse_known_args(args, namespace)
         if left:
             self.error(f"unrecognized arguments: {' '.join(left)}" + self._meant(left))

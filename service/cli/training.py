@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from polyrank.model.bounds import Bounds
 from polyrank.model.errors import InvalidInput
-from polyrank.model.training.bounds import BOUNDS
 from polyrank.service.cli.output import UsageError
 from polyrank.service.cli.parsing import ANY_COUNT, SHARE, Within
 
@@ -20,28 +19,18 @@ if TYPE_CHECKING:
     from polyrank.model.training.data.corpus import Report
     from polyrank.model.training.run import Data
 
-_OTHERS = {  # that no setting of a run bounds
-    "held_out": ANY_COUNT,
-    "interaction_layers": Bounds(-1000, 1000),
-    "max_rejected": SHARE,
-    "weights": Bounds(1e-6, 1e6),
-}
 _PACKAGES = ("accelerate", "peft", "tensorboard")
 _LOG_EVERY_SECONDS = 10.0
 
 
-def add_number(add: Any, flag: str, **how: Any) -> None:
-    """Add an option that gives a number, which has the bounds of its name."""
-    add(flag, type=Within({**BOUNDS, **_OTHERS}[flag[2:].replace("-", "_")]), **how)
-
-
 def add_files_read(add: Any) -> None:
     """Add the options that say how files of dialogues are read; `data_of` takes them."""
-    add_number(add, "--weights", nargs="+", metavar="W", help="weights of the files; default: their sizes")
+    weights = "weights of the files; default: their sizes"
+    add("--weights", nargs="+", type=Within(Bounds(1e-6, 1e6)), metavar="W", help=weights)
     add("--every-turn", action="store_true", help="make an example of every reply, not only of the last")
     some = "examples of a file to select by; default: 1000"
-    add_number(add, "--held-out", default=1000, metavar="N", help=some)
-    add_number(add, "--max-rejected", default=0.01, metavar="SHARE", help="of bad lines; default: 0.01")
+    add("--held-out", type=Within(ANY_COUNT), default=1000, metavar="N", help=some)
+    add("--max-rejected", type=Within(SHARE), default=0.01, metavar="SHARE", help="of bad lines; default: 0.01")
 
 
 def need_packages() -> None:

@@ -1,4 +1,4 @@
-"""Turns what routes raise into answers. The table of errors is in `plumbing/problems.py`."""
+"""Turns what routes raise into answers. What each error is answered with, its class says."""
 
 from difflib import get_close_matches
 from functools import cache, partial
@@ -31,18 +31,17 @@ def add_to(app: FastAPI, metrics: Metrics) -> None:
 
 
 async def _on_error(metrics: Metrics, request: Request, error: RankingError) -> Response:
-    kind = problems.kind_of(error)
     is_large = isinstance(error, BodyTooLarge)  # BodyBound counts and answers: it reads on for a while and closes
-    if kind.rejected and not is_large:
-        metrics.count_rejected(kind.rejected)
-    if kind.generic or is_large:
+    if error.rejected and not is_large:
+        metrics.count_rejected(error.rejected)
+    if error.status == 500 or is_large:
         try:
             raise error  # the outermost middleware logs it with its traceback
         finally:
             del error  # it holds this frame: in a circle, what was read of the body would stay for long
     if isinstance(error, ClientGone):
         metrics.count_cancelled()
-        return Response(status_code=kind.status)
+        return Response(status_code=error.status)
     return of_route(request.scope, problems.from_error(error, request.state.request_id))
 
 

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from polyrank.model.inference.names import Runner
-from polyrank.service.observe.labels import DEGRADED, LANES, PLANS, STAGES, Lane, Searched
+from polyrank.service.observe.labels import DEGRADED, LANES, PLANS, STAGES, Searched
 
 RESULTS = {
     "redis": ("hit", "miss", "corrupt", "error"),
@@ -93,7 +93,6 @@ class Metrics:
         self._degraded = self._counter("degraded", "Answers that did without something", reason=DEGRADED)
         self._rejected = self._counter("rejected", "Requests turned away", reason=REJECTED)
         self._batch_entries = self._counter("batch_entries", "Rankings of POST /rank/batch, by their status", code=())
-        self._hurried = self._counter("hurried", "Deadlines missed whose callers allowed less than promised_ms")
         self._kept = self._counter(
             "texts_kept", "Texts encoded for requests that ended unanswered: their vectors are kept"
         )
@@ -162,10 +161,6 @@ class Metrics:
         """Count one ranking of several in one call, by the status that it would have had alone."""
         self._batch_entries.labels(str(status)).inc()
 
-    def count_hurried(self) -> None:
-        """Count a 504 to a caller that allowed less time than the server promises to answer in."""
-        self._hurried.inc()
-
     def observe_rank(
         self, seconds: Mapping[str, float], scored: int, degraded: Iterable[str], plan: str | None
     ) -> None:
@@ -183,11 +178,11 @@ class Metrics:
         self._queue_depth.set(requests)
         self._queue_tokens.set(tokens)
 
-    def observe_wait(self, lane: Lane, seconds: float) -> None:
+    def observe_wait(self, lane: str, seconds: float) -> None:
         """Count the wait of a request for its first batch."""
         self._queue_wait.labels(lane).observe(seconds)
 
-    def observe_batch(self, lane: Lane, lengths: Sequence[int]) -> None:
+    def observe_batch(self, lane: str, lengths: Sequence[int]) -> None:
         """Count a batch of sequences of these lengths."""
         tokens = max(lengths) * len(lengths)
         self._batch_size.labels(lane).observe(len(lengths))

@@ -1,4 +1,4 @@
-"""Which requests are let in. What one may cost is estimated by the lengths of its texts, before any of it is read."""
+"""Which requests are let in: those that get done in time beside all that were let in before."""
 
 import math
 import time
@@ -6,125 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numpy as np
-
-from polyrank.model.rankers.classifier import Classifier
-from polyrank.model.text.assembly import Conversation
 from polyrank.service.errors import DeadlineExceeded, Overloaded
-from polyrank.service.live.models import LateScorer
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking.values import ExplainRequest, RankRequest
+from polyrank.service.ranking.prices import TOKENS_A_REQUEST
+from polyrank.service.ranking.stages import SHARE_OF_TIME
 
-LETTERS_A_TOKEN = 4
-LETTERS_A_WORD = 6  # with the space behind it
-LETTERS_WORTH_A_TOKEN = 128  # a CPU tokenises so many letters in the time in which it encodes one token
-MOST_TOKENS = 512  # an encoder sees no more of a text
-TOKENS_A_CANDIDATE = 32  # a stored candidate that the cross-encoder will read
-# The second stage may cost so much where every candidate is scored: some seconds of one core with a small model.
-MOST_EXACT_TOKENS = 16_384
-_SAMPLE = 1000
-TOKENS_A_REQUEST = 128  # what any request costs, however short: forward passes and search
-
-# The speed is measured over the last few seconds in which there was anything to do. While little is known, that of a
-# CPU is assumed, because a few short requests say nothing about long ones.
+# The speed is that of the last seconds in which there was anything to do. While little is known, that of a CPU is
+# assumed, because a few short requests say nothing about long ones.
 MEMORY_SECONDS = 5.0
-FIRST_SECONDS = 0.1
-FIRST_TOKENS = 1000.0
-# A request is let in if all before it and the request itself take this share of its time at most.
-# The rest is for requests that overtake it, and for chance.
-SHARE_OF_TIME = 0.5
+FIRST_SECONDS, FIRST_TOKENS = 0.1, 1000.0
 MOST_RETRY_SECONDS = 30
-
-
-def ranking_tokens(request: RankRequest) -> int:
-    """Estimate a ranking, without the candidates that came as texts: the vectors of some are known."""
-    context = _context_tokens(request.conversation)
-    return TOKENS_A_REQUEST + context + (request.top_n or 0) * (context + TOKENS_A_CANDIDATE)
-
-
-def round_tokens(ranker: LateScorer, request: RankRequest, pool: int) -> int:
-    """Estimate one more search of the pool for a request that was let in: the context is encoded."""
-    return TOKENS_A_REQUEST + late_tokens(ranker, request, pool)
-
-
-def late_tokens(ranker: LateScorer, request: RankRequest, pool: int) -> int:
-    """Estimate the second stage, if the model has one; the generation has so many candidates."""
-    if ranker.late_rows is None:
-        return 0
-    if request.candidates is not None:
-        count = len(request.candidates)
-    else:
-        count = pool if request.exact else min(pool, max(request.retrieve_k, request.depth))
-    return math.ceil(count * _sample_tokens(ranker, request.conversation) / _SAMPLE)
-
-
-def most_exact(ranker: LateScorer, conversation: Conversation) -> int:
-    """Return how many candidates the second stage scores for one request at most."""
-    return MOST_EXACT_TOKENS * _SAMPLE // _sample_tokens(ranker, conversation)
-
-
-def _sample_tokens(ranker: LateScorer, conversation: Conversation) -> int:
-    """Estimate the second stage over `_SAMPLE` candidates; its cost grows evenly with their number."""
-    assert ranker.late_rows is not None, "the model has a second stage"
-    rows = np.full(_SAMPLE, ranker.late_rows.usual_count, np.int64)
-    return max(1, ranker.late_tokens(_context_tokens(conversation), rows))
-
-
-def explaining_tokens(request: ExplainRequest) -> int:
-    """Estimate what an explanation reads beyond the ranking of its candidates: tokens times forward passes."""
-    conversation, count = request.ranking.conversation, len(request.ranking.candidates or ())
-    context = _context_tokens(conversation)
-    tokens = context + count * TOKENS_A_CANDIDATE
-    if request.occlusion:
-        tokens += context * context
-    if request.cross is not None:
-        turns = len(conversation.turns) + len(conversation.persona)
-        parts = turns if request.cross == "turns" else min(context, conversation.letters // LETTERS_A_WORD)
-        tokens += count * (1 + parts) * (context + TOKENS_A_CANDIDATE)
-    return tokens
-
-
-def pair_tokens(conversation: Conversation, texts: Sequence[str]) -> int:
-    """Estimate reading each text together with a context."""
-    return TOKENS_A_REQUEST + _context_tokens(conversation) * len(texts) + text_tokens(texts)
-
-
-def class_tokens(classifier: Classifier, conversation: Conversation, texts: Sequence[str]) -> int:
-    """Estimate telling the classes of texts, each beside the conversation or as its last turn."""
-    network = classifier.network
-    if not classifier.reads_pairs:
-        said = [conversation.followed_by(text) for text in texts]
-        return TOKENS_A_REQUEST + sum(_scored_tokens(classifier, each) for each in said)
-    if not network.retrieves:
-        return pair_tokens(conversation, texts)
-    context, each = _context_tokens(conversation), [text_tokens([text]) for text in texts]
-    late = 0
-    if network.late_rows is not None:
-        late = network.late_tokens(context, np.array([network.late_rows.count or rows for rows in each]))
-    return TOKENS_A_REQUEST + context + sum(each) + late
-
-
-def _scored_tokens(classifier: Classifier, conversation: Conversation) -> int:
-    """Estimate scoring the names of all classes as replies."""
-    network, rows, context = classifier.network, classifier.label_rows, _context_tokens(conversation)
-    if not network.retrieves:
-        return context * len(classifier.labels) + text_tokens(classifier.labels)
-    assert rows is not None
-    return context + (0 if rows.counts is None else network.late_tokens(context, rows.counts))
-
-
-def text_tokens(texts: Sequence[str]) -> int:
-    """Estimate texts, each alone."""
-    return sum(2 + min(MOST_TOKENS, len(text) // LETTERS_A_TOKEN) for text in texts)
-
-
-def tokenizer_tokens(texts: Sequence[str]) -> int:
-    """Estimate texts that are tokenised and not encoded."""
-    return sum(1 + len(text) // LETTERS_WORTH_A_TOKEN for text in texts)
-
-
-def _context_tokens(conversation: Conversation) -> int:
-    return min(MOST_TOKENS, conversation.letters // LETTERS_A_TOKEN)
 
 
 @dataclass(eq=False)
@@ -174,10 +65,10 @@ class Admission:
         """
         if self._clock() >= deadline:
             raise DeadlineExceeded("before it began")
-        least = tokens - kept + min(kept, self._turn)
-        if not self._has_room([*self._inside], tokens, least, deadline):
-            wait = self._seconds(self._before([*self._inside], tokens))
-            raise Overloaded(len(self._inside), max(1, min(MOST_RETRY_SECONDS, math.ceil(wait))))
+        others = [*self._inside]
+        if not self._has_room(others, tokens, tokens - kept + min(kept, self._turn), deadline):
+            wait = self._seconds(self._before(others, tokens))
+            raise Overloaded(len(others), max(1, min(MOST_RETRY_SECONDS, math.ceil(wait))))
         ticket = Ticket(tokens)
         self._inside[ticket] = None
         self._metrics.show_queue(len(self._inside), self.tokens)
@@ -203,7 +94,8 @@ class Admission:
         now = self._clock()
         self._look(now)
         before = self._before(others, tokens)
-        # A request that is alone may take all its time, because no other could use it.
+        # A request that is alone may take all its time, because no other could use it. Else the rest of the time is for
+        # requests that overtake it, and for chance.
         late = bool(others) and self._seconds(before + least) > SHARE_OF_TIME * (deadline - now)
         full = before >= self._most or (tokens > self._turn and sum(each.tokens for each in others) >= self._most)
         return not (late or full)

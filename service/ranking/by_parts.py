@@ -13,9 +13,9 @@ from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.errors import TooManyForExact
 from polyrank.service.observe.labels import Degraded
-from polyrank.service.ranking.admission import most_exact
 from polyrank.service.ranking.forwards import CountedContext
 from polyrank.service.ranking.parts import PoolFound, SetServing, most_of, shards_missing
+from polyrank.service.ranking.prices import most_exact
 from polyrank.service.ranking.retrieval import BestRows, Found, is_certain, ranked_of
 from polyrank.service.ranking.second_stage import LateScores, SecondStage, deeper
 from polyrank.service.ranking.stages import Timings

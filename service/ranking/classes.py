@@ -14,8 +14,8 @@ from polyrank.model.representations import ContextEncoding, Representations
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.pairs import Pairs
 from polyrank.service.observe.labels import Lane
-from polyrank.service.ranking.batching.lanes import Work
 from polyrank.service.ranking.forwards import AT_ONCE, Forwards, LateBatch, PairBatch
+from polyrank.service.ranking.scheduler import Work
 from polyrank.service.ranking.stages import Timings
 
 

@@ -3,7 +3,7 @@
 A request goes from stage to stage on the event loop. Whatever takes longer than a moment runs beside it:
 
     tokenizer    one thread: texts to token ids, but for short ones; one more thread for long ones (forwards.py)
-    model        one thread: every forward pass of every model, batched over requests (batching/batcher.py)
+    model        one thread: every forward pass of every model, batched over requests (scheduler.py)
     search       one thread: scans and FAISS, and the scores of vectors that are on this machine (retrieval.py)
     candidates   a few threads: stored texts, vectors from Redis and their scores (given.py, retrieval.py)
 """
@@ -34,15 +34,14 @@ from polyrank.service.live.serving import Serving
 from polyrank.service.observe.labels import Stage
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import OFF, Tracing
-from polyrank.service.ranking import admission, by_parts, given, retrieval, selection
+from polyrank.service.ranking import by_parts, given, prices, retrieval, selection
 from polyrank.service.ranking.admission import Admission, Ticket
-from polyrank.service.ranking.batching.lanes import TURN_BATCHES
-from polyrank.service.ranking.batching.together import Together
 from polyrank.service.ranking.classes import Classifying
 from polyrank.service.ranking.explaining import Explained, Explaining, GatheredRequest
 from polyrank.service.ranking.forwards import CountedContext, Forwards, PairScores
 from polyrank.service.ranking.parts import Served, SetServing
-from polyrank.service.ranking.retrieval import Found, PoolSearch, RetrievalBudget
+from polyrank.service.ranking.retrieval import Found, PoolSearch, RetrievalBudget, SearchBatch
+from polyrank.service.ranking.scheduler import TURN_BATCHES, Scheduler, Work
 from polyrank.service.ranking.second_stage import LateScores, SecondStage, deeper
 from polyrank.service.ranking.stages import ANSWER_SECONDS, Threads, Timings, once, side_by_side, until
 from polyrank.service.ranking.values import ExplainRequest, Ranked, RankedCandidate, RankRequest
@@ -78,7 +77,7 @@ class Embeddings(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """Bounds of the engine; see `Batcher` and `Admission`."""
+    """Bounds of the engine; see `Scheduler` and `Admission`."""
 
     batch_tokens: int = 512
     max_queue_tokens: int = 262_144
@@ -106,10 +105,9 @@ class Engine:
         self._metrics = metrics
         self._forwards = Forwards(settings.batch_tokens, metrics, tracing)
         turn = TURN_BATCHES * settings.batch_tokens
-        batcher = self._forwards.batcher
-        self._admission = Admission(settings.max_queue_tokens, turn, metrics, lambda: batcher.done_tokens)
-        self._search = Threads("search", 1)
-        self._searches = Together(self._search, partial(retrieval.search, threads=settings.threads), MOST_SCANS)
+        models = self._forwards.scheduler
+        self._admission = Admission(settings.max_queue_tokens, turn, metrics, lambda: models.done_tokens)
+        self._searches, self._faiss_threads = Scheduler("search", ["search"], MOST_SCANS), settings.threads
         self._candidates = Threads("candidates", CANDIDATE_THREADS)
         self._second_stage = SecondStage(self._forwards, self._candidates)
         self._retrieval = RetrievalBudget()
@@ -136,10 +134,10 @@ class Engine:
         scorer = None if request.top_n is None else self._required_scorer()
         timings = Timings()
         texts = None if request.candidates is None else await self._look_up_texts(serving, request, timings)
-        new = 0 if texts is None else admission.text_tokens(texts.new_texts)
+        new = 0 if texts is None else prices.text_tokens(texts.new_texts)
         kept = new if texts is not None and texts.resumes else 0
-        late = admission.late_tokens(serving.ranker, request, serving.snapshot.count)
-        estimated = admission.ranking_tokens(request) + new + late
+        late = prices.late_tokens(serving.ranker, request, serving.snapshot.count)
+        estimated = prices.ranking_tokens(request) + new + late
         with self._admission.admitted(estimated, request.deadline, kept) as ticket:
             fill = None
             with self._saying_what_is_kept(texts):
@@ -177,7 +175,7 @@ class Engine:
         """Whether there is time for one more search, of which the last has taken so many seconds, and room for it."""
         if time.monotonic() + 2 * seconds > request.deadline - ANSWER_SECONDS:
             return False
-        tokens = admission.round_tokens(serving.ranker, request, serving.snapshot.count)
+        tokens = prices.round_tokens(serving.ranker, request, serving.snapshot.count)
         return self._admission.searches_again(ticket, tokens, request.deadline)
 
     async def _search_round(
@@ -270,10 +268,12 @@ class Engine:
     async def _search_pool(self, search: PoolSearch, finish: Callable[[PoolSearch, Found], T]) -> T:
         """Search on the search thread; fetching vectors from Redis would hold it up, so that is done on another."""
         key = search.serving.generation if search.shares else search
-        if search.serving.vectors.are_here:
-            return await self._searches.run(key, search, finish, search.timings)
-        found = await self._searches.run(key, search, lambda _, found: found, search.timings)
-        return await self._candidates.run(partial(finish, search, found), search.timings)
+        here = search.serving.vectors.are_here
+        asked = search, finish if here else lambda _, found: found
+        work = Work(SearchBatch(key, self._faiss_threads), [asked], [1])
+        with search.timings.queued():  # also while others of the batch are done; its stages are not
+            [result] = (await self._searches.run("search", work, math.inf)).outputs
+        return result if here else await self._candidates.run(partial(finish, search, result), search.timings)
 
     async def _read_context(
         self, ranker: LateScorer, context: list[int], deadline: float, timings: Timings
@@ -400,7 +400,7 @@ class Engine:
     ) -> PairScores:
         """Let the cross-encoder read texts with a context; `words` of the generation served. Errors as `rank`."""
         scorer = self._required_scorer()
-        with self._admission.admitted(admission.pair_tokens(conversation, texts), deadline):
+        with self._admission.admitted(prices.pair_tokens(conversation, texts), deadline):
             async with until(deadline):
                 return await self._read_pairs(scorer, words, conversation, texts, deadline, Timings())
 
@@ -444,9 +444,9 @@ class Engine:
         ranking, timings = request.ranking, Timings()
         scorer = None if request.cross is None else self._required_scorer()
         texts = await self._look_up_texts(serving, ranking, timings)
-        new = admission.text_tokens(texts.new_texts)
-        late = admission.late_tokens(serving.ranker, ranking, serving.snapshot.count)
-        estimated = admission.ranking_tokens(ranking) + new + late + admission.explaining_tokens(request)
+        new = prices.text_tokens(texts.new_texts)
+        late = prices.late_tokens(serving.ranker, ranking, serving.snapshot.count)
+        estimated = prices.ranking_tokens(ranking) + new + late + prices.explaining_tokens(request)
         with self._admission.admitted(estimated, ranking.deadline):
             async with until(ranking.deadline):
                 with timings.queued():
@@ -489,21 +489,21 @@ class Engine:
     async def classify(self, conversation: Conversation, texts: Sequence[str], deadline: float) -> Classes:
         """Tell the classes of texts, each beside the conversation or as its last turn; errors as `rank`."""
         classifier, timings = self.required_classifier(), Timings()
-        with self._admission.admitted(admission.class_tokens(classifier, conversation, texts), deadline):
+        with self._admission.admitted(prices.class_tokens(classifier, conversation, texts), deadline):
             async with until(deadline):
                 told = await Classifying(self._forwards, deadline, timings).logits(classifier, conversation, texts)
         return Classes(shares(told.logits), told.truncation, told.tokens, timings.seconds)
 
     async def embed(self, serving: Served, texts: Sequence[str], deadline: float) -> Embeddings:
         """Encode texts as candidates; errors as `rank`."""
-        with self._admission.admitted(admission.text_tokens(texts), deadline):
+        with self._admission.admitted(prices.text_tokens(texts), deadline):
             async with until(deadline):
                 return await self.encode(serving.ranker, texts, deadline)
 
     async def embed_queries(self, serving: Served, texts: Sequence[str], deadline: float) -> Embeddings:
         """Encode each text as a context; errors as `rank`, and InvalidInput where a context has several vectors."""
         timings, ranker, conversations = Timings(), serving.ranker, [Conversation.of(text) for text in texts]
-        with self._admission.admitted(admission.text_tokens(texts), deadline):
+        with self._admission.admitted(prices.text_tokens(texts), deadline):
             async with until(deadline):
                 read = [await self._tokenize_context(ranker, said, timings) for said in conversations]
                 encoded = await self._forwards.contexts(ranker, [tokens for tokens, _ in read], deadline, timings)
@@ -524,7 +524,7 @@ class Engine:
 
     async def tokenize(self, work: Callable[[str], T], texts: Sequence[str], deadline: float) -> list[T]:
         """Call a function for each text, as `Forwards.tokenize` does steps; errors as `rank`."""
-        with self._admission.admitted(admission.tokenizer_tokens(texts), deadline):
+        with self._admission.admitted(prices.tokenizer_tokens(texts), deadline):
             async with until(deadline):
                 return await self._forwards.tokenize(one_by_one(work, texts), letters_worth(texts), Timings())
 
@@ -566,16 +566,16 @@ class Engine:
     @property
     def failed(self) -> str | None:
         """Why no answers can be expected at the moment; None: all is well."""
-        return "the model's thread does not answer" if self.stuck else self._forwards.batcher.failed
+        return "the model's thread does not answer" if self.stuck else self._forwards.scheduler.failed
 
     @property
     def stuck(self) -> bool:
         """Whether only a restart will help."""
-        return self._forwards.batcher.stuck
+        return self._forwards.scheduler.stuck
 
     def close(self) -> None:
         """Finish what has begun, drop what waits."""
-        for threads in (self._forwards, self._search, self._candidates):
+        for threads in (self._forwards, self._searches, self._candidates):
             threads.close()
 
     def required_classifier(self) -> Classifier:

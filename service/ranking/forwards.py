@@ -17,11 +17,10 @@ from polyrank.model.text.pairs import Pairs
 from polyrank.model.text.steps import Steps, finish, in_parts, letters_worth, step
 from polyrank.service.errors import DeadlineExceeded, TimeTooShort, TooMuchToExplain
 from polyrank.service.live.models import LateScorer, PairScorer
-from polyrank.service.observe.labels import Lane, Stage
+from polyrank.service.observe.labels import LANES, Lane, Stage
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import Tracing
-from polyrank.service.ranking.batching.batcher import Batcher
-from polyrank.service.ranking.batching.lanes import OnBatch, RunBatch, Work
+from polyrank.service.ranking.scheduler import OnBatch, RunBatch, Scheduler, Work
 from polyrank.service.ranking.stages import FairThread, Timings, lower_priority
 
 # So many letters are tokenised in half a millisecond. To hand them to a thread and take up the result costs the loop
@@ -53,10 +52,10 @@ class PairScores(NamedTuple):
 
 
 class Forwards:
-    """The tokenizer's threads and the models' thread; `batch_tokens` as the batcher's `budget`."""
+    """The tokenizer's threads and the models' thread; `batch_tokens` as the scheduler's `budget`."""
 
     def __init__(self, batch_tokens: int, metrics: Metrics, tracing: Tracing) -> None:
-        self.batcher = Batcher(batch_tokens, metrics, tracing)
+        self.scheduler = Scheduler("model", LANES, batch_tokens, metrics, tracing, is_finite)
         self._tokenizer, self._long_texts = FairThread("tokenizer"), FairThread("tokenizer-long", lower_priority)
 
     async def tokenize(self, steps: Steps[T], letters: int, timings: Timings, stage: Stage = "tokenize") -> T:
@@ -143,8 +142,8 @@ class Forwards:
         """
         assert some.counts is not None, "the model has a second stage"
         tokens = max(1, ranker.late_tokens(context.tokens, some.counts))
-        if time.monotonic() + self.batcher.predict("late", [tokens * total // len(some.first)]) > deadline:
-            self.batcher.doubt("late")
+        if time.monotonic() + self.scheduler.predict("late", [tokens * total // len(some.first)]) > deadline:
+            self.scheduler.doubt("late")
             raise DeadlineExceeded("the second stage would take longer")
         work = Work(LateBatch(ranker), [(context.encoding, some)], [tokens])
         scores: NDArray[np.float32]
@@ -170,8 +169,8 @@ class Forwards:
             TimeTooShort: so many pairs cannot be read by the deadline.
         """
         pairs, lengths, truncation = await self.split(scorer, conversation, texts, timings)
-        if time.monotonic() + self.batcher.predict("pair", lengths) > within:
-            self.batcher.doubt("pair")
+        if time.monotonic() + self.scheduler.predict("pair", lengths) > within:
+            self.scheduler.doubt("pair")
             raise DeadlineExceeded("the cross-encoder would take longer")
         scores = await self.run("pair", Work(PairBatch(scorer), pairs, lengths), deadline, timings)
         return PairScores(np.array(scores, np.float32), truncation, sum(lengths), timings.seconds)
@@ -208,7 +207,7 @@ class Forwards:
         """Run sequences through a model: their wait is queueing, the rest is the stage."""
         stage = stage or _STAGE_OF[lane]
         with timings.timed(stage):
-            done = await self.batcher.run(lane, work, deadline)
+            done = await self.scheduler.run(lane, work, deadline)
         timings.add(stage, -done.waited)
         timings.add("queue", done.waited)
         return done.outputs
@@ -217,7 +216,14 @@ class Forwards:
         """Finish what has begun, drop what waits."""
         self._tokenizer.close()
         self._long_texts.close()
-        self.batcher.close()
+        self.scheduler.close()
+
+
+def is_finite(output: Any) -> bool:
+    """Whether all numbers of an output are finite: of an array or tensor, or of those in a tuple."""
+    if isinstance(output, tuple):
+        return all(part is None or is_finite(part) for part in output)
+    return bool(np.isfinite(np.asarray(output)).all())
 
 
 _STAGE_OF: dict[Lane, Stage] = {

@@ -5,8 +5,9 @@ What updates have added is always scanned: it is little, and compaction keeps it
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +26,8 @@ from polyrank.model.search.scan import Query
 from polyrank.model.search.topk import TopK, top_k
 from polyrank.service.live.serving import Searchable
 from polyrank.service.observe.labels import Plan
-from polyrank.service.ranking.batching.packing import Rate
-from polyrank.service.ranking.stages import Timings
+from polyrank.service.ranking.rates import Rate
+from polyrank.service.ranking.stages import SHARE_OF_TIME, Timings
 from polyrank.service.ranking.values import Ranked, RankedCandidate, RankRequest
 from polyrank.service.ranking.words import PoolWords, pool_words
 
@@ -37,8 +38,7 @@ Rows = NDArray[np.int64]
 FEW_MATCHES = 20_000
 FEW_OF_ALL = 0.02
 
-# Searching an index may take this share of the time left; fewer than so many candidates are never retrieved.
-SHARE_OF_TIME = 0.5
+# Fewer than so many candidates are never retrieved.
 FEWEST = 32
 # A search costs as much as so many candidates before it has found one.
 FIXED = 200
@@ -142,6 +142,34 @@ def read_words(serving: Searchable, request: RankRequest) -> ReadWords | None:
     if index is not None and _plan(serving, request, allowed) in ("index", "selector"):
         best = best_by_words(index, words.own, _limit(request), allowed.mask(index.count))
     return ReadWords(words, allowed, best)
+
+
+# Makes the result of a search from what was found for it.
+Finish = Callable[[PoolSearch, "Found"], Any]
+
+
+@dataclass(frozen=True)
+class SearchBatch:
+    """Does searches of one generation in one go; equal for those that may share it, by what they have in common."""
+
+    key: Hashable
+    threads: int | None = None  # of FAISS; None leaves it to FAISS
+
+    def __call__(self, asked: list[tuple[PoolSearch, Finish]]) -> list[Any]:
+        """Return a result or an error for each; that of finishing a search is its own alone."""
+        try:
+            found = search([each for each, _ in asked], self.threads)
+        except BaseException as error:  # as an executor does, so that no caller waits for ever
+            # Of several one is to blame: the others must not fail with it.
+            return [error] if len(asked) == 1 else [result for each in asked for result in self([each])]
+        return [_finished(finish, each, share) for (each, finish), share in zip(asked, found, strict=True)]
+
+
+def _finished(finish: Finish, search: PoolSearch, found: "Found") -> Any:
+    try:
+        return finish(search, found)
+    except BaseException as error:
+        return error
 
 
 def search(searches: Sequence[PoolSearch], threads: int | None = None) -> list[Found]:

@@ -20,8 +20,8 @@ from polyrank.service.live.models import LateScorer
 from polyrank.service.live.serving import Serving
 from polyrank.service.observe.labels import Degraded
 from polyrank.service.ranking import retrieval
-from polyrank.service.ranking.admission import most_exact
 from polyrank.service.ranking.forwards import AT_ONCE, CountedContext, Forwards
+from polyrank.service.ranking.prices import most_exact
 from polyrank.service.ranking.retrieval import BestRows
 from polyrank.service.ranking.stages import ANSWER_SECONDS, Threads, Timings, until
 from polyrank.service.ranking.values import Ranked, RankRequest

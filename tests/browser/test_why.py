@@ -15,7 +15,7 @@ from tiny import CLS, SEP, word_ids, write_checkpoint
 import polyrank
 from polyrank.index_builder.build.pipeline import build
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
-from polyrank.model.config import MixConfig
+from polyrank.model.registry import MixConfig
 from polyrank.service.app import create_app
 
 TURNS = ["w1 w2 w3 w4", "w5 w6", "w7 w8 w9"]
@@ -189,7 +189,7 @@ def test_what_the_reranker_loses_is_what_a_direct_call_answers(server: Served, o
 
 
 def test_tokens_are_left_out_where_a_score_is_no_sum(checkpoints: Path, tmp_path: Path, opens: Opens) -> None:
-    model = write_checkpoint(tmp_path, "mix", 5, architecture="mix", mix=MixConfig())
+    model = write_checkpoint(tmp_path, "mix", 5, architecture="mix", own=MixConfig())
     build(polyrank.load(model), pool(20), tmp_path / "store")
     with serve(create_app(settings_of(tmp_path / "store", checkpoints))) as served:
         page = opens(served.url)

@@ -19,6 +19,7 @@ from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.evaluation.lists import rank_lists
 from polyrank.model.evaluation.retrieval import retrieve
 from polyrank.model.rankers.late import LateRanker
+from polyrank.model.registry import ColbertConfig
 from polyrank.model.representations import ContextEncoding, Representations
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
@@ -227,8 +228,7 @@ def test_a_base_without_a_mask_token_fills_nothing(tmp_path: Path) -> None:
     config = ModelConfig(architecture="colbert", base_name="", max_context_tokens=40, max_candidate_tokens=16)
     ranker = polyrank.from_base(str(base), config)
     assert isinstance(ranker, LateRanker)
-    assert ranker.config.colbert is not None
-    assert ranker.config.colbert.query_tokens == 0
+    assert ranker.config.block(ColbertConfig).query_tokens == 0
     assert ranker.represent_contexts([[CLS, 5, SEP]])[0].late[0].shape == (3, 128)
 
 

@@ -15,9 +15,10 @@ import polyrank
 from polyrank.model.architectures import deformer
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.deformer import DeformerEncoder
-from polyrank.model.config import DeformerConfig, ModelConfig
+from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.rankers.late import LateRanker
+from polyrank.model.registry import DeformerConfig
 
 CONTEXTS = ["w1", "w2 w3 w4 w5", "w30 w31 w32 w33 w34 w35 w36 w37 w38"]
 CANDIDATES = ["w1 w2", "w3", "w4 w5 w6 w7 w8 w9 w10", "w39 w38 w37", "w3"]
@@ -33,7 +34,7 @@ def made(directory: Path, block: DeformerConfig, **runner: Any) -> LateRanker:
         base_name="",
         reduction="mean",
         score_scale=SCALE,
-        deformer=block,
+        own=block,
         max_context_tokens=40,
         max_candidate_tokens=16,
     )
@@ -94,8 +95,7 @@ def layer_of(transformer: Any, place: int) -> Any:
 
 
 def expected_score(ranker: LateRanker, context: str, candidate: str) -> float:
-    encoder, block = own(ranker), ranker.config.deformer
-    assert block is not None
+    encoder, block = own(ranker), ranker.config.block(DeformerConfig)
     x, y = ([CLS, *word_ids(text), SEP] for text in (context, candidate))
     with torch.inference_mode():
         [score] = applied(encoder.head, one_pass(encoder, x, y).double().tolist())
@@ -206,7 +206,7 @@ def test_openvino_gives_what_torch_gives(tmp_path: Path) -> None:
 
 def test_the_cost_is_what_its_maps_and_products_take() -> None:
     for upper, tokens, rows in ((1, 20, 3), (2, 7, 16), (3, 9, 4)):
-        config = ModelConfig(architecture="deformer", base_name="", deformer=DeformerConfig(upper=upper))
+        config = ModelConfig(architecture="deformer", base_name="", own=DeformerConfig(upper=upper))
         joint, cost = tokens + rows, 0
         for place in range(upper):
             wanted = 1 if place == upper - 1 else joint  # outputs of the layer that are computed

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from tiny import CLS, SEP, word_ids, write_base, write_checkpoint
 
 import polyrank
-from polyrank.model.config import ColbertConfig, DeformerConfig, DenseConfig, MixConfig, ModelConfig, VirtConfig
+from polyrank.model.config import DenseConfig, ModelConfig
 from polyrank.model.explanation.attribution import relative
 from polyrank.model.explanation.late import Explanation
 from polyrank.model.rankers.late import LateRanker
+from polyrank.model.registry import ColbertConfig, DeformerConfig, MixConfig, VirtConfig
 from polyrank.model.representations import ContextEncoding, Representations
 from polyrank.model.search.topk import scores_of
 from polyrank.model.text.assembly import Conversation
@@ -77,9 +78,9 @@ DENSE = {
     },
 }
 FIRST_STAGES = {
-    "deformer": {"architecture": "deformer", "deformer": DeformerConfig(upper=1), "reduction": "mean"},
-    "mix": {"architecture": "mix", "mix": MixConfig(layers=(-1,), rows=2), "reduction": "weighted-mean"},
-    "virt": {"architecture": "virt", "virt": VirtConfig(), "reduction": "first"},
+    "deformer": {"architecture": "deformer", "own": DeformerConfig(upper=1), "reduction": "mean"},
+    "mix": {"architecture": "mix", "own": MixConfig(layers=(-1,), rows=2), "reduction": "weighted-mean"},
+    "virt": {"architecture": "virt", "own": VirtConfig(), "reduction": "first"},
 }
 
 
@@ -247,8 +248,7 @@ def test_best_pairs_of_colbert(tmp_path: Path, more: tuple[str, ...]) -> None:
     made_of.save(tmp_path / "model")
     ranker, weights = polyrank.load(tmp_path / "model"), Weights(tmp_path / "model")
     assert isinstance(ranker, LateRanker)
-    block = ranker.config.colbert
-    assert block is not None
+    block = ranker.config.block(ColbertConfig)
     assert (block.mask_id, block.query_marker, block.dropped) == ((44, 45, (47,)) if more else (0, None, ()))
     replies = ["w3 . w4", *REPLIES] if more else REPLIES
     projection = weights["projection.weight"]
@@ -290,13 +290,13 @@ def test_best_pairs_of_colbert(tmp_path: Path, more: tuple[str, ...]) -> None:
             {"architecture": "bi", "dense": (DenseConfig(inputs=16, outputs=6, activation="identity"),)},
             {"tokens", "reply_tokens"},
         ),
-        ({"architecture": "virt", "virt": VirtConfig()}, {"second_stage"}),
-        ({"architecture": "virt", "virt": VirtConfig(residual=False)}, {"second_stage", "tokens", "reply_tokens"}),
-        ({"architecture": "deformer", "deformer": DeformerConfig()}, {"second_stage", "reply_tokens"}),
-        ({"architecture": "mix", "mix": MixConfig()}, {"second_stage"}),
-        ({"architecture": "mix", "mix": MixConfig(strategy="inputs")}, {"second_stage", "reply_tokens"}),
-        ({"architecture": "mix", "mix": MixConfig(residual=False)}, {"second_stage", "tokens", "reply_tokens"}),
-        ({"architecture": "colbert", "colbert": ColbertConfig()}, set()),
+        ({"architecture": "virt", "own": VirtConfig()}, {"second_stage"}),
+        ({"architecture": "virt", "own": VirtConfig(residual=False)}, {"second_stage", "tokens", "reply_tokens"}),
+        ({"architecture": "deformer", "own": DeformerConfig()}, {"second_stage", "reply_tokens"}),
+        ({"architecture": "mix", "own": MixConfig()}, {"second_stage"}),
+        ({"architecture": "mix", "own": MixConfig(strategy="inputs")}, {"second_stage", "reply_tokens"}),
+        ({"architecture": "mix", "own": MixConfig(residual=False)}, {"second_stage", "tokens", "reply_tokens"}),
+        ({"architecture": "colbert", "own": ColbertConfig()}, set()),
     ],
 )
 def test_what_is_no_sum_is_named_and_left_out(tmp_path: Path, fields: dict[str, Any], left_out: set[str]) -> None:

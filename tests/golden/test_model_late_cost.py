@@ -10,20 +10,21 @@ from transformers import BertConfig
 
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.late import LateEncoder
-from polyrank.model.config import ColbertConfig, DeformerConfig, MixConfig, ModelConfig, VirtConfig
+from polyrank.model.config import ModelConfig
 from polyrank.model.inference.forwards import encoder_class
+from polyrank.model.registry import ColbertConfig, DeformerConfig, MixConfig, VirtConfig
 
 DIM, LAYERS, CONTEXT_TOKENS, CANDIDATE_TOKENS = 64, 3, 40, 12
 KINDS: dict[str, dict[str, Any]] = {
-    "colbert": {"architecture": "colbert", "colbert": ColbertConfig(dim=32)},
-    "deformer 1": {"architecture": "deformer", "deformer": DeformerConfig(upper=1)},
-    "deformer 3": {"architecture": "deformer", "deformer": DeformerConfig(upper=3)},
-    "mix a": {"architecture": "mix", "mix": MixConfig()},
-    "mix c": {"architecture": "mix", "mix": MixConfig(rows=2, layers=(-3, -2, -1))},
-    "mix 5": {"architecture": "mix", "mix": MixConfig(rows=5, layers=(1, -1), strategy="inputs")},
-    "mix without E": {"architecture": "mix", "mix": MixConfig(rows=2, layers=(-2, -1), without="E")},
-    "mix without H": {"architecture": "mix", "mix": MixConfig(rows=2, layers=(-2, -1), without="H")},
-    "virt": {"architecture": "virt", "virt": VirtConfig()},
+    "colbert": {"architecture": "colbert", "own": ColbertConfig(dim=32)},
+    "deformer 1": {"architecture": "deformer", "own": DeformerConfig(upper=1)},
+    "deformer 3": {"architecture": "deformer", "own": DeformerConfig(upper=3)},
+    "mix a": {"architecture": "mix", "own": MixConfig()},
+    "mix c": {"architecture": "mix", "own": MixConfig(rows=2, layers=(-3, -2, -1))},
+    "mix 5": {"architecture": "mix", "own": MixConfig(rows=5, layers=(1, -1), strategy="inputs")},
+    "mix without E": {"architecture": "mix", "own": MixConfig(rows=2, layers=(-2, -1), without="E")},
+    "mix without H": {"architecture": "mix", "own": MixConfig(rows=2, layers=(-2, -1), without="H")},
+    "virt": {"architecture": "virt", "own": VirtConfig()},
 }
 
 
@@ -47,8 +48,8 @@ def test_the_price_is_what_another_candidate_takes(kind: str, backbone: Backbone
     cls = encoder_class(config)
     encoder: LateEncoder = cls.build(config, lambda: backbone).eval()
     few, many = (counted(encoder, count) for count in (8, 24))
-    rows = config.mix.rows if config.mix else CANDIDATE_TOKENS
-    tokens = CONTEXT_TOKENS - (1 if config.colbert else 0)  # to which ColBERT adds its marker
+    rows = config.own.rows if isinstance(config.own, MixConfig) else CANDIDATE_TOKENS
+    tokens = CONTEXT_TOKENS - (1 if isinstance(config.own, ColbertConfig) else 0)  # to which ColBERT adds its marker
     assert (many - few) / 16 == pytest.approx(cls.late_cost(config, DIM, tokens, rows), rel=0.05)
 
 

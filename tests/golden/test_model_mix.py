@@ -15,9 +15,10 @@ from torch import nn
 import polyrank
 from polyrank.model.architectures.layers import layers_of
 from polyrank.model.architectures.mix import Interaction, MixEncoder
-from polyrank.model.config import MixConfig, ModelConfig
+from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.rankers.late import LateRanker
+from polyrank.model.registry import MixConfig
 
 CONTEXTS = ["w1", "w2 w3 w4 w5", "w30 w31 w32 w33 w34 w35 w36 w37 w38"]
 CANDIDATES = ["w1 w2", "w3", "w4 w5 w6 w7 w8 w9 w10", "w39 w38 w37", "w3"]
@@ -49,7 +50,7 @@ def made(directory: Path, block: MixConfig, **runner: Any) -> LateRanker:
         base_name="",
         reduction="mean",
         score_scale=SCALE,
-        mix=block,
+        own=block,
         max_context_tokens=40,
         max_candidate_tokens=16,
     )
@@ -102,8 +103,7 @@ def attended(query: Vector, keys: list[Vector], values: list[Vector]) -> Vector:
 def rows_of(encoder: MixEncoder, text: str) -> list[Vector]:
     learnt = encoder.rows.detach().double().tolist()
     ids = [CLS, *word_ids(text), SEP]
-    block = encoder.config.mix
-    assert block is not None
+    block = encoder.config.block(MixConfig)
     if block.strategy == "codes":
         states = hidden(encoder.candidate, ids, None)
         return [weighted_sum(softmax([dot(code, h) for h in states]), states) for code in learnt]
@@ -117,8 +117,7 @@ def rows_of(encoder: MixEncoder, text: str) -> list[Vector]:
 
 def loops(encoder: MixEncoder, context: str, candidate: str) -> float:
     """The score of one pair, by the equations."""
-    block = encoder.config.mix
-    assert block is not None
+    block = encoder.config.block(MixConfig)
     ids = [CLS, *word_ids(context), SEP]
     rows = rows_of(encoder, candidate)
     whole, begun = mean(hidden(encoder.context, ids, None)), mean(rows)
@@ -160,12 +159,12 @@ def test_scoring_stored_rows_makes_no_encoder_call(ranker: LateRanker, monkeypat
 
 
 def test_a_checkpoint_keeps_it(ranker: LateRanker, tmp_path: Path) -> None:
-    assert ranker.config.mix is not None
+    block = ranker.config.block(MixConfig)
     assert ranker.late_rows is not None
-    assert (ranker.late_rows.dim, ranker.late_rows.count) == (DIM, ranker.config.mix.rows)
+    assert (ranker.late_rows.dim, ranker.late_rows.count) == (DIM, block.rows)
     raw = ranker.config.to_json()
     assert ModelConfig.from_json({**raw, "mix": {**raw["mix"], "layers": list(raw["mix"]["layers"])}}) == ranker.config
-    fresh = made(tmp_path, ranker.config.mix)
+    fresh = made(tmp_path, block)
     fresh.save(tmp_path / "saved")
     again = polyrank.load(tmp_path / "saved")
     assert again.fingerprint == polyrank.load(tmp_path / "saved").fingerprint
@@ -206,7 +205,7 @@ def test_the_cost_is_that_of_the_formula() -> None:
     for rows, layers, tokens in ((1, 1, 20), (2, 2, 7), (5, 1, 33)):
         for without in (None, "E", "H"):
             block = MixConfig(rows=rows, layers=tuple(range(1, layers + 1)), without=without)
-            config = ModelConfig(architecture="mix", base_name="", mix=block)
+            config = ModelConfig(architecture="mix", base_name="", own=block)
             counted = _counted(rows, layers, tokens, without)
             assert MixEncoder.late_cost(config, DIM, tokens, rows) == pytest.approx(counted, rel=0.05)
 
@@ -232,7 +231,7 @@ def _counted(rows: int, layers: int, tokens: int, without: str | None) -> float:
     ],
 )
 def test_a_block_that_makes_no_sense_is_refused(block: dict[str, Any], message: str) -> None:
-    raw = ModelConfig(architecture="mix", base_name="", mix=MixConfig()).to_json()
+    raw = ModelConfig(architecture="mix", base_name="", own=MixConfig()).to_json()
     with pytest.raises(CheckpointInvalid, match=message):
         ModelConfig.from_json({**raw, "mix": {**raw["mix"], **block}})
 

@@ -13,9 +13,10 @@ from tiny import CLS, DIM, SEP, word_ids, write_base
 
 import polyrank
 from polyrank.model.architectures.virt import VirtEncoder
-from polyrank.model.config import ModelConfig, VirtConfig
+from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.rankers.late import LateRanker
+from polyrank.model.registry import VirtConfig
 
 CONTEXTS = ["w1", "w2 w3 w4 w5", "w30 w31 w32 w33 w34 w35 w36 w37 w38"]
 CANDIDATES = ["w1 w2", "w3", "w4 w5 w6 w7 w8 w9 w10", "w39 w38 w37", "w3"]
@@ -27,7 +28,7 @@ def made(directory: Path, residual: bool, **runner: Any) -> LateRanker:
         write_base(base, 7)
     sizes = {"max_context_tokens": 40, "max_candidate_tokens": 16}
     block = VirtConfig(residual=residual)
-    config = ModelConfig(architecture="virt", base_name="", score_scale=SCALE, virt=block, **sizes)
+    config = ModelConfig(architecture="virt", base_name="", score_scale=SCALE, own=block, **sizes)
     torch.manual_seed(11)
     ranker = polyrank.from_base(str(base), config, **runner)
     assert isinstance(ranker, LateRanker)
@@ -62,8 +63,7 @@ def read(own: list[Vector], other: list[Vector]) -> Vector:
 
 def loops(encoder: VirtEncoder, context: str, candidate: str) -> float:
     """The score of one pair, by the equations."""
-    block = encoder.config.virt
-    assert block is not None
+    block = encoder.config.block(VirtConfig)
     x = hidden(encoder.context, [CLS, *word_ids(context), SEP], None)
     y = hidden(encoder.candidate, [CLS, *word_ids(candidate), SEP], None)
     u, v = read(x, y), read(y, x)
@@ -126,7 +126,7 @@ def test_openvino_gives_what_torch_gives(tmp_path: Path) -> None:
 
 
 def test_the_cost_is_that_of_the_formula() -> None:
-    config = ModelConfig(architecture="virt", base_name="", virt=VirtConfig())
+    config = ModelConfig(architecture="virt", base_name="", own=VirtConfig())
     for rows, tokens in ((3, 20), (16, 7)):
         product, means, maps = tokens * rows * DIM, rows * DIM + tokens * DIM, 4 * DIM * DIM + DIM
         assert VirtEncoder.late_cost(config, DIM, tokens, rows) == product + means + maps

@@ -14,11 +14,10 @@ from service_fakes import build_store, load
 from tiny import write_checkpoint
 
 import polyrank
-from polyrank.model.config import DeformerConfig, MixConfig, VirtConfig
 from polyrank.model.errors import WrongKind
 from polyrank.model.rankers.classifier import Classifier
 from polyrank.model.rankers.load import load_classifier
-from polyrank.model.registry import CLASSIFIERS
+from polyrank.model.registry import classifiers
 from polyrank.model.text.assembly import Turn
 from polyrank.service.app import create_app
 from polyrank.service.http.native.responses import ClassifyOut
@@ -29,21 +28,15 @@ LABELS = ("maybe", "no", "yes")
 TEXTS = ["w3 w4", "w1 w2 w5 " * 20, "w9", "w3 w4"]
 
 
-BLOCKS: dict[str, Any] = {"deformer": DeformerConfig(), "mix": MixConfig(layers=[-1]), "virt": VirtConfig()}
-
-
 def write_classifier(parent: Path, architecture: str, **more: Any) -> Path:
-    blocks = {architecture: BLOCKS[architecture]} if architecture in BLOCKS else {}
-    return write_checkpoint(
-        parent, architecture, 3, **{"architecture": architecture, "labels": LABELS, **blocks, **more}
-    )
+    return write_checkpoint(parent, architecture, 3, **{"architecture": architecture, "labels": LABELS, **more})
 
 
 def settings(**given: Any) -> Settings:
     return Settings(threads=1, backend="torch", precision="float32", **given)
 
 
-@pytest.fixture(scope="module", params=CLASSIFIERS)
+@pytest.fixture(scope="module", params=classifiers())
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[TestClient, Classifier]]:
@@ -53,7 +46,7 @@ def served(
         yield client, load_classifier(path)
 
 
-@pytest.fixture(scope="module", params=CLASSIFIERS)
+@pytest.fixture(scope="module", params=classifiers())
 def of_texts(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[TestClient, Classifier]]:

@@ -11,6 +11,7 @@ from tiny import write_checkpoint
 
 import polyrank
 from polyrank.model.config import EvidenceConfig
+from polyrank.model.registry import names_in_words
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.hashes import drawn_order
 
@@ -283,7 +284,7 @@ def test_models_of_the_wrong_kind(
     cross, poly = checkpoints / "cross", checkpoints / "poly"
     cannot = (
         f"{cross} is a cross-encoder, which has no candidate embeddings; "
-        "give a bi-, colbert-, deformer-, mix-, poly- or virt-encoder, and this one as --reranker"
+        f"give a {names_in_words(retrieves=True)}, and this one as --reranker"
     )
     for source in (["--data", data, "--pool", pool], collection):
         assert failed(capsys, 2, "--model", cross, *source) == cannot

@@ -12,12 +12,14 @@ from brute_force import paper_scores
 from command_line import Outcome, call, ended, forked, write_rows
 from fakes import EVIDENCE
 from tiny import write_checkpoint
+from tiny_training import TWO_STAGES
 from warm_python import WarmPython
 
 import polyrank
 from polyrank.model.evaluation.mining import Miner
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
+from polyrank.model.registry import names_in_words
 from polyrank.model.text.dialogues import Dialogue, read_dialogues
 
 Capture = pytest.CaptureFixture[str]
@@ -91,7 +93,7 @@ def test_negatives_are_those_of_brute_force(
     assert total > 20
 
 
-@pytest.mark.parametrize("name", ["lexical", "colbert", "mix", "virt", "deformer"])
+@pytest.mark.parametrize("name", ["lexical", *TWO_STAGES])
 def test_negatives_are_those_that_a_server_would_rank_first(
     capsys: Capture, files: list[object], tmp_path: Path, name: str
 ) -> None:
@@ -244,7 +246,7 @@ def test_what_makes_no_sense_together_is_wrong_usage(
         assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
         return message
 
-    instead = "give a bi-, colbert-, deformer-, mix-, poly- or virt-encoder"
+    instead = f"give a {names_in_words(retrieves=True)}"
     says = f"{cross} is a cross-encoder, which has no candidate embeddings; {instead}"
     assert refused(cross, output) == says
     assert refused(poly, output, "--check", poly) == f"--check {poly} is a poly-encoder; give a cross-encoder"

@@ -58,7 +58,7 @@ POOLS = [
 
 
 @pytest.mark.parametrize(("name", "says"), POOLS, ids=[name for name, _ in POOLS])
-@pytest.mark.parametrize("command", ["build", "evaluate", "bench"])
+@pytest.mark.parametrize("command", ["build", "evaluate"])
 def test_a_pool_that_is_none(
     refused: Refused, command: str, name: str, says: str, files: Path, checkpoints: Path
 ) -> None:
@@ -66,10 +66,8 @@ def test_a_pool_that_is_none(
     arguments = {
         "build": ("--store", files / "new"),
         "evaluate": ("--data", files / "data.jsonl"),
-        "bench": (),
     }[command]
-    subject = ("encode",) if command == "bench" else ()
-    status, line = refused(command, *subject, "--model", model, "--pool", pool, *arguments)
+    status, line = refused(command, "--model", model, "--pool", pool, *arguments)
     assert status == 1
     assert line.startswith(says.format(pool))
     assert not (files / "new").exists()
@@ -91,16 +89,14 @@ def test_a_reranker_that_is_none(refused: Refused, command: str, files: Path, ch
     assert line.endswith(f"{checkpoints / 'poly'} is a poly-encoder; give a cross-encoder")
 
 
-@pytest.mark.parametrize("command", ["build", "evaluate", "bench"])
+@pytest.mark.parametrize("command", ["build", "evaluate"])
 def test_a_model_that_is_none(refused: Refused, command: str, files: Path, checkpoints: Path) -> None:
     rest = {
         "build": ("--store", files / "new", "--pool", files / "pool.jsonl"),
         "evaluate": ("--data", files / "data.jsonl"),
-        "bench": ("--pool", files / "pool.jsonl"),
     }[command]
-    subject = ("encode",) if command == "bench" else ()
     for name, says in ((files / "no-model", "is neither a local directory"), (files / "store", "is no model")):
-        status, line = refused(command, *subject, "--model", name, *rest)
+        status, line = refused(command, "--model", name, *rest)
         assert status == 1
         assert says in line
     if command == "build":
@@ -150,29 +146,10 @@ def test_probes_that_are_none(
 
 
 @pytest.mark.parametrize("place", ["none", "pool.jsonl"])
-@pytest.mark.parametrize("command", [("serve",), ("rank", "w1"), ("bench", "rank"), ("store", "list")], ids=" ".join)
+@pytest.mark.parametrize("command", [("serve",), ("rank", "w1"), ("store", "list")], ids=" ".join)
 def test_a_store_that_is_none(refused: Refused, command: tuple[str, ...], place: str, files: Path) -> None:
     store = files / place
     assert refused(*command, "--store", store) == (2, f"{store} is no directory; polyrank build makes a store")
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (("rank", "--redis", "redis://h"), "--redis needs --store: a store that was built with --redis"),
-        (("rank", "--data", "{files}/empty.jsonl"), "{files}/empty.jsonl holds no context to rank"),
-        (
-            ("rerank", "--pool", "{files}/pool.jsonl", "--model", "{checkpoints}/poly"),
-            "--model {checkpoints}/poly is a poly-encoder; give a cross-encoder",
-        ),
-    ],
-)
-def test_what_cannot_be_benched(
-    refused: Refused, options: tuple[str, ...], says: str, files: Path, checkpoints: Path
-) -> None:
-    names = {"files": files, "checkpoints": checkpoints}
-    asked = [option.format(**names) for option in options]
-    assert refused("bench", *asked) == (2, says.format(**names))
 
 
 def test_a_store_to_build_into_that_is_a_file(refused: Refused, files: Path, checkpoints: Path) -> None:

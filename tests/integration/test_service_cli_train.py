@@ -17,6 +17,7 @@ import polyrank
 from polyrank.model.checkpoint.files import WEIGHTS_FILE
 from polyrank.model.config import EvidenceConfig
 from polyrank.model.evidence.features import FEATURES
+from polyrank.model.registry import names_in_words
 from polyrank.model.training.objectives.late import LateObjective
 from polyrank.model.training.state import STATE_FILE
 from polyrank.service.cli import main
@@ -305,10 +306,10 @@ def test_adapters_have_a_rate_of_their_own(capsys: Capture, base: Path, data: Pa
     [
         ({"architecture": None}, "give --architecture: bi, colbert, deformer, mix, poly, virt, cross"),
         ({"batch_size": 1}, "the others are the negatives"),
-        ({"loss": "pointwise"}, "the pointwise loss is for cross"),
-        ({"first_stage": "checkpoints/some"}, "a first stage is for cross"),
+        ({"loss": "pointwise"}, "loss is for cross"),
+        ({"first_stage": "checkpoints/some"}, "first-stage is for cross"),
         ({"valid": "missing.jsonl"}, "--valid: missing.jsonl: no such file"),
-        ({"tune": "bogus"}, "--tune is 'bogus'; give all, all-but-embeddings or top-N"),
+        ({"tune": "bogus"}, "tune is 'bogus'; give all, all-but-embeddings or top-N"),
     ],
 )
 def test_wrong_usage(
@@ -337,7 +338,7 @@ def test_wrong_files_and_models_are_told_before_the_training_files_are_read(
         ({"teacher": base}, f"--teacher {base} is a base model, which has not learnt to choose replies; give a"),
         (
             {"architecture": "cross", "retriever": cross},
-            "give a bi-, colbert-, deformer-, mix-, poly- or virt-encoder as --retriever",
+            f"give a {names_in_words(retrieves=True)} as --retriever",
         ),
         ({"valid": lonely}, "--valid: no example has `candidates`, and the file has no wrong replies to draw"),
         ({"valid": broken}, f"--valid: {broken}:1: the line is not JSON"),

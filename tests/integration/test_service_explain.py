@@ -15,7 +15,7 @@ from tiny import write_checkpoint
 import polyrank
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.model.config import DeformerConfig, MixConfig, VirtConfig
+from polyrank.model.registry import DeformerConfig, MixConfig, VirtConfig
 from polyrank.service.app import create_app
 from polyrank.service.http.native import explain as routes_explain
 from polyrank.service.http.native.explain_out import ExplainOut
@@ -32,9 +32,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "poly last": {"architecture": "poly", "n_codes": 4, "context_vectors": "last", **SCALED},
     "bi": {"architecture": "bi", "reduction": "mean", "evidence": EVIDENCE},
     "colbert": {"architecture": "colbert", "evidence": EVIDENCE, "score_scale": 5.0},
-    "deformer": {"architecture": "deformer", "reduction": "mean", "deformer": DeformerConfig(upper=1)},
-    "mix": {"architecture": "mix", "mix": MixConfig()},
-    "virt": {"architecture": "virt", "virt": VirtConfig(), "evidence": EVIDENCE},
+    "deformer": {"architecture": "deformer", "reduction": "mean", "own": DeformerConfig(upper=1)},
+    "mix": {"architecture": "mix", "own": MixConfig()},
+    "virt": {"architecture": "virt", "own": VirtConfig(), "evidence": EVIDENCE},
     "lexical": {},
 }
 SUMS = [name for name in MODELS if name not in ("deformer", "mix", "virt")]  # the others have more than sums

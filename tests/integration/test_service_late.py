@@ -41,7 +41,7 @@ from polyrank.service.caching.redis_server import Budget
 from polyrank.service.errors import TooManyForExact
 from polyrank.service.live.serving import Opener, Serving
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking import admission, second_stage
+from polyrank.service.ranking import prices, second_stage
 from polyrank.service.ranking.engine import Engine, EngineSettings
 from polyrank.service.ranking.second_stage import LateScores
 from polyrank.service.ranking.values import Given, Grouping, Ranked, RankRequest
@@ -281,7 +281,7 @@ def test_too_little_time_leaves_the_first_stage(ragged: Serving, monkeypatch: py
     async def scene() -> Ranked:
         engine = Engine(EngineSettings(), Metrics())
         try:
-            monkeypatch.setattr(engine._forwards.batcher, "predict", lambda lane, _: 9.0 if lane == "late" else 0.0)
+            monkeypatch.setattr(engine._forwards.scheduler, "predict", lambda lane, _: 9.0 if lane == "late" else 0.0)
             return await engine.rank(ragged, asked(TEXT, candidates=candidates, deadline=time.monotonic() + 5))
         finally:
             engine.close()
@@ -338,8 +338,8 @@ def test_scores_of_two_stages_are_never_mixed(ragged: Serving, monkeypatch: pyte
 
 
 def test_exact_is_refused_where_it_would_take_too_long(ragged: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "MOST_EXACT_TOKENS", 8)
-    most = admission.most_exact(ragged.ranker, Conversation.of(TEXT))
+    monkeypatch.setattr(prices, "MOST_EXACT_TOKENS", 8)
+    most = prices.most_exact(ragged.ranker, Conversation.of(TEXT))
     assert 40 < most < 60
     with pytest.raises(TooManyForExact, match=f"would score 60 candidates, and {most} are the most here"):
         rank(ragged, asked(TEXT, exact=True))
@@ -355,17 +355,17 @@ def test_many_are_scored_part_by_part(serving: Serving, monkeypatch: pytest.Monk
 
 def test_it_is_priced_for_admission(ragged: Serving) -> None:
     def tokens(**fields: Any) -> int:
-        return admission.late_tokens(ragged.ranker, asked(TEXT, **fields), 1000)
+        return prices.late_tokens(ragged.ranker, asked(TEXT, **fields), 1000)
 
     assert tokens() == 200 * RAGGED.usual_count // 100
     assert tokens(retrieve_k=5000) == tokens(exact=True) == 1000 * RAGGED.usual_count // 100
     assert tokens(candidates=tuple(Given(None, "x") for _ in range(50))) == 50 * RAGGED.usual_count // 100
     more = asked(TEXT, top_k=600)
     late = tokens(retrieve_k=600)
-    assert admission.round_tokens(ragged.ranker, more, 1000) == admission.TOKENS_A_REQUEST + late
+    assert prices.round_tokens(ragged.ranker, more, 1000) == prices.TOKENS_A_REQUEST + late
     ragged.ranker.late_rows = None
     assert tokens() == 0
-    assert admission.round_tokens(ragged.ranker, more, 1000) == admission.TOKENS_A_REQUEST
+    assert prices.round_tokens(ragged.ranker, more, 1000) == prices.TOKENS_A_REQUEST
 
 
 def test_a_generation_without_the_rows_of_its_model_is_refused(tmp_path: Path) -> None:

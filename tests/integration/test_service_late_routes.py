@@ -9,6 +9,7 @@ from fakes import EVIDENCE
 from in_process import TestClient
 from service_fakes import DIM, WordRanker, build_store, load, pool
 from tiny import write_checkpoint
+from tiny_training import TWO_STAGES
 
 import polyrank
 from polyrank.index_builder.build.pipeline import BuildOptions, build
@@ -20,11 +21,11 @@ SAID = "w1 w2 w3"
 POOL = pool(60)
 
 
-@pytest.fixture(params=["fixed", "ragged", "colbert", "deformer", "mix", "virt"])
+@pytest.fixture(params=["fixed", "ragged", *TWO_STAGES])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Any]:
     """A store, and what loads its model: one of words or a small real one; all but the first count words."""
     root = tmp_path / "store"
-    if (name := request.param) in ("colbert", "deformer", "mix", "virt"):
+    if (name := request.param) in TWO_STAGES:
         model = polyrank.load(write_checkpoint(tmp_path, name, 0, architecture=name, evidence=EVIDENCE))
         build(model, POOL, root, BuildOptions(dtype="float32"))
         return root, None

@@ -25,7 +25,7 @@ from polyrank.model.evidence.table import WordTable
 from polyrank.model.registry import names_in_words
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.app import create_app
-from polyrank.service.ranking.admission import text_tokens
+from polyrank.service.ranking.prices import text_tokens
 from polyrank.service.settings import Settings
 
 LEXICAL = polyrank.load("lexical")
@@ -217,8 +217,6 @@ def test_the_command_evaluates_and_ranks(capsys: pytest.CaptureFixture[str], tmp
     ("command", "says"),
     [
         ("build --model lexical --pool POOL --store STORE --index hnsw", "leave --index out"),
-        ("bench encode --model lexical --pool POOL", "give a bi-, colbert-, deformer-, mix-, poly- or virt-encoder"),
-        ("bench rerank --model lexical --pool POOL", "give a cross-encoder"),
         ("evaluate --model lexical --data POOL --pool POOL --reranker lexical", "give a cross-encoder"),
     ],
 )

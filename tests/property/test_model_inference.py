@@ -12,6 +12,7 @@ from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import write_base
+from tiny_training import TWO_STAGES
 from warm_python import WarmPython
 
 from polyrank.model.architectures.batching import TokenBatch
@@ -101,7 +102,7 @@ def test_openvino_gives_what_torch_gives_for_every_kind_of_context_vectors(base:
     )
 
 
-@pytest.mark.parametrize("architecture", ["colbert", "deformer", "mix", "virt"])
+@pytest.mark.parametrize("architecture", TWO_STAGES)
 def test_openvino_passes_its_trial_where_it_pads_further_than_torch(
     base: Path, architecture: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from tiny_training import identical, interrupted, run, settings
 
 import polyrank
 from polyrank.model.architectures.late import LateEncoder
-from polyrank.model.config import DeformerConfig, MixConfig, ModelConfig, VirtConfig
+from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, WrongKind
 from polyrank.model.rankers.classifier import Classifier
 from polyrank.model.rankers.load import (
@@ -26,14 +26,13 @@ from polyrank.model.rankers.load import (
     load_retriever,
     load_teacher,
 )
-from polyrank.model.registry import CLASSIFIERS
+from polyrank.model.registry import ARCHITECTURES, classifiers
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.training.errors import TrainingDataInvalid
 from polyrank.model.training.run import Data, train_calibration, train_evidence
 
 pytestmark = pytest.mark.slow
 
-BLOCKS: dict[str, Any] = {"mix": MixConfig, "virt": VirtConfig, "deformer": DeformerConfig}
 OPTIONS: dict[str, dict[str, Any]] = {"mix": {"rows": 2, "interaction_layers": [-2, -1]}}
 CONTEXT = ["w1 w2", "w3 w30"]
 TEXTS = ["w4", "w5 w6 w7", "w8 w9 w10 w11 w12"]
@@ -58,7 +57,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_base(tmp_path_factory.mktemp("classifier") / "base", 3)
 
 
-@pytest.fixture(scope="module", params=CLASSIFIERS)
+@pytest.fixture(scope="module", params=classifiers())
 def learnt(request: pytest.FixtureRequest, base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory, name = tmp_path_factory.mktemp(request.param), request.param
     data = write_rows(directory / "pairs.jsonl", examples())
@@ -231,8 +230,9 @@ def test_probabilities_do_not_overflow(base: Path) -> None:
 def test_a_residual_one_adds_to_its_first_stage_and_begins_as_it(architecture: str, base: Path) -> None:
     sizes: dict[str, Any] = {"max_context_tokens": 40, "max_candidate_tokens": 16}
     for residual in (True, False):
-        block = {architecture: BLOCKS[architecture](residual=residual)}
-        config = ModelConfig(architecture=architecture, base_name="", labels=("a", "b"), **block, **sizes)
+        kind: Any = ARCHITECTURES[architecture].options
+        own = kind(residual=residual)
+        config = ModelConfig(architecture=architecture, base_name="", labels=("a", "b"), own=own, **sizes)
         torch.manual_seed(4)
         encoder = Classifier(polyrank.from_base(str(base), config)).network.encoder.eval()  # type: ignore[arg-type]
         assert isinstance(encoder, LateEncoder)

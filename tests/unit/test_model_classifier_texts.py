@@ -17,7 +17,7 @@ from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
 from polyrank.model.rankers.classifier import Classifier
 from polyrank.model.rankers.load import load_classifier
-from polyrank.model.registry import CLASSIFIERS
+from polyrank.model.registry import classifiers
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import read_dialogues
 from polyrank.model.training.errors import TrainingDataInvalid
@@ -44,7 +44,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_base(tmp_path_factory.mktemp("texts") / "base", 3)
 
 
-@pytest.fixture(scope="module", params=CLASSIFIERS)
+@pytest.fixture(scope="module", params=classifiers())
 def learnt(request: pytest.FixtureRequest, base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory, name = tmp_path_factory.mktemp(request.param), request.param
     data = write_rows(directory / "texts.jsonl", examples())

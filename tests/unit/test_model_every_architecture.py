@@ -14,7 +14,7 @@ import polyrank
 from polyrank.model.evaluation.lists import rank_lists
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.networks import NetworkRanker
-from polyrank.model.registry import ARCHITECTURES, TRAINED
+from polyrank.model.registry import ARCHITECTURES, trainable
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.training.objectives.objective import Batch
@@ -26,7 +26,7 @@ MORE = ["[MASK]", "[unused0]", "[unused1]"]
 TOLERANCE = 1e-4
 
 
-@pytest.fixture(scope="module", params=[*TRAINED, "lexical"])
+@pytest.fixture(scope="module", params=[*trainable(), "lexical"])
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     if request.param == "lexical":
         return "lexical"
@@ -54,7 +54,7 @@ def test_rank_gives_a_pair_what_evaluate_gives_and_what_it_gets_alone(checkpoint
     np.testing.assert_allclose(turned, together, rtol=0, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("architecture", TRAINED)
+@pytest.mark.parametrize("architecture", trainable())
 def test_the_training_matrix_holds_the_scores_of_rank(architecture: str, tmp_path: Path) -> None:
     base = write_base(tmp_path / "base", 3, MORE)
     model = trained(base, tmp_path / "model", architecture=architecture)

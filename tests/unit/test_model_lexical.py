@@ -17,6 +17,7 @@ from polyrank.model.config import EvidenceConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, WrongKind
 from polyrank.model.rankers.lexical import BUILT_IN, LexicalRanker
 from polyrank.model.rankers.load import load, load_cross, load_late, load_retriever
+from polyrank.model.registry import names_in_words
 from polyrank.model.text.assembly import COUNTED_LETTERS, Conversation, Truncation, Turn
 
 FILLER = [f"filler text {n}" for n in range(100)]
@@ -111,7 +112,7 @@ def test_what_needs_a_network_refuses_it(tmp_path: Path) -> None:
         what = f"{name} is a lexical model, which ranks by words alone"
         with pytest.raises(WrongKind) as late:
             load_late(name)
-        assert str(late.value) == f"{what}; give a bi-, colbert-, deformer-, mix-, poly- or virt-encoder"
+        assert str(late.value) == f"{what}; give a {names_in_words(retrieves=True)}"
         with pytest.raises(WrongKind) as cross:
             load_cross(name)
         assert str(cross.value) == f"{what}; give a cross-encoder"
@@ -133,6 +134,7 @@ def test_it_ranks_and_builds_without_torch(tmp_path: Path) -> None:
 import sys
 import polyrank
 from polyrank.service.cli import main
+from polyrank.model.registry import names_in_words
 assert polyrank.load("lexical").rank("a lamp", ["no", "lamp"])
 assert main(["build", "--model", "lexical", "--pool", "pool.jsonl", "--store", "store"]) == 0
 print(sorted({"torch", "transformers", "openvino"} & set(sys.modules)))

@@ -11,28 +11,29 @@ from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
-from polyrank.model.registry import ARCHITECTURES, TRAINED, names_in_words
-from polyrank.model.training.config import TrainConfig
+from polyrank.model.registry import ARCHITECTURES, trainable
+from polyrank.model.training.config import TrainConfig, settings_of
 from polyrank.model.training.objectives.objective import Objective
 
 
 def test_only_the_lexical_row_has_no_network() -> None:
     assert {name for name, row in ARCHITECTURES.items() if row.encoder is None} == {"lexical"}
-    assert set(ARCHITECTURES) - set(TRAINED) == {"lexical"}
+    assert set(ARCHITECTURES) - set(trainable()) == {"lexical"}
     assert not ARCHITECTURES["lexical"].embeds
-    with pytest.raises(InvalidInput, match=f"architecture is 'lexical'; give {', '.join(TRAINED)}"):
+    with pytest.raises(InvalidInput, match=f"architecture is 'lexical'; give {', '.join(trainable())}"):
         TrainConfig.of(architecture="lexical", base="b")
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", trainable())
 def test_a_rows_references_lead_to_what_it_says(name: str) -> None:
     row = ARCHITECTURES[name]
     assert issubclass(resolve_name(row.encoder), LateEncoder if row.retrieves else CrossEncoder)
     assert issubclass(resolve_name(row.objective), Objective)
-    assert type(TrainConfig.of(architecture=name, base="b")) is resolve_name(row.objective).settings
+    assert issubclass(settings_of(name), resolve_name(row.settings))
+    assert row.options is None or row.options.of == name
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", trainable())
 def test_a_ranker_can_do_what_its_row_says(name: str, tmp_path: Path) -> None:
     sizes = {"max_context_tokens": 40, "max_candidate_tokens": 16}
     config = ModelConfig(architecture=name, base_name="", **sizes)
@@ -40,8 +41,3 @@ def test_a_ranker_can_do_what_its_row_says(name: str, tmp_path: Path) -> None:
     assert ranker.architecture == name
     assert ranker.retrieves == ARCHITECTURES[name].retrieves == hasattr(ranker, "encode_candidates")
     assert ranker.retrieves != hasattr(ranker, "score_pairs")
-
-
-def test_the_names_in_words() -> None:
-    assert names_in_words(retrieves=True) == "bi-, colbert-, deformer-, mix-, poly- or virt-encoder"
-    assert names_in_words(retrieves=False) == "cross-encoder"

@@ -14,21 +14,18 @@ from torch import Tensor
 import polyrank
 from polyrank.model.architectures.deformer import DeformerEncoder
 from polyrank.model.architectures.late import LateEncoder
-from polyrank.model.config import DeformerConfig
 from polyrank.model.errors import InvalidInput
-from polyrank.model.training.objectives.deformer import DeformerObjective
-from polyrank.model.training.objectives.inner import InnerObjective
+from polyrank.model.registry import DeformerConfig
+from polyrank.model.training.objectives.late import LateObjective
 from polyrank.model.training.objectives.objective import Batch
-from polyrank.model.training.objectives.virt import VirtObjective
 from polyrank.model.training.student.student import Student, start
 
 HEADS = 2
 EXAMPLES = [dialogue("w1 w2", "w4 w8 w9", "w6", "w7 w8"), dialogue(["w5", "w9"], "w10", "w1")]
 LISTED = [("w1 w2", "w4 w8 w9"), ("w1 w2", "w6"), ("w1 w2", "w7 w8"), ("w5 [SEP] w9", "w10"), ("w5 [SEP] w9", "w1")]
-KINDS: dict[str, type[InnerObjective]] = {"virt": VirtObjective, "deformer": DeformerObjective}
 TEACHERS: dict[str, dict[str, Any]] = {
     "virt": {"architecture": "cross"},
-    "deformer": {"architecture": "deformer", "deformer": DeformerConfig(upper=2, residual=False)},
+    "deformer": {"architecture": "deformer", "own": DeformerConfig(upper=2, residual=False)},
 }
 
 
@@ -43,12 +40,12 @@ def teachers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: write_checkpoint(folder, name, 9, **fields) for name, fields in TEACHERS.items()}
 
 
-def made(base: Path, name: str, teacher: Path, **fields: Any) -> tuple[Student, InnerObjective]:
+def made(base: Path, name: str, teacher: Path, **fields: Any) -> tuple[Student, LateObjective]:
     own = {"upper_layers": 1} if name == "deformer" else {}
     config = settings(base, architecture=name, teacher=str(teacher), **{**own, **fields})
     student = start(config)
     student.encoder.eval()
-    return student, KINDS[name](student, config, torch.device("cpu"))
+    return student, LateObjective(student, config, torch.device("cpu"))
 
 
 def batch() -> Batch:
@@ -138,7 +135,7 @@ def test_a_deformers_loss_is_the_distance_of_its_upper_states(base: Path, teache
     assert more > 0.1
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", TEACHERS)
 def test_a_teacher_does_not_learn_and_both_ways_of_memory_agree(
     base: Path, teachers: dict[str, Path], name: str
 ) -> None:
@@ -153,9 +150,9 @@ def test_a_teacher_does_not_learn_and_both_ways_of_memory_agree(
         torch.testing.assert_close(found[1][own], gradient, rtol=1e-3, atol=1e-5, msg=own)
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", TEACHERS)
 def test_teachers_that_do_not_fit_are_refused(base: Path, teachers: dict[str, Path], tmp_path: Path, name: str) -> None:
-    other = next(own for own in KINDS if own != name)
+    other = next(own for own in TEACHERS if own != name)
     with pytest.raises(InvalidInput, match=r"inner-weight: .* is no (cross-encoder|deformer), whose"):
         made(base, name, teachers[other], inner_weight=1.0)
     with pytest.raises(InvalidInput, match="inner-weight goes with a teacher"):
@@ -166,7 +163,7 @@ def test_teachers_that_do_not_fit_are_refused(base: Path, teachers: dict[str, Pa
 
 
 def test_a_deformer_with_fewer_upper_layers_teaches_none(base: Path, tmp_path: Path) -> None:
-    small = write_checkpoint(tmp_path, "small", 9, architecture="deformer", deformer=DeformerConfig(upper=1))
+    small = write_checkpoint(tmp_path, "small", 9, architecture="deformer", own=DeformerConfig(upper=1))
     with pytest.raises(InvalidInput, match="or fewer upper layers"):
         made(base, "deformer", small, upper_layers=2, inner_weight=1.0)
 

@@ -10,7 +10,7 @@ import torch
 from tiny import write_base
 from tiny_training import dialogue, settings
 
-from polyrank.model.registry import ARCHITECTURES, TRAINED
+from polyrank.model.registry import ARCHITECTURES, trainable
 from polyrank.model.training.objectives.objective import Batch
 from polyrank.model.training.student.student import start
 
@@ -27,7 +27,7 @@ RATES = {"colbert": 3e-3, "deformer": 2e-3}
 AT_ONCE = {"deformer": 16}  # where a step reads each context beside each reply, several small ones learn sooner
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", trainable())
 def test_sixty_four_pairs_are_learnt_by_heart(name: str, tmp_path: Path) -> None:
     base = write_base(tmp_path / "base", 3, ["[MASK]", "[unused0]", "[unused1]"])
     config = settings(base, architecture=name, batch_size=PAIRS, **OPTIONS.get(name, {}))

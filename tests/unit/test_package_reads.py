@@ -23,8 +23,6 @@ OWN_FILES = {
     "model/durable.py",
     "model/inference/kept.py",
     "model/inputs.py",
-    "service/cli/measuring/serving.py",
-    "service/cli/measuring/timing.py",
     "service/http/docs_page.py",
     "service/http/playground/files.py",
     "service/memory.py",

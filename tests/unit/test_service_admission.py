@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from tiny import write_checkpoint
 
-from polyrank.model.config import DeformerConfig
 from polyrank.model.rankers.load import load_classifier
+from polyrank.model.registry import DeformerConfig
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.errors import DeadlineExceeded, Overloaded
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking.admission import MOST_RETRY_SECONDS, TOKENS_A_REQUEST, Admission, class_tokens
+from polyrank.service.ranking.admission import MOST_RETRY_SECONDS, Admission
+from polyrank.service.ranking.prices import TOKENS_A_REQUEST, class_tokens
 
 TURN = 100_000
 
@@ -211,7 +212,7 @@ def test_classes_are_priced_by_what_is_read_and_compared(tmp_path: Path) -> None
     said = "w1 " * 40  # 30 tokens, as admission estimates them; a text has 4
     apart = price("bi", said, architecture="bi")
     assert apart == 30 + 10 * 4
-    upper = price("deformer", said, architecture="deformer", deformer=DeformerConfig(upper=2))
+    upper = price("deformer", said, architecture="deformer", own=DeformerConfig(upper=2))
     assert upper > 3 * apart, "all layers read a context with each text"
     assert price("cross", said, architecture="cross") == 10 * 30 + 10 * 4
     by_score: dict[str, Any] = {"class_from": "score"}

@@ -20,7 +20,7 @@ from polyrank.service.errors import SettingsError
 
 Capture = pytest.CaptureFixture[str]
 
-COMMANDS = ["demo", "evaluate", "build", "store", "keys", "serve", "rank", "bench"]
+COMMANDS = ["demo", "evaluate", "build", "store", "keys", "serve", "rank"]
 
 
 @pytest.fixture
@@ -82,8 +82,6 @@ def test_a_bug_is_not_hidden(capsys: Capture, failing: Callable[[BaseException],
         (["store", "list"], "--store"),
         (["store", "activate", "--store", "."], "generation"),
         (["store", "gc", "--store", ".", "--keep", "many"], "--keep"),
-        (["bench"], "SUBJECT"),
-        (["bench", "rank", "--requests", "many"], "--requests"),
         (["build", "--model", "m", "--store", "s"], "--pool"),
         (["build", "--model", "m", "--store", "s", "--pool", "p", "--min-recall", "2"], "from 0 to 1"),
         (["build", "--model", "m", "--store", "s", "--pool", "p", "--dtype", "int8"], "--dtype"),

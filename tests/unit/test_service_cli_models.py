@@ -10,7 +10,9 @@ from warm_python import WarmPython
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import openvino_backend
 from polyrank.model.inference.names import Runner
-from polyrank.service.cli.models import chosen_runner, load_cross, load_late, reference_runner
+from polyrank.model.rankers.load import load_cross, load_late
+from polyrank.model.registry import names_in_words
+from polyrank.service.cli.models import chosen_runner, load, reference_runner
 from polyrank.service.cli.output import UsageError
 
 
@@ -19,18 +21,16 @@ def test_only_a_model_of_the_wrong_kind_is_told_with_the_flag_that_names_it(
 ) -> None:
     cross = str(write_checkpoint(tmp_path, "cross", seed=0, architecture="cross"))
     bi = str(write_checkpoint(tmp_path, "bi", seed=0, architecture="bi"))
-    with pytest.raises(
-        UsageError, match=r"give a bi-, colbert-, deformer-, mix-, poly- or virt-encoder, and this one as --reranker$"
-    ):
-        load_late(cross, ", and this one as --reranker")
+    with pytest.raises(UsageError, match=rf"give a {names_in_words(retrieves=True)}, and this one as --reranker$"):
+        load(load_late, cross, after=", and this one as --reranker")
     with pytest.raises(UsageError, match=r"^--reranker .*; give a cross-encoder$"):
-        load_cross("--reranker", bi)
+        load(load_cross, bi, before="--reranker ")
     monkeypatch.setattr(openvino_backend, "is_installed", lambda: False)
     needed = r"^the back-end openvino needs the package openvino: pip install openvino, or use torch$"
     with pytest.raises(InvalidInput, match=needed):
-        load_late(bi, ", and this one as --reranker", Runner("openvino", "float32"))
+        load(load_late, bi, Runner("openvino", "float32"), after=", and this one as --reranker")
     with pytest.raises(InvalidInput, match=needed):
-        load_cross("--reranker", cross, Runner("openvino", "float32"))
+        load(load_cross, cross, Runner("openvino", "float32"), "--reranker ")
 
 
 def test_a_flag_goes_before_the_environment_and_that_before_auto(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,6 @@ def test_the_reference_is_what_runs_where_nothing_is_asked_for() -> None:
     [
         ["build", "--model", "m", "--pool", "p.jsonl", "--store", "s"],
         ["evaluate", "--model", "m", "--data", "d"],
-        ["bench", "encode"],
         ["serve", "--store", "s"],
     ],
     ids=lambda command: command[0],

@@ -94,7 +94,6 @@ def test_no_flag_is_needed_where_the_environment_names_the_store(
     ("flags", "says"),
     [
         ("", "--store DIR or POLYRANK_STORE"),
-        ("--store s --port 70000", "port"),
         ("--store s --vectors redis", "--redis URL"),
         ("--store s --redis foo://x", "must begin with redis://"),
     ],

@@ -250,7 +250,7 @@ def test_a_store_that_is_no_directory_is_wrong_usage_and_not_made(capsys: Captur
 
 ANY_ID = "20261121T013000123456-1a2b3c4d"
 # Every command that takes --store, with what else it needs. The first ones read a store, the second ones change it.
-READING = {"store list": "", "store verify": "", "shards status": "", "rank": "hello", "bench rank": ""}
+READING = {"store list": "", "store verify": "", "shards status": "", "rank": "hello"}
 CHANGING = {
     "store activate": ANY_ID,
     "store rollback": "",

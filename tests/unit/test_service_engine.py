@@ -34,7 +34,7 @@ from polyrank.service.errors import (
 )
 from polyrank.service.live.serving import Serving
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking import admission, retrieval
+from polyrank.service.ranking import prices, retrieval
 from polyrank.service.ranking.engine import Embeddings, Engine, EngineSettings
 from polyrank.service.ranking.forwards import PairScores
 from polyrank.service.ranking.retrieval import Found, PoolSearch
@@ -249,7 +249,7 @@ def test_a_second_look_that_will_not_fit_does_not_begin_and_is_tried_again_later
     async def scene() -> tuple[list[list[str]], list[int]]:
         scorer = SlowCross(0.0)
         engine = Engine(EngineSettings(), Metrics(), scorer)
-        engine._forwards.batcher._rates["pair"].learn(100, 6000.0)  # an hour for each token, learnt in a stall
+        engine._forwards.scheduler._lanes["pair"].rate.learn(100, 6000.0)  # an hour for each token, learnt in a stall
         told, batches = [], []
         for _ in range(40):
             ranked = await engine.rank(scanned, asked(TEXT, top_n=10, deadline=time.monotonic() + 60))
@@ -611,7 +611,7 @@ def test_a_request_of_known_texts_is_admitted_by_what_is_left_to_encode(slow: Sl
 
     added, *answers = slow.play(scene)
     assert all(isinstance(each, Ranked) for each in answers)
-    of_one = admission.text_tokens([MANY[100].text or ""])
+    of_one = prices.text_tokens([MANY[100].text or ""])
     assert 50 * of_one < added < 70 * of_one, "fifty texts, and what any request costs"
 
 

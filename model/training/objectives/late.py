@@ -9,16 +9,31 @@ from torch import Tensor
 
 from polyrank.model.architectures.attention import ContextCodes
 from polyrank.model.architectures.batching import length_batches
-from polyrank.model.architectures.late import CandidateState, ContextState, LateEncoder
+from polyrank.model.architectures.late import CandidateState, ContextState, InnerTeacher, LateEncoder
+from polyrank.model.errors import InvalidInput
+from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.load import load_teacher
+from polyrank.model.rankers.networks import NetworkRanker
+from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
-from polyrank.model.training.config import LateTrainConfig, TrainConfig, TwoStageTrainConfig
+from polyrank.model.training.config import InnerTrainConfig, LateTrainConfig, TrainConfig, TwoStageTrainConfig
 from polyrank.model.training.data.columns import Columns, columns
 from polyrank.model.training.data.words import PairWords
-from polyrank.model.training.objectives.gradient_cache import Encoded
-from polyrank.model.training.objectives.losses import distillation, listwise
-from polyrank.model.training.objectives.objective import Batch, Objective, Prepared, ScoredBatch, in_order
+from polyrank.model.training.objectives.objective import (
+    Batch,
+    Encoded,
+    Objective,
+    Prepared,
+    ScoredBatch,
+    classes_of,
+    distillation,
+    in_order,
+    listwise,
+    told,
+)
 from polyrank.model.training.student.student import Student
+
+_PROBE = Conversation.of("The quick brown fox, 12345: naïve!")  # texts of one tokenizer give these tokens
 
 
 class Tokens(NamedTuple):
@@ -29,9 +44,11 @@ class Tokens(NamedTuple):
 
 
 class LateObjective(Objective):
-    """In-batch loss of the scores that place candidates, with distillation where there is a teacher."""
+    """In-batch loss of the scores that place candidates, with distillation where there is a teacher.
 
-    settings = LateTrainConfig
+    Where a second stage places them `first_weight` times the in-batch loss of the first one is added, and
+    `inner_weight` times that of what the teacher shows inside.
+    """
 
     def __init__(
         self, student: Student, config: TrainConfig, device: torch.device, words: PairWords | None = None
@@ -42,6 +59,9 @@ class LateObjective(Objective):
         self._encoder = student.encoder
         self._config = config
         self._teacher = load_teacher(config.teacher) if config.teacher else None
+        self._first_weight = config.first_weight if isinstance(config, TwoStageTrainConfig) else None
+        self._inner_weight = config.inner_weight if isinstance(config, InnerTrainConfig) else 0.0
+        self._inner = _inner_teacher(self._teacher, student) if self._teacher and self._inner_weight else None
         self.models = {"teacher": self._teacher} if self._teacher else {}
 
     def prepare(self, batch: Batch) -> Prepared:
@@ -115,31 +135,60 @@ class LateObjective(Objective):
             weight, softer = self._config.teacher_weight, 1 / self._config.teacher_temperature
             shown = distillation(scores * softer, taught.to(scores.device) * softer, listed) / softer**2
             loss = (1 - weight) * loss + weight * shown
-            loss = loss + self._inner_loss(tokens, listed, (contexts, candidates))
-        return ScoredBatch(
-            loss + self._first_loss(contexts, candidates, gold, allowed), scores, gold, allowed, contexts.first
-        )
-
-    def _inner_loss(self, tokens: Tokens, listed: Tensor, states: tuple[ContextState, CandidateState]) -> Tensor:
-        """Return what is added to the loss for what a teacher shows beside its scores: nothing."""
-        return listed.new_zeros((), dtype=torch.float32)
-
-    def _first_loss(self, contexts: ContextState, candidates: CandidateState, gold: Tensor, allowed: Tensor) -> Tensor:
-        """Return what is added to the loss for the first stage, where it is not what places candidates: nothing."""
-        return gold.new_zeros((), dtype=torch.float32)
+            if self._inner is not None:
+                pairs = [(row, column) for row, column in listed.nonzero().tolist()]
+                loss = loss + self._inner_weight * self._inner.loss(*tokens, pairs, (contexts, candidates))
+        if self._first_weight is not None:  # the first stage has to find what the second one scores
+            first = listwise(self._encoder.first_scores(contexts, candidates), gold, allowed)
+            loss = loss + self._first_weight * first
+        return ScoredBatch(loss, scores, gold, allowed, contexts.first)
 
 
-class TwoStageObjective(LateObjective):
-    """The same where a second stage places candidates.
+class ApartObjective(LateObjective):
+    """Cross entropy of the class of each example's context and response."""
 
-    `first_weight` times the in-batch loss of the first stage is added: it has to find what the second stage scores.
-    """
+    def prepare(self, batch: Batch) -> Prepared:
+        """Tokenise the contexts, and each distinct response once."""
+        columns = {text: at for at, text in enumerate(dict.fromkeys(each.response for each in batch.examples))}
+        places = [columns[each.response] for each in batch.examples]
+        classes = classes_of(batch.examples, self._config)
+        return self._prepared(self._tokens(batch.examples, list(columns)), partial(self._told, places, classes))
 
-    settings = TwoStageTrainConfig
+    def _told(
+        self, places: list[int], classes: Tensor, contexts: ContextState, candidates: CandidateState
+    ) -> ScoredBatch:
+        rows = [
+            self._encoder.class_logits(_row(contexts, row), _at(candidates, place)) for row, place in enumerate(places)
+        ]
+        return told(torch.cat(rows), classes)
 
-    def _first_loss(self, contexts: ContextState, candidates: CandidateState, gold: Tensor, allowed: Tensor) -> Tensor:
-        assert isinstance(self._config, TwoStageTrainConfig)
-        return self._config.first_weight * listwise(self._encoder.first_scores(contexts, candidates), gold, allowed)
+
+def _row(contexts: ContextState, row: int) -> ContextState:
+    first, late, mask = contexts
+    some = slice(row, row + 1)
+    own = ContextCodes(first.vectors[some], first.mask[some])
+    return ContextState(own) if late is None or mask is None else ContextState(own, late[some], mask[some])
+
+
+def _at(candidates: CandidateState, place: int) -> CandidateState:
+    first, late, mask = candidates
+    some = slice(place, place + 1)
+    own = first[some]
+    return CandidateState(own) if late is None or mask is None else CandidateState(own, late[some], mask[some])
+
+
+def _inner_teacher(teacher: NetworkRanker, student: Student) -> InnerTeacher:
+    """Return what a teacher shows inside; raises InvalidInput where it does not fit, or reads other tokens."""
+    assert isinstance(student.encoder, LateEncoder)
+    shown = student.encoder.inner_teacher(teacher.name, teacher.encoder, student.assembler.tokenizer)
+    probe = [_PROBE.turns[0].text]
+    if isinstance(teacher, CrossRanker):
+        alike = teacher.tokenize_pairs(_PROBE, probe)[0] == student.assembler.pairs(_PROBE, probe)[0]
+    else:
+        alike = teacher.tokenize_candidates(probe)[0] == student.assembler.candidates(probe)[0]
+    if not alike:
+        raise InvalidInput(f"inner-weight: {teacher.name} has another tokenizer")
+    return shown
 
 
 def _flat(state: ContextState) -> Encoded:

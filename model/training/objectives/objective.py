@@ -1,14 +1,27 @@
-"""What a training step computes: encodings of a batch, chunk by chunk, and a loss over all of them."""
+"""What a training step computes: encodings of a batch, chunk by chunk, and a loss over all of them.
+
+A gradient cache gives the exact gradients of a loss over a large batch, in the memory of a small one (Gao et al. 2021,
+arXiv 2101.06983).
+
+An in-batch loss couples all examples, so a batch cannot simply be split. But it couples them only through their
+representations. So: encode the chunks without keeping their graphs, take the loss's gradient with respect to the
+representations, then encode each chunk again, with its graph, and push its part of that gradient through. Dropout must
+fall alike both times, so the random state before each chunk is kept.
+
+Axes of losses: B contexts, N candidates (columns). `allowed` is True where a column may count in a row's softmax: the
+row's own gold reply, and every candidate that is not another correct reply of that row.
+"""
 
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from polyrank.model.architectures.attention import ContextCodes, unit_length
 from polyrank.model.rankers.networks import NetworkRanker
@@ -17,10 +30,16 @@ from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.ties import Ties
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.data.words import PairWords
-from polyrank.model.training.objectives.gradient_cache import Encode, Encoded, cached_backward, plain_backward
 from polyrank.model.training.student.student import Student
 
 _NOTHING_SAID = Conversation(())
+
+
+Encoded = tuple[Tensor, ...]
+"""What one chunk gives: representations (floating), and tensors that no gradient goes through, such as masks."""
+
+Encode = Callable[[], Encoded]
+"""Encodes one chunk."""
 
 
 class Batch(NamedTuple):
@@ -69,11 +88,9 @@ class Objective(ABC):
     """Trains one kind of encoder.
 
     Attributes:
-        settings: the TrainConfig with this objective's own settings and rules.
         models: other models that it uses, by the setting that names them.
     """
 
-    settings: ClassVar[type[TrainConfig]]
     models: dict[str, NetworkRanker]
 
     def __init__(
@@ -151,3 +168,100 @@ def code_cosine(codes: ContextCodes) -> float:
     pairs = count * (count - 1)
     total = units.sum(dim=1).square().sum(dim=-1) - count  # sum over i != j of u_i . u_j
     return float((total / pairs.clamp(min=1)).mean())
+
+
+def classes_of(examples: Sequence[Dialogue], config: TrainConfig) -> Tensor:
+    """Return the class of each example, (B,)."""
+    return torch.tensor([config.labels.index(each.category) for each in examples])
+
+
+def told(logits: Tensor, classes: Tensor) -> ScoredBatch:
+    """Logits (B, C) and classes (B,); a look's share of rows that came first is then the accuracy."""
+    gold = classes.to(logits.device)
+    return ScoredBatch(F.cross_entropy(logits.float(), gold), logits, gold, torch.ones_like(logits, dtype=torch.bool))
+
+
+def listwise(scores: Tensor, gold: Tensor, allowed: Tensor) -> Tensor:
+    """Cross entropy of the gold reply against its negatives.
+
+    With the batch's other replies as negatives this is the in-batch loss of Humeau et al. 4.2; with a retriever's best
+    results as negatives it is LCE (Gao et al. 2021).
+
+    scores: (B, N). gold: column of each row's gold reply, (B,) int64. allowed: (B, N). Returns the mean over rows.
+
+    >>> scores = torch.tensor([[0.0, 0.0, 99.0]])
+    >>> round(listwise(scores, torch.tensor([0]), torch.tensor([[True, True, False]])).item(), 4)  # ln 2
+    0.6931
+    """
+    return F.cross_entropy(scores.float().masked_fill(~allowed, float("-inf")), gold)
+
+
+def pointwise(scores: Tensor, gold: Tensor, allowed: Tensor) -> Tensor:
+    """Binary cross entropy of each pair on its own (Nogueira & Cho 2019).
+
+    `-log sigma(s+) - sum log(1 - sigma(s-))`, the mean over rows; arguments as `listwise`.
+
+    >>> round(pointwise(torch.zeros(1, 2), torch.tensor([0]), torch.ones(1, 2, dtype=torch.bool)).item(), 4)  # 2 ln 2
+    1.3863
+    """
+    is_gold = F.one_hot(gold, scores.shape[1]).bool()
+    signed = torch.where(is_gold, scores, -scores).float()
+    return -(F.logsigmoid(signed) * allowed).sum(dim=1).mean()
+
+
+def distillation(student: Tensor, teacher: Tensor, allowed: Tensor) -> Tensor:
+    """KL divergence from the teacher's distribution over a row's candidates to the student's.
+
+    student, teacher, allowed: (B, N). Returns the mean over rows; zero where both rank with equal confidence.
+
+    >>> scores = torch.tensor([[2.0, 0.0]])
+    >>> distillation(scores, scores + 5, torch.ones(1, 2, dtype=torch.bool)).item()
+    0.0
+    """
+    log_student = student.float().masked_fill(~allowed, float("-inf")).log_softmax(dim=1)
+    log_teacher = teacher.float().masked_fill(~allowed, float("-inf")).log_softmax(dim=1)
+    terms = log_teacher.exp() * (log_teacher - log_student)
+    return terms.masked_fill(~allowed, 0.0).sum(dim=1).mean()
+
+
+def cached_backward(
+    chunks: Sequence[Encode], loss_of: Callable[[Sequence[Encoded]], Tensor], backward: Callable[[Tensor], None]
+) -> Tensor:
+    """Add the gradients of `loss_of([encode() for encode in chunks])` to the parameters.
+
+    Every chunk is encoded twice, with the same random state. `backward` runs autograd from the loss, which it may scale
+    (accumulation, half precision). Returns the loss, detached.
+    """
+    states, leaves = [], list[Encoded]()
+    for encode in chunks:
+        states.append(_random_state())
+        with torch.no_grad():
+            leaves.append(tuple(tensor.detach().requires_grad_(tensor.is_floating_point()) for tensor in encode()))
+    after = _random_state()
+    loss = loss_of(leaves)
+    backward(loss)
+    for encode, state, held in zip(chunks, states, leaves, strict=True):
+        _set_random_state(state)
+        learning = [(tensor, leaf.grad) for tensor, leaf in zip(encode(), held, strict=True) if leaf.requires_grad]
+        torch.autograd.backward([tensor for tensor, _ in learning], [gradient for _, gradient in learning])
+    _set_random_state(after)
+    return loss.detach()
+
+
+def plain_backward(
+    chunks: Sequence[Encode], loss_of: Callable[[Sequence[Encoded]], Tensor], backward: Callable[[Tensor], None]
+) -> Tensor:
+    """The same with all graphs in memory at once: one forward instead of two; arguments as `cached_backward`."""
+    loss = loss_of([encode() for encode in chunks])
+    backward(loss)
+    return loss.detach()
+
+
+def _random_state() -> tuple[Tensor, list[Tensor]]:
+    return torch.get_rng_state(), torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+
+
+def _set_random_state(state: tuple[Tensor, list[Tensor]]) -> None:
+    torch.set_rng_state(state[0])
+    if state[1]:
+        torch.cuda.set_rng_state_all(state[1])

@@ -23,9 +23,19 @@ from polyrank.model.training.config import PairTrainConfig, TrainConfig
 from polyrank.model.training.data.columns import Columns, columns
 from polyrank.model.training.data.words import PairWords
 from polyrank.model.training.errors import TrainingDataInvalid
-from polyrank.model.training.objectives.gradient_cache import Encoded
-from polyrank.model.training.objectives.losses import listwise, pointwise
-from polyrank.model.training.objectives.objective import Batch, Objective, Prepared, ScoredBatch, in_order
+from polyrank.model.training.objectives.objective import (
+    Batch,
+    Encode,
+    Encoded,
+    Objective,
+    Prepared,
+    ScoredBatch,
+    classes_of,
+    in_order,
+    listwise,
+    pointwise,
+    told,
+)
 from polyrank.model.training.student.student import Student
 
 
@@ -36,8 +46,6 @@ class PairObjective(Objective):
     lexical`, which begins as the first stage's and has the form of a checkpoint with evidence. So the network learns
     what is missing beside words as well.
     """
-
-    settings = PairTrainConfig
 
     def __init__(
         self, student: Student, config: TrainConfig, device: torch.device, words: PairWords | None = None
@@ -93,6 +101,29 @@ class PairObjective(Objective):
         allowed = torch.ones_like(rows, dtype=torch.bool)
         loss = listwise if self._config.loss == "listwise" else pointwise
         return ScoredBatch(loss(rows, gold, allowed), rows, gold, allowed)
+
+
+class JointObjective(Objective):
+    """Cross entropy of the class of each example's context and response."""
+
+    def __init__(
+        self, student: Student, config: TrainConfig, device: torch.device, words: PairWords | None = None
+    ) -> None:
+        super().__init__(student, config, device, words)
+        assert isinstance(student.encoder, CrossEncoder)
+        self._encoder, self._config = student.encoder, config
+        self.models = {}
+
+    def prepare(self, batch: Batch) -> Prepared:
+        """Tokenise the pairs."""
+        pairs = Pairs.join([self._assembler.pairs(each.conversation, [each.response])[0] for each in batch.examples])
+        positions = self._encoder.batches(pairs, self._config.chunk_tokens)
+        classes = classes_of(batch.examples, self._config)
+        chunks: list[Encode] = [partial(self._encode, pairs.take(chunk)) for chunk in positions]
+        return Prepared(chunks, lambda encoded: told(in_order([each for (each,) in encoded], positions), classes))
+
+    def _encode(self, pairs: Pairs) -> Encoded:
+        return (self._encoder.joint_scores(CrossEncoder.join(pairs, self._encoder.encoder.pad_id).to(self._device)),)
 
 
 Scores = Callable[[Sequence[Dialogue], Sequence[str]], Tensor]

@@ -18,8 +18,15 @@ from polyrank.model.text.pairs import Pairs
 from polyrank.model.training.config import PretrainConfig, TrainConfig
 from polyrank.model.training.data.columns import columns
 from polyrank.model.training.data.words import PairWords
-from polyrank.model.training.objectives.gradient_cache import Encode, Encoded
-from polyrank.model.training.objectives.objective import Batch, Objective, Prepared, ScoredBatch, in_order
+from polyrank.model.training.objectives.objective import (
+    Batch,
+    Encode,
+    Encoded,
+    Objective,
+    Prepared,
+    ScoredBatch,
+    in_order,
+)
 from polyrank.model.training.student.student import Student
 
 _MASKED_SHARE, _RANDOM_SHARE = 0.8, 0.1  # of the chosen tokens; the rest stay as they are (Devlin et al. 2019)

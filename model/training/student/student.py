@@ -18,6 +18,7 @@ from polyrank.model.checkpoint.published import Published, read_published
 from polyrank.model.checkpoint.read import Encoder, begin, build, completed, load_base, own_tensors, read_checkpoint
 from polyrank.model.config import AssemblyConfig, ModelConfig
 from polyrank.model.errors import InvalidInput
+from polyrank.model.options import options_of
 from polyrank.model.text.assembly import Assembler
 from polyrank.model.text.tokenizer import Tokenizer
 from polyrank.model.training.config import MODEL_FIELDS, PairTrainConfig, TrainConfig
@@ -142,17 +143,14 @@ def _like_a_sentence_encoder(base_name: str, separator: str, published: Publishe
     """Return the defaults of a model that begins with a base model's weights.
 
     It reduces as the base was published, without its Dense layers. Unit length and scales suit sentence encoders, whose
-    raw outputs leave both softmaxes flat.
+    raw outputs leave both softmaxes flat (`start` of TrainConfig's fields).
     """
+    begun = {each.field: each.about["start"] for each in options_of(TrainConfig) if "start" in each.about}
     return ModelConfig(
         architecture="bi",
         base_name=base_name,
         reduction=published.reduction,
-        normalize=True,
-        code_scale=20.0,
-        score_scale=20.0,
-        max_context_tokens=256,
-        max_candidate_tokens=72,
+        **begun,
         assembly=AssemblyConfig(
             turn_separator=separator,
             persona_separator=separator,
@@ -177,7 +175,7 @@ def _model_config(config: TrainConfig, source: ModelConfig, base_sha256: str) ->
     return replace(
         source,
         **given,
-        **config.blocks(source),
+        own=config.own(source.own),
         architecture=config.architecture,
         residual=first_stage is not None,
         labels=tuple(config.labels),

@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyrank.index_builder.names import DTYPE_NAMES, KINDS, MIN_RECALL, MOST_PARTS
+from polyrank.index_builder.names import DTYPE_NAMES, MOST_PARTS, AskedOptions
 from polyrank.model.bounds import Bounds
 from polyrank.model.errors import InvalidInput
+from polyrank.model.options import options_of
 from polyrank.service.cli.files import add_encoding_option
-from polyrank.service.cli.models import add_runner_options, chosen_runner, load_retriever
+from polyrank.service.cli.models import add_runner_options, chosen_runner, load
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
-from polyrank.service.cli.parsing import SHARE, Within
+from polyrank.service.cli.parsing import Within, add_options_of, given
 
 if TYPE_CHECKING:
     from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 _SEED = 0
 _ENCODERS = Bounds(1, 100_000)
-_INDEX_HELP = f"""{", ".join(KINDS)}, or a FAISS factory string such as IVF4096,SQ8; default: auto, by measured times"""
 _PROBES_HELP = "dialogues, .jsonl[.gz|.zst]: tune the index until it finds --min-recall of their 10 best candidates"
 
 _CLUSTER_HELP = "encode on the machines of this Ray cluster, which must run; auto: the one of this machine"
@@ -42,16 +42,9 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--pool", required=True, nargs="+", type=Path, help=".jsonl[.gz|.zst], .csv or .parquet files")
     add_encoding_option(parser)
     parser.add_argument("--store", required=True, type=Path, help="the store's directory; made if need be")
-    parser.add_argument("--index", default="auto", help=_INDEX_HELP)
+    add_options_of(parser.add_argument, options_of(AskedOptions), dtype=DTYPE_NAMES)
     parser.add_argument("--probes", type=Path, metavar="F", help=_PROBES_HELP)
-    parser.add_argument(
-        "--min-recall", type=Within(SHARE), default=MIN_RECALL, metavar="R", help=f"default: {MIN_RECALL}"
-    )
-    parser.add_argument("--dtype", default="float16", choices=DTYPE_NAMES, help="of the stored vectors")
     add_runner_options(parser)
-    parser.add_argument("--redis", metavar="URL", help="also copy the vectors into this Redis")
-    parser.add_argument("--max-rejected", type=Within(SHARE), default=0.01, metavar="SHARE", help="default: 0.01")
-    parser.add_argument("--no-activate", action="store_true", help="publish without switching to it")
     parser.add_argument("--cluster", metavar="auto|HOST:PORT", help=_CLUSTER_HELP)
     parser.add_argument("--encoders", type=Within(_ENCODERS), metavar="N", help="how many, of one processor each")
     parser.add_argument(
@@ -68,6 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Build, and print what was built. Files and a store that are none are refused before the model is loaded."""
     from polyrank.index_builder.pool.rows import begin_pool
     from polyrank.model.checkpoint.files import CONFIG_FILE
+    from polyrank.model.rankers.load import load_retriever
 
     _check_cluster(arguments)
     runner = chosen_runner(arguments.backend, arguments.precision)
@@ -77,13 +71,13 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--store {arguments.store} is a checkpoint; give another directory")
     pool = begin_pool(arguments.pool, arguments.store, arguments.encoding)
     probes = _probes(arguments.probes) if arguments.probes else []
-    if arguments.shards is not None and arguments.redis:
+    if arguments.shards is not None and arguments.redis_url:
         raise UsageError("--redis does not go with --shards: the vectors of parts are not copied into Redis")
-    ranker = load_retriever(arguments.model, runner=runner)
+    ranker = load(load_retriever, arguments.model, runner)
     options = _options(arguments, ranker, probes)
-    state = "published" if arguments.no_activate else "active"
+    state = "active" if options.activate else "published"
     built: BuildResult | SetResult
-    with Progress("candidates") as progress, _encoders(arguments, ranker, progress) as encoders:
+    with Progress("candidates") as progress, _encoders(arguments, ranker, options.dtype, progress) as encoders:
         if arguments.shards is None:
             from polyrank.index_builder.build.pipeline import build
 
@@ -120,7 +114,9 @@ def _check_cluster(arguments: argparse.Namespace) -> None:
 
 
 @contextmanager
-def _encoders(arguments: argparse.Namespace, ranker: "Retriever", progress: Progress) -> "Iterator[Encoders | None]":
+def _encoders(
+    arguments: argparse.Namespace, ranker: "Retriever", dtype: str, progress: Progress
+) -> "Iterator[Encoders | None]":
     """What encodes on a cluster; None: this process encodes."""
     if arguments.cluster is None:
         yield None
@@ -132,27 +128,20 @@ def _encoders(arguments: argparse.Namespace, ranker: "Retriever", progress: Prog
     if not ARCHITECTURES[ranker.architecture].embeds:
         raise UsageError(f"--cluster: {ranker.name} has no vectors to encode; leave --cluster out")
     with connected(arguments.cluster) as ray:
-        yield Encoders(ray, ranker, arguments.dtype, arguments.encoders, progress.say)
+        yield Encoders(ray, ranker, dtype, arguments.encoders, progress.say)
 
 
 def _options(arguments: argparse.Namespace, ranker: "Retriever", probes: "list[Conversation]") -> "BuildOptions":
     from polyrank.index_builder.build.indexing import EncodedContext
     from polyrank.index_builder.build.pipeline import BuildOptions, index_for
 
+    asked = given(arguments, options_of(AskedOptions))
     try:
-        index_for(ranker, arguments.index)
+        index_for(ranker, asked.get("index", "auto"))
     except InvalidInput as error:
         raise UsageError(str(error)) from error
     encoded = ranker.encode_contexts([ranker.tokenize_context(probe)[0] for probe in probes])
-    return BuildOptions(
-        index=arguments.index,
-        probes=[EncodedContext(*probe) for probe in zip(probes, encoded, strict=True)],
-        min_recall=arguments.min_recall,
-        dtype=arguments.dtype,
-        redis_url=arguments.redis,
-        activate=not arguments.no_activate,
-        max_rejected=arguments.max_rejected,
-    )
+    return BuildOptions(probes=[EncodedContext(*probe) for probe in zip(probes, encoded, strict=True)], **asked)
 
 
 def _probes(file: Path) -> "list[Conversation]":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from polyrank.index_builder.errors import GenerationError
 from polyrank.service.cli.commands.evaluate import measure
 from polyrank.service.cli.commands.rank import print_results
-from polyrank.service.cli.models import chosen_runner, load_late
+from polyrank.service.cli.models import chosen_runner, load
 from polyrank.service.cli.output import Progress, UsageError
 
 if TYPE_CHECKING:
@@ -75,8 +75,9 @@ def _sample(name: str) -> Path:
 def _build(pool: Path) -> None:
     from polyrank.index_builder.build.pipeline import build
     from polyrank.index_builder.pool.rows import read_pool
+    from polyrank.model.rankers.load import load_late
 
-    ranker = load_late(MODEL, runner=chosen_runner())
+    ranker = load(load_late, str(MODEL), chosen_runner())
     if (active := _active(ranker, pool)) is not None:
         print(f"using generation {active} in {STORE}", file=sys.stderr)
         return

@@ -13,9 +13,8 @@ from polyrank.service.cli.files import add_encoding_option, require_writable
 from polyrank.service.cli.models import (
     RERANKER_HINT,
     add_runner_options,
-    check_cross,
-    check_retriever,
     reference_runner,
+    usage,
 )
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 from polyrank.service.cli.parsing import ANY_COUNT, ANY_SEED, Within
@@ -144,7 +143,7 @@ def _draw_refusals(arguments: argparse.Namespace) -> list[tuple[bool, str]]:
 def _check_inputs(arguments: argparse.Namespace, names: list[str]) -> None:
     """Refuse files and models that are none, before torch is imported."""
     from polyrank.index_builder.pool.rows import begin_pool
-    from polyrank.model.checkpoint.kind import architecture_of
+    from polyrank.model.checkpoint.kind import architecture_of, require_pair_scorer, require_retriever
     from polyrank.model.evaluation.beir import CollectionInvalid
     from polyrank.model.text.dialogues import read_dialogues
 
@@ -157,11 +156,13 @@ def _check_inputs(arguments: argparse.Namespace, names: list[str]) -> None:
         begin_pool(arguments.pool, encoding=arguments.encoding)
     for name in names:
         if arguments.pool or arguments.corpus:
-            check_retriever(name, RERANKER_HINT)
+            with usage(after=RERANKER_HINT):
+                require_retriever(name)
         else:
             architecture_of(name)
     if arguments.reranker:
-        check_cross("--reranker", arguments.reranker)
+        with usage("--reranker "):
+            require_pair_scorer(arguments.reranker)
 
 
 def _task(arguments: argparse.Namespace, runner: Runner) -> "Task[Any]":

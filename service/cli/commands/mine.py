@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from polyrank.model.bounds import Bounds
 from polyrank.model.errors import InvalidInput
 from polyrank.service.cli.files import add_encoding_option, read_candidates, require_writable
-from polyrank.service.cli.models import check_cross, check_retriever, load_cross, load_retriever
+from polyrank.service.cli.models import load, usage
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 from polyrank.service.cli.parsing import ANY_SEED, SHARE, Within
 
@@ -88,19 +88,23 @@ def _check_usage(arguments: argparse.Namespace) -> None:
 
 def _mine(arguments: argparse.Namespace) -> "Tally":
     """Write the examples with their negatives; bad files and models are refused before torch is imported."""
+    from polyrank.model.checkpoint.kind import require_pair_scorer, require_retriever
+    from polyrank.model.rankers.load import load_cross, load_retriever
     from polyrank.model.text.dialogues import new_dialogues
     from polyrank.model.training.data.corpus import Report
 
     with new_dialogues(arguments.output) as write:
         candidates = read_candidates(arguments.pool, arguments.encoding)
-        check_retriever(arguments.model)
+        with usage():
+            require_retriever(arguments.model)
         if arguments.check is not None:
-            check_cross("--check", arguments.check)
+            with usage("--check "):
+                require_pair_scorer(arguments.check)
         positives = _read_positives(arguments.data, arguments.max_rejected)
         from polyrank.model.evaluation.mining import Miner, TextPool
 
-        ranker = load_retriever(arguments.model)
-        check = load_cross("--check", arguments.check) if arguments.check is not None else None
+        ranker = load(load_retriever, arguments.model)
+        check = load(load_cross, arguments.check, before="--check ") if arguments.check is not None else None
         with Progress("texts") as progress:
             pool = TextPool.encode(ranker, (candidate.text for candidate in candidates), progress)
         miner = Miner(ranker, pool, positives, _rules(arguments), check)

@@ -2,13 +2,14 @@
 
 import argparse
 import os
-from pathlib import Path
 from typing import Any
 
 from polyrank.index_builder.errors import StoreInParts, StoreWhole
 from polyrank.index_builder.layout import is_in_parts
-from polyrank.service.cli.models import add_runner_options, check_classifier, check_cross
+from polyrank.model.options import Option, without_none
+from polyrank.service.cli.models import usage
 from polyrank.service.cli.output import UsageError
+from polyrank.service.cli.parsing import CommandParser, add_options_of
 
 # Variables that native libraries read when they are loaded; values already in the environment stay.
 NATIVE = {
@@ -22,33 +23,34 @@ NATIVE = {
 }
 
 
+FLAGS = {  # settings that have one, and how their values are shown
+    "store": "STORE", "reranker": "MODEL", "classifier": "MODEL", "redis_url": "URL", "vectors": None, "host": "HOST",
+    "port": "PORT", "backend": None, "precision": None, "pool_root": "DIR", "model_root": "DIR", "keys_file": "FILE",
+    "workers": "N", "cluster": "auto|HOST:PORT", "shard_replicas": "R", "hedge_ms": "MS", "min_searched": "SHARE",
+}  # fmt: skip
+
+
 def add_to(commands: Any) -> None:
     """Add the command to the parser; every flag is also a POLYRANK_ variable and a key of the TOML file."""
     parser = commands.add_parser("serve", help="serve POST /rank over a store")
-    parser.add_argument("--store", type=Path, help="the store's directory; not given: only the other models serve")
-    parser.add_argument("--reranker", metavar="MODEL", help="a cross-encoder for `rerank`")
-    parser.add_argument("--classifier", metavar="MODEL", help="a checkpoint of train --task classify, for /classify")
-    parser.add_argument("--redis", dest="redis_url", metavar="URL", help="Redis with the vectors of the generations")
-    parser.add_argument("--vectors", choices=("local", "redis"), help="where vectors are read; default: local")
-    parser.add_argument("--host", help="default: 127.0.0.1")
-    parser.add_argument("--port", type=int, help="default: 8000; 0: any free port")
-    add_runner_options(parser, "auto", "auto")
-    parser.add_argument("--pool-root", type=Path, metavar="DIR", help="POST /index may name pools under it")
-    parser.add_argument("--model-root", type=Path, metavar="DIR", help="POST /index may name models under it")
-    parser.add_argument("--keys-file", type=Path, metavar="FILE", help="API keys, as `polyrank keys` writes them")
-    parser.add_argument("--workers", type=int, metavar="N", help="serving processes; default: 1")
-    parser.add_argument("--cluster", metavar="auto|HOST:PORT", help="this Ray cluster holds the parts of the store")
-    parser.add_argument("--shard-replicas", type=int, metavar="R", help="shards for each part; default: 1")
-    parser.add_argument(
-        "--hedge-ms", type=float, metavar="MS", help="then ask another shard; default: 0, by times seen"
-    )
-    parser.add_argument("--min-searched", type=float, metavar="SHARE", help="503 if less is searched; default: 0.5")
     parser.set_defaults(run=run)
+    parser.later = _add_flags
+
+
+def _add_flags(parser: CommandParser) -> None:
+    from polyrank.service.settings import Settings, bounds_of
+
+    for name, shown in FLAGS.items():
+        field, flag = Settings.model_fields[name], "redis" if name == "redis_url" else name
+        hint, means = without_none(field.annotation), field.description or ""
+        option = Option(flag, name, field.default, hint, means, bounds_of(name), {"metavar": shown})
+        add_options_of(parser.add_argument, [option])
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal stops it. A store or a model of the wrong kind is refused before torch is imported."""
     flags = {name: value for name, value in vars(arguments).items() if name != "run"}
+    from polyrank.model.checkpoint.kind import require_classifier, require_pair_scorer
     from polyrank.service.settings import Settings
 
     settings = Settings.load(flags)
@@ -57,9 +59,11 @@ def run(arguments: argparse.Namespace) -> int:
     if settings.store is not None and is_in_parts(settings.store) != (settings.cluster is not None):
         raise StoreWhole(settings.store) if settings.cluster else StoreInParts(settings.store)
     if settings.reranker is not None:
-        check_cross("reranker:", settings.reranker)
+        with usage("reranker: "):
+            require_pair_scorer(settings.reranker)
     if settings.classifier is not None:
-        check_classifier("classifier:", settings.classifier)
+        with usage("classifier: "):
+            require_classifier(settings.classifier)
     for name, value in NATIVE.items():
         os.environ.setdefault(name, value)
     from polyrank.service.process import server  # imports torch, so only after the settings were checked

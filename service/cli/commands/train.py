@@ -2,34 +2,76 @@
 
 import argparse
 import os
-import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.model.errors import InvalidInput
-from polyrank.model.registry import TRAINED, in_words
+from polyrank.model.registry import ARCHITECTURES, in_words, listed, trainable
+from polyrank.model.training.config import MODEL_FIELDS, TrainConfig
+from polyrank.model.training.recipes import RECIPES
 from polyrank.service.cli.files import require_writable
-from polyrank.service.cli.models import check_trainable, load_late, load_teacher
-from polyrank.service.cli.output import UsageError, print_result
-from polyrank.service.cli.train_options import add_options
-from polyrank.service.cli.training import TrainLog, data_of, need_packages, print_survey
+from polyrank.service.cli.models import load, usage
+from polyrank.service.cli.output import UsageError, add_json_option, print_result
+from polyrank.service.cli.parsing import add_options_of, given
+from polyrank.service.cli.training import TrainLog, add_files_read, data_of, need_packages, print_survey
 
 if TYPE_CHECKING:
     from polyrank.model.config import CalibrationConfig, EvidenceConfig, ModelConfig
     from polyrank.model.rankers.classifier import Classifier
     from polyrank.model.rankers.networks import Ranker
-    from polyrank.model.training.config import TrainConfig
-
-_TUNE = re.compile(r"all|all-but-embeddings|top-[1-9]\d*")
 
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("train", help="train a model that ranks replies, or one that tells classes")
-    add_options(parser)
+    names = "{" + ",".join(trainable()) + "}"  # the others are refused with a reason
+    help_text = "needed unless --only-evidence or --only-calibration"
+    parser.add_argument("--architecture", choices=tuple(ARCHITECTURES), metavar=names, help=help_text)
+    parser.add_argument("--base", required=True, help="base model, or a checkpoint to go on from; or lexical")
+    parser.add_argument("--output", required=True, type=Path, help="directory of the checkpoint; new or empty")
+    parser.add_argument("--resume", action="store_true", help="go on with the unfinished run in --output")
+    parser.add_argument("--report", type=Path, metavar="F", help="write a page with the run's curves, .html")
+    parser.add_argument("--push-to-hub", metavar="OWNER/NAME", help="send it to the Hugging Face hub, as private")
+    parser.add_argument("--public", action="store_true", help="with --push-to-hub: everybody may read it")
+    add_json_option(parser)
+    _add_data(parser.add_argument_group("data").add_argument)
+    _add_settings(parser)
+    _add_evidence(parser.add_argument_group("evidence of words"))
     parser.set_defaults(run=run)
+
+
+def _add_data(add: Any) -> None:
+    add("--train", required=True, nargs="+", type=Path, metavar="F", help="dialogues, .jsonl[.gz|.zst]")
+    add_files_read(add)
+    add("--valid", type=Path, metavar="F", help="report figures on these lists when done; never selects")
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add the settings of a run, as their fields describe them, in groups."""
+    titles = {
+        "recipe": "recipe (the defaults are ours)",
+        "memory": "memory and speed",
+        "model": "model (not given: as the checkpoint in --base has it, or the default)",
+    }
+    groups = {name: parser.add_argument_group(title).add_argument for name, title in titles.items()}
+    for name, (option, having) in TrainConfig.options().items():
+        group = "model" if name in MODEL_FIELDS else option.about.get("group", "recipe")
+        missing = [each for each in trainable() if each not in having]
+        most = f"not {listed(missing, 'or')}: " if missing else ""
+        prefix = most if len(missing) < len(having) else f"{', '.join(having)}: "
+        add_options_of(groups[group], [option], prefix, recipe=tuple(RECIPES))
+
+
+def _add_evidence(group: Any) -> None:
+    add = group.add_mutually_exclusive_group().add_argument
+    add("--no-evidence", action="store_true", help="let words count nothing")
+    add("--only-evidence", action="store_true", help="only fit how much words count; the network of --base stays")
+    only = "only fit what scores say, for relevance_score; all else of --base stays"
+    add("--only-calibration", action="store_true", help=only)
+    seen = "with --only-evidence or --only-calibration: --base was trained on these files; use what was held out"
+    group.add_argument("--seen", action="store_true", help=seen)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -133,15 +175,10 @@ def _print_evidence(figures: Mapping[str, Mapping[str, float]], evidence: "Evide
         print(f"  {name:<16} {figure['plain']:.3f} {figure['repeats']:.3f}{weight}", file=sys.stderr)
 
 
-def _config(arguments: argparse.Namespace) -> "TrainConfig":
-    from polyrank.model.training.config import TrainConfig
-
-    names = TrainConfig.option_names()
-    given = {name: value for name, value in vars(arguments).items() if name in names and value is not None}
-    if given.get("lora_rank") and not given.get("recipe"):
-        given.setdefault("learning_rate", 5e-4)
+def _config(arguments: argparse.Namespace) -> TrainConfig:
+    options = given(arguments, (option for option, _ in TrainConfig.options().values()))
     try:
-        return TrainConfig.of(**given)
+        return TrainConfig.of(architecture=arguments.architecture, base=arguments.base, **options)
     except InvalidInput as error:
         raise UsageError(f"{error}") from error
 
@@ -151,26 +188,28 @@ def _check(arguments: argparse.Namespace) -> None:
 
     Files and models that are none are refused before torch is imported.
     """
-    from polyrank.model.checkpoint.kind import architecture_of
+    from polyrank.model.checkpoint.kind import architecture_of, require_network
+    from polyrank.model.rankers.load import load_late, load_teacher
     from polyrank.model.text.dialogues import read_dialogues
 
     _check_architecture(arguments)
+    if not _only_fits(arguments):
+        _config(arguments)
     _check_report(arguments)
     if arguments.seen and not _only_fits(arguments):
         raise UsageError("--seen goes with --only-evidence or --only-calibration")
-    if arguments.tune and not _TUNE.fullmatch(arguments.tune):
-        raise UsageError(f"--tune is {arguments.tune!r}; give all, all-but-embeddings or top-N, N layers")
     if arguments.valid:
         _require_examples(arguments.valid, arguments.task)
     architecture_of(arguments.base)
     if not _only_fits(arguments):
-        check_trainable(arguments.base)
+        with usage():
+            require_network(arguments.base)
     if arguments.teacher:  # the run loads it again, which takes a moment
-        load_teacher("--teacher", arguments.teacher)
+        load(load_teacher, arguments.teacher, before="--teacher ")
     if arguments.retriever:
-        load_late(arguments.retriever, hint=" as --retriever")
+        load(load_late, arguments.retriever, after=" as --retriever")
     if arguments.output_like:
-        load_late(arguments.output_like, hint=" as --output-like")
+        load(load_late, arguments.output_like, after=" as --output-like")
     for file in arguments.train:
         read_dialogues(file)
     _check_hub(arguments)
@@ -218,8 +257,8 @@ def _base_referred_to(arguments: argparse.Namespace) -> str | None:
 def _check_architecture(arguments: argparse.Namespace) -> None:
     wanted = arguments.architecture
     if wanted is None and not _only_fits(arguments):
-        raise UsageError("give --architecture: " + ", ".join(TRAINED))
-    if wanted is not None and wanted not in TRAINED:
+        raise UsageError("give --architecture: " + ", ".join(trainable()))
+    if wanted is not None and wanted not in trainable():
         why = f"{wanted} is {in_words(wanted)}: it has no network to train"
         raise UsageError(f"--architecture {why}; fit its words by --only-evidence --base {wanted}")
 

@@ -9,10 +9,11 @@ from polyrank.model.errors import InvalidInput
 from polyrank.model.evaluation.encoding import ReportProgress
 from polyrank.model.inference.names import Runner
 from polyrank.model.rankers.classifier import Classifier
+from polyrank.model.rankers.load import load_classifier
 from polyrank.model.ties import Ties
 from polyrank.service.cli.evaluation.examples import classed_examples
 from polyrank.service.cli.evaluation.tasks import Example, TaskResult, conversation_texts, dialogue_numbers, tied_first
-from polyrank.service.cli.models import REFERENCE, load_classifier
+from polyrank.service.cli.models import REFERENCE, load
 
 _AT_ONCE = 64
 
@@ -33,7 +34,7 @@ class ClassesTask:
 
     def load(self, name: str) -> Classifier:
         """Load a classifier that knows all classes of the examples."""
-        classifier = load_classifier(name, self._runner)
+        classifier = load(load_classifier, name, self._runner)
         if unknown := sorted({each.category for each in self._examples} - set(classifier.labels)):
             raise InvalidInput(f"{name} knows no class {unknown[0]!r}; its classes: {', '.join(classifier.labels)}")
         single = sum(each.is_single_text for each in self._examples)

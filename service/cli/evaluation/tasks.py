@@ -19,6 +19,7 @@ from polyrank.model.evaluation.metrics import DEPTH, RECALL_AT, Values, judged_v
 from polyrank.model.evaluation.retrieval import Retrieved, rerank, retrieve
 from polyrank.model.inference.names import Runner
 from polyrank.model.rankers.cross import CrossRanker
+from polyrank.model.rankers.load import load, load_cross, load_retriever
 from polyrank.model.rankers.networks import Ranker as AnyRanker
 from polyrank.model.rankers.networks import Retriever
 from polyrank.model.search.topk import TopK
@@ -29,7 +30,8 @@ from polyrank.model.text.hashes import drawn_order
 from polyrank.model.ties import Ties
 from polyrank.service.cli.evaluation.examples import AS_LISTED, Draw, listed_examples, read_identified, report_left_out
 from polyrank.service.cli.files import read_candidates
-from polyrank.service.cli.models import REFERENCE, RERANKER_HINT, load_any, load_cross, load_retriever, words_left_out
+from polyrank.service.cli.models import REFERENCE, RERANKER_HINT, words_left_out
+from polyrank.service.cli.models import load as loaded
 
 Ranker = TypeVar("Ranker")
 
@@ -101,7 +103,7 @@ class ListsTask:
 
     def load(self, name: str) -> AnyRanker:
         """Load any model."""
-        return load_any(name, self._runner)
+        return loaded(load, name, self._runner)
 
     def measure(self, ranker: AnyRanker, report: ReportProgress) -> TaskResult:
         """Measure how often the gold reply comes first, and the like."""
@@ -132,11 +134,11 @@ class TwoStageSearch:
         """Load the reranker; raises UsageError if the model is no Cross-encoder."""
         if reranker is None:
             return cls(None, top_n, runner)
-        return cls(load_cross("--reranker", reranker, runner), top_n, runner)
+        return cls(loaded(load_cross, reranker, runner, "--reranker "), top_n, runner)
 
     def load_retriever(self, name: str) -> Retriever:
         """Load the model of the first stage; raises UsageError for a Cross-encoder."""
-        return load_retriever(name, RERANKER_HINT, self.runner)
+        return loaded(load_retriever, name, self.runner, after=RERANKER_HINT)
 
     def find(
         self,

@@ -100,39 +100,32 @@ async def _entry(
     request: Request, held: Resources, body: RankIn | RankingError, timeout_ms: int | None, at: int
 ) -> _Entry:
     """Do one ranking; whatever goes wrong with it is its problem alone. All but the first count anew for the rate."""
-    hurried = False
     try:
         if at:
             held.access.spend(request.state.principal)
         if isinstance(body, RankingError):
-            return _refused(request, held, body, hurried)
+            return _refused(request, held, body)
         allowed = [each for each in (timeout_ms, body.timeout_ms) if each is not None]
         deadline = bodies.deadline(request, held.settings, min(allowed, default=None))
-        hurried = request.state.hurried  # of this one: the next one overwrites it
         done = await answered(request, held, body, deadline)
     except RankingError as error:
-        return _refused(request, held, error, hurried)
+        return _refused(request, held, error)
     except Exception as error:
-        return _refused(request, held, shortage_in(error) or RankingError("unexpected"), hurried, error)
+        return _refused(request, held, shortage_in(error) or RankingError("unexpected"), error)
     held.metrics.count_batch_entry(200)
     return _Entry(200, b'"answer":%s' % completed(request, done), done.account)
 
 
-def _refused(
-    request: Request, held: Resources, error: RankingError, hurried: bool, cause: Exception | None = None
-) -> _Entry:
-    kind = problems.kind_of(error)
-    if hurried and kind.status == problems.DEADLINE_EXCEEDED:
-        held.metrics.count_hurried()
-    if kind.rejected:
-        held.metrics.count_rejected(kind.rejected)
-    if kind.generic:
+def _refused(request: Request, held: Resources, error: RankingError, cause: Exception | None = None) -> _Entry:
+    if error.rejected:
+        held.metrics.count_rejected(error.rejected)
+    if error.status == 500:
         log.error("request %s: a ranking of several failed", request.state.request_id, exc_info=cause or error)
     problem = problems.from_error(error, request.state.request_id)
-    held.metrics.count_batch_entry(kind.status)
+    held.metrics.count_batch_entry(error.status)
     retry_after = problem.headers.get("retry-after")
     more = b"" if retry_after is None else b',"retry_after":%d' % int(retry_after)
-    return _Entry(kind.status, b'"problem":%s%s' % (bytes(problem.body), more), Account(refused={kind.slug: 1}))
+    return _Entry(error.status, b'"problem":%s%s' % (bytes(problem.body), more), Account(refused={error.slug: 1}))
 
 
 def _account(entries: Sequence[_Entry]) -> Account:

@@ -1,9 +1,8 @@
 """What the answer of `POST /explain` holds: `explain.answer_of` renders it, and tests compare both."""
 
-from typing import Literal
-
 from pydantic import Field
 
+from polyrank.model.architectures.late import Unexplained
 from polyrank.model.evidence.features import FEATURES
 from polyrank.service.http.native.responses import ModelOut, TimingsOut, TruncatedOut
 from polyrank.service.http.plumbing.fields import Out
@@ -127,7 +126,7 @@ class ExplainedOut(Out):
 class UnexplainedOut(Out):
     """A part of the scores that is left out, because it is no sum over tokens."""
 
-    part: Literal["tokens", "reply_tokens", "second_stage"]
+    part: Unexplained
     why: str
 
 

@@ -78,7 +78,7 @@ class ModelOut(Out):
     """A model, by what identifies it."""
 
     name: str
-    architecture: str = Field(json_schema_extra={"enum": list[JsonValue](ARCHITECTURES)})
+    architecture: str = Field(json_schema_extra=lambda schema: schema.update(enum=list[JsonValue](ARCHITECTURES)))
     fingerprint: str
 
 

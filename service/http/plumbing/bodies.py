@@ -122,8 +122,7 @@ async def _gone(request: Request) -> None:
 def deadline(request: Request, settings: Settings, timeout_ms: int | None = None) -> float:
     """Return when the answer must be there, on the monotonic clock.
 
-    The shortest timeout holds: the server's maximum, a header's, or the body's (`timeout_ms`). `request.state.hurried`
-    says afterwards whether it is shorter than the server promises to answer in.
+    The shortest timeout holds: the server's maximum, a header's, or the body's (`timeout_ms`).
 
     Raises:
         HeaderInvalid: a header holds no number of milliseconds.
@@ -135,7 +134,6 @@ def deadline(request: Request, settings: Settings, timeout_ms: int | None = None
             if not MILLISECONDS.fullmatch(sent.strip()):
                 raise errors.HeaderInvalid(f"{name}: is not a whole number of milliseconds, 1 or more")
             allowed.append(int(sent))
-    request.state.hurried = min(allowed) < settings.promised_ms
     return float(request.state.arrived) + min(allowed) / 1000
 
 

@@ -70,9 +70,8 @@ def fails(
     """
     titles: dict[int, dict[str, None]] = {}
     for error in (*_ALWAYS, *(_WITH_BODY if body else ()), *(REFUSALS if form else ()), *errors):
-        kind = next(problems.TABLE[base] for base in error.__mro__ if base in problems.TABLE)
-        status = problems.TOO_MANY_REQUESTS if form and issubclass(error, service.Overloaded) else kind.status
-        titles.setdefault(status, {})[kind.title] = None
+        status = problems.TOO_MANY_REQUESTS if form and issubclass(error, service.Overloaded) else error.status
+        titles.setdefault(status, {})[error.title] = None
     return {status: _failure(status, titles[status], form) for status in sorted(titles)}
 
 
@@ -81,7 +80,7 @@ def _failure(status: int, titles: Collection[str], form: type[BaseModel] | None)
     described = {"description": " / ".join(titles), "content": {**content}}
     if status in (429, 503):
         described["headers"] = {"Retry-After": _RETRY_AFTER}
-    elif problems.TABLE[service.TextsLeft].title in titles:
+    elif service.TextsLeft.title in titles:
         described["headers"] = {"Retry-After": _RETRY_IF_KEPT}
     return described
 

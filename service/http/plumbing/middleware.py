@@ -94,8 +94,6 @@ class Requests:
             wrong = [where[:MOST_LETTERS] for where in problem.where[:MOST_FIELDS]]  # never what was sent in them
             fields |= {"problem": problem.kind.slug, "wrong": wrong or None}
         known = {name: value for name, value in {**fields, **account.fields()}.items() if value is not None}
-        if status == problems.DEADLINE_EXCEEDED and scope["state"].get("hurried"):
-            self.metrics.count_hurried()
         log.log(logging.DEBUG if route in QUIET else logging.INFO, "request", extra={"fields": known})
 
 

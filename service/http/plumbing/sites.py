@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from polyrank.model.errors import RankingError
 from polyrank.service.errors import HostNotAllowed, OriginNotAllowed
 from polyrank.service.http.plumbing.middleware import InForm
-from polyrank.service.http.plumbing.problems import from_error, kind_of
+from polyrank.service.http.plumbing.problems import from_error
 from polyrank.service.observe.metrics import Metrics
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -36,7 +36,7 @@ class Sites:
             if scope["type"] == "http":
                 self._check(scope["method"], Headers(scope=scope))
         except RankingError as error:
-            self.metrics.count_rejected(kind_of(error).rejected or "")
+            self.metrics.count_rejected(error.rejected or "")
             problem = from_error(error, scope["state"]["request_id"])
             await self.in_form(scope, problem)(scope, receive, send)
         else:

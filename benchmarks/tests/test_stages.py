@@ -1,23 +1,26 @@
-"""`polyrank bench`: every subject with a small model, and its failures."""
+"""What each stage costs: every subject with a small model, and a server that fails."""
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from command_line import call, pool_rows, write_rows
+from benchmarks import encode, scoring, serving, stages
+from benchmarks.timing import medians_ms
+from command_line import pool_rows, write_rows
 from redis_process import RedisProcess
 from served import serve
 from service_fakes import load
+from tiny import write_checkpoint
 
 import polyrank
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.pool.rows import read_pool
+from polyrank.model.errors import InvalidInput
 from polyrank.service.app import create_app
-from polyrank.service.cli.measuring import encode, scoring, serving
-from polyrank.service.cli.measuring.timing import medians_ms
 from polyrank.service.settings import Settings
 
 Capture = pytest.CaptureFixture[str]
@@ -31,13 +34,30 @@ def _briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encode, "medians_ms", brief)
 
 
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the checkpoints `poly` and `cross`."""
+    parent = tmp_path_factory.mktemp("checkpoints")
+    write_checkpoint(parent, "poly", 0, architecture="poly", n_codes=4, normalize=True, score_scale=5.0)
+    write_checkpoint(parent, "cross", 2, architecture="cross")
+    return parent
+
+
+@pytest.fixture
+def redis_process() -> Iterator[RedisProcess]:
+    server = RedisProcess(tcp=True)
+    yield server
+    server.close()
+
+
 @pytest.fixture
 def pool(tmp_path: Path) -> Path:
     return write_rows(tmp_path / "pool.jsonl", pool_rows(60))
 
 
 def benched(capsys: Capture, *arguments: object) -> dict[str, Any]:
-    result: dict[str, Any] = call(capsys, "bench", *arguments, "--json").result
+    stages.main([str(each) for each in arguments])
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert result["bench"] == arguments[0]
     assert set(result["machine"]) >= {"processor", "cores", "torch_threads"}
     return result
@@ -103,40 +123,14 @@ def test_build_leaves_nothing(
     assert list(temporary.iterdir()) == []
 
 
-def test_words_are_a_line_for_each_fact_and_row(capsys: Capture, checkpoints: Path, pool: Path) -> None:
-    outcome = call(capsys, "bench", "rerank", "--model", checkpoints / "cross", "--pool", pool)
-    assert (outcome.status, outcome.err) == (0, "")
-    lines = outcome.out.splitlines()
-    assert lines[0] == "bench: rerank"
-    assert lines[1].startswith("machine: {")
-    assert lines[2] == f"model: {checkpoints / 'cross'}"
-    assert lines[3:5] == ["backend: torch", "precision: float32"]
-    assert lines[5].startswith("  pairs 50  longest_tokens 13  ms ")
-    assert len(lines) == 6
-
-
 def test_rank_serves_the_store(
     capsys: Capture, checkpoints: Path, pool: Path, tmp_path: Path, redis_process: RedisProcess
 ) -> None:
     store = tmp_path / "store"
     build(polyrank.load(checkpoints / "poly"), read_pool([pool]), store, BuildOptions(redis_url=redis_process.url))
     data = write_rows(tmp_path / "data.jsonl", [{"context": [f"w{n}"], "response": "w1"} for n in range(20)])
-    outcome = call(
-        capsys,
-        "bench",
-        "rank",
-        "--store",
-        store,
-        "--data",
-        data,
-        "--requests",
-        "30",
-        "--redis",
-        redis_process.url,
-        "--json",
-    )
-    assert outcome.err == f"{data} holds 20 contexts only\n"
-    result = outcome.result
+    options = ("--store", store, "--data", data, "--requests", 30, "--redis", redis_process.url)
+    result = benched(capsys, "rank", *options)
     assert [(row["concurrency"], row["requests"]) for row in result["rows"]] == [(1, 20), (16, 20)]
     for row in result["rows"]:
         assert 0 < row["p50_ms"] <= row["p99_ms"]
@@ -163,25 +157,6 @@ def test_rank_hands_its_flags_on(capsys: Capture, tmp_path: Path, monkeypatch: p
     ]
 
 
-def test_rank_without_anything_to_send(capsys: Capture, tmp_path: Path) -> None:
-    data = write_rows(tmp_path / "data.jsonl", [])
-    (store := tmp_path / "store").mkdir()
-    options = ("--store", store, "--data", data)
-    assert call(capsys, "bench", "rank", *options).failure(2) == f"{data} holds no context to rank"
-    without_store = call(capsys, "bench", "rank", "--redis", "redis://h").failure(2)
-    assert without_store == "--redis needs --store: a store that was built with --redis"
-
-
-def test_a_server_that_does_not_start_is_one_line(
-    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = write_rows(tmp_path / "data.jsonl", [{"context": ["w1"], "response": "w1"}] * 2)
-    (store := tmp_path / "store").mkdir()
-    monkeypatch.setenv("POLYRANK_PROT", "1")
-    message = call(capsys, "bench", "rank", "--store", store, "--data", data, "--requests", "1").failure()
-    assert message == f"the server did not start; try: polyrank serve --store {store}"
-
-
 def test_requests_that_fail_are_counted(tmp_path: Path) -> None:
     bodies = [b'{"context": "w1"}'] * 3
     with (
@@ -194,25 +169,10 @@ def test_requests_that_fail_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("subject", "name", "says"),
-    [
-        ("encode", "cross", "is a cross-encoder"),
-        ("build", "cross", "is a cross-encoder"),
-        ("encode", "none", "neither a local directory"),
-        ("rerank", "none", "neither a local directory"),
-    ],
-)
-def test_models_that_cannot_be_benched(
-    capsys: Capture, checkpoints: Path, pool: Path, subject: str, name: str, says: str
-) -> None:
-    outcome = call(capsys, "bench", subject, "--model", checkpoints / name, "--pool", pool)
-    assert says in outcome.failure(2 if name == "cross" else 1)
-
-
-@pytest.mark.parametrize(
     ("subject", "says"), [("encode", "5 texts; 10 are needed"), ("rerank", "5 texts; 53 are needed")]
 )
-def test_pools_that_are_too_small(capsys: Capture, checkpoints: Path, tmp_path: Path, subject: str, says: str) -> None:
+def test_pools_that_are_too_small(checkpoints: Path, tmp_path: Path, subject: str, says: str) -> None:
     pool = write_rows(tmp_path / "pool.jsonl", pool_rows(5))
     name = "cross" if subject == "rerank" else "poly"
-    assert says in call(capsys, "bench", subject, "--model", checkpoints / name, "--pool", pool).failure()
+    with pytest.raises(InvalidInput, match=says):
+        stages.main([subject, "--model", str(checkpoints / name), "--pool", str(pool)])

@@ -5,11 +5,11 @@ from functools import partial
 from typing import Any
 
 import torch
+from benchmarks.timing import medians_ms
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from polyrank.model.search.scan import Query, prepare
-from polyrank.service.cli.measuring.timing import medians_ms
 
 _SIZES = [(n, m, d) for d in (384, 768) for m in (16, 64, 360) for n in (1_000, 100_000)]
 _BLOCK_ROWS = 2048

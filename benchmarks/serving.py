@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from polyrank.model.errors import RankingError
+from benchmarks.timing import percentiles
+
 from polyrank.model.text.dialogues import Dialogue
-from polyrank.service.cli.measuring.timing import percentiles
 
 _READY = "polyrank is ready on "
 _CONCURRENCIES = (1, 16)
 
 
-class BenchmarkFailed(RankingError):
+class BenchmarkFailed(Exception):
     """The server under measurement did not start, or answered with an error."""
 
 

@@ -1,21 +1,22 @@
-"""Jobs of equal keys are done together, fail alone and can be taken back."""
+"""Searches of equal keys are done together, fail alone and can be taken back."""
 
 import asyncio
 import gc
+import math
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any
 from weakref import WeakSet
 
 import pytest
 
-from polyrank.service.ranking.batching.together import Together
-from polyrank.service.ranking.stages import Threads, Timings
-
-T = TypeVar("T")
+from polyrank.service.errors import InferenceFailed
+from polyrank.service.ranking import retrieval
+from polyrank.service.ranking.retrieval import SearchBatch
+from polyrank.service.ranking.scheduler import Scheduler, Work
+from polyrank.service.ranking.stages import Timings
 
 MOST = 3
 
@@ -44,22 +45,45 @@ def checked(_job: int, doubled: int) -> int:
     return doubled
 
 
+class Sharing:
+    """Runs jobs as the engine runs searches."""
+
+    def __init__(self) -> None:
+        self.work: Callable[[Sequence[Any]], list[Any]] = list
+        self.scheduler = Scheduler("search", ["search"], MOST)
+
+    async def run(self, key: str, job: Any, finish: Callable[[Any, Any], Any], timings: Timings) -> Any:
+        with timings.queued():
+            done = await self.scheduler.run("search", Work(SearchBatch(key), [(job, finish)], [1]), math.inf)
+        return done.outputs[0]
+
+
+@pytest.fixture
+def sharing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sharing]:
+    made = Sharing()
+    monkeypatch.setattr(retrieval, "search", lambda jobs, _threads: made.work(jobs))
+    yield made
+    made.scheduler.close()
+
+
 Run = Callable[[str, int], Awaitable[int]]
 
 
-def played(scenario: Callable[[Doubling, Run], Awaitable[None]]) -> Doubling:
+def _nothing(_job: object, _share: object) -> None:
+    """What is made where only the work counts."""
+
+
+def played(sharing: Sharing, scenario: Callable[[Doubling, Run], Awaitable[None]]) -> Doubling:
     """Play a scenario while one thread works."""
-    doubling, threads = Doubling(), Threads("search", 1)
-    together = Together(threads, doubling, MOST)
+    doubling = sharing.work = Doubling()
 
     async def play() -> None:
-        await asyncio.wait_for(scenario(doubling, lambda key, job: together.run(key, job, checked, Timings())), 20)
+        await asyncio.wait_for(scenario(doubling, lambda key, job: sharing.run(key, job, checked, Timings())), 20)
 
     try:
         asyncio.run(play())
     finally:
         doubling.gate.set()
-        threads.close()
     return doubling
 
 
@@ -70,7 +94,7 @@ async def begun(doubling: Doubling, job: Awaitable[int]) -> "asyncio.Future[int]
     return first
 
 
-def test_what_waits_for_the_same_is_done_together() -> None:
+def test_what_waits_for_the_same_is_done_together(sharing: Sharing) -> None:
     async def scenario(doubling: Doubling, run: Run) -> None:
         first = await begun(doubling, run("a", 0))
         jobs = (("a", 1), ("b", 2), ("a", 3), ("a", 4), ("a", 5))
@@ -79,10 +103,10 @@ def test_what_waits_for_the_same_is_done_together() -> None:
         doubling.gate.set()
         assert await asyncio.gather(first, *others) == [0, 2, 4, 6, 8, 10]
 
-    assert played(scenario).calls == [[0], [1, 3, 4], [2], [5]]
+    assert played(sharing, scenario).calls == [[0], [1, 3, 4], [2], [5]]
 
 
-def test_one_that_fails_does_not_fail_the_others() -> None:
+def test_one_that_fails_does_not_fail_the_others(sharing: Sharing) -> None:
     async def scenario(doubling: Doubling, run: Run) -> None:
         first = await begun(doubling, run("a", 0))
         others = [asyncio.ensure_future(run("a", job)) for job in (1, 13, 2)]
@@ -92,10 +116,10 @@ def test_one_that_fails_does_not_fail_the_others() -> None:
         assert (await first, one, two) == (0, 2, 4)
         assert isinstance(refused, ValueError)
 
-    assert played(scenario).calls == [[0], [1, 13, 2], [1], [13], [2]]
+    assert played(sharing, scenario).calls == [[0], [1, 13, 2], [1], [13], [2]]
 
 
-def test_one_that_cannot_be_finished_has_no_other_done_again() -> None:
+def test_one_that_cannot_be_finished_has_no_other_done_again(sharing: Sharing) -> None:
     async def scenario(doubling: Doubling, run: Run) -> None:
         first = await begun(doubling, run("a", 0))
         others = [asyncio.ensure_future(run("a", job)) for job in (1, 7, 2)]
@@ -105,28 +129,32 @@ def test_one_that_cannot_be_finished_has_no_other_done_again() -> None:
         assert (await first, one, two) == (0, 2, 4)
         assert isinstance(failed, KeyError)
 
-    assert played(scenario).calls == [[0], [1, 7, 2]]
+    assert played(sharing, scenario).calls == [[0], [1, 7, 2]]
 
 
-def test_what_waits_when_the_threads_close_is_cancelled() -> None:
+def begun_closing(scheduler: Scheduler) -> None:
+    while not scheduler._closing:
+        time.sleep(0.001)
+
+
+def test_what_waits_when_the_thread_closes_is_dropped(sharing: Sharing) -> None:
     async def play() -> list[int | BaseException]:
-        doubling, threads = Doubling(), Threads("search", 1)
-        together = Together(threads, doubling, MOST)
-        first = await begun(doubling, together.run("a", 1, checked, Timings()))
-        waiting = asyncio.ensure_future(together.run("b", 2, checked, Timings()))
+        doubling = sharing.work = Doubling()
+        first = await begun(doubling, sharing.run("a", 1, checked, Timings()))
+        waiting = asyncio.ensure_future(sharing.run("b", 2, checked, Timings()))
         await asyncio.sleep(0)
-        closing = asyncio.ensure_future(asyncio.to_thread(threads.close))
-        await asyncio.wait([waiting], timeout=10)
+        closing = asyncio.ensure_future(asyncio.to_thread(sharing.scheduler.close))
+        await asyncio.to_thread(begun_closing, sharing.scheduler)
         doubling.gate.set()
         await closing
         return await asyncio.gather(first, waiting, return_exceptions=True)
 
-    done, cancelled = asyncio.run(play())
+    done, dropped = asyncio.run(play())
     assert done == 2
-    assert isinstance(cancelled, asyncio.CancelledError)
+    assert isinstance(dropped, InferenceFailed)
 
 
-def test_a_job_is_let_go_of_when_it_is_done_or_was_cancelled() -> None:
+def test_a_job_is_let_go_of_when_it_is_done_or_was_cancelled(sharing: Sharing) -> None:
     class Job:
         """Can be watched."""
 
@@ -137,26 +165,25 @@ def test_a_job_is_let_go_of_when_it_is_done_or_was_cancelled() -> None:
         assert gate.wait(10)
         return [None] * len(jobs)
 
-    threads = Threads("search", 1)
-    together = Together(threads, work, MOST)
+    sharing.work = work
     jobs = [Job() for _ in range(4)]
     watched = WeakSet(jobs)
 
     async def play() -> None:
-        first, *others = [asyncio.ensure_future(together.run("a", each, lambda *_: None, Timings())) for each in jobs]
+        first, *others = [asyncio.ensure_future(sharing.run("a", each, _nothing, Timings())) for each in jobs]
         await asyncio.to_thread(begun.wait, 10)
         others[0].cancel()
         gate.set()
         await asyncio.gather(first, *others, return_exceptions=True)
 
     asyncio.run(play())
-    threads.close()
+    sharing.scheduler.close()
     jobs.clear()
     gc.collect()
     assert not watched
 
 
-def test_what_is_cancelled_is_not_done() -> None:
+def test_what_is_cancelled_is_not_done(sharing: Sharing) -> None:
     async def scenario(doubling: Doubling, run: Run) -> None:
         first = await begun(doubling, run("a", 0))
         left, kept = asyncio.ensure_future(run("a", 1)), asyncio.ensure_future(run("a", 2))
@@ -167,31 +194,29 @@ def test_what_is_cancelled_is_not_done() -> None:
         doubling.gate.set()
         assert (await first, await kept) == (0, 4)
 
-    assert played(scenario).calls == [[0], [2]]
+    assert played(sharing, scenario).calls == [[0], [2]]
 
 
-def test_waiting_counts_as_queueing() -> None:
-    doubling, threads, timings = Doubling(), Threads("search", 1), Timings()
-    doubling.gate.set()
-    try:
-        assert asyncio.run(Together(threads, doubling, MOST).run("a", 1, checked, timings)) == 2
-    finally:
-        threads.close()
+def test_waiting_counts_as_queueing(sharing: Sharing) -> None:
+    timings = Timings()
+    assert asyncio.run(sharing.run("a", 1, lambda _, share: share, timings)) == 1
     assert timings.seconds["queue"] > 0
     assert timings.total() == pytest.approx(timings.seconds["queue"])
 
 
-def test_work_that_begins_at_once_makes_no_queueing_below_zero() -> None:
+def test_work_that_begins_at_once_makes_no_queueing_below_zero(
+    sharing: Sharing, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun = threading.Event()
+    notify = sharing.scheduler._changed.notify
 
-    class Interrupted(Threads):
-        """Its caller goes on only in the middle of the work."""
-
-        def submit(self, work: Callable[[], T]) -> "Future[T]":
-            future = super().submit(work)
-            assert begun.wait(10)
-            time.sleep(0.02)
-            return future
+    def interrupted() -> None:
+        """The caller goes on only in the middle of the work."""
+        notify()
+        sharing.scheduler._changed.release()
+        assert begun.wait(10)
+        time.sleep(0.02)
+        sharing.scheduler._changed.acquire()
 
     def work(jobs: Sequence[Timings]) -> list[None]:
         with jobs[0].timed("retrieve"):
@@ -199,39 +224,33 @@ def test_work_that_begins_at_once_makes_no_queueing_below_zero() -> None:
             time.sleep(0.04)
         return [None]
 
-    threads, timings = Interrupted("search", 1), Timings()
-    together = Together(threads, work, MOST)
-    try:
-        asyncio.run(together.run("a", timings, lambda *_: None, timings))
-    finally:
-        threads.close()
+    sharing.work, timings = work, Timings()
+    with monkeypatch.context() as patched:
+        patched.setattr(sharing.scheduler._changed, "notify", interrupted)
+        asyncio.run(sharing.run("a", timings, _nothing, timings))
     assert timings.seconds["retrieve"] > 0
     assert timings.seconds["queue"] >= 0
 
 
-def test_waiting_for_the_others_counts_as_queueing() -> None:
+def test_waiting_for_the_others_counts_as_queueing(sharing: Sharing) -> None:
     def work(jobs: Sequence[Timings]) -> list[None]:
         for timings in jobs:
             with timings.timed("score"):
                 time.sleep(0.02)
         return [None] * len(jobs)
 
-    threads, own = Threads("search", 1), [Timings() for _ in range(3)]
+    sharing.work, own = work, [Timings() for _ in range(3)]
     gate = threading.Event()
 
     async def play() -> float:
-        together = Together(threads, work, MOST)
-        busy = asyncio.ensure_future(threads.run(lambda: gate.wait(10), Timings()))
+        busy = asyncio.ensure_future(sharing.run("b", Timings(), lambda *_: gate.wait(10), Timings()))
         began = time.perf_counter()
-        waiting = asyncio.gather(*(together.run("a", timings, lambda _, nothing: nothing, timings) for timings in own))
+        waiting = asyncio.gather(*(sharing.run("a", timings, _nothing, timings) for timings in own))
         await asyncio.sleep(0)
         gate.set()
         await asyncio.gather(waiting, busy)
         return time.perf_counter() - began
 
-    try:
-        took = asyncio.run(play())
-    finally:
-        threads.close()
+    took = asyncio.run(play())
     for timings in own:
         assert sum(each.seconds["score"] for each in own) <= timings.total() <= took

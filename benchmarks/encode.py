@@ -5,12 +5,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.timing import medians_ms
+
 from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.model.errors import InvalidInput
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
 from polyrank.model.text.assembly import Conversation
-from polyrank.service.cli.measuring.timing import medians_ms
 
 _TURNS = 3
 _PAIRS = 50

@@ -4,8 +4,7 @@ import json
 import time
 
 import pytest
-
-from polyrank.service.cli.measuring.timing import in_turns, machine, medians_ms, percentiles, processor_seconds
+from benchmarks.timing import in_turns, machine, medians_ms, percentiles, processor_seconds
 
 
 def test_calls_take_turns_after_a_round_that_does_not_count() -> None:
@@ -29,7 +28,7 @@ def test_calls_may_time_themselves() -> None:
 
 def test_medians_are_in_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("polyrank.service.cli.measuring.timing.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("benchmarks.timing.time.perf_counter", lambda: now[0])
     durations = iter([9.0, 0.001, 0.004, 0.5])
 
     def call() -> None:
@@ -40,7 +39,7 @@ def test_medians_are_in_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_goes_on_for_the_seconds_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("polyrank.service.cli.measuring.timing.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("benchmarks.timing.time.perf_counter", lambda: now[0])
 
     def call() -> None:
         now[0] += 1.0
@@ -50,7 +49,7 @@ def test_it_goes_on_for_the_seconds_asked(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_processor_time_is_read_from_its_own_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([1.0, 3.0])
-    monkeypatch.setattr("polyrank.service.cli.measuring.timing.time.process_time", lambda: next(times))
+    monkeypatch.setattr("benchmarks.timing.time.process_time", lambda: next(times))
     assert processor_seconds(lambda: time.sleep(0)) == 2.0
 
 

@@ -1,0 +1,118 @@
+"""What each stage costs on this machine: scoring, encoding, reranking, a build, or `/rank` of a server.
+
+python -m benchmarks.stages SUBJECT [options]; prints one JSON document.
+"""
+
+import argparse
+import json
+import resource
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import encode, scoring, serving
+from benchmarks.timing import machine
+
+from polyrank.index_builder.build.pipeline import BuildResult, build
+from polyrank.index_builder.pool.rows import read_pool
+from polyrank.model.checkpoint.kind import LEXICAL, is_checkpoint
+from polyrank.model.config import ModelConfig
+from polyrank.model.inference.names import Runner
+from polyrank.model.rankers.cross import CrossRanker
+from polyrank.model.rankers.networks import Ranker, Retriever, from_base
+from polyrank.model.text.dialogues import read_dialogues
+from polyrank.service.cli.models import add_runner_options, chosen_runner, load_cross, load_late, load_retriever
+
+MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+SAMPLE = Path(__file__).parents[1] / "examples" / "support"
+POOL, DATA = SAMPLE / "pool.jsonl", SAMPLE / "conversations.jsonl"
+
+Measured = dict[str, Any]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = _parser().parse_args(argv)
+    measured = options.measure(options)
+    print(json.dumps({"bench": options.subject, "machine": machine(), **measured}))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    subjects = parser.add_subparsers(dest="subject", metavar="SUBJECT", required=True)
+    of_scoring = subjects.add_parser("scoring", help="closed form against the paper's two products")
+    of_scoring.add_argument("--seconds", type=float, default=2.0, help="for each size; default: 2")
+    of_scoring.set_defaults(measure=lambda options: {"rows": scoring.measure(options.seconds)})
+    by_model: dict[str, tuple[Callable[[argparse.Namespace], Measured], str]] = {
+        "encode": (_encode, "candidates a second, one context, and 32 together"),
+        "rerank": (_rerank, "fifty pairs of a cross-encoder; a base model's with a random head costs the same"),
+        "build": (_build, "pool to generation, in a temporary store"),
+    }
+    for name, (measure, text) in by_model.items():
+        subject = subjects.add_parser(name, help=text)
+        subject.add_argument("--model", default=MODEL, help=f"default: {MODEL}")
+        add_runner_options(subject)
+        subject.add_argument("--pool", type=Path, default=POOL, help="default: the bundled sample")
+        subject.set_defaults(measure=measure)
+    rank = subjects.add_parser("rank", help="serve a store and measure POST /rank")
+    rank.add_argument("--store", type=Path, help="default: the bundled sample, in a temporary store")
+    rank.add_argument("--data", type=Path, default=DATA, help="dialogues whose contexts are ranked")
+    rank.add_argument("--requests", type=int, default=500, help="at each concurrency; default: 500")
+    rank.add_argument("--redis", metavar="URL", help="read vectors from this Redis (--vectors redis)")
+    rank.set_defaults(measure=_rank)
+    return parser
+
+
+def _encode(options: argparse.Namespace) -> Measured:
+    ranker = load_late(options.model, runner=_runner(options))
+    return {**_described(options, ranker), "rows": encode.measure_encode(ranker, encode.texts_of(options.pool))}
+
+
+def _rerank(options: argparse.Namespace) -> Measured:
+    is_base = options.model != LEXICAL and not is_checkpoint(options.model)
+    load = _cross_of_base if is_base else lambda name, runner: load_cross("--model", name, runner)
+    ranker = load(options.model, _runner(options))
+    rows = encode.measure_rerank(ranker, encode.texts_of(options.pool, limit=100))
+    return {**_described(options, ranker), "rows": rows}
+
+
+def _cross_of_base(name: str, runner: Runner) -> CrossRanker:
+    """Put a head with random weights on a base model."""
+    ranker = from_base(name, ModelConfig(architecture="cross", base_name="", weights="base"), *runner)
+    assert not ranker.retrieves, "asked for"
+    return ranker
+
+
+def _build(options: argparse.Namespace) -> Measured:
+    ranker = load_retriever(options.model, runner=_runner(options))
+    with tempfile.TemporaryDirectory() as store:
+        built = _build_into(Path(store), ranker, options.pool)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    row = {"count": built.count, "seconds": built.seconds, "per_second": built.count / built.seconds}
+    return {**_described(options, ranker), "peak_rss_mib": peak, "rows": [row]}
+
+
+def _runner(options: argparse.Namespace) -> Runner:
+    return chosen_runner(options.backend, options.precision)
+
+
+def _described(options: argparse.Namespace, ranker: Ranker) -> Measured:
+    return {"model": options.model, "backend": ranker.backend, "precision": ranker.precision}
+
+
+def _build_into(store: Path, ranker: Retriever, pool: Path) -> BuildResult:
+    return build(ranker, read_pool([pool], store), store)
+
+
+def _rank(options: argparse.Namespace) -> Measured:
+    flags = ["--redis", options.redis, "--vectors", "redis"] if options.redis else []
+    dialogues = list(read_dialogues(options.data))
+    if options.store is not None:
+        return serving.measure(options.store, dialogues, options.requests, flags)
+    with tempfile.TemporaryDirectory() as store:
+        _build_into(Path(store), load_late(MODEL, runner=chosen_runner()), POOL)
+        return serving.measure(Path(store), dialogues, options.requests, flags)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""Work of several requests done in one go: forward passes (batcher.py) and searches (together.py)."""
