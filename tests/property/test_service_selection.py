@@ -22,8 +22,6 @@ from polyrank.service.ranking import selection
 from polyrank.service.ranking.selection import Filling, selected
 from polyrank.service.ranking.values import Given, Grouping, RankedCandidate, RankRequest
 
-pytestmark = pytest.mark.quick
-
 VALUES = ["a", "b", "c", "d", "e", 1, 1.0, True, None, "common", "common", "common", ["a", "b"], {"no": "value"}, []]
 
 

@@ -249,6 +249,7 @@ WORDS = tuple(
 BATCH = "a text's output depends on its batch"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "wrong", "why"),
     [

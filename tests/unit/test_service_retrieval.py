@@ -209,6 +209,7 @@ def test_a_selective_filter_returns_all_that_is_asked_for(
         assert scores == pytest.approx({each: everyone[each] for each in scores if each is not None}, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_in_one_pass_each_gets_its_own_answer(large: Serving) -> None:
     """Of other texts, filters, exclusions and numbers, and at other revisions of the same generation."""
     newer = updated(large, Candidate("z", TEXT, {"h": 5, "rare": False}), deletes=["a1", "c11"])
