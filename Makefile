@@ -1,7 +1,10 @@
 # Everything runs in .venv, which is made on first use with the versions of constraints.txt.
 #   make setup                        .venv, with all that developing takes, and checks before each commit
 #   make demo [ONCE=1] [PORT=8000]    the bundled sample: build, rank an example, serve (ONCE: evaluate instead)
-#   make test [WORKERS=3]             the whole suite, in so many processes of one thread each; ends where one crashes
+#   make test [WORKERS=3]             before a commit, in three minutes: every test that is not slow (docs/testing.md)
+#   make test-all                     every test: `make test`, and then each of these
+#   make test-slow [WORKERS=3]        the slow tests: those of whole processes, of many random cases, of kills
+#   make test-soak                    some of the longest: the first hour of a reader, a wheel, a training run, scans
 #   make test-clients                 other systems' own clients against a server, in environments of their own
 #   make test-benchmarks              the benchmark scripts, over tiny models and without a GPU
 #   make test-kernels                 the GPU's kernels, in Triton's interpreter and compiled; no GPU is needed, but Linux
@@ -32,7 +35,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: setup demo test test-clients test-benchmarks test-kernels test-browser test-scale structure lint format docs image screenshots figures clean
+.PHONY: setup demo test test-all test-slow test-soak test-clients test-benchmarks test-kernels test-browser test-scale structure lint format docs image screenshots figures clean
 
 setup: .venv/.dev
 	$(BIN)/pre-commit install
@@ -40,9 +43,26 @@ setup: .venv/.dev
 demo: .venv/.demo
 	$(BIN)/polyrank demo --port $(PORT) $(if $(ONCE),--once)
 
+# Tests that pytest has compiled are kept whatever the environment says: compiling all takes each process ten seconds.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
+IN_PARALLEL := --numprocesses $(WORKERS) --max-worker-restart 0 --dist loadfile --no-loadscope-reorder
+
 test: .venv/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --max-worker-restart 0 \
-		--dist loadfile --no-loadscope-reorder
+	$(PYTEST) $(IN_PARALLEL) -m 'not slow and not soak'
+
+# Two at a time: most of them take one core. What one prints comes when it ends; the others end, too, if it fails.
+test-all: test
+	$(MAKE) --jobs 2 --keep-going $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) \
+		test-scale test-slow test-soak test-benchmarks test-clients test-browser test-kernels
+
+test-slow: .venv/.dev
+	$(PYTEST) $(IN_PARALLEL) -m 'slow and not soak'
+
+SOAK := integration/test_service_cli_train_minilm.py integration/test_docs_first_hour.py integration/test_wheel.py \
+	property/test_model_scan.py property/test_model_scan_quantised_scan.py
+
+test-soak: .venv/.dev
+	$(PYTEST) -n0 -m soak $(SOAK:%=tests/%)
 
 # cohere is run twice: langchain-cohere takes an earlier series than the latest.
 test-clients: .venv/.demo .venv-clients/.done .venv-cohere/.done .venv-litellm/.done
@@ -52,7 +72,7 @@ test-clients: .venv/.demo .venv-clients/.done .venv-cohere/.done .venv-litellm/.
 	POLYRANK_PYTHON=$(BIN)/python .venv-cohere/bin/python -m pytest -c tests/clients/pytest.ini tests/clients/test_cohere.py
 
 test-benchmarks: .venv/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n0 benchmarks/tests
+	$(PYTEST) -n0 benchmarks/tests
 
 test-kernels: .venv/.dev .venv-triton/.done
 	TRITON_INTERPRET=1 PYTHONPATH=.venv-triton $(BIN)/python -m pytest -n0 tests/kernels

@@ -14,6 +14,7 @@ from cases import cases
 from fastapi import FastAPI
 from hypothesis import HealthCheck, settings
 from redis_process import RedisProcess
+from suites import is_slow
 from warm_python import WarmPython
 
 from polyrank.service.caching import redis_server
@@ -33,6 +34,14 @@ settings.register_profile(
 settings.load_profile("polyrank")
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what it puts into the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # or the processes that a test interrupts would not notice
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is slow by where it stands."""
+    for item in items:
+        if is_slow(item.path.parent.name, {each.name for each in item.iter_markers()}):
+            item.add_marker("slow")
 
 
 def pytest_collection_finish() -> None:

@@ -176,6 +176,7 @@ def test_scoring_stored_rows_makes_no_encoder_call(ranker: LateRanker, monkeypat
     assert np.argsort(ranker.late_scores(foreign, made)).tolist() != np.argsort(before).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "auto"])
 def test_openvino_gives_what_torch_gives(tmp_path: Path, precision: str) -> None:
     sizes: dict[str, Any] = {"max_context_tokens": 40, "max_candidate_tokens": 16}

@@ -195,6 +195,7 @@ def test_more_upper_layers_than_there_are_is_refused(tmp_path: Path) -> None:
         made(tmp_path, DeformerConfig(upper=3))
 
 
+@pytest.mark.slow
 def test_openvino_gives_what_torch_gives(tmp_path: Path) -> None:
     both = [made(tmp_path, DeformerConfig(residual=False), backend=backend) for backend in ("torch", "openvino")]
     assert both[1].backend == "openvino"

@@ -167,6 +167,7 @@ def single(text: str) -> list[int]:
     return [CLS, *word_ids(text), SEP]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [*POLY.values(), *BI.values(), *DENSE.values(), *FIRST_STAGES.values()],

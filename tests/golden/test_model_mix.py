@@ -191,6 +191,7 @@ def test_one_learnt_input_that_is_the_first_tokens_gives_its_output(tmp_path: Pa
     np.testing.assert_allclose(kept.late[0], hidden(encoder.candidate, ids, None)[0], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_openvino_gives_what_torch_gives(tmp_path: Path) -> None:
     for name in ("c", "inputs 3", "without E", "without H"):
         both = [made(tmp_path, KINDS[name], backend=backend) for backend in ("torch", "openvino")]

@@ -116,6 +116,7 @@ def test_a_checkpoint_keeps_it(ranker: LateRanker, tmp_path: Path) -> None:
     assert again.rank(CONTEXTS[0], CANDIDATES) == fresh.rank(CONTEXTS[0], CANDIDATES)
 
 
+@pytest.mark.slow
 def test_openvino_gives_what_torch_gives(tmp_path: Path) -> None:
     both = [made(tmp_path, residual=False, backend=backend) for backend in ("torch", "openvino")]
     assert both[1].backend == "openvino"

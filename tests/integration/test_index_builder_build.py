@@ -20,6 +20,8 @@ from polyrank.model.config import EvidenceConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation
 
+pytestmark = pytest.mark.quick
+
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,8 @@ from polyrank.index_builder.vectors.local import EmbeddingsWriter
 from polyrank.index_builder.vectors.redis import RedisEmbeddings
 from polyrank.model.errors import InvalidInput
 
+pytestmark = pytest.mark.quick
+
 REPOSITORY = Path(__file__).parents[2]
 
 

@@ -18,6 +18,8 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.vectors.codec import HIT
 from polyrank.index_builder.vectors.redis import RedisEmbeddings, StoredVectors, drop_generation
 
+pytestmark = pytest.mark.quick
+
 DIM = 64
 ENCODER = HashEncoder(dim=DIM)
 

@@ -16,6 +16,8 @@ from polyrank.index_builder.scale.cutting import build_parts
 from polyrank.index_builder.scale.sets import SetStore
 from polyrank.index_builder.store.generation_store import GenerationStore
 
+pytestmark = pytest.mark.quick
+
 OPTIONS = BuildOptions(index="exact")
 ROWS = [
     Candidate(

@@ -42,7 +42,9 @@ def check(root: Path, told: Told) -> str:
     return served.id
 
 
-@pytest.mark.parametrize("kills", [40, pytest.param(100, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "kills", [pytest.param(12, marks=pytest.mark.quick), 40, pytest.param(100, marks=pytest.mark.soak)]
+)
 @pytest.mark.parametrize("seed", [20261121])
 def test_kills_leave_the_old_or_the_new_generation(tmp_path: Path, seed: int, kills: int) -> None:
     chance, root = random.Random(seed), tmp_path / "store"

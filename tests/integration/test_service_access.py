@@ -20,6 +20,8 @@ from polyrank.service.auth.keys import Key
 from polyrank.service.http.plumbing.guards import Needs, rules
 from polyrank.service.settings import Settings
 
+pytestmark = pytest.mark.quick
+
 READER, BOSS, SLOW = "reader-secret", "boss-secret", "slow-secret"
 HELD = (
     Key(name="reader", sha256=keys.hashed(READER.encode()), scopes=("rank",)),

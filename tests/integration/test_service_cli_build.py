@@ -50,6 +50,7 @@ def assert_nothing_built(store: Path) -> None:
     assert left_half_written(store) == []
 
 
+@pytest.mark.quick
 def test_json_tells_what_was_built(capsys: Capture, store: Path, poly: Path, pool: Path) -> None:
     result = call(capsys, "build", "--model", poly, "--pool", pool, "--store", store, "--json").result
     assert result.pop("seconds") > 0

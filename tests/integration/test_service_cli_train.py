@@ -86,6 +86,7 @@ def test_help_names_the_options_by_what_they_are_about(capsys: Capture) -> None:
         assert part in outcome.out
 
 
+@pytest.mark.quick
 def test_the_result_is_one_object(capsys: Capture, base: Path, data: Path, valid: Path, tmp_path: Path) -> None:
     flags = ("--json", "--valid", str(valid), "--report", str(tmp_path / "run.html"))
     outcome = train(capsys, base, data, tmp_path / "out", *flags, steps=120)

@@ -79,6 +79,7 @@ def told(client: TestClient, path: str, body: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in response.json().items() if name not in OF_THE_STORE}
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("body", BODIES, ids=range(len(BODIES)))
 def test_answers_are_those_of_one_machine(client: TestClient, whole: TestClient, body: dict[str, Any]) -> None:
     answer = told(client, "/rank", body)

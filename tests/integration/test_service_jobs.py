@@ -120,6 +120,7 @@ def stub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Non
     return put
 
 
+@pytest.mark.quick
 def test_a_rebuild_from_a_pool_is_served_before_it_is_reported(api: Api) -> None:
     before = api.served()
     response = api.start("k1", pool="new.jsonl")

@@ -18,6 +18,8 @@ from polyrank.service.http.operations import InfoOut, StatusOut
 from polyrank.service.http.plumbing.problems import Problem
 from polyrank.service.settings import Settings
 
+pytestmark = pytest.mark.quick
+
 COUNT = 50
 
 

@@ -45,6 +45,7 @@ def scores(server: Served) -> list[list[tuple[str, float]]]:
     return [each for each, _ in answers(server)]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("index", ["exact", "flat"])
 def test_redis_and_the_matrix_score_identically(start: Start, tmp_path: Path, redis_url: str, index: str) -> None:
     build_store(tmp_path, pool(60), index=index, redis_url=redis_url)

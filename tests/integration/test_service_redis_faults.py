@@ -224,6 +224,7 @@ def test_an_outage(hurried_world: World, outage: Callable[[World], Any]) -> None
     world.wait_until_well()
 
 
+@pytest.mark.quick
 def test_killed(hurried_world: World) -> None:
     world = hurried_world
     world.process.kill()

@@ -73,6 +73,7 @@ def call(port: int, method: str, path: str, body: object) -> dict[str, Any]:
         return dict(json.load(response))
 
 
+@pytest.mark.quick
 def test_sigterm_answers_what_has_begun_and_is_no_failure(start: Start, store: Path) -> None:
     server = start(python=None, store=store, max_queue_tokens=1_000_000)
     port = server.ready()
@@ -133,6 +134,7 @@ def test_a_reranker_that_is_no_cross_encoder_is_refused(store: Path, checkpoints
         pass
 
 
+@pytest.mark.quick
 def test_a_server_killed_under_load_comes_back_as_it_was(start: Start, store: Path, tmp_path: Path) -> None:
     root = shutil.copytree(store, tmp_path / "store")
     server = start(store=root)

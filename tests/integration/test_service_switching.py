@@ -54,7 +54,7 @@ class Load:
                     self.faults.append(str(body))
 
 
-@pytest.mark.parametrize("ways", ["calls", "another process"])
+@pytest.mark.parametrize("ways", [pytest.param("calls", marks=pytest.mark.quick), "another process"])
 def test_no_request_fails_and_no_answer_is_of_two_generations(tmp_path: Path, ways: str) -> None:
     one = build_store(tmp_path, pool(300, "a"), index="flat")
     other = build_store(tmp_path, pool(300, "b"), index="exact", ranker=WordRanker(1))
@@ -77,6 +77,7 @@ def test_no_request_fails_and_no_answer_is_of_two_generations(tmp_path: Path, wa
     assert live.current is None, "let go of at the end"
 
 
+@pytest.mark.quick
 def test_rollback_by_call(tmp_path: Path) -> None:
     one, other = (build_store(tmp_path, pool(20, prefix)) for prefix in "ab")
     with TestClient(create_app(Settings(store=tmp_path), load)) as client:

@@ -94,6 +94,7 @@ def logs(root: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted((root / "log").glob("*.log")))
 
 
+@pytest.mark.quick
 def test_put_is_searchable_at_once_and_deleted_is_not(server: Served) -> None:
     assert rank(server)["revision"] == 0
     done = put(server, {"id": "new", "text": "w1 w2 w3", "metadata": {"lang": "xx"}}, {"id": "c1", "text": "w39"})
@@ -373,6 +374,7 @@ def test_a_rebuild_while_updating_loses_nothing(real_root: Path, tmp_path: Path)
         assert known["revision"] == last["revision"]
 
 
+@pytest.mark.quick
 def test_what_was_acknowledged_survives_a_kill(warm_python: WarmPython, real_root: Path) -> None:
     acknowledged: dict[str, int] = {}
     to_delete, deleted = set[str](), set[str]()

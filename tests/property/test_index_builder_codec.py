@@ -1,6 +1,7 @@
 from random import Random
 
 import numpy as np
+import pytest
 from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +19,8 @@ from polyrank.index_builder.vectors.codec import (
     prefix,
 )
 from polyrank.model.representations import LateRows
+
+pytestmark = pytest.mark.quick
 
 DIMS = st.integers(1, 40)
 KEYS = st.binary(max_size=30)

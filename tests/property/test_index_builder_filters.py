@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +15,8 @@ from polyrank.index_builder.generation.candidates import CandidateTable, Candida
 from polyrank.index_builder.generation.filters import matching_places, matching_rows
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.service.http.native.filters_in import checked_filter
+
+pytestmark = pytest.mark.quick
 
 numbers = st.one_of(st.integers(-3, 3), st.sampled_from([0.5, -1.5, 2.0, 2**53 + 1, float(2**53)]))
 strings = st.sampled_from(["", "a", "b", "ab", "A", "é", "2026-11-21"])

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from polyrank.model.evaluation.metrics import ndcg_at_k, rank_values
 from polyrank.model.ties import Ties
 
+pytestmark = pytest.mark.quick
+
 Gains = list[int]
 grades = st.lists(st.integers(0, 3), min_size=1, max_size=15)
 depths = st.integers(1, 20)

@@ -12,6 +12,8 @@ from polyrank.model.search.scan import Additions, Query, prepare
 from polyrank.model.search.scan.plain import PlainScan
 from polyrank.model.search.topk import closed_form, longest_row, scores_of, top_k
 
+pytestmark = pytest.mark.quick
+
 torch.set_num_threads(1)  # on matrices this small threads only wait for each other
 
 DIM = 384

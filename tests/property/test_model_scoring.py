@@ -15,6 +15,8 @@ from polyrank.model.config import ModelConfig
 from polyrank.model.rankers.late import LateRanker
 from polyrank.model.search.topk import top_k
 
+pytestmark = pytest.mark.quick
+
 TOLERANCE = 1e-5
 KINDS = [
     {"architecture": "bi", "reduction": "mean"},

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from polyrank.model.evaluation.metrics import judged_values, ndcg_at_k, rank_values
 from polyrank.model.ties import Ties
 
+pytestmark = pytest.mark.quick
+
 Candidates = list[tuple[float, int]]
 """Score and gain of each."""
 

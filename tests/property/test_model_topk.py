@@ -14,6 +14,8 @@ import polyrank.model.search.topk
 from polyrank.model.search.additions import Additions
 from polyrank.model.search.topk import TopK, longest_row, scores_of, top_k
 
+pytestmark = pytest.mark.quick
+
 torch.set_num_threads(1)  # on matrices this small threads only wait for each other
 
 SEEDS = range(200)

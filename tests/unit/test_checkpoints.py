@@ -37,6 +37,7 @@ def test_a_checkpoint_says_how_it_was_made(name: str) -> None:
         assert needed in re.sub(r"\s+", " ", card)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_checkpoint_is_an_adapter_that_ranks(name: str) -> None:
     ranker = polyrank.load(SHIPPED / name)

@@ -43,6 +43,7 @@ def commands(page: Path) -> list[list[str]]:
     return found
 
 
+PARSER = parser()
 CALLS = [(page.relative_to(REPOSITORY).as_posix(), command) for page in PAGES for command in commands(page)]
 
 
@@ -57,7 +58,7 @@ def names(calls: list[tuple[str, list[str]]]) -> list[str]:
 @pytest.mark.parametrize(("page", "words"), of("polyrank"), ids=names(of("polyrank")))
 def test_polyrank_takes_these_options(page: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     try:
-        parser().parse_args(words)
+        PARSER.parse_args(words)
     except SystemExit as end:
         if end.code:  # --help ends without one
             pytest.fail(f"{page}: {capsys.readouterr().err}")

@@ -78,6 +78,7 @@ def test_the_kind_of_index_and_the_dtype_stay(tmp_path: Path, index: str) -> Non
     assert (manifest.index.kind, manifest.dtype, manifest.count) == (index, "float32", 21)
 
 
+@pytest.mark.slow
 def test_the_index_is_chosen_anew_by_what_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build(ENCODER, pool(300), tmp_path, BuildOptions(index="ivfpq"))
     store = GenerationStore(tmp_path)

@@ -71,6 +71,7 @@ def test_the_matrix_is_added_in_blocks() -> None:
     assert (index.search(CODES, 20)[0] == best_by_hand(CODES, many, 20)).all()
 
 
+@pytest.mark.slow
 @BOTH
 def test_the_file_does_not_depend_on_the_number_of_threads(spec: IndexSpec, tmp_path: Path) -> None:
     contents, before = set(), faiss.omp_get_max_threads()
@@ -117,6 +118,7 @@ def test_search_parameters_reach_an_index_inside_a_transform_and_a_refinement() 
     assert (many.search(CODES, 500)[0] >= 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("factory", "params"),
     [("HNSW8", {"efSearch": 64}), ("IVF64,SQ8", {"nprobe": 32}), ("PCA8,IVF3,PQ4x4", {"nprobe": 3}), ("PQ4x4fs", {})],
@@ -140,6 +142,7 @@ def test_an_index_is_searched_harder_up_to_its_end() -> None:
     assert CandidateIndex.build(FLAT, matrix(150)).harder() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factory", ["HNSW16", "IVF40,SQ8", "OPQ4,IVF40,PQ4x4", "IVF16_HNSW8,Flat"])
 def test_equal_matrices_give_equal_bytes(factory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polyrank.index_builder.index.faiss_index._TRAINING_ROWS", 500)  # a sample, not all

@@ -177,6 +177,7 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_text_that_repeats_does_not_take_memory_for_each_row(tmp_path: Path) -> None:
     words = pa.DictionaryArray.from_arrays(pa.array([0] * 1000, pa.int32()), pa.array(["x" * 1_000_000]))
     tracemalloc.start()
@@ -192,6 +193,7 @@ def test_a_text_that_repeats_does_not_take_memory_for_each_row(tmp_path: Path) -
     assert len(rows) == 1000
 
 
+@pytest.mark.slow
 def test_a_small_file_of_gigabytes_is_refused_before_it_is_unfolded(tmp_path: Path) -> None:
     with pytest.raises(PoolInvalid, match="the column 'text' unfolds to more than 1000 times its size"):
         read(tmp_path, {"text": ["x" * 3_000_000] * 20}, use_dictionary=False, compression="zstd")
@@ -205,6 +207,7 @@ def test_a_list_that_is_too_long_is_a_bad_row_or_no_pool(tmp_path: Path) -> None
     assert isinstance(good, Candidate)
 
 
+@pytest.mark.slow
 def test_more_values_than_a_row_group_may_hold(tmp_path: Path) -> None:
     count = (1 << 25) + 1
     values = pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), pa.nulls(count, pa.int8()))
@@ -212,6 +215,7 @@ def test_more_values_than_a_row_group_may_hold(tmp_path: Path) -> None:
         read(tmp_path, {"text": ["x"], "n": values})
 
 
+@pytest.mark.slow
 def test_many_columns_of_one_long_string_each_are_refused(tmp_path: Path) -> None:
     long = pa.DictionaryArray.from_arrays(pa.array([0] * 128, pa.int32()), pa.array(["x" * 3_000_000]))
     columns = {"text": ["x"] * 128} | dict.fromkeys(map(str, range(250)), long)
@@ -226,6 +230,7 @@ def write_large_rows(path: Path, count: int) -> None:
     pq.write_table(table, path, use_dictionary=False, compression="zstd")
 
 
+@pytest.mark.slow
 def test_of_large_rows_few_are_read_at_once(tmp_path: Path) -> None:
     write_large_rows(tmp_path / "pool.parquet", 30)
     before = pa.total_allocated_bytes()
@@ -239,6 +244,7 @@ def test_large_rows_in_a_small_row_group_are_refused(tmp_path: Path) -> None:
         list(read_pool([tmp_path / "pool.parquet"]))
 
 
+@pytest.mark.slow
 def test_too_many_columns_or_row_groups_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     columns = {"text": ["x"] * 3} | {str(n): [n] * 3 for n in range(5000)}
     with pytest.raises(PoolInvalid, match="there are 5001 columns, more than 4096; leave some out"):

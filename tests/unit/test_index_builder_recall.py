@@ -37,6 +37,7 @@ def test_recall_is_the_share_of_the_best_by_score_that_an_index_finds() -> None:
         assert share == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_row_that_ties_with_the_last_place_counts_as_found() -> None:
     twins = np.repeat(MATRIX[:100], 30, axis=0)
     assert Probes(twins, []).measure(built("HNSW32", twins)).at_10 == 1.0
@@ -75,6 +76,7 @@ def test_given_probes_raise_the_search_until_enough_is_found() -> None:
     assert recall.at_10 == Probes(MATRIX, GIVEN).measure(index).at_10
 
 
+@pytest.mark.slow
 def test_where_products_are_coarse_longer_lists_are_asked_for() -> None:
     index, recall = measured(built("IVF4,PQ4x4", nprobe=4), MATRIX, GIVEN, 0.99)
     assert recall.at_10 >= 0.99

@@ -307,6 +307,7 @@ OWNERS: dict[str, type] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", OWNERS)
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("switch", ["activation", "compaction"])

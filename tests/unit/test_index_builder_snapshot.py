@@ -157,6 +157,7 @@ def test_candidates_come_in_the_order_asked_built_and_added_mixed(snapshot: Snap
     assert after.numbered(added).tolist() == [7, 6, 7]
 
 
+@pytest.mark.slow
 def test_an_old_snapshot_stays_as_it_was_while_the_buffer_grows(snapshot: Snapshot) -> None:
     seen: list[tuple[Snapshot, tuple[object, ...]]] = []
 

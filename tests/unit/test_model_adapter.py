@@ -107,6 +107,7 @@ def copied(trained: Path, parent: Path, changed: dict[str, Tensor]) -> Path:
     return copy
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_shape_or_half_a_pair_is_refused(trained: Path, tmp_path: Path) -> None:
     tensors = load_file(trained / "model.safetensors")
     name = min(each for each in tensors if each.endswith(".lora_A"))

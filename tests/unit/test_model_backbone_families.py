@@ -214,6 +214,7 @@ def test_adapters_are_beside_the_linear_maps_that_would_be_tuned(
     assert len(maps) == FAMILIES[family].maps // (2 if tune == "top-1" else 1)
 
 
+@pytest.mark.slow
 @EACH
 @pytest.mark.parametrize("rank", [0, 2])
 def test_training_changes_what_it_should_and_nothing_else(

@@ -264,6 +264,7 @@ def test_a_base_is_not_saved_over(base: Path) -> None:
     assert {path: path.read_bytes() for path in base.iterdir()} == before
 
 
+@pytest.mark.slow
 def test_threads_share_a_model(base: Path) -> None:
     rankers = [made(base, **KINDS[kind]) for kind in ("poly codes", "cross", "residual")]
     contexts = [[f"w{n % 40} w{n % 13}", f"w{n % 7}"] for n in range(64)]

@@ -31,6 +31,8 @@ from polyrank.model.text.assembly import Conversation
 from polyrank.model.training.errors import TrainingDataInvalid
 from polyrank.model.training.run import Data, train_calibration, train_evidence
 
+pytestmark = pytest.mark.slow
+
 OPTIONS: dict[str, dict[str, Any]] = {"mix": {"rows": 2, "interaction_layers": [-2, -1]}}
 CONTEXT = ["w1 w2", "w3 w30"]
 TEXTS = ["w4", "w5 w6 w7", "w8 w9 w10 w11 w12"]

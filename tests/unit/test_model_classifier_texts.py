@@ -23,6 +23,8 @@ from polyrank.model.text.dialogues import read_dialogues
 from polyrank.model.training.errors import TrainingDataInvalid
 from polyrank.model.training.run import Data
 
+pytestmark = pytest.mark.slow
+
 NAMES = ("w4", "w5 w6", "w7", "w8")
 OPTIONS: dict[str, dict[str, Any]] = {
     "cross": {"negatives": 3},

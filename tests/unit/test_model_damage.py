@@ -74,6 +74,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, hidden: str) -> None:
         assert refusal(model) == f"{file} cannot be read: Permission denied"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", ["its own weights", "the base's weights", "the transformer's config"])
 def test_a_model_whose_files_change_before_its_network_is_read(tmp_path: Path, changed: str) -> None:
     """What was kept compiled is run without the network; what is compiled later must not be of another model."""
@@ -125,6 +126,7 @@ def test_a_file_cut_anywhere(poly: Path, name: str) -> None:
     assert name in refusal(poly)
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_in_the_weights_header(light: Path) -> None:
     """Whatever the bit says of names, types, shapes and offsets no longer fits."""
     file = light / "model.safetensors"
@@ -183,6 +185,7 @@ def test_a_foreign_config(poly: Path, raw: dict[str, object]) -> None:
     assert "backbone.json" in message or "its config" in message or "model.safetensors does not fit" in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("raw", "why"),
     [
@@ -219,6 +222,7 @@ def test_code_of_a_remote_model_is_not_run(poly: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", ["AutoModel", "AutoModelForSequenceClassification"])
 def test_code_beside_a_config_of_a_type_without_a_model(
     tmp_path: Path, asked: str, monkeypatch: pytest.MonkeyPatch
@@ -283,6 +287,7 @@ def header_only(path: Path, shapes: dict[str, list[int]]) -> None:
     os.truncate(path, 8 + len(header) + at)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "fields", "why"),
     [

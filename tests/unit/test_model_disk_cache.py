@@ -166,6 +166,7 @@ def test_what_a_killed_writer_left_is_removed(cache: DiskCache, directory: Path)
     assert len(list(directory.iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_processes_write_and_read_at_the_same_time(directory: Path) -> None:
     """Every entry that any of them finds is whole, while all replace and evict the same few."""
     code = (

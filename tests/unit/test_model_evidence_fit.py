@@ -58,6 +58,7 @@ def test_a_small_file_counts_as_much_as_a_large_one() -> None:
     assert fit([many, few, []], 1.0) == found
 
 
+@pytest.mark.slow
 def test_a_file_with_very_few_lists_hardly_moves_the_weights() -> None:
     many = lists(500, 0)
     contrary = [each._replace(late=-each.late, features=-each.features) for each in lists(4, 1)]
@@ -87,6 +88,7 @@ def test_nothing_to_learn_from_gives_the_late_score_alone() -> None:
         assert {name: weight for name, weight in found.weights.items() if weight} == {"asked": 5.0}
 
 
+@pytest.mark.slow
 def test_shares_say_what_each_feature_adds() -> None:
     figures = shares([lists(2000, 0)], 1.0)
     assert list(figures) == ["without words", "all features", *(f"without {name}" for name in FEATURES)]

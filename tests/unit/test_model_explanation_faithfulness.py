@@ -15,6 +15,8 @@ from polyrank.model.rankers.late import LateRanker
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.steps import finish
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 CONVERSATIONS, REPLIES = 20, 4
 SHARE = 4  # a quarter of the tokens is removed

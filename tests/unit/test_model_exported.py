@@ -83,6 +83,7 @@ def test_a_plain_export_can_be_read_back(tmp_path: Path) -> None:
     np.testing.assert_allclose(ours.encode_candidates(texts[0]), again.encode_candidates(texts[1]), rtol=0, atol=CLOSE)
 
 
+@pytest.mark.slow
 def test_the_shipped_bi_encoder(tmp_path: Path) -> None:
     export(SHIPPED / "chat-bi", tmp_path / "out")
     ours, theirs = polyrank.load(SHIPPED / "chat-bi"), SentenceTransformer(str(tmp_path / "out"), device="cpu")

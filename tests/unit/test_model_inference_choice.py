@@ -88,12 +88,14 @@ def test_auto_leaves_the_reference_only_where_it_is_worth_it(seconds: dict[str, 
     assert fastest({Runner(name, "float32"): each for name, each in seconds.items()}).backend == chosen
 
 
+@pytest.mark.slow
 def test_auto_takes_the_one_that_was_fastest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     let_last_be_fastest(monkeypatch)
     base = write_base(tmp_path / "base", 0)
     assert polyrank.load(base, backend="auto").backend == "openvino"
 
 
+@pytest.mark.slow
 def test_auto_measures_once_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = write_base(tmp_path / "base", 0)
     for torch_seconds in (1.0, 0.1):  # later something else runs beside it
@@ -112,6 +114,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, wrong: Callable[[NDArray[Any], int], 
     monkeypatch.setattr(choice, "fastest", lambda seconds: min(seconds, key=lambda runner: runner.backend == "torch"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrong", [lambda each, _: each * 1.001, lambda each, width: each * (np.nan, 1)[width < 60]], ids=["off", "nan"]
 )
@@ -125,6 +128,7 @@ def test_auto_takes_none_whose_outputs_are_not_those_of_torch(
     assert polyrank.load(base, backend="auto").backend == "torch"
 
 
+@pytest.mark.slow
 def test_a_later_part_that_is_not_as_by_torch_is_left_to_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = write_base(tmp_path / "base", 0)
     spoil(monkeypatch, lambda each, _: each)
@@ -137,6 +141,7 @@ def test_a_later_part_that_is_not_as_by_torch_is_left_to_torch(tmp_path: Path, m
     np.testing.assert_array_equal(ranker.encode_contexts([[2, 5, 3]]), expected.encode_contexts([[2, 5, 3]]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [np.nan, 1.001])
 def test_what_gives_other_numbers_than_torch_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: float
@@ -147,6 +152,7 @@ def test_what_gives_other_numbers_than_torch_is_refused(
         polyrank.load(base, backend="openvino")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", ["openvino.Core.compile_model", "openvino.frontend.FrontEndManager"])
 def test_where_openvino_fails_torch_remains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
     def fail(*_: object) -> None:
@@ -243,6 +249,7 @@ WORDS = tuple(
 BATCH = "a text's output depends on its batch"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "wrong", "why"),
     [

@@ -24,6 +24,8 @@ from polyrank.model.inference.names import Runner
 from polyrank.model.rankers.load import load
 from polyrank.model.text.assembly import Conversation
 
+pytestmark = pytest.mark.slow
+
 CONTEXTS = ["w1 w2 w3", "w4", "w5 w6 w7 w8 w9"]
 TEXTS = ["w3 w4", "w9", "w1 w2 w3 w4 w5 w6", "w7"]
 KINDS: dict[str, dict[str, Any]] = {

@@ -77,6 +77,7 @@ def test_a_pool_that_is_no_file_is_refused_at_once(tmp_path: Path, make: Callabl
         read_pool([pool])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
 def test_a_huge_sparse_pool_is_given_up(tmp_path: Path, suffix: str) -> None:
     pool = tmp_path / f"pool.{suffix}"
@@ -226,6 +227,7 @@ def test_a_small_file_of_very_many_blank_lines_is_given_up(
         read(tmp_path / name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "read"),
     [
@@ -243,6 +245,7 @@ def test_blank_lines_of_a_file_that_is_not_compressed(
         read(tmp_path / name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "lines"),
     [("pool.jsonl", [b'{"text": "a"}\n', b"\n"]), ("pool.csv", [b"id,text\n1,a\n", b",\n"])],

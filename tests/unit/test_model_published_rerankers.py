@@ -53,6 +53,7 @@ def test_each_family_gives_the_published_scores(tmp_path: Path, family: str) -> 
     np.testing.assert_allclose(1 / (1 + np.exp(-logits)), theirs.predict(pairs), rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_openvino_gives_the_same(tmp_path: Path) -> None:
     directory = publish(tmp_path / "m")
     np.testing.assert_allclose(

@@ -53,6 +53,7 @@ def test_no_gradient_and_no_dropout_reach_the_poly_encoder(encoder: CrossEncoder
     assert not encoder.eval().encoder.training
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["torch", "openvino"])
 def test_a_backend_scores_pairs_of_several_contexts_as_the_encoder_does(
     encoder: CrossEncoder, checkpoint: Path, backend: str

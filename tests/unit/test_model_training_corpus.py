@@ -55,6 +55,7 @@ def test_no_dialogue_is_on_both_sides_and_none_is_lost(tmp_path: Path, dialogues
     assert (corpus.weight, corpus.path.name) == (len(train), "data.jsonl")
 
 
+@pytest.mark.slow
 def test_about_a_tenth_is_held_out_and_of_large_files_as_many_as_asked(tmp_path: Path) -> None:
     _, small = read(tmp_path, turns(1000, 1))
     assert small.held_out == pytest.approx(100, abs=40)  # four standard deviations

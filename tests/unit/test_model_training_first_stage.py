@@ -19,6 +19,8 @@ from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.run import Data, train
 from polyrank.model.training.student.student import Student, start
 
+pytestmark = pytest.mark.slow
+
 
 class Stop(Exception):
     """Stands in for a kill."""

@@ -14,6 +14,8 @@ from polyrank.model.registry import ARCHITECTURES, trainable
 from polyrank.model.training.objectives.objective import Batch
 from polyrank.model.training.student.student import start
 
+pytestmark = pytest.mark.slow
+
 PAIRS = 64
 MOST_STEPS = 150
 OPTIONS: dict[str, dict[str, Any]] = {

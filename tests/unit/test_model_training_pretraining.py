@@ -36,6 +36,8 @@ from polyrank.model.training.run import Data
 from polyrank.model.training.state import STATE_FILE
 from polyrank.model.training.student.student import start
 
+pytestmark = pytest.mark.slow
+
 SPECIAL, MASK, WORDS = {CLS, SEP, PAD}, 99, 60
 
 

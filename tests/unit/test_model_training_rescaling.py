@@ -75,6 +75,7 @@ def test_both_transformers_get_the_spread_of_the_other_model(base: Path, large: 
     assert {name.split(".", 2)[2] for name in changed} == {f"{LAST_NORM}.weight", f"{LAST_NORM}.bias"}
 
 
+@pytest.mark.slow
 def test_a_run_begins_so_and_a_resumed_one_ends_alike(base: Path, large: Path, tmp_path: Path) -> None:
     data = write_examples(tmp_path / "data.jsonl")
     given = {"architecture": "bi", "normalize": False, "score_scale": 0.1, "learning_rate": 1e-30, "steps": 1}

@@ -45,6 +45,8 @@ from polyrank.model.training.selection import look, selection_batches
 from polyrank.model.training.state import STATE_FILE, read_state, write_state
 from polyrank.model.training.student.student import start
 
+pytestmark = pytest.mark.slow
+
 KINDS: dict[str, dict[str, Any]] = {
     "bi": {},
     "poly": {"architecture": "poly"},

@@ -43,6 +43,7 @@ def test_every_number_that_a_command_takes_has_bounds() -> None:
     assert read - {int, float} == {None, Path, files._encoding, mine._margin}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "action"),
     [pytest.param(*each, id=f"{each[0]} {each[1].dest}") for each in options() if isinstance(each[1].type, Within)],

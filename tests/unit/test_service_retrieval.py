@@ -94,6 +94,7 @@ def test_a_small_share_is_scanned_however_many_rows_it_has(serving: Serving, mon
             assert rank(serving, asked_for).plan == plan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [0, 10, 1000])
 @pytest.mark.parametrize(
     ("filter_", "keep"),
@@ -182,6 +183,7 @@ def large(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return updated(serving, *(Candidate(f"a{n}", texts[n], {"h": n, "rare": False}) for n in range(97)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [0, 65_000])
 @pytest.mark.parametrize("top_k", [10, 100])
 @pytest.mark.parametrize(
@@ -207,6 +209,7 @@ def test_a_selective_filter_returns_all_that_is_asked_for(
         assert scores == pytest.approx({each: everyone[each] for each in scores if each is not None}, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_in_one_pass_each_gets_its_own_answer(large: Serving) -> None:
     """Of other texts, filters, exclusions and numbers, and at other revisions of the same generation."""
     newer = updated(large, Candidate("z", TEXT, {"h": 5, "rare": False}), deletes=["a1", "c11"])

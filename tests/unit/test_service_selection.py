@@ -65,6 +65,7 @@ def expected(serving: Serving, top_k: int, limit: int) -> list[str]:
     return taken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", ["exact", "hnsw"])
 @pytest.mark.parametrize(("top_k", "limit"), [(1, 1), (3, 1), (5, 1), (3, 4), (20, 2), (2, 60)])
 def test_groups_equal_those_of_the_whole_ranking(tmp_path: Path, index: str, top_k: int, limit: int) -> None:

@@ -175,6 +175,7 @@ def test_the_deadline_ends_the_waiting_for_an_update(here: LiveStore, monkeypatc
     assert time.monotonic() - began < 30
 
 
+@pytest.mark.slow
 def test_updates_from_many_threads_of_two_servers_get_a_revision_each(here: LiveStore, there: LiveStore) -> None:
     done = threading.Event()
 

@@ -108,6 +108,7 @@ def test_without_evidence_words_do_not_count(tmp_path: Path) -> None:
     assert {place.lexical for place in rank(open_serving(tmp_path), asked(TEXT)).places} == {None}
 
 
+@pytest.mark.slow
 def test_what_is_called_exact_equals_brute_force(serving: Serving) -> None:
     certified = 0
     for seed in range(12):
@@ -170,6 +171,7 @@ def test_requests_find_what_a_build_measures(tmp_path: Path) -> None:
         assert [place.score for place in ranked.places] == found.scores.tolist()
 
 
+@pytest.mark.slow
 def test_what_an_index_finds_among_those_that_a_filter_lets_through_equals_brute_force(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
