@@ -28,7 +28,7 @@ from polyrank.index_builder.layout import is_in_parts
 from polyrank.index_builder.pool.rows import PoolRows, read_pool
 from polyrank.index_builder.scale.compacting import compact_parts
 from polyrank.index_builder.scale.cutting import SetResult, build_parts
-from polyrank.index_builder.scale.sets import SetStore
+from polyrank.index_builder.scale.sets import PartsStore
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.vectors.encoder import CandidateEncoder
 from polyrank.model.errors import RankingError
@@ -166,7 +166,7 @@ def _built(request: JobRequest, pool: PoolRows, root: Path, redis_url: str | Non
 
 def _built_in_parts(request: JobRequest, pool: PoolRows, root: Path, progress: OnProgress) -> SetResult:
     """Build as many parts as the active set has."""
-    store = SetStore(root)
+    store = PartsStore(root)
     active = store.active()
     first = active.parts[0]
     stored = store.part(first.slots).path(first.generation) / MODEL_DIRECTORY

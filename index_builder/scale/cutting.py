@@ -36,7 +36,7 @@ from polyrank.index_builder.generation.stored_texts import StoredTexts
 from polyrank.index_builder.generation.words import evidence_of
 from polyrank.index_builder.names import MOST_PARTS
 from polyrank.index_builder.pool.rows import Candidate, Rejected
-from polyrank.index_builder.scale.sets import BUILDING, PartSet, PoolPart, SetStore, part_of, set_of
+from polyrank.index_builder.scale.sets import BUILDING, PartSet, PartsStore, PoolPart, part_of, set_of
 from polyrank.index_builder.scale.slots import Slots, ranges, slots_of
 from polyrank.index_builder.vectors.encoder import Model, TextEncoder, encode_texts
 from polyrank.model.durable import make_directory
@@ -116,7 +116,7 @@ def build_parts(
         raise InvalidInput("the vectors of a store that is cut into parts are not copied into Redis")
     options = replace(options, index=index_for(model, options.index))
     check_options(model, options)
-    store, clock = SetStore(root), StageClock(progress)
+    store, clock = PartsStore(root), StageClock(progress)
     with disk_full_named(root), store.building():
         set_id = store.new_id(model.fingerprint)
         # Read before the pool: the set is given all later updates when it becomes active.
@@ -133,7 +133,7 @@ def build_parts(
             maker = _Maker(store, place, model, options, statistics, vectors, clock)
             parts, built = maker.make(table, chosen)
             clock("rename", 0, 1)
-            made = set_of(set_id, [store.manifest(part) for part in parts], parts, revision)
+            made = set_of(set_id, [store.part_manifest(part) for part in parts], parts, revision)
             store.publish(made)
         if options.activate:
             clock("CURRENT", 0, 1)
@@ -165,7 +165,7 @@ def _rows_of_parts(table: CandidateTable, shards: int) -> dict[Slots, NDArray[np
 class _Workplace:
     """STORE/building, for the block: removed at its end, and left where the process is killed."""
 
-    def __init__(self, store: SetStore) -> None:
+    def __init__(self, store: PartsStore) -> None:
         self._store, self.directory = store, store.root / BUILDING
         self.table_file, self.model = self.directory / CANDIDATES_FILE, self.directory / MODEL_DIRECTORY
         self._finished = self.directory / _FINISHED
@@ -207,7 +207,7 @@ class _Maker:
 
     def __init__(
         self,
-        store: SetStore,
+        store: PartsStore,
         place: _Workplace,
         model: Model,
         options: BuildOptions,

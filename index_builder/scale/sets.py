@@ -40,14 +40,14 @@ from polyrank.index_builder.errors import (
     StoreBusy,
     StoreWhole,
 )
-from polyrank.index_builder.generation.generation import Generation, read_manifest
+from polyrank.index_builder.generation.generation import MODEL_DIRECTORY, Generation, read_manifest
 from polyrank.index_builder.generation.manifest import MANIFEST_FILE, Manifest, ModelReference
 from polyrank.index_builder.generation.stored_texts import StoredTexts
+from polyrank.index_builder.generation.texts import FindTexts
 from polyrank.index_builder.layout import (
     GENERATIONS,
     SETS,
     TEMPORARY_PREFIX,
-    Stray,
     entries,
     is_in_parts,
     why_not_plain,
@@ -56,9 +56,8 @@ from polyrank.index_builder.records import record, sealed, unsealed
 from polyrank.index_builder.scale.slots import SLOTS, Slots
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.locks import build_lock
-from polyrank.index_builder.store.switch import Switch
-from polyrank.index_builder.time_ids import is_time_id, new_time_id
-from polyrank.index_builder.vectors.encoder import Encode
+from polyrank.index_builder.store.pool_store import PoolStore
+from polyrank.index_builder.time_ids import is_time_id
 from polyrank.model.durable import make_directory, rename_durably, sync_tree
 from polyrank.model.errors import InvalidInput, shortage_in
 from polyrank.model.inputs import read_input
@@ -169,8 +168,8 @@ def _check(read: PartSet, set_id: str) -> None:
         raise ValueError("revision or order_end is out of bounds")
 
 
-class SetStore:
-    """The sets under a directory; several threads and processes may call every method.
+class PartsStore(PoolStore[PartSet]):
+    """A store whose generations are cut into parts.
 
     Raises:
         StoreWhole: the directory is a store that is not cut into parts.
@@ -179,61 +178,29 @@ class SetStore:
     def __init__(self, root: Path) -> None:
         if (root / GENERATIONS).is_dir() and not is_in_parts(root):
             raise StoreWhole(root)
-        self.root, self._sets = root, root / SETS
-        self._switch = Switch(root, "set", self.ids, self.read)
-        self._pointer, self.updates = self._switch.pointer, self._switch.updates
+        super().__init__(root, root / SETS)
 
     # What there is.
 
-    def ids(self) -> list[str]:
-        """The published sets, oldest first."""
-        return entries(self._sets).published
-
-    def strays(self) -> list[Stray]:
-        """What lies among the sets and is not of the store; it is left alone."""
-        return entries(self._sets).strays
-
-    def current(self) -> str | None:
-        """The active set's id; see `Pointer.current`."""
-        return self._pointer.current()
-
-    def current_or_none(self) -> str | None:
-        """The active set's id; None also where CURRENT is damaged."""
-        return self._pointer.current_or_none()
-
-    def stamp(self) -> tuple[int, int] | None:
-        """A value that changes with every activation; see `Pointer.stamp`."""
-        return self._pointer.stamp()
-
-    def history(self) -> list[str]:
-        """The sets that rollbacks can reach; the next one last."""
-        return self._switch.history()
-
-    def path(self, set_id: str) -> Path:
-        """The directory of a set. Raises GenerationNotFound if the text does not have the form of an id."""
-        if not is_time_id(set_id):
-            raise GenerationNotFound(f"{set_id[:80]!r} is not the id of a set; polyrank shards status shows them")
-        return self._sets / set_id
-
-    def read(self, set_id: str) -> PartSet:
-        """Read a set, without looking at its parts.
+    def read(self, generation: str) -> PartSet:
+        """Read a generation, without looking at its parts.
 
         Raises:
             GenerationNotFound: there is none with this id.
             GenerationCorrupt: its file is missing or damaged.
             Shortage: it cannot be read at the moment.
         """
-        path = self.path(set_id)
+        path = self.path(generation)
         if not path.is_dir() or why_not_plain(path, is_directory=True):
-            raise GenerationNotFound(f"no set {set_id} in {self.root}")
+            raise GenerationNotFound(f"no generation {generation} in {self.root}")
         try:
             content = read_input(path / SET_FILE)
         except OSError as error:
-            raise shortage_in(error) or GenerationCorrupt(set_id, f"{SET_FILE}: {error.strerror}") from error
-        return PartSet.from_json(content, set_id)
+            raise shortage_in(error) or GenerationCorrupt(generation, f"{SET_FILE}: {error.strerror}") from error
+        return PartSet.from_json(content, generation)
 
     def active(self) -> PartSet:
-        """Read the active set.
+        """Read the active generation.
 
         Raises:
             GenerationNotFound: none is active, or the one that CURRENT names is gone.
@@ -241,156 +208,74 @@ class SetStore:
         """
         current = self.current()
         if current is None:
-            raise GenerationNotFound(f"no set of {self.root} is active; polyrank build --shards makes one")
+            raise GenerationNotFound(f"no generation of {self.root} is active; polyrank build --shards makes one")
         return self.read(current)
 
     def part(self, slots: Slots) -> GenerationStore:
         """The store of a part's generations."""
         return GenerationStore(self.root / PARTS / slots.name)
 
-    def manifest(self, part: PoolPart) -> Manifest:
+    def directory(self, part: PoolPart) -> Path:
+        """The directory of a part's generation."""
+        return self.part(part.slots).path(part.generation)
+
+    def part_manifest(self, part: PoolPart) -> Manifest:
         """Read the manifest of a part's generation.
 
         Raises:
             GenerationNotFound, GenerationCorrupt, Shortage: see `read_manifest`; also if it is not the one that was in
-                the part when the set was made.
+                the part when the whole was made.
         """
-        directory = self.part(part.slots).path(part.generation)
+        directory = self.directory(part)
         manifest = read_manifest(directory)
         if sha256(read_input(directory / MANIFEST_FILE)).hexdigest() != part.manifest:
-            raise GenerationCorrupt(part.generation, f"{MANIFEST_FILE} is not the one that its set knows")
+            raise GenerationCorrupt(part.generation, f"{MANIFEST_FILE} is not the one that its pool knows")
         return manifest
 
-    def described(self, made: PartSet) -> Manifest:
-        """Describe a set as a generation; index and recall are those of the part with the lowest recall.
+    def manifest(self, generation: str) -> Manifest:
+        """Describe a generation; index and recall are those of the part with the lowest recall.
 
-        Errors as `manifest`.
+        Errors as `read` and `part_manifest`.
         """
-        worst = min(map(self.manifest, made.parts), key=lambda each: float(each.recall["recall@10"] or 0.0))
+        made = self.read(generation)
+        worst = min(map(self.part_manifest, made.parts), key=lambda each: float(each.recall["recall@10"] or 0.0))
         return dataclasses.replace(
             worst, id=made.id, created_at=made.created_at, count=made.count, revision=made.revision
         )
 
+    def model_directory(self, generation: str) -> Path:
+        """The directory of a generation's model: that of its first part; errors as `read`."""
+        return self.directory(self.read(generation).parts[0]) / MODEL_DIRECTORY
+
     def open(self, part: PoolPart, *, verify: bool = True) -> Generation:
-        """Open a part's generation; errors as `manifest` and `Generation.open`."""
-        self.manifest(part)
+        """Open a part's generation; errors as `part_manifest` and `Generation.open`."""
+        self.part_manifest(part)
         opened = self.part(part.slots).open(part.generation, verify=verify)
         if opened.order is None:
             opened.close()
             raise GenerationCorrupt(part.generation, "it does not hold the order of its rows in the pool")
         return opened
 
-    def verify(self, set_id: str) -> PartSet:
-        """Check every byte of a set's parts and of its update log.
+    def verify(self, generation: str) -> PartSet:
+        """Check every byte of a generation's parts and of its update log.
 
         Raises:
-            GenerationNotFound, GenerationCorrupt, Shortage: of the set, or of the first part that is not as it was; the
-                message names the part.
+            GenerationNotFound, GenerationCorrupt, Shortage: of the whole, or of the first part that is not as it was;
+                the message names the part.
         """
-        read = self.read(set_id)
+        read = self.read(generation)
         self.check_updates(read)
         for part in read.parts:
             try:
                 self.open(part).close()
             except GenerationError as error:
-                raise GenerationCorrupt(set_id, f"part {part.name}: {error}") from error
+                raise GenerationCorrupt(generation, f"part {part.name}: {error}") from error
         return read
 
-    def check_updates(self, made: PartSet) -> None:
-        """Read a set's update log to its end.
-
-        Raises:
-            GenerationCorrupt: it is damaged, or gone though the set is active or was.
-            Shortage: it cannot be read at the moment.
-        """
-        self._switch.check_updates(made)
-
-    def rejected_log(self, set_id: str) -> Path:
-        """The path of the list of bad rows in a set's pool; it exists if there were any."""
-        return self.root / "rejected" / set_id / "rejected.jsonl"
-
-    # Switching.
-
-    def activate(self, set_id: str, encode: Encode | None = None) -> None:
-        """Verify a set, then make it the active one; arguments and errors as `verify` and `make_active`."""
-        self.make_active(self.verify(set_id), encode)
-
-    def make_active(self, made: PartSet, encode: Encode | None = None) -> None:
-        """Make a set the active one; the caller has checked its parts.
-
-        A set that was never active receives the updates made since its pool was read. One that was active before comes
-        back as its own last update left it.
-
-        Args:
-            made: the set.
-            encode: its model, which encodes updates made under another one; None: there must be none.
-
-        Raises:
-            GenerationNotFound: it was removed meanwhile. After this and all other errors, nothing has changed.
-            GenerationCorrupt: its update log is damaged or gone.
-            FingerprintMismatch: an update has to be encoded, and there is no `encode`.
-            StoreBusy: another process holds a lock of the store for too long.
-        """
-        paths = [self.part(part.slots).path(part.generation) for part in made.parts]
-        find = StoredTexts(paths, made.dim, made.dtype, made.late)
-        with self._switch.to(made, encode, find=find):
-            self._pointer.advance(made.id)
-
-    def make_copy_active(self, old: str, copy: PartSet, *, replaces: bool) -> None:
-        """Make a copy of the active set the active one, with the updates of that set alone.
-
-        Args:
-            old: the active set.
-            copy: what the caller has just made of it. It is removed if it cannot become active. If another process
-                holds pointer.lock for too long, it stays, and a warning says so.
-            replaces: a rollback leads where it would have led before; else it leads to the old set.
-
-        Raises:
-            CompactionOvertaken: another set is active.
-            GenerationNotFound, GenerationCorrupt, StoreBusy: see `make_active`.
-        """
-        try:
-            with self._switch.to(copy, copy_of=old):
-                if replaces:
-                    self._pointer.replace(copy.id, self.ids())
-                else:
-                    self._pointer.advance(copy.id)
-        except BaseException:
-            self._remove_useless(copy.id)
-            raise
-
-    def _remove_useless(self, set_id: str) -> None:
-        try:
-            with self._switch.changing():
-                if set_id in self.ids() and self._pointer.current_or_none() != set_id:
-                    self._remove(set_id)
-        except StoreBusy as error:
-            log.warning("set %s stays, though it cannot become active: %s", set_id, error)
-
-    def rollback(self) -> str:
-        """Verify the set that was active before the current one, then go back to it; returns its id.
-
-        Raises:
-            GenerationNotFound: none was active before, or all have been removed.
-            GenerationCorrupt, Shortage: it cannot be served; nothing changes.
-        """
-        while True:
-            history = self.history()
-            if not history:
-                raise GenerationNotFound(f"no earlier set to roll back to in {self.root}")
-            if self.go_back(self.verify(history[-1])):
-                return history[-1]
-
-    def go_back(self, made: PartSet) -> bool:
-        """Go back to a set that the caller has checked, provided that it is still the last of `history`.
-
-        Returns False if another process has switched meanwhile. Errors as `make_active`.
-        """
-        with self._switch.to(made):
-            if self.history()[-1:] != [made.id]:
-                return False
-            self._pointer.go_back(made.id)
-            return True
+    def _finds_texts(self, version: PartSet) -> FindTexts:
+        """What looks texts up in all parts: shards see their own alone."""
+        paths = [self.directory(part) for part in version.parts]
+        return StoredTexts(paths, version.dim, version.dtype, version.late)
 
     # Building.
 
@@ -401,14 +286,9 @@ class SetStore:
         with build_lock(self.root):
             yield
 
-    def new_id(self, fingerprint: str) -> str:
-        """Make an id that sorts after every other of the store."""
-        strays = [stray.path.name for stray in self.strays() if is_time_id(stray.path.name)]
-        return new_time_id([*self.ids(), *strays], fingerprint[:8])
-
     def publish(self, made: PartSet) -> None:
         """Write a set whose generations are published; the caller is the builder."""
-        temporary = self._sets / f"{TEMPORARY_PREFIX}{made.id}"
+        temporary = self._generations / f"{TEMPORARY_PREFIX}{made.id}"
         make_directory(temporary)
         (temporary / SET_FILE).write_bytes(made.to_json())
         sync_tree(temporary)
@@ -417,32 +297,27 @@ class SetStore:
 
     # Collecting.
 
-    def gc(self, keep: int = 2) -> list[str]:
-        """Remove old sets, and the generations that no set names. Returns the ids of the sets removed.
+    def gc(self, keep: int = 2, redis_url: str | None = None) -> list[str]:
+        """Remove old generations, and those of parts that none names. Returns the ids of the generations removed.
 
-        Which sets stay: see `Pointer.expired`. Generations stay while somebody builds.
+        Which stay: see `Pointer.expired`. What parts hold stays while somebody builds. Parts have no copies in Redis.
 
         Raises:
-            GenerationCorrupt: CURRENT or a set that stays is damaged; no generation is removed.
+            GenerationCorrupt: CURRENT or a generation that stays is damaged; nothing of a part is removed.
             StoreBusy: another process holds a lock for too long; the next collection continues.
         """
-        if not self._sets.is_dir():
+        if not self._generations.is_dir():
             return []  # and no store is made of the directory
         with self._switch.changing():
             removed = self._pointer.expired(self.ids(), keep)
-            for set_id in removed:
-                self._remove(set_id)
+            for generation in removed:
+                shutil.rmtree(self._unlist(generation))
         with suppress(BuildBusy), self.building():
             self.remove_unnamed()
             self._switch.remove_updates([stray.path.name for stray in self.strays()])
         return removed
 
-    def _remove(self, set_id: str) -> None:
-        temporary = self._sets / f"{TEMPORARY_PREFIX}{set_id}"
-        rename_durably(self.path(set_id), temporary)
-        shutil.rmtree(temporary)
-
-    def discard_killed(self, since: datetime, _redis_url: str | None = None) -> None:
+    def discard_killed(self, since: datetime, redis_url: str | None = None) -> None:
         """Remove what killed builds have left in the parts that began after `since`.
 
         Raises:
@@ -475,15 +350,11 @@ class SetStore:
             GenerationCorrupt: a set is damaged, so what it names is not known; nothing is removed.
             StoreBusy: another process holds a lock for too long; the next call continues.
         """
-        for temporary in entries(self._sets).temporary:
+        for temporary in entries(self._generations).temporary:
             shutil.rmtree(temporary)
-        ids = self.ids()
-        for directory in (self.root / "rejected").glob("*"):
-            is_old = ids and is_time_id(directory.name) and directory.name < ids[0]
-            if is_old and why_not_plain(directory, is_directory=True) is None:
-                shutil.rmtree(directory)
+        self._remove_rejected()
         named: dict[str, set[str]] = {}
-        for set_id in ids:
+        for set_id in self.ids():
             for part in self.read(set_id).parts:
                 named.setdefault(part.name, set()).add(part.generation)
         for directory in sorted((self.root / PARTS).glob("*-*")):
@@ -506,7 +377,7 @@ def part_of(slots: Slots, store: GenerationStore, generation: str) -> PoolPart:
 
 def order_of(part: Generation) -> NDArray[np.int64]:
     """Return the place of each row of a part's generation in the pool, (N,)."""
-    assert part.order is not None, "`SetStore.open` refuses a part without it"
+    assert part.order is not None, "`PartsStore.open` refuses a part without it"
     return part.order
 
 

@@ -1,14 +1,13 @@
 """Ranking candidates that were sent along, as texts or by their ids (retrieval.py finds others)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.errors import BuildError, StoreUnavailable
-from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.vectors.codec import DTYPES, rounded_all
 from polyrank.index_builder.vectors.late import each_of
 from polyrank.model.representations import Representations
@@ -16,11 +15,10 @@ from polyrank.model.search.additions import Additions
 from polyrank.model.search.topk import TopK, longest_row, top_k
 from polyrank.service.caching.redis_server import Budget
 from polyrank.service.errors import InferenceFailed, UnknownCandidates
-from polyrank.service.live.serving import Serving
-from polyrank.service.ranking.parts import Known, Served, SetServing
+from polyrank.service.ranking.parts import Serving, Stored
 from polyrank.service.ranking.stages import Timings
 from polyrank.service.ranking.values import Given, Ranked, RankedCandidate, RankRequest
-from polyrank.service.ranking.words import ListWords, PoolWords
+from polyrank.service.ranking.words import ListWords
 
 
 class TextVectors:
@@ -37,15 +35,14 @@ class TextVectors:
         resumes: a cache has room for all of them, so the same request goes on where this one ends.
     """
 
-    def __init__(self, serving: Served, texts: list[str], budget: Budget) -> None:
+    def __init__(self, serving: Serving, texts: list[str], budget: Budget) -> None:
         manifest = serving.generation.manifest
         self._cache, self._dtype, self._late = serving.texts, manifest.dtype, manifest.late
         self.texts, self.cache_available = texts, True
         self.vectors: NDArray[Any] = np.empty((len(texts), serving.ranker.dim), DTYPES[manifest.dtype])
         self.rows: list[NDArray[Any] | None] = [None] * len(texts)
         self.known = np.zeros(len(texts), bool)
-        if not isinstance(serving, SetServing):
-            stored = serving.snapshot.stored_texts(texts)
+        if (stored := serving.texts_here(texts)) is not None:
             self._enter(stored.positions, stored.made)
         self._read(budget)
         first: dict[str, int] = {}
@@ -111,69 +108,16 @@ class TextVectors:
             self._cache.write([self.texts[at] for at in new], made)
 
 
-def look_up(serving: Served, request: RankRequest, timings: Timings) -> TextVectors:
+def look_up(serving: Serving, request: RankRequest, timings: Timings) -> TextVectors:
     """Fetch the vectors of the texts that were sent, as far as they are stored or cached."""
     texts = [given.text for _, given in _kept(request) if given.text is not None]
     with timings.timed("fetch"):
         return TextVectors(serving, texts, request.budget)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Stored:
-    """What is stored of the candidates that came by their ids alone, in the order of these ids.
-
-    Attributes:
-        rows: by which `fetch` finds each, (n,); -1: it is not there.
-        made: of those that are there; without rows for a second stage if some are not to be had.
-        words: what words say for these as in a search; None: they do not count, or not so.
-        longest: a length that no stored vector exceeds.
-        fetch: returns the candidates of rows.
-        available: the cache answered for their vectors.
-        lost: the numbers of the parts that did not answer, where the pool is cut; their ids count as not there.
-    """
-
-    rows: NDArray[np.int64]
-    made: Representations
-    words: NDArray[np.float32] | None
-    longest: float
-    fetch: Callable[[NDArray[np.int64]], list[Candidate]]
-    available: bool = True
-    lost: frozenset[int] = frozenset()
-
-    def texts(self) -> list[str]:
-        """Fetch the texts of the candidates that are there."""
-        return [candidate.text for candidate in self.fetch(self.rows[self.rows >= 0])]
-
-
 def ids_of(request: RankRequest) -> list[str]:
     """Return the ids of the candidates that came without texts."""
     return [given.id for _, given in _kept(request) if given.text is None and given.id is not None]
-
-
-def stored_here(serving: Serving, request: RankRequest, words: PoolWords | None, timings: Timings) -> Stored:
-    """Look up what came by its id alone; `words` say what they do for every row, if they count."""
-    with timings.timed("fetch"):
-        rows = serving.snapshot.rows(ids_of(request))
-        there = rows[rows >= 0]
-        values = None if words is None else words.of(there)
-        fetch, longest = serving.snapshot.candidates, serving.longest
-        try:
-            made, available = serving.representations(there, request.budget)
-        except StoreUnavailable:
-            vectors, _ = serving.gather(there, request.budget)
-            return Stored(rows, Representations(vectors), values, longest, fetch, available=False)
-        return Stored(rows, made, values, longest, fetch, available)
-
-
-def stored_in_parts(known: Known, asked: int) -> Stored:
-    """Return what shards gave of so many ids."""
-    rows = np.full(asked, -1, np.int64)
-    rows[known.positions] = np.arange(len(known.positions))
-
-    def fetch(found: NDArray[np.int64]) -> list[Candidate]:
-        return [known.candidates[at] for at in found.tolist()]
-
-    return Stored(rows, known.made, known.words, known.longest, fetch, lost=known.missing)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,7 +151,7 @@ class Sent:
 
 
 def gather(
-    serving: Served,
+    serving: Serving,
     request: RankRequest,
     sent_texts: TextVectors,
     words: ListWords | None,
@@ -281,7 +225,7 @@ def best_of(scores: NDArray[np.float32], depth: int) -> TopK:
 
 
 def _additions(
-    serving: Served,
+    serving: Serving,
     of_list: ListWords | None,
     of_ids: NDArray[np.float32] | None,
     is_text: NDArray[np.bool_],

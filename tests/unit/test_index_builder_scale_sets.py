@@ -22,7 +22,7 @@ from polyrank.index_builder.pool.rows import Candidate, Rejected
 from polyrank.index_builder.scale import cutting
 from polyrank.index_builder.scale.cutting import SetResult, build_parts
 from polyrank.index_builder.scale.moving import move
-from polyrank.index_builder.scale.sets import PartSet, SetStore
+from polyrank.index_builder.scale.sets import PartSet, PartsStore
 from polyrank.index_builder.scale.slots import SLOTS, Slots, ranges, slots_of
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.errors import InvalidInput
@@ -37,7 +37,7 @@ def cut(root: Path, shards: int = 3, candidates: Sequence[Candidate] = POOL, **f
     return build_parts(ENCODER, candidates, root, shards, replace(OPTIONS, **fields))  # type: ignore[arg-type]
 
 
-def whole(store: SetStore, made: PartSet, encoder: HashEncoder = ENCODER) -> list[Candidate]:
+def whole(store: PartsStore, made: PartSet, encoder: HashEncoder = ENCODER) -> list[Candidate]:
     """Every candidate of a set, in the order of the pool; each part is whole and holds what is of its slots."""
     found: dict[int, Candidate] = {}
     for part in made.parts:
@@ -68,7 +68,7 @@ def test_ranges_have_every_slot_once(parts: int) -> None:
 
 def test_a_set_holds_the_pool_in_its_order(tmp_path: Path) -> None:
     made = cut(tmp_path).made
-    store = SetStore(tmp_path)
+    store = PartsStore(tmp_path)
     assert store.current() == made.id
     assert store.active() == store.verify(made.id) == made
     assert (made.count, len(made.parts)) == (60, 3)
@@ -101,7 +101,7 @@ def test_a_part_without_candidates_is_refused_before_anything_is_encoded(
     monkeypatch.setattr(cutting, "build", lambda *_, **__: pytest.fail("was built"))
     with pytest.raises(InvalidInput, match="2 candidates are too few for 4 parts"):
         cut(tmp_path, 4, pool(2))
-    assert SetStore(tmp_path).ids() == []
+    assert PartsStore(tmp_path).ids() == []
     assert not (tmp_path / "building").exists()
 
 
@@ -116,11 +116,11 @@ def test_bad_rows_are_counted_over_the_whole_pool(tmp_path: Path) -> None:
 
 
 def test_switching_and_rolling_back(tmp_path: Path) -> None:
-    store = SetStore(tmp_path)
+    store = PartsStore(tmp_path)
     with pytest.raises(GenerationNotFound, match="is active"):
         store.active()
     first = cut(tmp_path).made.id
-    with pytest.raises(GenerationNotFound, match="no earlier set"):
+    with pytest.raises(GenerationNotFound, match="no earlier generation"):
         store.rollback()
     second = cut(tmp_path, candidates=pool(60, "new ")).made.id
     third = cut(tmp_path, candidates=pool(60, "newest "), activate=False).made.id
@@ -137,7 +137,7 @@ def test_switching_and_rolling_back(tmp_path: Path) -> None:
 
 def test_a_damaged_part_is_refused_by_name(tmp_path: Path) -> None:
     first, second = cut(tmp_path).made, cut(tmp_path, candidates=pool(60, "new ")).made
-    store = SetStore(tmp_path)
+    store = PartsStore(tmp_path)
     part = first.parts[1]
     file = store.part(part.slots).path(part.generation) / "order.bin"
     file.write_bytes(file.read_bytes()[::-1])
@@ -149,11 +149,11 @@ def test_a_damaged_part_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_a_generation_that_took_the_place_of_another_is_refused(tmp_path: Path) -> None:
     made = cut(tmp_path).made
-    store, part = SetStore(tmp_path), made.parts[0]
+    store, part = PartsStore(tmp_path), made.parts[0]
     directory = store.part(part.slots).path(part.generation)
     other = cut(tmp_path / "other", candidates=pool(60, "other ")).made.parts[0]
     shutil.rmtree(directory)
-    shutil.copytree(SetStore(tmp_path / "other").part(other.slots).path(other.generation), directory)
+    shutil.copytree(PartsStore(tmp_path / "other").part(other.slots).path(other.generation), directory)
     with pytest.raises(GenerationCorrupt):
         store.verify(made.id)
 
@@ -184,7 +184,7 @@ def test_a_set_that_cannot_be_is_refused(tmp_path: Path, change: dict[str, objec
 
 def test_a_collection_keeps_what_a_rollback_needs(tmp_path: Path) -> None:
     sets = [cut(tmp_path, candidates=pool(60, f"{n} ")).made for n in range(4)]
-    store = SetStore(tmp_path)
+    store = PartsStore(tmp_path)
     assert store.gc(keep=2) == [sets[0].id, sets[1].id]
     assert store.rollback() == sets[2].id
     for part in sets[3].parts:
@@ -214,12 +214,12 @@ def test_a_killed_build_is_taken_over_part_by_part(tmp_path: Path, monkeypatch: 
         with pytest.raises(Killed):
             build_parts(Counting(), POOL, tmp_path, 3, OPTIONS, progress=dies)
     before = len(encoded)
-    assert SetStore(tmp_path).ids() == []
+    assert PartsStore(tmp_path).ids() == []
     built = build_parts(Counting(), POOL, tmp_path, 3, OPTIONS)
     assert built.resumed == before
     assert sorted(encoded) == sorted(each.text for each in POOL), "each was encoded once"
-    assert whole(SetStore(tmp_path), built.made, HashEncoder()) == POOL
-    assert all(len(SetStore(tmp_path).part(part.slots).ids()) == 1 for part in built.made.parts)
+    assert whole(PartsStore(tmp_path), built.made, HashEncoder()) == POOL
+    assert all(len(PartsStore(tmp_path).part(part.slots).ids()) == 1 for part in built.made.parts)
 
 
 def test_a_failed_build_leaves_nothing(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_a_failed_build_leaves_nothing(tmp_path: Path) -> None:
         build_parts(ENCODER, pool(60, "new "), tmp_path, 3, OPTIONS, progress=fails)
     with pytest.raises(InvalidInput, match="enough"):
         build_parts(ENCODER, pool(60, "new "), tmp_path, 5, OPTIONS, progress=fails)
-    store = SetStore(tmp_path)
+    store = PartsStore(tmp_path)
     assert store.ids() == [first.id]
     assert {path.name for path in (tmp_path / "parts").iterdir()} == {part.name for part in first.parts}
     assert all(store.part(part.slots).ids() == [part.generation] for part in first.parts)
@@ -242,7 +242,7 @@ def test_a_failed_build_leaves_nothing(tmp_path: Path) -> None:
 
 def test_one_builder_at_a_time(tmp_path: Path) -> None:
     cut(tmp_path)
-    with SetStore(tmp_path).building():
+    with PartsStore(tmp_path).building():
         with pytest.raises(BuildBusy):
             cut(tmp_path)
         with pytest.raises(BuildBusy):
@@ -261,11 +261,11 @@ def test_moving_makes_the_parts_that_a_build_would_make(
     first = build_parts(encoder, POOL, tmp_path / "moved", before, OPTIONS).made
     moved = move(tmp_path / "moved", after)
     built = build_parts(encoder, POOL, tmp_path / "built", after, OPTIONS).made
-    stores = SetStore(tmp_path / "moved"), SetStore(tmp_path / "built")
+    stores = PartsStore(tmp_path / "moved"), PartsStore(tmp_path / "built")
     assert stores[0].current() == moved.id
     assert whole(stores[0], moved, encoder) == POOL
     for one, other in zip(moved.parts, built.parts, strict=True):
-        made = [store.manifest(part).files for store, part in zip(stores, (one, other), strict=True)]
+        made = [store.part_manifest(part).files for store, part in zip(stores, (one, other), strict=True)]
         assert made[0] == made[1], "every file has the same bytes"
     assert stores[0].rollback() == first.id
     assert whole(stores[0], stores[0].active(), encoder) == POOL
@@ -273,7 +273,7 @@ def test_moving_makes_the_parts_that_a_build_would_make(
 
 def test_a_part_that_stays_keeps_its_generation(tmp_path: Path) -> None:
     first = cut(tmp_path, 2).made
-    store = SetStore(tmp_path)
+    store = PartsStore(tmp_path)
     assert move(tmp_path, 4).id == store.current()
     back = move(tmp_path, 2)
     assert back.parts != first.parts, "those of the first set may be collected"

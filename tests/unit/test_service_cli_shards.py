@@ -8,7 +8,7 @@ from fakes import HashEncoder, pool
 
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.scale.cutting import build_parts
-from polyrank.index_builder.scale.sets import SetStore
+from polyrank.index_builder.scale.sets import PartsStore
 
 Capture = pytest.CaptureFixture[str]
 
@@ -33,7 +33,7 @@ def test_a_round_trip(capsys: Capture, store: Path) -> None:
     assert call(capsys, "store", "verify", "--store", store, "--json").result["verified"] == [first, second]
     assert call(capsys, "store", "rollback", "--store", store, "--json").result == {"current": first}
     moved = call(capsys, "shards", "move", "--store", store, "--to", "3", "--json").result
-    assert moved == {"current": SetStore(store).current(), "count": 40, "parts": 3}
+    assert moved == {"current": PartsStore(store).current(), "count": 40, "parts": 3}
     assert call(capsys, "store", "activate", "--store", store, second, "--json").result == {"current": second}
     assert call(capsys, "store", "gc", "--store", store, "--keep", "1") == (0, f"removed 1: {first}\n", "")
     said = call(capsys, "shards", "status", "--store", store).out
@@ -43,7 +43,7 @@ def test_a_round_trip(capsys: Capture, store: Path) -> None:
 
 def test_damage_is_told(capsys: Capture, store: Path) -> None:
     made = cut(store)
-    sets = SetStore(store)
+    sets = PartsStore(store)
     part = sets.read(made).parts[0]
     directory = sets.part(part.slots).path(part.generation)
     (directory / "ids.index").write_bytes(b"")
@@ -76,11 +76,11 @@ def test_a_pool_is_built_into_parts(capsys: Capture, store: Path, tmp_path: Path
     file.write_text("".join(f'{{"text": "the number {n} alone"}}\n' for n in range(30)) + '{"text": ""}\n')
     built = ["build", "--model", "lexical", "--pool", file, "--store", store, "--max-rejected", "0.1"]
     made = call(capsys, *built, "--shards", "3", "--json").result
-    assert (made["set"], made["count"], made["rejected"]) == (SetStore(store).current(), 30, 1)
+    assert (made["set"], made["count"], made["rejected"]) == (PartsStore(store).current(), 30, 1)
     assert sum(part["count"] for part in made["parts"]) == 30
     said = call(capsys, *built, "--shards", "2", "--no-activate")
     assert "is published: 30 candidates in 2 parts" in said.out
-    assert SetStore(store).current() == made["set"]
+    assert PartsStore(store).current() == made["set"]
     assert "is cut into parts" in call(capsys, *built).failure()
     assert "--redis does not go with --shards" in call(
         capsys, *built, "--shards", "2", "--redis", "redis://localhost"

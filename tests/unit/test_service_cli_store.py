@@ -16,7 +16,7 @@ from polyrank.index_builder.index import choice
 from polyrank.index_builder.index.choice import SearchTimes, choose_index
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.scale.cutting import build_parts
-from polyrank.index_builder.scale.sets import SetStore
+from polyrank.index_builder.scale.sets import PartsStore
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
 from polyrank.model.representations import Representations
@@ -308,7 +308,7 @@ def test_what_reads_a_store_changes_nothing_in_it(capsys: Capture, store: Path, 
 
 
 def test_gc_from_python_makes_no_store(tmp_path: Path) -> None:
-    assert GenerationStore(tmp_path).gc() == SetStore(tmp_path / "other").gc() == []
+    assert GenerationStore(tmp_path).gc() == PartsStore(tmp_path / "other").gc() == []
     assert list(tmp_path.iterdir()) == []
 
 

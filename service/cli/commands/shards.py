@@ -14,7 +14,7 @@ from polyrank.service.cli.output import Progress, UsageError, add_json_option, p
 from polyrank.service.cli.parsing import Within
 
 if TYPE_CHECKING:
-    from polyrank.index_builder.scale.sets import PartSet, PoolPart, SetStore
+    from polyrank.index_builder.scale.sets import PartSet, PartsStore, PoolPart
 
 
 def add_to(commands: Any) -> None:
@@ -49,17 +49,17 @@ def _move(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _sets(root: Path) -> "SetStore":
+def _sets(root: Path) -> "PartsStore":
     require_store(root, "polyrank build --shards")
-    from polyrank.index_builder.scale.sets import SetStore
+    from polyrank.index_builder.scale.sets import PartsStore
 
-    return SetStore(root)
+    return PartsStore(root)
 
 
 # What `polyrank store` does where the store is cut into parts.
 
 
-def status(store: "SetStore", arguments: argparse.Namespace) -> int:
+def status(store: "PartsStore", arguments: argparse.Namespace) -> int:
     """Print the sets and their parts."""
     try:
         current, damage = store.current(), None
@@ -77,7 +77,7 @@ def status(store: "SetStore", arguments: argparse.Namespace) -> int:
     return 0
 
 
-def verify(store: "SetStore", arguments: argparse.Namespace) -> int:
+def verify(store: "PartsStore", arguments: argparse.Namespace) -> int:
     """Check every byte of one set, or of all."""
     bad: dict[str, str] = {}
     wanted = [arguments.generation] if arguments.generation else store.ids()
@@ -91,7 +91,7 @@ def verify(store: "SetStore", arguments: argparse.Namespace) -> int:
     return 1 if bad else 0
 
 
-def activate(store: "SetStore", arguments: argparse.Namespace) -> int:
+def activate(store: "PartsStore", arguments: argparse.Namespace) -> int:
     """Make a set the active one."""
     from polyrank.index_builder.generation.generation import MODEL_DIRECTORY
 
@@ -102,14 +102,14 @@ def activate(store: "SetStore", arguments: argparse.Namespace) -> int:
     return 0
 
 
-def rollback(store: "SetStore", arguments: argparse.Namespace) -> int:
+def rollback(store: "PartsStore", arguments: argparse.Namespace) -> int:
     """Go back to the set that was active before."""
     current = store.rollback()
     print_result(arguments, {"current": current}, f"{current} is active")
     return 0
 
 
-def compact(store: "SetStore", arguments: argparse.Namespace) -> int:
+def compact(store: "PartsStore", arguments: argparse.Namespace) -> int:
     """Build the parts anew that updates have changed."""
     if arguments.redis:
         raise UsageError("--redis: the vectors of parts are not copied into Redis; leave it out")
@@ -126,7 +126,7 @@ def compact(store: "SetStore", arguments: argparse.Namespace) -> int:
     return 0
 
 
-def gc(store: "SetStore", arguments: argparse.Namespace) -> int:
+def gc(store: "PartsStore", arguments: argparse.Namespace) -> int:
     """Remove old sets, and the generations that no set names."""
     if arguments.redis:
         raise UsageError("--redis: the vectors of parts are not copied into Redis; leave it out")
@@ -136,7 +136,7 @@ def gc(store: "SetStore", arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _facts(store: "SetStore", set_id: str, current: str | None) -> dict[str, Any]:
+def _facts(store: "PartsStore", set_id: str, current: str | None) -> dict[str, Any]:
     row: dict[str, Any] = {"id": set_id, "active": set_id == current}
     try:
         read = store.read(set_id)
@@ -145,7 +145,7 @@ def _facts(store: "SetStore", set_id: str, current: str | None) -> dict[str, Any
     return {**row, **_described(store, read), "parts": [_part(store, part) for part in read.parts]}
 
 
-def _described(store: "SetStore", read: "PartSet") -> dict[str, Any]:
+def _described(store: "PartsStore", read: "PartSet") -> dict[str, Any]:
     count, revision = _updated(store, read)
     return {
         "count": count,
@@ -157,22 +157,26 @@ def _described(store: "SetStore", read: "PartSet") -> dict[str, Any]:
     }
 
 
-def _updated(store: "SetStore", read: "PartSet") -> tuple[int, int]:
+def _updated(store: "PartsStore", read: "PartSet") -> tuple[int, int]:
     """Return how many candidates a set has with its updates, and their revision; if they cannot be read, as built."""
     from polyrank.index_builder.scale.membership import Membership
 
     try:
-        members, log = Membership(store, read), store.updates.of(read)
-        members.update(list(log.read()))
-    except GenerationError:  # `verify` tells what is damaged
+        log = store.updates.of(read)
+        updates, count = list(log.read()), 0
+        for part in read.parts:
+            members = Membership(store.directory(part), part.slots, part.count)
+            members.update(updates)
+            count += members.counts().count
+    except (GenerationError, OSError, ValueError):  # `verify` tells what is damaged
         return read.count, read.revision
-    return sum(members.counts().of_parts), max(log.revision, read.revision)
+    return count, max(log.revision, read.revision)
 
 
-def _part(store: "SetStore", part: "PoolPart") -> dict[str, Any]:
+def _part(store: "PartsStore", part: "PoolPart") -> dict[str, Any]:
     row = {"slots": part.name, "generation": part.generation, "count": part.count}
     try:
-        manifest = store.manifest(part)
+        manifest = store.part_manifest(part)
     except GenerationError as error:
         return {**row, "error": str(error)}
     size = sum(entry.bytes for entry in manifest.files.values())

@@ -56,14 +56,14 @@ def _with_store(run: Any, in_parts: Any, arguments: argparse.Namespace) -> int:
     if getattr(arguments, "report", None):
         require_writable("--report", arguments.report, ())
     from polyrank.index_builder.layout import is_in_parts
-    from polyrank.index_builder.scale.sets import SetStore
+    from polyrank.index_builder.scale.sets import PartsStore
     from polyrank.index_builder.store.generation_store import GenerationStore
 
     status: int
     if in_parts is not None and is_in_parts(arguments.store):
         if getattr(arguments, "report", None):
             raise UsageError("--report: there is no page for a store that is cut into parts; leave it out")
-        status = in_parts(SetStore(arguments.store), arguments)
+        status = in_parts(PartsStore(arguments.store), arguments)
     else:
         status = run(GenerationStore(arguments.store), arguments)
     return status
