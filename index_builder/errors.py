@@ -98,7 +98,7 @@ class StoreInParts(StoreError):
 
     def __init__(self, root: Path) -> None:
         super().__init__(
-            f"{root} is cut into parts; see polyrank shards status, serve it with polyrank serve --cluster, and build "
+            f"{root} is cut into parts; see polyrank store list, serve it with polyrank serve --cluster, and build "
             "into it with polyrank build --shards"
         )
 

@@ -10,16 +10,24 @@ from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
-from polyrank.index_builder.build.compaction import ModelFiles, candidates_of, chosen_again, stored_vectors
+from polyrank.index_builder.build.compaction import ModelFiles, candidates_of, chosen_again, compact, stored_vectors
 from polyrank.index_builder.build.counting import statistics_of
 from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
 from polyrank.index_builder.build.progress import OnProgress, StageClock, no_progress
 from polyrank.index_builder.errors import NothingToCompact, disk_full_named
-from polyrank.index_builder.scale.cutting import SetResult
+from polyrank.index_builder.layout import is_in_parts
+from polyrank.index_builder.scale.cutting import Built, SetResult
 from polyrank.index_builder.scale.moving import report_part
 from polyrank.index_builder.scale.sets import PartsStore, PoolPart, part_of, set_of
 from polyrank.index_builder.scale.updated_part import UpdatedPart
 from polyrank.model.evidence.statistics import Statistics
+
+
+def compact_store(root: Path, redis_url: str | None = None, *, progress: OnProgress = no_progress) -> Built:
+    """Compact the active generation of either kind of store; errors as `compact` and `compact_parts`."""
+    if not is_in_parts(root):
+        return compact(root, redis_url=redis_url, progress=progress)
+    return compact_parts(root, progress=progress)
 
 
 def compact_parts(root: Path, *, progress: OnProgress = no_progress) -> SetResult:

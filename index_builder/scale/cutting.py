@@ -72,6 +72,16 @@ class SetResult:
     counted: int | None = None
 
     @property
+    def generation(self) -> str:
+        """The id of the generation that was made."""
+        return self.made.id
+
+    @property
+    def count(self) -> int:
+        """Its candidates."""
+        return self.made.count
+
+    @property
     def truncated(self) -> int:
         """Texts cut to the model's length, of the parts built."""
         return sum(each.truncated for each in self.built.values())
@@ -81,6 +91,10 @@ class SetResult:
         """What the user should know about the indexes and the words."""
         notes = [f"part {name}: {note}" for name, each in self.built.items() for note in each.notes]
         return notes if self.counted is None else [*notes, counted_anew(self.counted)]
+
+
+# What a build or a compaction of either kind of store has done.
+Built = BuildResult | SetResult
 
 
 def build_parts(

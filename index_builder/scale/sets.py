@@ -53,6 +53,7 @@ from polyrank.index_builder.layout import (
     why_not_plain,
 )
 from polyrank.index_builder.records import record, sealed, unsealed
+from polyrank.index_builder.scale.membership import Membership
 from polyrank.index_builder.scale.slots import SLOTS, Slots
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.locks import build_lock
@@ -247,6 +248,35 @@ class PartsStore(PoolStore[PartSet]):
         """The directory of a generation's model: that of its first part; errors as `read`."""
         return self.directory(self.read(generation).parts[0]) / MODEL_DIRECTORY
 
+    def parts(self, generation: str) -> list[dict[str, Any]]:
+        """Describe the parts of a generation; what is wrong with one is its `error`. Errors as `read`."""
+        return [self._described(part) for part in self.read(generation).parts]
+
+    def _described(self, part: PoolPart) -> dict[str, Any]:
+        row = {"slots": part.name, "generation": part.generation, "count": part.count}
+        try:
+            manifest = self.part_manifest(part)
+        except GenerationError as error:
+            return {**row, "error": str(error)}
+        size = sum(entry.bytes for entry in manifest.files.values())
+        return {**row, "index": manifest.index.kind, "recall": manifest.recall, "bytes": size}
+
+    def members(self, made: PartSet) -> list[Membership]:
+        """Return which candidates were built into each part; raises GenerationCorrupt, Shortage."""
+        try:
+            return [Membership(self.directory(part), part.slots, part.count) for part in made.parts]
+        except (OSError, ValueError) as error:
+            raise shortage_in(error) or GenerationCorrupt(made.id, f"the ids of its parts: {error}") from error
+
+    def updated(self, generation: str) -> tuple[int, int]:
+        """Count by ids alone; errors as `read` and `members`, and GenerationCorrupt of the update log."""
+        made = self.read(generation)
+        members, log = self.members(made), self.updates.of(made)
+        updates = list(log.read())
+        for each in members:
+            each.update(updates)
+        return sum(each.counts().count for each in members), max(log.revision, made.revision)
+
     def open(self, part: PoolPart, *, verify: bool = True) -> Generation:
         """Open a part's generation; errors as `part_manifest` and `Generation.open`."""
         self.part_manifest(part)
@@ -365,6 +395,11 @@ class PartsStore(PoolStore[PartSet]):
             else:
                 store = GenerationStore(directory)
                 store.remove([each for each in store.ids() if each not in named[directory.name]])
+
+
+def open_store(root: Path, *, needs_matrix: bool = True) -> PoolStore[Any]:
+    """Return the store of a directory; see `GenerationStore`."""
+    return PartsStore(root) if is_in_parts(root) else GenerationStore(root, needs_matrix=needs_matrix)
 
 
 def part_of(slots: Slots, store: GenerationStore, generation: str) -> PoolPart:

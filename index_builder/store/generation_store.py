@@ -11,9 +11,10 @@ STORE/ID, FENCE                  who may build where hosts share no locks: locks
 import logging
 import shutil
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from polyrank.index_builder.errors import (
     BuildBusy,
@@ -81,6 +82,16 @@ class GenerationStore(PoolStore[Manifest]):
     def model_directory(self, generation: str) -> Path:
         """The directory of a generation's model; errors as `path`."""
         return self.path(generation) / MODEL_DIRECTORY
+
+    def parts(self, generation: str) -> list[dict[str, Any]]:
+        """Return none: it is whole."""
+        return []
+
+    def updated(self, generation: str) -> tuple[int, int]:
+        """Open a generation, without checking its every byte, and count; errors as `open`."""
+        with closing(self.open(generation, verify=False)) as opened:
+            served = self.snapshot(opened)
+            return served.count, served.revision
 
     def active_manifest(self) -> Manifest | None:
         """Read the active generation's manifest; None where there is none that can be read."""

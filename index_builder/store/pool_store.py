@@ -12,7 +12,7 @@ import shutil
 from abc import ABC, abstractmethod
 from datetime import datetime
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound, StoreBusy
 from polyrank.index_builder.generation.manifest import Manifest
@@ -107,6 +107,18 @@ class PoolStore(ABC, Generic[V]):
 
         Raises:
             GenerationNotFound, GenerationCorrupt, Shortage: it cannot be served.
+        """
+
+    @abstractmethod
+    def parts(self, generation: str) -> list[dict[str, Any]]:
+        """Describe the parts of a generation, as `polyrank store list` shows them; empty: it is whole."""
+
+    @abstractmethod
+    def updated(self, generation: str) -> tuple[int, int]:
+        """Count a generation's candidates with its updates, and return the revision of the last one.
+
+        Raises:
+            GenerationNotFound, GenerationCorrupt, Shortage: they cannot be read.
         """
 
     @abstractmethod

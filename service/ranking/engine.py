@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.generation.words import Words
-from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.errors import InvalidInput
 from polyrank.model.rankers.classifier import Classifier, shares
 from polyrank.model.representations import Representations
@@ -40,7 +39,7 @@ from polyrank.service.ranking.classes import Classifying
 from polyrank.service.ranking.desk import Desk
 from polyrank.service.ranking.explaining import Explained, Explaining, GatheredRequest
 from polyrank.service.ranking.forwards import CountedContext, Forwards, PairScores
-from polyrank.service.ranking.parts import EncodeContext, Serving, Stored
+from polyrank.service.ranking.parts import EncodeContext, Serving, Stock
 from polyrank.service.ranking.pool import Pool
 from polyrank.service.ranking.second_stage import LateScores, SecondStage
 from polyrank.service.ranking.stages import ANSWER_SECONDS, Timings, once, side_by_side, until
@@ -174,13 +173,6 @@ class Engine:
         """Return what asks the parts of a pool until a deadline."""
         return Pool(self._desk, serving, serving.at(deadline, budget))
 
-    async def candidate(self, serving: Serving, candidate_id: str, deadline: float) -> Candidate | None:
-        """Return the candidate with an id, if there is one; raises ShardsMissing where its part does not answer."""
-        pool = self.pool(serving, deadline)
-        stored = await pool.stored([candidate_id], None, Timings(), with_vectors=False)
-        found = await self._desk.candidates.run(partial(stored.fetch, stored.rows[stored.rows >= 0]), Timings())
-        return found[0] if found else None
-
     async def _search_round(
         self, pool: Pool, request: RankRequest, *, encode_context: EncodeContext, timings: Timings
     ) -> tuple[Ranked, float]:
@@ -195,7 +187,7 @@ class Engine:
         return await self._forwards.tokenize(ranker.context_steps(conversation), conversation.letters, timings)
 
     async def _read_list_words(
-        self, serving: Serving, request: RankRequest, texts: Sequence[str], stored: Stored, timings: Timings
+        self, serving: Serving, request: RankRequest, texts: Sequence[str], stored: Stock, timings: Timings
     ) -> ListWords | None:
         """Read what words say for the texts that were sent and, behind them, for what is stored of ids beside them.
 
@@ -204,8 +196,9 @@ class Engine:
         words = serving.generation.words
         if words is None or not texts:
             return None
-        there = await self._desk.measured("fetch", stored.texts, timings)
-        return await self._desk.in_steps(list_words(words, request.conversation, [*texts, *there]), "score", timings)
+        there = await self._desk.measured("fetch", partial(stored.candidates, stored.every), timings)
+        steps = list_words(words, request.conversation, [*texts, *(each.text for each in there)])
+        return await self._desk.in_steps(steps, "score", timings)
 
     async def _read_context(
         self, ranker: LateScorer, context: list[int], deadline: float, timings: Timings
@@ -261,9 +254,7 @@ class Engine:
             ranked = replace(ranked.without(*late.degraded), exact=False)
         return replace(ranked, truncation=gathered.truncation, tokens=gathered.tokens)
 
-    async def _look_up_ids(
-        self, serving: Serving, request: RankRequest, beside_texts: bool, timings: Timings
-    ) -> Stored:
+    async def _look_up_ids(self, serving: Serving, request: RankRequest, beside_texts: bool, timings: Timings) -> Stock:
         """Look up what is stored of the candidates that came by their ids alone.
 
         Beside texts they are a list with these. Else their words count as in a search, and are looked up, too.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.errors import BuildError
+from polyrank.index_builder.errors import BuildError, StoreUnavailable
 from polyrank.index_builder.vectors.codec import DTYPES, rounded_all
 from polyrank.index_builder.vectors.late import each_of
 from polyrank.model.representations import Representations
@@ -15,7 +15,7 @@ from polyrank.model.search.additions import Additions
 from polyrank.model.search.topk import TopK, longest_row, top_k
 from polyrank.service.caching.redis_server import Budget
 from polyrank.service.errors import InferenceFailed, UnknownCandidates
-from polyrank.service.ranking.parts import Serving, Stored
+from polyrank.service.ranking.parts import Serving, Stock
 from polyrank.service.ranking.stages import Timings
 from polyrank.service.ranking.values import Given, Ranked, RankedCandidate, RankRequest
 from polyrank.service.ranking.words import ListWords
@@ -126,7 +126,7 @@ class Sent:
 
     Attributes:
         known: each with its position in the request.
-        rows: of those that came by their ids alone, by id.
+        rows: of those that came by their ids alone and are there, by id, counted from 0.
         made: what the model makes of all, in their order; without rows for a second stage if some are not to be had.
         longest: a length that no stored vector exceeds; None: it is not known.
         additions: what words add; None: nothing.
@@ -143,7 +143,7 @@ class Sent:
     turns_share: float
     missing: list[str]
     cache_available: bool
-    stored: Stored
+    stored: Stock
 
     def take(self, positions: NDArray[np.int64]) -> tuple[Representations, bool]:
         """Return what is stored of some, and that the caches answered, of which `cache_available` tells."""
@@ -155,7 +155,7 @@ def gather(
     request: RankRequest,
     sent_texts: TextVectors,
     words: ListWords | None,
-    stored: Stored,
+    stored: Stock,
     timings: Timings,
 ) -> Sent:
     """Gather the candidates that were sent; every text's vector is known.
@@ -167,18 +167,21 @@ def gather(
         UnknownCandidates: only ids were sent, and the generation holds none of them.
     """
     sent, by_id = _kept(request), ids_of(request)
-    row_of = dict(zip(by_id, stored.rows.tolist(), strict=True))
-    missing = [candidate_id for candidate_id, row in row_of.items() if row < 0]
-    known = [(at, given) for at, given in sent if given.text is not None or row_of[given.id or ""] >= 0]
+    row_of = {by_id[at]: row for row, at in enumerate(stored.positions.tolist())}
+    missing = [candidate_id for candidate_id in dict.fromkeys(by_id) if candidate_id not in row_of]
+    known = [(at, given) for at, given in sent if given.text is not None or given.id in row_of]
     if missing and not known:
         raise UnknownCandidates(missing)
     is_text = np.array([given.text is not None for _, given in known], dtype=bool)
     with timings.timed("fetch"):
-        lacks_rows = serving.ranker.late_rows is not None and stored.made.late is None
-        of_texts = Representations(sent_texts.vectors) if lacks_rows else sent_texts.made
+        try:
+            (of_ids, available), of_texts = stored.vectors(stored.every), sent_texts.made
+        except StoreUnavailable:  # the rows of a second stage are not to be had
+            of_ids, available = stored.first_vectors(stored.every)[0], False
+            of_texts = Representations(sent_texts.vectors)
         places = np.empty(len(known), np.int64)
         places[is_text], places[~is_text] = np.arange(is_text.sum()), is_text.sum() + np.arange((~is_text).sum())
-        made = Representations.join([of_texts, stored.made]).take(places)
+        made = Representations.join([of_texts, of_ids]).take(places)
     return Sent(
         known,
         row_of,
@@ -187,7 +190,7 @@ def gather(
         _additions(serving, words, stored.words, is_text),
         1.0 if words is None else words.turns_share,
         missing,
-        stored.available and sent_texts.cache_available,
+        available and sent_texts.cache_available,
         stored,
     )
 
@@ -251,7 +254,7 @@ def _places(
     chosen: list[tuple[int, Given]], sent: Sent, best: TopK, lexical: list[float] | None
 ) -> list[RankedCandidate]:
     stored_ids = [given.id for _, given in chosen if given.text is None and given.id is not None]
-    stored = iter(sent.stored.fetch(np.array([sent.rows[stored_id] for stored_id in stored_ids], np.int64)))
+    stored = iter(sent.stored.candidates(np.array([sent.rows[each] for each in stored_ids], np.int64)))
     places = []
     values: Sequence[float | None] = lexical or [None] * len(chosen)
     for (at, given), score, value in zip(chosen, best.scores.tolist(), values, strict=True):

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.generation.texts import KnownTexts
 from polyrank.index_builder.scale.membership import Counts
 from polyrank.index_builder.scale.slots import SLOTS, Slots
@@ -16,12 +15,11 @@ from polyrank.index_builder.store.pages import Page, page
 from polyrank.index_builder.store.unmatched import Looked, looking
 from polyrank.index_builder.store.update_log import Update
 from polyrank.model.representations import Representations
-from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.steps import Steps
 from polyrank.service.caching.redis_server import Budget
 from polyrank.service.live.serving import Searchable
 from polyrank.service.ranking.desk import Desk
-from polyrank.service.ranking.parts import At, EncodeContext, Fetched, PartFound, PoolQuery, Stock, Stored
+from polyrank.service.ranking.parts import At, EncodeContext, PartFound, PoolQuery, Stock, Wanted
 from polyrank.service.ranking.retrieval import Found, PoolSearch, RetrievalBudget, best_of, read_words
 from polyrank.service.ranking.stages import Timings, side_by_side, until
 from polyrank.service.ranking.values import RankRequest
@@ -88,30 +86,14 @@ class LocalPart(Searchable):
             found = await desk.search(search, partial(part_found, with_candidates=sends))
         return learnt(desk.retrieval, affordable, found, request, timings.seconds["retrieve"] - before)
 
-    async def fetch(self, desk: Desk, at: At, rows: Rows, timings: Timings) -> Fetched:
-        """See `Part.fetch`."""
-        candidates = await desk.measured("fetch", partial(self.snapshot.candidates, rows), timings)
-        return Fetched(np.arange(len(rows)), candidates)
-
-    async def stock(self, desk: Desk, at: At, rows: Rows, timings: Timings) -> Stock:
-        """See `Part.stock`; rows are read when they are asked for."""
-
-        def gather(positions: Rows) -> tuple[Representations, bool]:
-            return self.representations(rows[positions], at.budget)
-
-        return Stock(np.arange(len(rows)), gather)
-
-    async def stored(
-        self, desk: Desk, at: At, ids: Sequence[str], said: Conversation | None, with_vectors: bool, timings: Timings
-    ) -> Stored:
-        """See `Part.stored`."""
-        async with desk.room_for_words(said is not None and self.generation.words is not None, timings):
-            read = partial(stored_in, self, ids, said, with_vectors, at.budget, timings)
-            return await desk.candidates.run(read, timings)
-
-    async def texts(self, desk: Desk, at: At, texts: Sequence[str]) -> KnownTexts:
-        """See `Part.texts`."""
-        return await desk.candidates.run(partial(known_texts, self, texts), Timings())
+    async def read(self, desk: Desk, at: At, wanted: Wanted, timings: Timings) -> Stock:
+        """See `Part.read`."""
+        work = partial(read_in, self, wanted, at.budget, timings)
+        if wanted.rows is not None:
+            return work()
+        counts_words = wanted.conversation is not None and self.generation.words is not None
+        async with desk.room_for_words(counts_words, timings):
+            return await desk.candidates.run(work, timings)
 
     async def page(self, desk: Desk, at: At, first: int, limit: int, filter_: Mapping[str, Any] | None) -> Page:
         """See `Part.page`."""
@@ -157,39 +139,29 @@ def learnt(
     return replace(found, reduced=affordable.retrieve_k < asked.retrieve_k)
 
 
-def stored_in(
-    part: Searchable,
-    ids: Sequence[str],
-    said: Conversation | None,
-    with_vectors: bool,
-    budget: Budget,
-    timings: Timings,
-) -> Stored:
-    """Look candidates up by their ids; see `Part.stored`."""
-    words = None
-    if said is not None:
+def read_in(part: Searchable, wanted: Wanted, budget: Budget, timings: Timings) -> Stock:
+    """Look candidates of a part up; what is stored of them is read later, within a request's budget for Redis."""
+    values = None
+    if wanted.rows is not None:
+        positions, rows = np.arange(len(wanted.rows)), wanted.rows
+    else:
         with timings.timed("retrieve"):
-            words = pool_words(part, said)
-    with timings.timed("fetch"):
-        rows = part.snapshot.rows(ids)
-        there = rows[rows >= 0]
-        values = None if words is None else words.of(there)
-        fetch, longest = part.snapshot.candidates, part.longest
-        if not with_vectors:
-            return Stored(rows, part.nothing, values, longest, fetch)
-        try:
-            made, available = part.representations(there, budget)
-        except StoreUnavailable:
-            vectors, _ = part.gather(there, budget)
-            return Stored(rows, Representations(vectors), values, longest, fetch, available=False)
-        return Stored(rows, made, values, longest, fetch, available)
+            words = None if wanted.conversation is None else pool_words(part, wanted.conversation)
+        with timings.timed("fetch"):
+            found = part.snapshot.rows_of_texts(wanted.texts) if wanted.texts else part.snapshot.rows(wanted.ids)
+            positions = np.flatnonzero(found >= 0)
+            rows = found[positions]
+            values = None if words is None else words.of(rows)
 
+    def first_vectors(asked: Rows) -> tuple[Representations, bool]:
+        vectors, available = part.gather(rows[asked], budget)
+        return Representations(vectors), available
 
-def known_texts(part: Searchable, texts: Sequence[str]) -> KnownTexts:
-    """Return what is stored of texts, and where; those whose vectors are not to be had count as unknown."""
-    rows = part.snapshot.rows_of_texts(texts)
-    same = np.flatnonzero(rows >= 0)
-    try:
-        return KnownTexts(same, part.representations(rows[same])[0])
-    except StoreUnavailable:  # then they are encoded as new ones are
-        return KnownTexts(np.empty(0, np.int64), part.nothing)
+    return Stock(
+        positions=positions,
+        words=values,
+        longest=part.longest,
+        candidates=lambda asked: part.snapshot.candidates(rows[asked]),
+        vectors=lambda asked: part.representations(rows[asked], budget),
+        first_vectors=first_vectors,
+    )

@@ -108,45 +108,51 @@ class PartFound:
     cache_available: bool = True
 
 
-class Fetched(NamedTuple):
-    """Candidates, and which of those asked for they are: positions (n,), ascending."""
+class Wanted(NamedTuple):
+    """Which candidates of a part are asked for, and what of them.
 
-    positions: Rows
-    candidates: list[Candidate]
+    Attributes:
+        revision: at which the part is looked at.
+        rows: in the part; None: `ids` or `texts` say which.
+        texts: any candidate that has, or had, each of them.
+        conversation: also tell what words say after it.
+    """
 
-
-class Stock(NamedTuple):
-    """Which of the candidates asked for can be had: positions (n,), ascending; and what is stored of these."""
-
-    positions: Rows
-    gather: Gather
+    revision: int
+    rows: Rows | None = None
+    ids: Sequence[str] = ()
+    texts: Sequence[str] = ()
+    with_candidates: bool = False
+    with_vectors: bool = False
+    conversation: Conversation | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stored:
-    """What is stored of the candidates that came by their ids alone, in the order of these ids.
+class Stock:
+    """What is stored of candidates; what is in this process is read when it is asked for, on the threads "candidates".
 
     Attributes:
-        rows: by which `fetch` finds each, (n,); -1: it is not there.
-        made: of those that are there; without rows for a second stage if some are not to be had.
-        words: what words say for these as in a search; None: they do not count, or not so.
+        positions: of those that are there, among those asked for, (n,), ascending.
+        words: what words say for these as in a search, (n,); None: they do not count, or were not asked for.
         longest: a length that no stored vector exceeds.
-        fetch: returns the candidates of rows.
-        available: the cache answered for their vectors.
-        lost: the numbers of the parts that did not answer; their ids count as not there.
+        candidates: returns some of them, counted from 0 to n - 1.
+        vectors: returns what the model made of some.
+        first_vectors: returns the vectors of some, without what a second stage reads.
+        lost: the numbers of the parts that did not answer; what they hold counts as not there.
     """
 
-    rows: Rows
-    made: Representations
+    positions: Rows
     words: NDArray[np.float32] | None
     longest: float
-    fetch: Callable[[Rows], list[Candidate]]
-    available: bool = True
+    candidates: Callable[[Rows], list[Candidate]]
+    vectors: Gather
+    first_vectors: Gather
     lost: frozenset[int] = frozenset()
 
-    def texts(self) -> list[str]:
-        """Fetch the texts of the candidates that are there."""
-        return [candidate.text for candidate in self.fetch(self.rows[self.rows >= 0])]
+    @property
+    def every(self) -> Rows:
+        """All of them, counted from 0."""
+        return np.arange(len(self.positions))
 
 
 class At(NamedTuple):
@@ -192,19 +198,8 @@ class Part(Protocol):
     async def search(self, desk: Desk, query: PoolQuery, encode: EncodeContext, timings: Timings) -> PartFound:
         """Find the best `query.request.depth` candidates, or as many as a second stage scores."""
 
-    async def fetch(self, desk: Desk, at: At, rows: Rows, timings: Timings) -> Fetched:
-        """Fetch candidates by their rows (N,)."""
-
-    async def stock(self, desk: Desk, at: At, rows: Rows, timings: Timings) -> Stock:
-        """Return what fetches all that the model made of rows (N,)."""
-
-    async def stored(
-        self, desk: Desk, at: At, ids: Sequence[str], said: Conversation | None, with_vectors: bool, timings: Timings
-    ) -> Stored:
-        """Look candidates up by their ids; with a conversation also what words say for them after it."""
-
-    async def texts(self, desk: Desk, at: At, texts: Sequence[str]) -> KnownTexts:
-        """Look up any candidates that have, or had, these texts."""
+    async def read(self, desk: Desk, at: At, wanted: Wanted, timings: Timings) -> Stock:
+        """Look candidates up by their rows, their ids or their texts."""
 
     async def page(self, desk: Desk, at: At, first: int, limit: int, filter_: Mapping[str, Any] | None) -> Page:
         """List candidates from a row on; see `pages.page`."""

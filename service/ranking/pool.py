@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.generation.texts import KnownTexts
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.pages import Page
@@ -29,13 +30,12 @@ from polyrank.service.ranking.desk import Desk
 from polyrank.service.ranking.parts import (
     At,
     EncodeContext,
-    Fetched,
     PartFound,
     PartMissing,
     PoolQuery,
     Serving,
     Stock,
-    Stored,
+    Wanted,
     most_of,
 )
 from polyrank.service.ranking.retrieval import BestRows, Found, is_certain, ranked_of
@@ -142,10 +142,17 @@ class Pool:
         else:
             if request.exact and not best.is_all:
                 raise TooManyForExact(best.found.looked_at, most_exact(self._serving.ranker, request.conversation))
-            stock = await self._stock(found.at(best.rows), timings)
+            stock = await self._at_places(
+                found.at(best.rows), self._stage, timings, Wanted(self._at.revision, with_vectors=True)
+            )
             best, lost = self._only(found, best, stock.positions, lost)
             late = await second_stage.scores(
-                self._serving.ranker, await encode(timings), len(best.rows), stock.gather, self._stage_end, timings
+                self._serving.ranker,
+                await encode(timings),
+                len(best.rows),
+                stock.vectors,
+                self._stage.deadline,
+                timings,
             )
             exact, degraded = late.scores is not None and found.best.is_all and not lost, late.degraded
             if late.scores is not None:
@@ -155,8 +162,11 @@ class Pool:
         if found.candidates is not None:
             candidates = [found.candidates[at] for at in found.positions(best.rows).tolist()]
         else:
-            positions, candidates = await self._fetch(found.at(best.rows), timings)
-            best, lost = self._only(found, best, positions, lost)
+            stock = await self._at_places(
+                found.at(best.rows), self._at, timings, Wanted(self._at.revision, with_candidates=True)
+            )
+            candidates = await self._read_candidates(stock, timings)
+            best, lost = self._only(found, best, stock.positions, lost)
         ranked = ranked_of(best, candidates, exact)
         ranked = ranked.without(*(reason for reason in degraded if reason not in ranked.degraded))
         if found.reduced:
@@ -170,10 +180,13 @@ class Pool:
         return best.at(positions), lost | set(np.delete(found.at(best.rows)[:, 0], positions).tolist())
 
     @property
-    def _stage_end(self) -> float:
-        """When a stage has to end after which candidates are still fetched."""
-        deadline = self._at.deadline
-        return deadline if all(part.is_here for part in self._serving.parts) else most_of(deadline)
+    def _is_here(self) -> bool:
+        return all(part.is_here for part in self._serving.parts)
+
+    @property
+    def _stage(self) -> At:
+        """How parts are looked at in a stage after which candidates are still fetched."""
+        return self._at if self._is_here else self._at._replace(deadline=most_of(self._at.deadline))
 
     async def _search(self, request: RankRequest, encode: EncodeContext, timings: Timings) -> PoolFound:
         ranker, parts, words = self._serving.ranker, self._serving.parts, self._serving.generation.words
@@ -221,46 +234,19 @@ class Pool:
             return ranked
         return replace(ranked.without("shards_missing"), exact=False, searched=self._searched(missing))
 
-    async def _fetch(self, places: NDArray[np.int64], timings: Timings) -> Fetched:
-        """Fetch candidates by their parts and rows there, (n, 2)."""
-        found, positions = await self._by_places("fetch", places, timings)
-        order = np.argsort(positions)
-        candidates = [candidate for each in found for candidate in each.candidates]
-        return Fetched(positions[order], [candidates[at] for at in order.tolist()])
+    async def _read_candidates(self, stock: Stock, timings: Timings) -> list[Candidate]:
+        """Read all candidates of a stock, beside the event loop if they are not in memory."""
+        read = partial(stock.candidates, stock.every)
+        return await self._desk.measured("fetch", read, timings) if self._is_here else read()
 
-    async def _stock(self, places: NDArray[np.int64], timings: Timings) -> Stock:
-        """Return what fetches all that the model made of candidates, by their parts and rows there, (n, 2)."""
-        found, positions = await self._by_places("stock", places, timings)
-        if len(found) == 1:
-            return Stock(positions, found[0].gather)
-        order = np.argsort(positions)
-        owner = np.repeat(np.arange(len(found)), [len(each.positions) for each in found])[order]
-        own = np.concatenate([_NONE, *(np.arange(len(each.positions)) for each in found)])[order]
-
-        def gather(asked: Rows) -> tuple[Representations, bool]:
-            of, at = owner[asked], own[asked]
-            made = [each.gather(at[of == number]) for number, each in enumerate(found)]
-            joined = Representations.join([one for one, _ in made])
-            return joined.take(np.argsort(np.argsort(of, kind="stable"))), all(here for _, here in made)
-
-        return Stock(positions[order], gather)
-
-    async def _by_places(self, method: str, places: NDArray[np.int64], timings: Timings) -> tuple[list[Any], Rows]:
-        """Ask parts for their rows; returns what those say that answer, and the positions of all that they have."""
+    async def _at_places(self, places: NDArray[np.int64], at: At, timings: Timings, wanted: Wanted) -> Stock:
+        """Look candidates up by their parts and rows there, (n, 2)."""
         of_part = {part: np.flatnonzero(places[:, 0] == part) for part in np.unique(places[:, 0]).tolist()}
-
-        async def ask(part: int, timings: Timings) -> Any:
-            asked = getattr(self._serving.parts[part], method)
-            return await asked(self._desk, self._at, places[of_part[part], 1], timings)
-
-        found = await self._of_each(of_part, ask, timings)
-        return list(found.values()), np.concatenate(
-            [_NONE, *(of_part[part][each.positions] for part, each in found.items())]
-        )
+        return await self._read(of_part, lambda part: wanted._replace(rows=places[of_part[part], 1]), at, timings)
 
     async def stored(
         self, ids: Sequence[str], said: Conversation | None, timings: Timings, with_vectors: bool = True
-    ) -> Stored:
+    ) -> Stock:
         """Look candidates up by their ids; with a conversation also what words say for them after it.
 
         Raises:
@@ -268,69 +254,76 @@ class Pool:
         """
         of_part = self._serving.by_part(ids)
 
-        async def ask(part: int, timings: Timings) -> Stored:
+        def wanted(part: int) -> Wanted:
             own = [ids[at] for at in of_part[part].tolist()]
-            return await self._serving.parts[part].stored(self._desk, self._at, own, said, with_vectors, timings)
+            return Wanted(
+                self._at.revision, ids=own, with_candidates=True, with_vectors=with_vectors, conversation=said
+            )
 
-        found = await self._of_each(of_part, ask, timings)
-        missing = frozenset(of_part) - frozenset(found)
-        self._searched(missing)
-        if len(self._serving.parts) == 1 and found:
-            return found[0]
-        joined = self._joined(len(ids), of_part, found, missing, with_vectors)
-        if missing and not (joined.rows >= 0).any():
-            raise self._serving.shards_missing(missing)
-        return joined
+        stock = await self._read(of_part, wanted, self._at, timings)
+        self._searched(stock.lost)
+        if stock.lost and not len(stock.positions):
+            raise self._serving.shards_missing(stock.lost)
+        return stock
 
-    def _joined(
-        self,
-        count: int,
-        of_part: Mapping[int, Rows],
-        found: Mapping[int, Stored],
-        missing: frozenset[int],
-        vectors: bool,
-    ) -> Stored:
-        """Join what parts have stored of so many ids."""
-        parts, there = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
-        for part, each in found.items():
-            parts[of_part[part]], there[of_part[part]] = part, each.rows
-        known = np.flatnonzero(there >= 0)
-        place = np.argsort(np.argsort(parts[known], kind="stable"))
-        made = [each.made for each in found.values()] or [nothing_of(self._serving.generation.manifest)]
-        words = [each.words for each in found.values() if each.words is not None]
-        rows = np.full(count, -1, np.int64)
-        rows[known] = np.arange(len(known))
-
-        def fetch(asked: Rows) -> list[Candidate]:
-            at = known[asked]
-            read = {part: iter(each.fetch(there[at[parts[at] == part]])) for part, each in found.items()}
-            return [next(read[part]) for part in parts[at].tolist()]
-
-        return Stored(
-            rows,
-            Representations.join(made).take(place if vectors else _NONE),
-            np.concatenate(words)[place] if words else None,
-            max((each.longest for each in found.values()), default=0.0),
-            fetch,
-            all(each.available for each in found.values()),
-            missing,
-        )
+    async def candidate(self, candidate_id: str) -> Candidate | None:
+        """Return the candidate with an id, if there is one; raises ShardsMissing where its part does not answer."""
+        stock = await self.stored([candidate_id], None, Timings(), with_vectors=False)
+        return next(iter(await self._read_candidates(stock, Timings())), None)
 
     async def texts(self, texts: Sequence[str]) -> KnownTexts:
-        """Look texts up in all parts that answer."""
+        """Look texts up in all parts that answer; those whose vectors are not to be had count as unknown."""
+        of_part = {part: np.arange(len(texts)) for part in range(len(self._serving.parts))}
+        wanted = Wanted(self._at.revision, texts=texts, with_vectors=True)
+        stock = await self._read(of_part, lambda _: wanted, self._at, Timings())
+        try:
+            made, _ = await self._desk.candidates.run(partial(stock.vectors, stock.every), Timings())
+        except StoreUnavailable:  # then they are encoded as new ones are
+            return KnownTexts(_NONE, nothing_of(self._serving.generation.manifest))
+        return KnownTexts(stock.positions, made)
 
-        parts = self._serving.parts
+    async def _read(
+        self, of_part: Mapping[int, Rows], wanted: Callable[[int], Wanted], at: At, timings: Timings
+    ) -> Stock:
+        """Look candidates up in parts, each of which may have those at some positions; what two have counts once."""
 
-        async def ask(part: int, _: Timings) -> KnownTexts:
-            return await parts[part].texts(self._desk, self._at, texts)
+        async def ask(part: int, timings: Timings) -> Stock:
+            return await self._serving.parts[part].read(self._desk, at, wanted(part), timings)
 
-        found = await self._of_each(range(len(parts)), ask, Timings())
-        nothing = nothing_of(self._serving.generation.manifest)
+        found = await self._of_each(of_part, ask, timings)
+        if len(self._serving.parts) == 1 and found:
+            return found[0]
+        stocks, lost = list(found.values()), frozenset(of_part) - frozenset(found)
         positions, first = np.unique(
-            np.concatenate([_NONE, *(each.positions for each in found.values())]), return_index=True
+            np.concatenate([_NONE, *(of_part[part][each.positions] for part, each in found.items())]),
+            return_index=True,
         )
-        made = Representations.join([*(each.made for each in found.values()), nothing])
-        return KnownTexts(positions, made.take(first))
+        owner = np.repeat(np.arange(len(stocks)), [len(each.positions) for each in stocks])[first]
+        own = np.concatenate([_NONE, *(each.every for each in stocks)])[first]
+        words = [each.words for each in stocks if each.words is not None]
+
+        def candidates(asked: Rows) -> list[Candidate]:
+            of = owner[asked]
+            read = [iter(each.candidates(own[asked][of == number])) for number, each in enumerate(stocks)]
+            return [next(read[number]) for number in of.tolist()]
+
+        def vectors(first_only: bool, asked: Rows) -> tuple[Representations, bool]:
+            of, made, available = owner[asked], [nothing_of(self._serving.generation.manifest)], True
+            for number, each in enumerate(stocks):
+                gather = each.first_vectors if first_only else each.vectors
+                some, here = gather(own[asked][of == number])
+                made, available = [*made, some], available and here
+            return Representations.join(made).take(np.argsort(np.argsort(of, kind="stable"))), available
+
+        return Stock(
+            positions=positions,
+            words=np.concatenate(words)[first] if words else None,
+            longest=max((each.longest for each in stocks), default=0.0),
+            candidates=candidates,
+            vectors=partial(vectors, False),
+            first_vectors=partial(vectors, True),
+            lost=lost,
+        )
 
     async def page(
         self, number: int, first: int, limit: int, filter_: Mapping[str, Any] | None

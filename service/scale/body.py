@@ -34,8 +34,8 @@ from polyrank.service.caching.redis_server import Budget
 from polyrank.service.caching.vectors import MatrixVectors
 from polyrank.service.live.serving import Searchable, SearchStatus, runs_here
 from polyrank.service.ranking import retrieval
-from polyrank.service.ranking.local_part import known_texts, learnt, part_found, stored_in
-from polyrank.service.ranking.parts import PartFound, PoolQuery
+from polyrank.service.ranking.local_part import learnt, part_found, read_in
+from polyrank.service.ranking.parts import PartFound, PoolQuery, Wanted
 from polyrank.service.ranking.retrieval import PoolSearch, RetrievalBudget
 from polyrank.service.ranking.stages import Timings
 from polyrank.service.scale.calls import (
@@ -44,7 +44,6 @@ from polyrank.service.scale.calls import (
     Holding,
     PartStored,
     Reply,
-    Wanted,
 )
 
 
@@ -245,19 +244,15 @@ class Body:
 
     def stored(self, holding: Holding, wanted: Wanted) -> PartStored:
         """Return what is stored of candidates, by their rows, their ids or their texts."""
-        part, words = self._part(holding).at(wanted.revision), None
-        if wanted.texts:
-            known = known_texts(part, wanted.texts)
-            return PartStored(known.positions, [], known.made, None, part.longest)
-        if wanted.rows is None:
-            found = stored_in(part, wanted.ids, wanted.conversation, wanted.with_vectors, Budget(), Timings())
-            positions = np.flatnonzero(found.rows >= 0)
-            rows, made, words = found.rows[positions], found.made, found.words
-        else:
-            rows, positions = wanted.rows, np.arange(len(wanted.rows))
-            made = part.representations(rows)[0] if wanted.with_vectors else part.nothing
-        candidates = part.snapshot.candidates(rows) if wanted.with_candidates else []
-        return PartStored(positions, candidates, made, words, part.longest)
+        part = self._part(holding).at(wanted.revision)
+        stock = read_in(part, wanted, Budget(), Timings())
+        return PartStored(
+            positions=stock.positions,
+            candidates=stock.candidates(stock.every) if wanted.with_candidates else [],
+            made=stock.vectors(stock.every)[0] if wanted.with_vectors else part.nothing,
+            words=stock.words,
+            longest=stock.longest,
+        )
 
     def page(self, holding: Holding, revision: int, first: int, limit: int, filter_: Mapping[str, Any] | None) -> Page:
         """List candidates from a row on; see `pages.page`."""

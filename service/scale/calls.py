@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.representations import Representations
-from polyrank.model.text.assembly import Conversation
 
 Rows = NDArray[np.int64]
 # Kinds of errors of `Reply` that say nothing of the part that was asked for, and pass.
@@ -37,25 +36,6 @@ class PartStored(NamedTuple):
     made: Representations
     words: NDArray[np.float32] | None
     longest: float
-
-
-class Wanted(NamedTuple):
-    """Which candidates of a part are asked for, and what of them.
-
-    Attributes:
-        revision: at which the part is looked at.
-        rows: in the part; None: `ids` or `texts` say which.
-        texts: any candidate that has, or had, each of them.
-        conversation: also tell what words say after it.
-    """
-
-    revision: int
-    rows: Rows | None
-    ids: tuple[str, ...] = ()
-    with_candidates: bool = True
-    with_vectors: bool = False
-    conversation: Conversation | None = None
-    texts: tuple[str, ...] = ()
 
 
 class Reply(NamedTuple):

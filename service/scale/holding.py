@@ -17,7 +17,6 @@ from polyrank.index_builder.errors import GenerationCorrupt
 from polyrank.index_builder.generation.generation import MODEL_DIRECTORY
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.generation.words import evidence_of, open_words
-from polyrank.index_builder.scale.membership import Membership
 from polyrank.index_builder.scale.sets import PartSet, PartsStore
 from polyrank.model.errors import CheckpointInvalid, Shortage, shortage_in
 from polyrank.service.live.models import LateScorer
@@ -109,14 +108,13 @@ class OnShards:
                 self._opener.warm_up(ranker, before)
             evidence = evidence_of(directory / MODEL_DIRECTORY)
             words = open_words(directory, evidence, first.count) if evidence else None
-            members = [Membership(self._store.directory(part), part.slots, part.count) for part in made.parts]
         except (OSError, ValueError, CheckpointInvalid) as error:
-            raise shortage_in(error) or GenerationCorrupt(made.id, f"its parts: {error}") from error
+            raise shortage_in(error) or GenerationCorrupt(made.id, f"part {first.name}: {error}") from error
         parts = tuple(
             RemotePart(
                 part.slots, status[part.name], Calls(self._asking, Holding(made.id, part.name)), own, own.counts()
             )
-            for part, own in zip(made.parts, members, strict=True)
+            for part, own in zip(made.parts, self._store.members(made), strict=True)
         )
         serving = Serving(
             version=made,

@@ -14,30 +14,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.generation.texts import KnownTexts
-from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.scale.membership import Counts, Membership
 from polyrank.index_builder.scale.slots import Slots
 from polyrank.index_builder.store.pages import Page
 from polyrank.index_builder.store.unmatched import Looked
 from polyrank.index_builder.store.update_log import Update
-from polyrank.model.text.assembly import Conversation
+from polyrank.model.representations import Representations
 from polyrank.service.caching.redis_server import Budget
 from polyrank.service.live.serving import SearchStatus
 from polyrank.service.ranking.desk import Desk
 from polyrank.service.ranking.parts import (
     At,
     EncodeContext,
-    Fetched,
     PartFound,
     PartMissing,
     PoolQuery,
     Stock,
-    Stored,
+    Wanted,
     most_of,
 )
 from polyrank.service.ranking.stages import ANSWER_SECONDS, Timings
 from polyrank.service.scale.asking import Asking
-from polyrank.service.scale.calls import Holding, PartStored, Wanted
+from polyrank.service.scale.calls import Holding, PartStored
 
 Rows = NDArray[np.int64]
 # Searches that share a call.
@@ -158,39 +156,18 @@ class RemotePart:
         with timings.timed("retrieve"):
             return await self.calls.search(asked, context.encoding.codes, most_of(query.request.deadline))
 
-    async def fetch(self, desk: Desk, at: At, rows: Rows, timings: Timings) -> Fetched:
-        """See `Part.fetch`."""
+    async def read(self, desk: Desk, at: At, wanted: Wanted, timings: Timings) -> Stock:
+        """See `Part.read`; what is wanted is fetched at once."""
         with timings.timed("fetch"):
-            found = await self._stored(at, Wanted(at.revision, rows))
-        return Fetched(found.positions, found.candidates)
-
-    async def stock(self, desk: Desk, at: At, rows: Rows, timings: Timings) -> Stock:
-        """See `Part.stock`; everything is fetched at once, and leaves time for another call."""
-        at = at._replace(deadline=most_of(at.deadline))
-        with timings.timed("fetch"):
-            found = await self._stored(at, Wanted(at.revision, rows, with_candidates=False, with_vectors=True))
-        return Stock(found.positions, lambda positions: (found.made.take(positions), True))
-
-    async def stored(
-        self, desk: Desk, at: At, ids: Sequence[str], said: Conversation | None, with_vectors: bool, timings: Timings
-    ) -> Stored:
-        """See `Part.stored`."""
-        with timings.timed("fetch"):
-            wanted = Wanted(at.revision, None, tuple(ids), with_vectors=with_vectors, conversation=said)
-            found = await self._stored(at, wanted)
-        rows = np.full(len(ids), -1, np.int64)
-        rows[found.positions] = np.arange(len(found.positions))
-
-        def fetch(asked: Rows) -> list[Candidate]:
-            return [found.candidates[row] for row in asked.tolist()]
-
-        return Stored(rows, found.made, found.words, found.longest, fetch)
-
-    async def texts(self, desk: Desk, at: At, texts: Sequence[str]) -> KnownTexts:
-        """See `Part.texts`."""
-        wanted = Wanted(at.revision, None, (), False, True, None, tuple(texts))
-        found = await self._stored(at, wanted)
-        return KnownTexts(found.positions, found.made)
+            found: PartStored = await self.calls.ask("stored", at.deadline, wanted)
+        return Stock(
+            positions=found.positions,
+            words=found.words,
+            longest=found.longest,
+            candidates=lambda asked: [found.candidates[at] for at in asked.tolist()],
+            vectors=lambda asked: (found.made.take(asked), True),
+            first_vectors=lambda asked: (Representations(found.made.first[asked]), True),
+        )
 
     async def page(self, desk: Desk, at: At, first: int, limit: int, filter_: Mapping[str, Any] | None) -> Page:
         """See `Part.page`."""
@@ -200,8 +177,4 @@ class RemotePart:
     async def looked(self, desk: Desk, at: At, filter_: Mapping[str, Any]) -> Looked:
         """See `Part.looked`."""
         found: Looked = await self.calls.ask("looked", at.deadline, at.revision, filter_)
-        return found
-
-    async def _stored(self, at: At, wanted: Wanted) -> PartStored:
-        found: PartStored = await self.calls.ask("stored", at.deadline, wanted)
         return found

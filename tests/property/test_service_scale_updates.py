@@ -62,7 +62,7 @@ class Both:
         """Compare answers, counts and revisions."""
         one, other = self.whole.serving.snapshot, self.parts.serving.snapshot
         assert (one.revision, one.count, one.changes) == (other.revision, other.count, other.changes)
-        assert (len(one.added), len(one.removed)) == (other.counts.added, other.counts.removed)
+        assert (one.added, one.removed) == (other.added, other.removed)
         for found, request in zip(self.parts.rank(*requests), requests, strict=True):
             assert found.degraded == []
             assert _told(found) == _told(rank(self.whole.serving, request))

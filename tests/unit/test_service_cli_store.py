@@ -250,7 +250,7 @@ def test_a_store_that_is_no_directory_is_wrong_usage_and_not_made(capsys: Captur
 
 ANY_ID = "20261121T013000123456-1a2b3c4d"
 # Every command that takes --store, with what else it needs. The first ones read a store, the second ones change it.
-READING = {"store list": "", "store verify": "", "shards status": "", "rank": "hello", "bench rank": ""}
+READING = {"store list": "", "store verify": "", "rank": "hello", "bench rank": ""}
 CHANGING = {
     "store activate": ANY_ID,
     "store rollback": "",
@@ -284,7 +284,7 @@ def test_a_directory_of_other_things_is_no_store_and_stays_as_it_is(
     assert held(tmp_path) == before
 
 
-@pytest.mark.parametrize("command", [*CHANGING, "store list", "store verify", "shards status", "rank"])
+@pytest.mark.parametrize("command", [*CHANGING, "store list", "store verify", "rank"])
 def test_of_an_empty_directory_no_store_is_made(capsys: Capture, store: Path, command: str) -> None:
     store.mkdir()
     words = [*command.split(), *{**READING, **CHANGING}[command].split()]
@@ -294,7 +294,7 @@ def test_of_an_empty_directory_no_store_is_made(capsys: Capture, store: Path, co
 
 @pytest.mark.parametrize(
     ("command", "parts"),
-    [("store list", 0), ("store verify", 0), ("store list", 2), ("store verify", 2), ("shards status", 2)],
+    [("store list", 0), ("store verify", 0), ("store list", 2), ("store verify", 2)],
 )
 def test_what_reads_a_store_changes_nothing_in_it(capsys: Capture, store: Path, command: str, parts: int) -> None:
     for salt in "ab":

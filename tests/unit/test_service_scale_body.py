@@ -22,9 +22,9 @@ from polyrank.model.search.scan import Status
 from polyrank.model.search.scan.quantised import product
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.ranking import retrieval
-from polyrank.service.ranking.parts import PoolQuery
+from polyrank.service.ranking.parts import PoolQuery, Wanted
 from polyrank.service.scale.body import Body
-from polyrank.service.scale.calls import Holding, Reply, Wanted
+from polyrank.service.scale.calls import Holding, Reply
 
 SECONDS = 0.03  # that a search of an index takes here
 
@@ -94,7 +94,7 @@ class Shard:
         return revision
 
     def stored(self, revision: int, *ids: str, body: Body | None = None) -> Reply:
-        return (body or self.body).call("stored", (self.holding, Wanted(revision, None, ids)))
+        return (body or self.body).call("stored", (self.holding, Wanted(revision, ids=ids, with_candidates=True)))
 
     def found(self, revision: int, *ids: str, body: Body | None = None) -> list[str]:
         """Which of the ids are there at a revision."""

@@ -153,8 +153,8 @@ def test_candidates_by_their_ids_without_a_part(served: ServedParts) -> None:
     with pytest.raises(ShardsMissing):
         served.rank(asked(candidates=(Given(gone, None),)))
     with pytest.raises(ShardsMissing):
-        served.run(lambda engine: engine.candidate(served.serving, gone, float("inf")))
-    stored = served.run(lambda engine: engine.candidate(served.serving, here, float("inf")))
+        served.run(lambda engine: engine.pool(served.serving, float("inf")).candidate(gone))
+    stored = served.run(lambda engine: engine.pool(served.serving, float("inf")).candidate(here))
     assert stored is not None
     assert stored.id == here
 

@@ -56,7 +56,7 @@ def ids(served: ServedParts, text: str = "w1 w2 w3", k: int = 100) -> list[str |
 
 
 def stored(served: ServedParts, candidate_id: str) -> list[str]:
-    found = served.run(lambda engine: engine.candidate(served.serving, candidate_id, time.monotonic() + 10))
+    found = served.run(lambda engine: engine.pool(served.serving, time.monotonic() + 10).candidate(candidate_id))
     return [] if found is None else [found.text]
 
 

@@ -116,7 +116,7 @@ async def stored(request: Request, candidate_id: str, wanted: Annotated[ReadIn, 
     held = resources(request)
     deadline = bodies.deadline(request, held.settings)
     serving = await _reached(held, wanted, deadline)
-    found = await held.engine.candidate(serving, candidate_id, deadline)
+    found = await held.engine.pool(serving, deadline).candidate(candidate_id)
     if found is None:
         raise CandidateNotFound(candidate_id)
     return {**_fields(found), **_origin(serving)}
