@@ -51,7 +51,7 @@ def compact_parts(root: Path, *, progress: OnProgress = no_progress) -> SetResul
         with store.updates.writing():  # no update may come between the two
             updates, revision = list(store.updates.of(old).read()), store.updates.highest()
         if not updates:
-            raise NothingToCompact(f"set {old.id} was not updated")
+            raise NothingToCompact(f"generation {old.id} was not updated")
         order_end = old.order_end + sum(len(update.upserts) for update in updates)
         try:
             with ExitStack() as stack:

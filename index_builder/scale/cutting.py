@@ -1,6 +1,6 @@
 """Build a pool into parts, and publish them as a set.
 
-    pool -> one candidate table -> for each part: its rows -> build -> set.json -> CURRENT
+    pool -> one candidate table -> for each part: its rows -> build -> manifest.json -> CURRENT
 
 The whole pool is checked and written to one candidate table before anything is encoded, as in any build. Where words
 count, they are counted in the whole pool, so that a part's scores are those that it would have among all candidates.

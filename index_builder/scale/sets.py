@@ -1,7 +1,7 @@
 """A store that is cut into parts: its sets, and which of them is active.
 
 STORE/CURRENT, HISTORY           which set is active: store/pointer.py
-STORE/sets/<id>/set.json         a set: the generation of each part; it never changes
+STORE/generations/<id>/          manifest.json: the generation of each part; it never changes
 STORE/parts/<first>-<end>/       the part of a range of slots: a store of generations without CURRENT
 STORE/log/                       the updates of each set, one log for all of its parts: store/updates.py
 STORE/rejected/<id>/             rejected.jsonl: the bad rows of a set's pool
@@ -38,15 +38,16 @@ from polyrank.index_builder.errors import (
     GenerationError,
     GenerationNotFound,
     StoreBusy,
+    StoreOutdated,
     StoreWhole,
 )
 from polyrank.index_builder.generation.generation import MODEL_DIRECTORY, Generation, read_manifest
-from polyrank.index_builder.generation.manifest import MANIFEST_FILE, Manifest, ModelReference
+from polyrank.index_builder.generation.manifest import FORMAT_VERSION, MANIFEST_FILE, Manifest, ModelReference, late_of
 from polyrank.index_builder.generation.stored_texts import StoredTexts
 from polyrank.index_builder.generation.texts import FindTexts
 from polyrank.index_builder.layout import (
     GENERATIONS,
-    SETS,
+    PARTS,
     TEMPORARY_PREFIX,
     entries,
     is_in_parts,
@@ -64,9 +65,6 @@ from polyrank.model.errors import InvalidInput, shortage_in
 from polyrank.model.inputs import read_input
 from polyrank.model.representations import LateRows
 
-FORMAT_VERSION = 1
-SET_FILE = "set.json"
-PARTS = "parts"
 BUILDING = "building"
 
 log = logging.getLogger(__name__)
@@ -130,36 +128,31 @@ class PartSet:
         return sum(part.count for part in self.parts)
 
     def to_json(self) -> bytes:
-        """The content of `set.json`."""
+        """The content of `manifest.json`."""
         return sealed({"format_version": FORMAT_VERSION, "slots": SLOTS, **dataclasses.asdict(self)})
 
     @classmethod
     def from_json(cls, content: bytes, set_id: str) -> "PartSet":
-        """Read the content of `set.json` of the set with this id.
+        """Read the content of `manifest.json` of the set with this id.
 
         Raises:
-            GenerationCorrupt: anything is missing, unknown, of another type or out of bounds, it is of another set or a
-                newer format, or its checksum does not fit.
+            GenerationCorrupt: anything is missing, unknown, of another type or out of bounds, it is of another
+                generation or format, or its checksum does not fit.
         """
         try:
             body = unsealed(content, FORMAT_VERSION)
-            del body["format_version"]
             if body.pop("slots", None) != SLOTS:
                 raise ValueError(f"its slots are not {SLOTS}")
-            read = record(cls, body, "set", {"late": _late})
+            read = record(cls, body, "manifest", {"late": late_of})
             _check(read, set_id)
         except ValueError as error:
-            raise GenerationCorrupt(set_id, f"{SET_FILE}: {error}") from error
+            raise GenerationCorrupt(set_id, f"{MANIFEST_FILE}: {error}") from error
         return read
-
-
-def _late(value: object) -> LateRows | None:
-    return None if value is None else record(LateRows, value, "late")
 
 
 def _check(read: PartSet, set_id: str) -> None:
     if read.id != set_id:
-        raise ValueError(f"is that of set {read.id}")
+        raise ValueError(f"is that of generation {read.id}")
     ends = [0, *(part.end_slot for part in read.parts)]
     if [part.first_slot for part in read.parts] != ends[:-1] or ends[-1] != SLOTS or sorted(set(ends)) != ends:
         raise ValueError("its parts do not have every slot once")
@@ -174,12 +167,15 @@ class PartsStore(PoolStore[PartSet]):
 
     Raises:
         StoreWhole: the directory is a store that is not cut into parts.
+        StoreOutdated: it is of an older format.
     """
 
     def __init__(self, root: Path) -> None:
-        if (root / GENERATIONS).is_dir() and not is_in_parts(root):
+        if (root / "sets").is_dir():
+            raise StoreOutdated(root)
+        if not is_in_parts(root) and (root / GENERATIONS).is_dir():
             raise StoreWhole(root)
-        super().__init__(root, root / SETS)
+        super().__init__(root, root / GENERATIONS)
 
     # What there is.
 
@@ -195,9 +191,9 @@ class PartsStore(PoolStore[PartSet]):
         if not path.is_dir() or why_not_plain(path, is_directory=True):
             raise GenerationNotFound(f"no generation {generation} in {self.root}")
         try:
-            content = read_input(path / SET_FILE)
+            content = read_input(path / MANIFEST_FILE)
         except OSError as error:
-            raise shortage_in(error) or GenerationCorrupt(generation, f"{SET_FILE}: {error.strerror}") from error
+            raise shortage_in(error) or GenerationCorrupt(generation, f"{MANIFEST_FILE}: {error.strerror}") from error
         return PartSet.from_json(content, generation)
 
     def active(self) -> PartSet:
@@ -320,7 +316,7 @@ class PartsStore(PoolStore[PartSet]):
         """Write a set whose generations are published; the caller is the builder."""
         temporary = self._generations / f"{TEMPORARY_PREFIX}{made.id}"
         make_directory(temporary)
-        (temporary / SET_FILE).write_bytes(made.to_json())
+        (temporary / MANIFEST_FILE).write_bytes(made.to_json())
         sync_tree(temporary)
         with self._switch.changing():
             rename_durably(temporary, self.path(made.id))

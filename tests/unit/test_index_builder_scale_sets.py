@@ -15,6 +15,7 @@ from polyrank.index_builder.errors import (
     GenerationCorrupt,
     GenerationNotFound,
     StoreInParts,
+    StoreOutdated,
     StoreWhole,
     TooManyRejected,
 )
@@ -85,7 +86,7 @@ def test_two_kinds_of_stores_are_not_mixed(tmp_path: Path) -> None:
     build(ENCODER, POOL, tmp_path / "whole")
     with pytest.raises(StoreWhole):
         cut(tmp_path / "whole")
-    assert not (tmp_path / "whole" / "sets").exists()
+    assert not (tmp_path / "whole" / "parts").exists()
 
 
 @pytest.mark.parametrize("shards", [0, -1, 257])
@@ -131,7 +132,7 @@ def test_switching_and_rolling_back(tmp_path: Path) -> None:
     assert store.rollback() == second
     assert store.rollback() == first
     assert store.history() == []
-    with pytest.raises(GenerationNotFound, match="not the id of a set"):
+    with pytest.raises(GenerationNotFound, match="not the id of a generation"):
         store.activate("../elsewhere")
 
 
@@ -175,7 +176,7 @@ def test_a_generation_that_took_the_place_of_another_is_refused(tmp_path: Path) 
 def test_a_set_that_cannot_be_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
     made = cut(tmp_path).made
     changed = {name: value(made.parts) if callable(value) else value for name, value in change.items()}
-    with pytest.raises(GenerationCorrupt, match=r"set\.json"):
+    with pytest.raises(GenerationCorrupt, match=r"manifest\.json"):
         PartSet.from_json(replace(made, **changed).to_json(), made.id)  # type: ignore[arg-type]
     assert PartSet.from_json(made.to_json(), made.id) == made
     with pytest.raises(GenerationCorrupt, match="checksum"):
@@ -290,3 +291,9 @@ def test_slots_follow_the_hash_of_the_id() -> None:
     assert 7 < spread.mean() < 11
     assert spread.max() < 40
     assert Slots(0, 512).name == "0000-0512"
+
+
+def test_a_store_of_an_older_format_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "sets").mkdir()
+    with pytest.raises(StoreOutdated, match="is a store of an older format; build again"):
+        PartsStore(tmp_path)

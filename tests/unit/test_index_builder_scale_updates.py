@@ -24,7 +24,7 @@ from polyrank.index_builder.scale.compacting import compact_parts
 from polyrank.index_builder.scale.cutting import build_parts
 from polyrank.index_builder.scale.membership import Counts, Membership
 from polyrank.index_builder.scale.moving import move
-from polyrank.index_builder.scale.sets import SET_FILE, PartSet, PartsStore, PoolPart
+from polyrank.index_builder.scale.sets import PartSet, PartsStore, PoolPart
 from polyrank.index_builder.scale.slots import slots_of
 from polyrank.index_builder.scale.updated_part import UpdatedPart
 from polyrank.index_builder.store.pointer import Pointer
@@ -298,7 +298,7 @@ def test_damage_in_another_set_fails_no_work_that_is_done(
 ) -> None:
     damaged, active = sets.build("x"), sets.build()
     sets.update("a")
-    (sets.store.path(damaged.id) / SET_FILE).write_bytes(b"{}")
+    (sets.store.path(damaged.id) / "manifest.json").write_bytes(b"{}")
     work(sets)
     assert sets.store.current() not in (damaged.id, active.id)
     assert f"stay in {sets.root}: generation {damaged.id} is refused" in caplog.text

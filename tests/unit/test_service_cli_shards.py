@@ -49,7 +49,7 @@ def test_damage_is_told(capsys: Capture, store: Path) -> None:
     assert f"part {part.name}: " in call(capsys, "store", "verify", "--store", store).out
     (directory / "manifest.json").unlink()
     assert "manifest.json is missing" in call(capsys, "store", "list", "--store", store).out
-    (store / "sets" / made / "set.json").write_text("{}")
+    (store / "generations" / made / "manifest.json").write_text("{}")
     assert "refused: " in call(capsys, "store", "list", "--store", store).out
 
 

@@ -280,7 +280,7 @@ def test_a_directory_of_other_things_is_no_store_and_stays_as_it_is(
     before = held(tmp_path)
     words = [*command.split(), *{**READING, **CHANGING}[command].split()]
     message = call(capsys, *words, "--store", tmp_path).failure(2)
-    assert message.startswith(f"{tmp_path} is no store: it holds other things, and no generations/ or sets/; polyrank")
+    assert message.startswith(f"{tmp_path} is no store: it holds other things, and no generations/ or parts/; polyrank")
     assert held(tmp_path) == before
 
 
