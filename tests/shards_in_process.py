@@ -9,19 +9,19 @@ from typing import Any, TypeVar
 from service_fakes import count_nothing, load
 
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.scale.sets import SetStore
+from polyrank.index_builder.scale.sets import PartsStore
 from polyrank.service.changes.updating import Acknowledged, Updating
 from polyrank.service.live.serving import Opener
+from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.engine import Engine, EngineSettings
-from polyrank.service.ranking.parts import SetServing
+from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.values import Ranked, RankRequest
 from polyrank.service.scale.asking import Asking
 from polyrank.service.scale.body import Body, Desk
 from polyrank.service.scale.calls import Replica, ReplicaLost, Reply
-from polyrank.service.scale.pool import Pool
+from polyrank.service.scale.holding import OnShards
 from polyrank.service.scale.replicas import Replicas
-from polyrank.service.scale.switching import SetLive
 
 T = TypeVar("T")
 
@@ -102,24 +102,24 @@ class ServedParts:
         longest_s: float = 10.0,
         shards_root: Path | None = None,
     ) -> None:
-        self.metrics, self.store = Metrics(), SetStore(root)
+        self.metrics, self.store = Metrics(), PartsStore(root)
         self.shards = LocalShards(shards_root or root)
-        self.asking = Asking(self.metrics, hedge_s)
-        self.pool = Pool(self.asking, min_searched, self.metrics)
+        self.asking, self.min_searched = Asking(self.metrics, hedge_s), min_searched
         opener = Opener(count_nothing, None, load)
         self.replicas = Replicas(self.shards, self.asking, self.metrics, replicas)
-        self.live = SetLive(self.store, opener, self.replicas, self.pool, self.metrics, longest_s)
+        self.on_shards = OnShards(self.store, opener, self.replicas, self.asking, self.metrics, longest_s)
+        self.live = Live(self.store, self.on_shards, self.metrics)
         self.live.start()
 
     @property
-    def serving(self) -> SetServing:
+    def serving(self) -> Serving:
         return self.live.require()
 
     def run(self, work: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:
         """Run something with an engine in an event loop of its own."""
 
         async def alone() -> T:
-            engine = Engine(EngineSettings(), self.metrics)
+            engine = Engine(EngineSettings(min_searched=self.min_searched), self.metrics)
             try:
                 return await work(engine)
             finally:
@@ -158,4 +158,5 @@ class ServedParts:
         return self.metrics.registry.get_sample_value(f"polyrank_{name}", labels)
 
     def close(self) -> None:
-        self.live.close()
+        self.live.current = self.live.beside = None
+        self.on_shards.close()

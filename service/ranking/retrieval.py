@@ -53,6 +53,7 @@ class PoolSearch:
     codes: NDArray[np.float32]  # context vectors (M, D)
     timings: Timings
     read: "ReadWords | None" = None  # None: words do not count
+    with_candidates: bool = False  # also give the candidates that are found
 
     @property
     def words(self) -> PoolWords | None:
@@ -239,13 +240,6 @@ def best_of(search: PoolSearch, found: Found) -> BestRows:
     return BestRows(best.rows, best.scores, lexical, found, cache_available)
 
 
-def placed(serving: Searchable, best: BestRows, exact: bool, timings: Timings) -> Ranked:
-    """Fetch the candidates of the best rows."""
-    with timings.timed("fetch"):
-        candidates = serving.snapshot.candidates(best.rows)
-    return ranked_of(best, candidates, exact)
-
-
 def ranked_of(best: BestRows, candidates: Sequence[Candidate], exact: bool) -> Ranked:
     """Return the best rows as a ranking, given their candidates."""
     values: Sequence[float | None] = [None] * len(best.rows) if best.lexical is None else best.lexical.tolist()
@@ -257,13 +251,6 @@ def ranked_of(best: BestRows, candidates: Sequence[Candidate], exact: bool) -> R
     ]
     ranked = Ranked(places=places, exact=exact, scored=best.found.looked_at, plan=best.found.plan)
     return ranked if best.cache_available else ranked.without("cache_unavailable")
-
-
-def rank(search: PoolSearch, found: Found) -> Ranked:
-    """Score the rows that were found, unless a scan has, and fetch the candidates of the best."""
-    best = best_of(search, found)
-    exact = is_certain(best.scores, found.bound, search.request.depth)
-    return placed(search.serving, best, exact, search.timings)
 
 
 def is_certain(scores: NDArray[np.float32], bound: float, k: int) -> bool:

@@ -18,7 +18,6 @@ from polyrank.index_builder.scale.slots import slots_of
 from polyrank.model.errors import Shortage
 from polyrank.service.changes import updating
 from polyrank.service.errors import NotReady, RevisionNotReached, ShardsMissing
-from polyrank.service.ranking import by_parts
 from polyrank.service.scale.asking import STRIKE_SECONDS
 
 POOL = pool(60)
@@ -57,13 +56,13 @@ def ids(served: ServedParts, text: str = "w1 w2 w3", k: int = 100) -> list[str |
 
 
 def stored(served: ServedParts, candidate_id: str) -> list[str]:
-    found = served.run(lambda _: by_parts.stored(served.serving, candidate_id, time.monotonic() + 10))
-    return [each.text for each in found]
+    found = served.run(lambda engine: engine.pool(served.serving, time.monotonic() + 10).candidate(candidate_id))
+    return [] if found is None else [found.text]
 
 
 def test_searchable_when_acknowledged(here: ServedParts) -> None:
     first = here.upsert(Candidate("new", "w1 w2 w3"), Candidate("c1", "w9"))
-    assert (first.generation, first.revision, list(first.missing)) == (here.serving.made.id, 1, [])
+    assert (first.generation, first.revision, list(first.missing)) == (here.serving.version.id, 1, [])
     assert "new" in ids(here)
     assert (stored(here, "new"), stored(here, "c1")) == (["w1 w2 w3"], ["w9"])
     second = here.delete("new", "c3", "none")
@@ -103,8 +102,8 @@ def test_a_text_that_stays_as_it_is_keeps_its_vector(here: ServedParts, monkeypa
     only = next(each for each in POOL if texts.count(each.text) == 1)
     here.upsert(replace(only, metadata={"now": 1}), Candidate("new", "w5", {"now": 2}), Candidate("other", only.text))
     assert calls == []
-    lost = here.serving.made.parts[slots_of([only.id])[0] * 3 // 4096].name
-    for part in {lost, here.serving.made.parts[slots_of(["other"])[0] * 3 // 4096].name}:
+    lost = here.serving.version.parts[slots_of([only.id])[0] * 3 // 4096].name
+    for part in {lost, here.serving.version.parts[slots_of(["other"])[0] * 3 // 4096].name}:
         for replica in here.shards.of(part):
             replica.lost = True
     here.upsert(only)
@@ -116,7 +115,7 @@ def test_a_shard_that_is_started_anew_has_all_updates(here: ServedParts) -> None
     before = ids(here)
     for replica in here.shards.replicas.values():
         replica.restart()
-    here.live.look()
+    here.on_shards.look()
     until(lambda: all(each.body.held() for each in here.shards.replicas.values()))
     assert ids(here) == before
 
@@ -138,7 +137,7 @@ def test_parts_whose_shards_do_not_see_an_update_are_missing_until_they_do(root:
     served.upsert(Candidate("new", "w1 w2 w3"))
     with pytest.raises(ShardsMissing):
         ids(served)
-    part = served.serving.made.parts[0].name
+    part = served.serving.version.parts[0].name
     assert served.value("shard_calls_total", part=part, result="behind") == 1
     shutil.copytree(root / "log", elsewhere / "log", dirs_exist_ok=True)
     time.sleep(STRIKE_SECONDS)
@@ -147,7 +146,7 @@ def test_parts_whose_shards_do_not_see_an_update_are_missing_until_they_do(root:
 
 
 def test_what_is_searched_is_counted_with_updates(here: ServedParts) -> None:
-    part = here.serving.made.parts[1]
+    part = here.serving.version.parts[1]
     of_part = [each for each in (c.id for c in POOL) if part.first_slot <= slots_of([each])[0] < part.end_slot]
     here.delete(*of_part[2:])
     for replica in here.shards.of(part.name):
@@ -160,7 +159,7 @@ def test_damage_in_the_log_is_told_and_what_was_served_stays(here: ServedParts, 
     here.upsert(Candidate("new", "w1 w2 w3"))
     before = ids(here)
     here.upsert(Candidate("newer", "w1 w2 w3"))
-    log = root / "log" / f"{here.serving.made.id}.log"
+    log = root / "log" / f"{here.serving.version.id}.log"
     content = bytearray(log.read_bytes())
     whole = bytes(content)
     content[-5] ^= 1
@@ -168,7 +167,7 @@ def test_damage_in_the_log_is_told_and_what_was_served_stays(here: ServedParts, 
     for _ in range(2):
         there.live.take_over()
     assert there.serving.snapshot.revision == 0
-    assert "is damaged" in there.live.refused[there.serving.made.id]
+    assert "is damaged" in there.live.refused[there.serving.version.id]
     assert "new" not in ids(there)
     with pytest.raises(GenerationCorrupt, match="is damaged"):
         there.upsert(Candidate("more", "w1"))
@@ -220,7 +219,7 @@ def test_an_update_waits_for_shards_that_are_lost_at_a_switch(
     assert here.upsert(Candidate("new", "w1")).generation == second
     assert looks > 5
     assert (here.live.refused, here.live.passing) == ({}, frozenset())
-    assert "set refused" not in caplog.text
+    assert "generation refused" not in caplog.text
 
 
 def test_an_update_that_has_waited_says_what_to_do(
@@ -233,7 +232,7 @@ def test_an_update_that_has_waited_says_what_to_do(
     with pytest.raises(Shortage):
         here.live.follow()
     records = [*caplog.get_records("setup"), *caplog.records]
-    told = [each.levelname for each in records if each.message == "set is not served yet"]
+    told = [each.levelname for each in records if each.message == "generation is not served yet"]
     assert told == ["WARNING"], "it is said once"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from service_fakes import WordRanker, asked, brute_force, build_store, load, pool, rank
+from service_fakes import WordRanker, asked, brute_force, build_store, load, only_part, pool, rank
 from updated import LiveStore
 
 from polyrank.index_builder.build.compaction import compact
@@ -80,7 +80,7 @@ def test_what_was_served_before_stays_as_it_was(here: LiveStore) -> None:
     here.delete("c2")
     assert [each.id for each in rank(before, asked(top_k=100)).places] == [each.id for each in ranked.places]
     assert before.ranker is here.serving.ranker, "nothing is loaded anew"
-    assert before.scan is here.serving.scan
+    assert only_part(before).scan is only_part(here.serving).scan
 
 
 def test_a_text_that_stays_as_it_is_keeps_its_vector(here: LiveStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,10 @@ def test_a_text_that_stays_as_it_is_keeps_its_vector(here: LiveStore, monkeypatc
     old = here.texts()
     here.upsert(Candidate("c1", old["c1"], {"now": 1}), Candidate("new", "w5", {"now": 2}))
     assert calls == []
-    assert [each.metadata for each in here.serving.snapshot.candidates(here.serving.snapshot.rows(["c1", "new"]))] == [
+    assert [
+        each.metadata
+        for each in only_part(here.serving).snapshot.candidates(only_part(here.serving).snapshot.rows(["c1", "new"]))
+    ] == [
         {"now": 1},
         {"now": 2},
     ]
@@ -120,7 +123,9 @@ def test_ids_that_are_not_there_are_told_and_written(here: LiveStore, root: Path
     later = build_store(root, [*pool(3), Candidate("none", "w1"), Candidate("kept", "w2")], activate=False)
     here.delete("c1", "kept")
     here.live.activate(later)
-    assert [each.id for each in here.serving.snapshot.candidates(here.serving.snapshot.all_rows)] == [
+    assert [
+        each.id for each in only_part(here.serving).snapshot.candidates(only_part(here.serving).snapshot.all_rows)
+    ] == [
         "c0",
         "c2",
         "none",
@@ -416,7 +421,7 @@ def test_a_client_that_hung_up_has_changed_nothing(here: LiveStore) -> None:
 
     async def attempt() -> None:
         # What an update looks up first waits behind these.
-        holding = [asyncio.ensure_future(here.engine.look_up(hold)) for _ in range(4)]
+        holding = [asyncio.wrap_future(here.engine._desk.candidates.submit(hold)) for _ in range(4)]
         await asyncio.to_thread(begun.wait, 10)
         writing = asyncio.create_task(here.updating.upsert([Candidate("a", "w1")]))
         await asyncio.sleep(0.02)
