@@ -1,8 +1,6 @@
 #!/usr/bin/env bash
 # Train the shipped checkpoints anew: DATA=folder with the converted sets OUTPUT=new folder checkpoints/train.sh [NAME...]
 # On 2 cores about 50 minutes each, chat-cross 80; it needs the chat-poly of the same OUTPUT.
-# chat-poly-round-3 goes on from that chat-poly over dialogues of people; it wants convai2_train, multiwoz22_train and
-# convai2 in DATA, too. It took 2 hours on one core of a Xeon beside other work.
 # The base is all-MiniLM-L6-v2.
 set -euo pipefail
 : "${DATA:?folder with ubuntu_irc, synthetic_persona_chat, multiwoz21 and taskmaster4}" "${OUTPUT:?a new folder}"
@@ -36,23 +34,12 @@ both_cross_rounds() { # a plain Cross-encoder first, then what it adds to chat-p
     --chunk-tokens 8192
 }
 
-third_round() { # in float32: without AMX a step in bfloat16 took longer
-  local own=$OUTPUT/data
-  python "$(dirname "$0")/real_chat.py" "$DATA" "$own"
-  polyrank train --architecture poly --base "$OUTPUT/chat-poly" --train "$own/convai2_train.jsonl.zst" "$own/ubuntu_irc.jsonl.zst" \
-    "$own/multiwoz22_train.jsonl.zst" "$own/synthetic_persona_chat.jsonl.zst" "$own/taskmaster4.jsonl.zst" \
-    --weights 6 2 2 0.7 0.3 --lora-rank 32 --schedule cosine --batch-size 64 --looks 25 --dropout 0 \
-    --max-turns 6 --max-context-tokens 128 --max-candidate-tokens 48 --seed 7 --steps 320 --warmup-steps 20 \
-    --learning-rate 6e-4 --code-learning-rate 3e-3 --held-out 300 --no-evidence --output "$OUTPUT/chat-poly-round-3"
-}
-
 [ $# -gt 0 ] || set -- chat-bi chat-poly chat-cross
 for name in "$@"; do
   case $name in
     chat-bi) both_rounds chat-bi --architecture bi ;;
     chat-poly) both_rounds chat-poly --architecture poly --n-codes 64 ;;
     chat-cross) both_cross_rounds ;;
-    chat-poly-round-3) third_round ;;
     *) echo "no checkpoint is called $name" >&2 && exit 2 ;;
   esac
 done
