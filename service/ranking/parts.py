@@ -65,7 +65,7 @@ class PoolQuery:
         request: what parts need of it.
         revision: at which the parts are searched.
         with_candidates: also give the candidates that are found.
-        most_exact: so many are found for a second stage that shall score every candidate; None: there is none.
+        most_exact: so many are found for a second stage that shall score every candidate; None: there is no such stage.
     """
 
     request: RankRequest

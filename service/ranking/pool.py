@@ -84,6 +84,8 @@ class PoolFound:
 def merged(found: Mapping[int, PartFound], k: int, missing: Iterable[int] = ()) -> PoolFound:
     """Return the best `k` of what parts, at least one, have found, given by their numbers."""
     every = list(found.values())
+    if len(every) == 1:
+        return _only(*found.keys(), every[0], frozenset(missing))
     order = np.concatenate([each.order for each in every])
     scores = np.concatenate([each.scores for each in every])
     rows = np.concatenate([each.rows for each in every])
@@ -91,19 +93,14 @@ def merged(found: Mapping[int, PartFound], k: int, missing: Iterable[int] = ()) 
     first = np.lexsort((order, -scores))[:k]
     candidates = [candidate for each in every for candidate in each.candidates]
     lexical = [each.lexical for each in every if each.lexical is not None]
-    among = Found(
-        order[first],
-        scores[first],
-        sum(each.looked_at for each in every),
-        max(each.bound for each in every),
-        max((each.plan for each in every), key=_BY_CARE.index),
-    )
+    looked_at, bound = sum(each.looked_at for each in every), max(each.bound for each in every)
+    plan = max((each.plan for each in every), key=_BY_CARE.index)
     return PoolFound(
         best=BestRows(
-            among.rows,
+            order[first],
             scores[first],
             np.concatenate(lexical)[first] if len(lexical) == len(every) else None,
-            among,
+            Found(order[first], scores[first], looked_at, bound, plan),
             all(each.cache_available for each in every),
         ),
         places=np.stack([parts[first], rows[first]], axis=1),
@@ -111,6 +108,15 @@ def merged(found: Mapping[int, PartFound], k: int, missing: Iterable[int] = ()) 
         reduced=any(each.reduced for each in every),
         candidates=[candidates[at] for at in first.tolist()] if len(candidates) == len(order) else None,
     )
+
+
+def _only(part: int, found: PartFound, missing: frozenset[int]) -> PoolFound:
+    """Return what one part has found, which is in its order already, and not more than was asked for."""
+    among = Found(found.order, found.scores, found.looked_at, found.bound, found.plan)
+    best = BestRows(found.order, found.scores, found.lexical, among, found.cache_available)
+    places = np.stack([np.full(len(found.rows), part), found.rows], axis=1)
+    candidates = found.candidates if len(found.candidates) == len(found.rows) else None
+    return PoolFound(best, places, missing, found.reduced, candidates)
 
 
 class Pool:
@@ -190,7 +196,7 @@ class Pool:
 
     async def _search(self, request: RankRequest, encode: EncodeContext, timings: Timings) -> PoolFound:
         ranker, parts, words = self._serving.ranker, self._serving.parts, self._serving.generation.words
-        late = None if ranker.late_rows is None else most_exact(ranker, request.conversation)
+        late = None if ranker.late_rows is None else most_exact(ranker, request.conversation) if request.exact else 0
         asked = replace(
             request,
             conversation=request.conversation if words is not None else Conversation(()),  # others need not know it
@@ -214,7 +220,9 @@ class Pool:
         if not found and time.monotonic() >= deadline:
             raise DeadlineExceeded("before a shard answered")
         missing = [part for part in range(len(parts)) if part not in found]
-        self._desk.watch.observe_searched(self._searched(missing))
+        share = self._searched(missing)
+        if not self._is_here:
+            self._desk.watch.observe_searched(share)
         return merged(found, depth, missing)
 
     def _searched(self, missing: Collection[int]) -> float:
