@@ -10,11 +10,13 @@ from service_fakes import count_nothing, load
 
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.scale.sets import PartsStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.changes.updating import Acknowledged, Updating
 from polyrank.service.live.serving import Opener
 from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.engine import Engine, EngineSettings
+from polyrank.service.ranking.opening import Here
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.values import Ranked, RankRequest
 from polyrank.service.scale.asking import Asking
@@ -89,26 +91,13 @@ class LocalShards:
         return [each for (name, _), each in sorted(self.replicas.items()) if name == part]
 
 
-class ServedParts:
-    """A store that is cut into parts, and what is served of it."""
+class ServedPool:
+    """A store of whole generations, and what is served of it."""
 
-    def __init__(
-        self,
-        root: Path,
-        replicas: int = 1,
-        min_searched: float = 0.0,
-        hedge_s: float = 0.0,
-        load: Callable[[str], Any] = load,
-        longest_s: float = 10.0,
-        shards_root: Path | None = None,
-    ) -> None:
-        self.metrics, self.store = Metrics(), PartsStore(root)
-        self.shards = LocalShards(shards_root or root)
-        self.asking, self.min_searched = Asking(self.metrics, hedge_s), min_searched
-        opener = Opener(count_nothing, None, load)
-        self.replicas = Replicas(self.shards, self.asking, self.metrics, replicas)
-        self.on_shards = OnShards(self.store, opener, self.replicas, self.asking, self.metrics, longest_s)
-        self.live = Live(self.store, self.on_shards, self.metrics)
+    def __init__(self, root: Path) -> None:
+        self.metrics, self.store, self.min_searched = Metrics(), GenerationStore(root), 0.0
+        self.asking = Asking(self.metrics)
+        self.live = Live(self.store, Here(self.store, Opener(count_nothing, None, load)), self.metrics)
         self.live.start()
 
     @property
@@ -159,4 +148,30 @@ class ServedParts:
 
     def close(self) -> None:
         self.live.current = self.live.beside = None
+
+
+class ServedParts(ServedPool):
+    """A store that is cut into parts, and what is served of it."""
+
+    def __init__(
+        self,
+        root: Path,
+        replicas: int = 1,
+        min_searched: float = 0.0,
+        hedge_s: float = 0.0,
+        load: Callable[[str], Any] = load,
+        longest_s: float = 10.0,
+        shards_root: Path | None = None,
+    ) -> None:
+        self.metrics, self.store = Metrics(), PartsStore(root)
+        self.shards = LocalShards(shards_root or root)
+        self.asking, self.min_searched = Asking(self.metrics, hedge_s), min_searched
+        opener = Opener(count_nothing, None, load)
+        self.replicas = Replicas(self.shards, self.asking, self.metrics, replicas)
+        self.on_shards = OnShards(self.store, opener, self.replicas, self.asking, self.metrics, longest_s)
+        self.live = Live(self.store, self.on_shards, self.metrics)
+        self.live.start()
+
+    def close(self) -> None:
+        super().close()
         self.on_shards.close()

@@ -393,9 +393,9 @@ class PartsStore(PoolStore[PartSet]):
                 store.remove([each for each in store.ids() if each not in named[directory.name]])
 
 
-def open_store(root: Path, *, needs_matrix: bool = True) -> PoolStore[Any]:
+def open_store(root: Path) -> PoolStore[Any]:
     """Return the store of a directory; see `GenerationStore`."""
-    return PartsStore(root) if is_in_parts(root) else GenerationStore(root, needs_matrix=needs_matrix)
+    return PartsStore(root) if is_in_parts(root) else GenerationStore(root)
 
 
 def part_of(slots: Slots, store: GenerationStore, generation: str) -> PoolPart:

@@ -212,20 +212,6 @@ def test_what_another_process_activates_is_followed_unless_it_is_damaged(
     assert served.serving.version == third
 
 
-def test_a_damaged_pointer_changes_nothing(served: ServedParts, first: PartSet, tmp_path: Path) -> None:
-    (tmp_path / "CURRENT").write_bytes(b"\xff\n")
-    served.live.follow()
-    assert served.serving.version == first
-    assert "CURRENT" in served.live.refused
-
-
-def test_the_set_before_stands_in_for_a_damaged_one(tmp_path: Path, first: PartSet) -> None:
-    damage(tmp_path, cut(tmp_path, "n"), 2)
-    served = ServedParts(tmp_path)
-    assert served.serving.version == first
-    served.close()
-
-
 def test_shards_that_are_gone_for_a_while_are_no_fault_of_the_set(
     served: ServedParts, first: PartSet, tmp_path: Path
 ) -> None:
