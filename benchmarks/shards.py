@@ -104,9 +104,9 @@ def asked() -> RankRequest:
 
 def searched_here(part: Searchable) -> Callable[[Codes], object]:
     def ask(codes: Codes) -> object:
-        search = PoolSearch(part, asked(), codes, Timings(), with_candidates=True)
+        search = PoolSearch(part, asked(), codes, Timings())
         [among] = retrieval.search([search], 1)
-        return part_found(search, among)
+        return part_found(search, among, with_candidates=True)
 
     return ask
 

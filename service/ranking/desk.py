@@ -55,15 +55,13 @@ class Desk:
         self.min_searched, self.watch = min_searched, watch
 
     async def search(self, search: PoolSearch, finish: Callable[[PoolSearch, Found], T]) -> T:
-        """Search on the search thread; fetching vectors from Redis would hold it up, so that is done on another.
-
-        Searches of one `finish` share a pass.
-        """
+        """Search on the search thread; fetching vectors from Redis would hold it up, so that is done on another."""
         key = search.serving.generation if search.shares else search
         here = search.serving.vectors.are_here
-        batch = SearchBatch(key, finish if here else _unfinished, self._faiss_threads)
+        asked = search, finish if here else lambda _, found: found
+        work = Work(SearchBatch(key, self._faiss_threads), [asked], [1])
         with search.timings.queued():  # also while others of the batch are done; its stages are not
-            [result] = (await self._searches.run("search", Work(batch, [search], [1]), math.inf)).outputs
+            [result] = (await self._searches.run("search", work, math.inf)).outputs
         return result if here else await self.candidates.run(partial(finish, search, result), search.timings)
 
     @asynccontextmanager
@@ -97,7 +95,3 @@ class Desk:
         """Finish what has begun, drop what waits."""
         for threads in (self._searches, self.candidates):
             threads.close()
-
-
-def _unfinished(_: PoolSearch, found: Found) -> Found:
-    return found

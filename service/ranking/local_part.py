@@ -81,9 +81,9 @@ class LocalPart(Searchable):
             else:
                 context, words = await encode(timings), None
             affordable, before = desk.retrieval.affordable(self, request), timings.seconds["retrieve"]
-            sends, deepened = query.with_candidates and query.most_exact is None, query.deepened(affordable)
-            search = PoolSearch(self, deepened, context.encoding.codes, timings, words, with_candidates=sends)
-            found = await desk.search(search, part_found)
+            search = PoolSearch(self, query.deepened(affordable), context.encoding.codes, timings, words)
+            sends = query.with_candidates and query.most_exact is None
+            found = await desk.search(search, partial(part_found, with_candidates=sends))
         return learnt(desk.retrieval, affordable, found, request, timings.seconds["retrieve"] - before)
 
     async def read(self, desk: Desk, at: At, wanted: Wanted, timings: Timings) -> Stock:
@@ -108,11 +108,11 @@ class LocalPart(Searchable):
             return await desk.in_steps(steps, "fetch", Timings())
 
 
-def part_found(search: PoolSearch, among: Found) -> PartFound:
+def part_found(search: PoolSearch, among: Found, with_candidates: bool) -> PartFound:
     """Score the rows that were found in a part, unless a scan has, and fetch the best if that is asked for."""
     best, part = best_of(search, among), search.serving
     candidates: Sequence[Any] = ()
-    if search.with_candidates:
+    if with_candidates:
         with search.timings.timed("fetch"):
             candidates = part.snapshot.candidates(best.rows)
     return PartFound(

@@ -53,7 +53,6 @@ class PoolSearch:
     codes: NDArray[np.float32]  # context vectors (M, D)
     timings: Timings
     read: "ReadWords | None" = None  # None: words do not count
-    with_candidates: bool = False  # also give the candidates that are found
 
     @property
     def words(self) -> PoolWords | None:
@@ -145,34 +144,32 @@ def read_words(serving: Searchable, request: RankRequest) -> ReadWords | None:
     return ReadWords(words, allowed, best)
 
 
+# Makes the result of a search from what was found for it.
+Finish = Callable[[PoolSearch, "Found"], Any]
+
+
 @dataclass(frozen=True)
 class SearchBatch:
-    """Does searches of one generation in one go; equal for those that may share it.
-
-    Attributes:
-        key: what the searches have in common.
-        finish: makes the result of a search from what was found for it; its errors are those of this search alone.
-        threads: of FAISS; None leaves it to FAISS.
-    """
+    """Does searches of one generation in one go; equal for those that may share it, by what they have in common."""
 
     key: Hashable
-    finish: Callable[[PoolSearch, "Found"], Any]
-    threads: int | None = None
+    threads: int | None = None  # of FAISS; None leaves it to FAISS
 
-    def __call__(self, searches: list[PoolSearch]) -> list[Any]:
-        """Return a result or an error for each."""
+    def __call__(self, asked: list[tuple[PoolSearch, Finish]]) -> list[Any]:
+        """Return a result or an error for each; that of finishing a search is its own alone."""
         try:
-            found = search(searches, self.threads)
+            found = search([each for each, _ in asked], self.threads)
         except BaseException as error:  # as an executor does, so that no caller waits for ever
             # Of several one is to blame: the others must not fail with it.
-            return [error] if len(searches) == 1 else [result for each in searches for result in self([each])]
-        return [self._finished(*pair) for pair in zip(searches, found, strict=True)]
+            return [error] if len(asked) == 1 else [result for each in asked for result in self([each])]
+        return [_finished(finish, each, share) for (each, finish), share in zip(asked, found, strict=True)]
 
-    def _finished(self, search: PoolSearch, found: "Found") -> Any:
-        try:
-            return self.finish(search, found)
-        except BaseException as error:
-            return error
+
+def _finished(finish: Finish, search: PoolSearch, found: "Found") -> Any:
+    try:
+        return finish(search, found)
+    except BaseException as error:
+        return error
 
 
 def search(searches: Sequence[PoolSearch], threads: int | None = None) -> list[Found]:

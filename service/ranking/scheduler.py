@@ -212,6 +212,8 @@ class Scheduler:
         except asyncio.CancelledError:
             self._leave(same, waiter)
             raise
+        finally:
+            del waiter  # it holds an error, which holds this frame: in a circle, all would stay for long
 
     def predict(self, lane: str, lengths: Sequence[int]) -> float:
         """Predict the seconds until sequences of these lengths will have gone through a lane, behind what waits now.
@@ -266,10 +268,11 @@ class Scheduler:
         _hand_over(batch, outputs)
         with self._changed:
             for (work, at), output in zip(batch, outputs, strict=True):
-                work.outputs[at] = output
                 if isinstance(output, BaseException):
                     self._answer(work, output)
-                elif len(work.outputs) == len(work.sequences):
+                    continue
+                work.outputs[at] = output
+                if len(work.outputs) == len(work.sequences):
                     self._answer(work, None)
         return True
 

@@ -17,7 +17,7 @@ from polyrank.service.observe.labels import STAGES, Stage
 
 # So much of a request's time is kept for writing and sending the answer.
 ANSWER_SECONDS = 0.01
-# Work that others are to follow is begun if it is predicted to take this share of the time that is left at most.
+# Work is taken on where it is predicted to take this share of the time that is left at most.
 SHARE_OF_TIME = 0.5
 # So much is added to a thread's niceness: beside a thread that computes all the time it gets a tenth of a processor.
 LOWER_BY = 10

@@ -236,11 +236,10 @@ class Body:
         for part, query, codes in asked:
             affordable.append(self._budget.affordable(part, query.request))
             words = retrieval.read_words(part, affordable[-1])
-            deepened = query.deepened(affordable[-1])
-            searches.append(PoolSearch(part, deepened, codes, Timings(), words, query.with_candidates))
+            searches.append(PoolSearch(part, query.deepened(affordable[-1]), codes, Timings(), words))
         found = retrieval.search(searches, self._threads)
         for search, (_, query, _), can, among in zip(searches, asked, affordable, found, strict=True):
-            made = part_found(search, among)
+            made = part_found(search, among, query.with_candidates)
             yield learnt(self._budget, can, made, query.request, search.timings.total())
 
     def stored(self, holding: Holding, wanted: Wanted) -> PartStored:

@@ -17,6 +17,7 @@ from tiny_training import rows, write_examples
 from toy_architecture import NAME, ROW, ToyConfig, ToyEncoder
 
 import polyrank
+from polyrank.model.architectures.late import second_stage_unexplained
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.rankers.late import LateRanker
@@ -135,6 +136,20 @@ def test_a_server_ranks_as_rank_does_and_explains_every_score(
         added = client.put("/index/candidates", json=[{"id": "new", "text": "w5"}])
         assert added.status_code == 200
         assert "new" in [each["id"] for each in ask(client, "/rank", top_k=99, exact=True)["results"]]
+
+
+def test_what_it_does_not_explain_is_told_with_its_reason(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why = "nobody took the products apart"
+    monkeypatch.setattr(ToyEncoder, "unexplained", lambda *_: second_stage_unexplained(why, False))
+    monkeypatch.setattr(ToyEncoder, "explained_pairs", lambda *_: None)
+    with served(store, tmp_path, "torch") as client:
+        told = ask(client, "/explain", candidates=[{"id": "c1"}], pairs=True)
+        assert {each["part"]: each["why"] for each in told["unexplained"]} == dict.fromkeys(
+            ("tokens", "reply_tokens", "second_stage"), why
+        )
+        assert [(each["tokens"], each["pairs"]) for each in told["candidates"]] == [(None, None)]
 
 
 def ask(client: TestClient, path: str, **body: Any) -> Any:

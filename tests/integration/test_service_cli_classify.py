@@ -64,10 +64,10 @@ def test_trained_and_measured(capsys: Capture, tmp_path: Path) -> None:
     for arguments, status, says in (
         (["evaluate", "--model", out, "--data", ranked], 1, "1 examples have no class; give each a label, as a text"),
         (["evaluate", "--model", out, "--data", other], 1, "knows no class 'perhaps'; its classes: maybe, no, yes"),
-        (["evaluate", "--model", out, "--against", ranking, "--data", valid], 1, "tells no classes; give a checkpoint"),
+        (["evaluate", "--model", out, "--against", ranking, "--data", valid], 2, "tells no classes; give a checkpoint"),
         (
             ["evaluate", "--model", ranking, "--against", out, "--data", ranked],
-            1,
+            2,
             "is a classifier, which ranks nothing",
         ),
         (

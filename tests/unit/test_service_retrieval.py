@@ -227,11 +227,10 @@ def test_in_one_pass_each_gets_its_own_answer(large: Serving) -> None:
         [codes] = serving.ranker.encode_contexts([serving.ranker.tokenize_context(request.conversation)[0]])
         exact = replace(request, exact=True)
         read = retrieval.read_words(only_part(serving), exact)
-        search = retrieval.PoolSearch(only_part(serving), exact, codes, Timings(), read, with_candidates=True)
-        searches.append(search)
+        searches.append(retrieval.PoolSearch(only_part(serving), exact, codes, Timings(), read))
     found = retrieval.search(searches)
     for search, rows, (serving, request, keep) in zip(searches, found, cases, strict=True):
-        best = part_found(search, rows)
+        best = part_found(search, rows, with_candidates=True)
         expected = brute_force(serving, request.conversation.turns[0].text, request.top_k, keep)
         assert [each.id for each in best.candidates] == [each for each, _ in expected]
         assert best.bound == -np.inf

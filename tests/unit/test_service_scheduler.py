@@ -1,11 +1,13 @@
 """The model's thread: batches that grow with the load, nobody starved, no failure but one's own."""
 
 import asyncio
+import gc
 import math
 import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -229,6 +231,29 @@ def test_an_old_model_is_let_go_of(bench: Bench) -> None:
     gone = weakref.ref(short_lived)
     del short_lived
     until(lambda: gone() is None)
+
+
+def test_what_failed_is_let_go_of_at_once(bench: Bench) -> None:
+    """Its error holds the frames that it came through, so it must not be held by one of them."""
+
+    class Text(float):
+        """Can be watched."""
+
+    async def scene() -> bool:
+        text = Text(math.nan)
+        gone = weakref.ref(text)
+        with suppress(InferenceFailed):
+            await bench.run([text])
+        bench.model.batches.clear()
+        del text
+        await asyncio.to_thread(until, lambda: gone() is None)
+        return gone() is None
+
+    gc.disable()
+    try:
+        assert asyncio.run(scene())
+    finally:
+        gc.enable()
 
 
 def test_lanes_take_turns(bench: Bench) -> None:

@@ -54,7 +54,7 @@ class Sharing:
 
     async def run(self, key: str, job: Any, finish: Callable[[Any, Any], Any], timings: Timings) -> Any:
         with timings.queued():
-            done = await self.scheduler.run("search", Work(SearchBatch(key, finish), [job], [1]), math.inf)
+            done = await self.scheduler.run("search", Work(SearchBatch(key), [(job, finish)], [1]), math.inf)
         return done.outputs[0]
 
 
