@@ -1,6 +1,7 @@
 """Shards in the test's own process, and what serves a store that is cut into parts with them."""
 
 import asyncio
+import pickle
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -36,6 +37,12 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
+def _sent(message: T) -> T:
+    """What arrives in another process."""
+    received: T = pickle.loads(pickle.dumps(message))
+    return received
+
+
 class LocalReplica:
     """A shard in this process; it can be told to stall, to fail, and to lose what it holds.
 
@@ -61,12 +68,12 @@ class LocalReplica:
         if self.lost:
             raise ReplicaLost("gone")
         await asyncio.sleep(self.stalls)
-        return await self.desk.ask(method, arguments, left_s)
+        return _sent(await self.desk.ask(method, _sent(arguments), left_s))
 
     def control(self, method: str, arguments: tuple[Any, ...], within_s: float) -> Reply:
         if self.lost:
             raise ReplicaLost("gone")
-        return self.body.call(method, arguments)
+        return _sent(self.body.call(method, _sent(arguments)))
 
 
 class LocalShards:

@@ -85,7 +85,7 @@ def merged(found: Mapping[int, PartFound], k: int, missing: Iterable[int] = ()) 
     """Return the best `k` of what parts, at least one, have found, given by their numbers."""
     every = list(found.values())
     if len(every) == 1:
-        return _only(*found.keys(), every[0], frozenset(missing))
+        return _only(next(iter(found)), every[0], frozenset(missing))
     order = np.concatenate([each.order for each in every])
     scores = np.concatenate([each.scores for each in every])
     rows = np.concatenate([each.rows for each in every])
