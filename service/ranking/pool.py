@@ -149,7 +149,7 @@ class Pool:
             if request.exact and not best.is_all:
                 raise TooManyForExact(best.found.looked_at, most_exact(self._serving.ranker, request.conversation))
             stock = await self._at_places(
-                found.at(best.rows), self._stage, timings, Wanted(self._at.revision, with_vectors=True)
+                found.places, self._stage, timings, Wanted(self._at.revision, with_vectors=True)
             )
             best, lost = self._only(found, best, stock.positions, lost)
             late = await second_stage.scores(
@@ -249,7 +249,10 @@ class Pool:
 
     async def _at_places(self, places: NDArray[np.int64], at: At, timings: Timings, wanted: Wanted) -> Stock:
         """Look candidates up by their parts and rows there, (n, 2)."""
-        of_part = {part: np.flatnonzero(places[:, 0] == part) for part in np.unique(places[:, 0]).tolist()}
+        if len(self._serving.parts) == 1 and len(places):
+            of_part = {0: np.arange(len(places))}
+        else:
+            of_part = {part: np.flatnonzero(places[:, 0] == part) for part in np.unique(places[:, 0]).tolist()}
         return await self._read(of_part, lambda part: wanted._replace(rows=places[of_part[part], 1]), at, timings)
 
     async def stored(
