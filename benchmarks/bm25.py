@@ -1,7 +1,7 @@
 """BM25 over a collection in BEIR's form: the baseline that a trained model must beat.
 
     pip install bm25s==0.3.16 PyStemmer==3.1.0
-    python benchmarks/bm25.py --corpus corpus.jsonl --queries queries.jsonl --qrels qrels.tsv
+    python -m benchmarks.bm25 --corpus corpus.jsonl --queries queries.jsonl --qrels qrels.tsv
 
 The files and the metrics are those of `polyrank evaluate --corpus`. This is Lucene's BM25 with k1 0.9 and b 0.4 (the
 defaults of Anserini, from which the published figures come), lower case, English stop words and Porter's stemmer; a

@@ -1,6 +1,6 @@
 """How much memory and time a build needs as the pool grows. A hash takes the place of the model.
 
-    python benchmarks/build_memory.py [--sizes 100000 1000000] [--index exact] [--dim 64] [--words] [--pool POOL]
+    python -m benchmarks.build_memory [--sizes 100000 1000000] [--index exact] [--dim 64] [--words] [--pool POOL]
         [--directory DIR] [--json]
 
 With `--words` the model counts words. The candidates are the first ones of POOL (JSON lines), or made up; each of those

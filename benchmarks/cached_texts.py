@@ -1,6 +1,6 @@
 """How long `/rank` over sent texts takes when they are encoded anew, and when memory or Redis holds their vectors.
 
-    python benchmarks/cached_texts.py [--model MODEL] [--pool F] [--texts 100] [--count 20]
+    python -m benchmarks.cached_texts [--model MODEL] [--pool F] [--texts 100] [--count 20]
 
 Serves one store three times with `polyrank serve`, the last time with a real redis-server and no cache in memory, and
 sends the same texts again and again. Exit status 0 only if all answers have the same scores.
@@ -15,9 +15,9 @@ from itertools import islice
 from pathlib import Path
 from statistics import median
 
+from benchmarks.http_calls import call
+from benchmarks.redis_server import redis_server
 from benchmarks.serving import served
-from http_calls import call
-from redis_server import redis_server
 
 from polyrank.index_builder.build.pipeline import build
 from polyrank.index_builder.pool.rows import Candidate, read_pool

@@ -1,6 +1,6 @@
 """What a forward pass costs by the number of its tokens; gives the constants of model/architectures/batching.py.
 
-    python benchmarks/forward_cost.py --model checkpoints/chat-poly [--threads 2] [--device cpu] [--backend torch]
+    python -m benchmarks.forward_cost --model checkpoints/chat-poly [--threads 2] [--device cpu] [--backend torch]
         [--precision float32] [--most-tokens 2048]
 
 Prints milliseconds for batches of equal lengths, the shortest of several runs, and the line fitted through them:

@@ -1,10 +1,10 @@
 """Recall and latency of each kind of index on real replies and contexts. The rules of `--index auto` come from this.
 
     export OMP_NUM_THREADS=1
-    python benchmarks/index_kinds.py kinds   --cache DIR --model MODEL --replies F [F...] --contexts F [F...]
-    python benchmarks/index_kinds.py filters --cache DIR ...
-    python benchmarks/index_kinds.py scan    --cache DIR ... --grow 1000000
-    python benchmarks/index_kinds.py auto    --cache DIR ... --grow 131072
+    python -m benchmarks.index_kinds kinds   --cache DIR --model MODEL --replies F [F...] --contexts F [F...]
+    python -m benchmarks.index_kinds filters --cache DIR ...
+    python -m benchmarks.index_kinds scan    --cache DIR ... --grow 1000000
+    python -m benchmarks.index_kinds auto    --cache DIR ... --grow 131072
 
 Replies and contexts are files of dialogues (`.jsonl[.gz|.zst]`). They are encoded once and kept in DIR, as
 `replies.npy` (N, D) float16 and `codes.npy` (C, M, D) float32, with the indexes beside them.

@@ -1,6 +1,6 @@
 """Rank the same contexts with vectors from the matrix and from Redis: ids and scores must agree, damage be noticed.
 
-    python benchmarks/local_against_redis.py --pool F [F...] --data F [--model MODEL] [--count 200]
+    python -m benchmarks.local_against_redis --pool F [F...] --data F [--model MODEL] [--count 200]
 
 Builds the pool twice into temporary stores, without and with a real redis-server, and serves both (`--vectors local`,
 `--vectors redis`). Sends the contexts to both, then damages one value in Redis and asks again. Exit status 0 only if
@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import redis
+from benchmarks.http_calls import call
+from benchmarks.redis_server import redis_server
 from benchmarks.serving import served
-from http_calls import call
-from redis_server import redis_server
 
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.pool.rows import read_pool

@@ -1,6 +1,6 @@
 """What it costs to gather vectors of candidates from the memory-mapped matrix and from the process's vector cache.
 
-    python benchmarks/memory_against_matrix.py [--count 100000] [--dim 384] [--rounds 1000]
+    python -m benchmarks.memory_against_matrix [--count 100000] [--dim 384] [--rounds 1000]
 
 Both are warm: every page of the matrix is in memory, and the cache holds every vector.
 """

@@ -1,8 +1,8 @@
 """What a back-end or a precision changes, beside torch in float32.
 
-    python benchmarks/parity.py scores --data F ... --pool examples/support/pool.jsonl
-    python benchmarks/parity.py lists --model checkpoints/chat-poly --data F --runner 'openvino bfloat16' --results R
-    python benchmarks/parity.py table --results R
+    python -m benchmarks.parity scores --data F ... --pool examples/support/pool.jsonl
+    python -m benchmarks.parity lists --model checkpoints/chat-poly --data F --runner 'openvino bfloat16' --results R
+    python -m benchmarks.parity table --results R
 
 `scores` prints for each model and runner: the 99th percentile and the largest of the differences of scores, of every
 context with every text of the pool (for a Cross-encoder: with some texts drawn from it); the share of contexts whose

@@ -1,6 +1,6 @@
 """What generations and cached texts cost in Redis: memory, and time to load, fetch and remove them.
 
-    python benchmarks/redis_memory.py [--count 100000] [--dims 384 768] [--rounds 2000]
+    python -m benchmarks.redis_memory [--count 100000] [--dims 384 768] [--rounds 2000]
 
 Starts a real redis-server for each dimension. A fetch asks for 100 random candidates; fetches go on in a thread while
 the generation is removed. Vectors are random, because their values do not matter to Redis.
@@ -18,9 +18,9 @@ from typing import cast
 
 import numpy as np
 import redis
+from benchmarks.redis_server import redis_server
 from benchmarks.timing import wall_seconds
 from numpy.typing import NDArray
-from redis_server import redis_server
 
 from polyrank.index_builder.redis_client import Seal, connect
 from polyrank.index_builder.vectors.redis import RedisEmbeddings, StoredVectors, drop_generation

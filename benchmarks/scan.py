@@ -1,13 +1,13 @@
 """The exact scan compared with the paper's two products and FAISS flat, and how its cost grows with the pool.
 
     export OMP_NUM_THREADS=1
-    python benchmarks/scan.py compare --cache DIR --model MODEL --replies F [F...] --contexts F [F...]
-    python benchmarks/scan.py compare --random-bert
-    python benchmarks/scan.py growth  --cache DIR ...
-    python benchmarks/scan.py least   --cache DIR ...
-    python benchmarks/scan.py added   --cache DIR ...
-    python benchmarks/scan.py words   --cache DIR ... --model MODEL
-    python benchmarks/scan.py columns
+    python -m benchmarks.scan compare --cache DIR --model MODEL --replies F [F...] --contexts F [F...]
+    python -m benchmarks.scan compare --random-bert
+    python -m benchmarks.scan growth  --cache DIR ...
+    python -m benchmarks.scan least   --cache DIR ...
+    python -m benchmarks.scan added   --cache DIR ...
+    python -m benchmarks.scan words   --cache DIR ... --model MODEL
+    python -m benchmarks.scan columns
 
 Replies and contexts are files of dialogues; they are encoded once and kept in DIR, as index_kinds.py does.
 `--random-bert` takes a BERT-base (D = 768) with random weights over random tokens instead: 1024 candidates by the first
@@ -42,11 +42,11 @@ from typing import Any
 import faiss
 import numpy as np
 import torch
+from benchmarks.index_kinds import distinct_replies, draw_conversations, encoded, grown
+from benchmarks.peers.ratios import Figure, ratios
 from benchmarks.scoring import two_products
 from benchmarks.timing import in_turns, machine, processor_seconds, wall_seconds
-from index_kinds import distinct_replies, draw_conversations, encoded, grown
 from numpy.typing import NDArray
-from peers.ratios import Figure, ratios
 from torch import Tensor
 from transformers import BertConfig, BertModel
 

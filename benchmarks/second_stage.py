@@ -1,6 +1,6 @@
 """What a second stage costs: bytes on disk, and milliseconds over stored candidates beside the forward passes.
 
-    python benchmarks/second_stage.py [--architectures colbert] [--candidates 200] [--pool 20000] [--context 128]
+    python -m benchmarks.second_stage [--architectures colbert] [--candidates 200] [--pool 20000] [--context 128]
         [--backend torch] [--precision float32] [--threads 1] [--seconds 2] [--json]
 
 The models have MiniLM's shape and random weights. A pool of random words, of 6 to 24 tokens, is built into a store.
@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from random_models import MINILM, loaded, token_ids, write_base
-from timing import quartiles_ms
+from benchmarks.random_models import MINILM, loaded, token_ids, write_base
+from benchmarks.timing import quartiles_ms
 
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.pool.rows import Candidate

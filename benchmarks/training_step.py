@@ -1,6 +1,6 @@
 """What a training step costs on a CPU, by dropout, implementation of attention, and what is tuned.
 
-    python benchmarks/training_step.py [--base MODEL] [--sequences 32] [--tokens 128] [--rounds 6]
+    python -m benchmarks.training_step [--base MODEL] [--sequences 32] [--tokens 128] [--rounds 6]
 
 Times one forward and backward pass of the base model's transformer under bfloat16 autocast, over random token ids,
 without an optimizer. The ways take turns in each round, and the best of the rounds counts: other work on the machine

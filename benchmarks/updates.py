@@ -1,6 +1,6 @@
 """How fast updates are accepted, how soon they are searchable, and how much they slow down rankings.
 
-    python benchmarks/updates.py --pool F [F...] --data F [--model MODEL] [--seconds 10]
+    python -m benchmarks.updates --pool F [F...] --data F [--model MODEL] [--seconds 10]
 
 Serves half of the pool. Then, for each number of candidates a call, puts new candidates for so many seconds, and ranks
 each call's last text at once with `min_revision`: it must be found. The same candidates follow with other metadata;
@@ -18,9 +18,9 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
+from benchmarks.http_calls import call
 from benchmarks.serving import served
 from benchmarks.timing import wall_seconds
-from http_calls import call
 
 from polyrank.index_builder.build.pipeline import build
 from polyrank.index_builder.pool.rows import Candidate, read_pool

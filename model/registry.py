@@ -89,7 +89,7 @@ class DeformerConfig(Block):
     """What a Deformer has beyond other architectures."""
 
     of: ClassVar[str] = "deformer"
-    upper: int = option(2, "U: layers that read both texts together", Bounds(1, 1000), name="upper_layers", metavar="U")
+    upper: int = option(2, "layers that read both texts together", Bounds(1, 1000), name="upper_layers", metavar="U")
     residual: bool = option(True, _RESIDUAL)
 
 

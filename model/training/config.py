@@ -149,7 +149,15 @@ class TrainConfig:
         try:
             self.own(None)
         except CheckpointInvalid as error:
-            raise InvalidInput(str(error).removeprefix("polyrank.json: ")) from error
+            raise InvalidInput(self._by_option(str(error).removeprefix("polyrank.json: "))) from error
+
+    def _by_option(self, message: str) -> str:
+        """Return a message about the architecture's block with the names of its options."""
+        kind = ARCHITECTURES[self.architecture].options
+        assert kind is not None, "a block was refused"
+        for each in options_of(kind):
+            message = message.replace(f"{kind.of}.{each.field} ", f"{each.name.replace('_', '-')} ")
+        return message
 
     @staticmethod
     def of(*, architecture: str, **options: Any) -> "TrainConfig":
@@ -296,7 +304,9 @@ class PairTrainConfig(TrainConfig):
 
     retriever: str = option("", "picks negatives among the batch's replies", metavar="MODEL")
     first_stage: str = option("", "a poly-encoder's checkpoint to whose scores it adds", metavar="MODEL")
-    loss: Literal["listwise", "pointwise"] = option("listwise", "LCE or BCE")
+    loss: Literal["listwise", "pointwise"] = option(
+        "listwise", "listwise: a softmax over the candidates of a row; pointwise: each pair on its own"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

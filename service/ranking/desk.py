@@ -91,6 +91,11 @@ class Desk:
             if is_done:
                 return cast(T, result)
 
+    @property
+    def failed(self) -> str | None:
+        """Why nothing can be searched any more; None: all is well."""
+        return self._searches.failed
+
     def close(self) -> None:
         """Finish what has begun, drop what waits."""
         for threads in (self._searches, self.candidates):

@@ -465,12 +465,13 @@ class Engine:
     @property
     def failed(self) -> str | None:
         """Why no answers can be expected at the moment; None: all is well."""
-        return "the model's thread does not answer" if self.stuck else self._forwards.scheduler.failed
+        models = self._forwards.scheduler
+        return self._desk.failed or ("the model's thread does not answer" if models.stuck else models.failed)
 
     @property
     def stuck(self) -> bool:
-        """Whether only a restart will help."""
-        return self._forwards.scheduler.stuck
+        """Whether only a restart will help; a search may take long, so only the end of its thread counts."""
+        return self._forwards.scheduler.stuck or self._desk.failed is not None
 
     def close(self) -> None:
         """Finish what has begun, drop what waits."""

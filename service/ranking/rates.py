@@ -36,8 +36,10 @@ class Rate:
         self._doubts += 1
 
     def predict(self, units: float) -> float:
-        """Return the seconds that so many units will take; 0 before there are the `fewest` measurements."""
-        if len(self._measured) < self._fewest:
-            return 0.0
+        """Return the seconds that so many units will take, lowered by refusals."""
         doubted: float = DOUBT ** (self._doubts * (self._doubts + 1) / 2)
-        return units * self._median * doubted
+        return self.measured(units) * doubted
+
+    def measured(self, units: float) -> float:
+        """Return the seconds by measurements alone; 0 before there are the `fewest`."""
+        return units * self._median if len(self._measured) >= self._fewest else 0.0

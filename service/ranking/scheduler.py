@@ -295,12 +295,12 @@ class Scheduler:
             return DeadlineExceeded(f"waiting for the {self._name}")
         if work.resumes or work.tokens <= TURN_BATCHES * self._budget:
             return None
-        predict, count = work.lane.full_rate.predict, len(work.lengths)
-        if predict(self._units(work.tokens, len(work.pending))) <= HOPELESS * (work.deadline - now):
+        rate, count = work.lane.full_rate, len(work.lengths)
+        if rate.predict(self._units(work.tokens, len(work.pending))) <= HOPELESS * (work.deadline - now):
             return None
         given = work.deadline - min(waiter.since for waiter in work.waiters)
-        fitting = max(1, int(count * FITTING_SHARE * given / predict(self._units(sum(work.lengths), count))))
-        work.lane.full_rate.doubt()
+        fitting = max(1, int(count * FITTING_SHARE * given / rate.measured(self._units(sum(work.lengths), count))))
+        rate.doubt()
         # Where all of it would fit, only its wait was long.
         return TimeTooShort(count, fitting) if fitting < count else DeadlineExceeded("the model would take longer")
 

@@ -32,6 +32,7 @@ def config(**changed: Any) -> TrainConfig:
         ({"architecture": "mix", "output_like": "m"}, "output_like is for bi and poly"),
         ({"architecture": "cross", "output_like": "m"}, "output_like is for bi and poly"),
         ({"without": "E"}, "without is for mix"),
+        ({"architecture": "mix", "interaction_layers": [0]}, "interaction_layers must name layers, from 1 or from -1"),
         *[({"dropout": value}, "dropout") for value in (-0.1, 1.0, math.nan)],
         *[({"teacher_weight": value}, "teacher_weight") for value in (-0.1, 1.1, math.nan)],
         ({"batch_size": 1}, "the others are the negatives"),

@@ -38,6 +38,7 @@ from polyrank.service.ranking.engine import Embeddings, Engine, EngineSettings
 from polyrank.service.ranking.forwards import PairScores
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.retrieval import BestRows, Found, PoolSearch
+from polyrank.service.ranking.scheduler import Work
 from polyrank.service.ranking.values import Given, Ranked, RankRequest
 from polyrank.service.settings import Settings
 
@@ -289,6 +290,19 @@ def test_fewer_are_retrieved_where_there_is_no_time_for_all_and_it_is_said(
     assert (whole.degraded, less.degraded) == ([], ["retrieve_k_reduced"])
     assert 32 <= less.scored < whole.scored
     assert len(less.places) == 10
+
+
+def test_without_its_search_thread_only_a_restart_helps() -> None:
+    def end(_: list[Any]) -> list[Any]:
+        raise SystemExit("out of luck")
+
+    engine = Engine(EngineSettings(), Metrics())
+    assert (engine.failed, engine.stuck) == (None, False)
+    with pytest.raises(InferenceFailed, match="out of luck"):
+        asyncio.run(engine._desk._searches.run("search", Work(end, [0], [1]), math.inf))
+    assert engine.stuck
+    assert "the search thread has ended" in (engine.failed or "")
+    engine.close()
 
 
 def test_pairs_are_scored_and_texts_embedded(scanned: Serving) -> None:

@@ -435,6 +435,14 @@ def test_what_cannot_be_done_in_time_is_refused_at_once_and_told_what_fits(bench
     assert isinstance(outcome(bench, refused.fitting, seconds=2.0, lane=lane), Done)
 
 
+def test_each_refusal_in_a_row_tells_the_same_number(bench: Bench) -> None:
+    measured(bench)
+    told = [outcome(bench, 10_000, seconds=2.0) for _ in range(6)]
+    assert [type(each) for each in told] == [TimeTooShort] * 6
+    assert len({each.fitting for each in told}) == 1, "doubts say what is tried, not what fits"
+    assert isinstance(outcome(bench, told[-1].fitting, seconds=2.0), Done)
+
+
 def test_what_is_kept_is_worth_beginning(bench: Bench) -> None:
     measured(bench)
     late = outcome(bench, 1000, seconds=2.0, resumes=True)
