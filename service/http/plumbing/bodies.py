@@ -22,7 +22,7 @@ from polyrank.service.settings import Settings
 BODY_SECONDS, READ_SECONDS = 30.0, 10.0  # to arrive; to be read, waiting included: updates take longer than rankings
 # Up to these a body is validated in 2 ms at most, on the event loop; using a thread costs more than it frees.
 INLINE_BYTES, INLINE_VALUES = 64 * 1024, 1000
-MOST_VALUES = 160_000  # of a body, beside four for each candidate; no other thread goes on while they are parsed
+MOST_VALUES, CANDIDATE_VALUES = 200_000, 20  # of a body, or so many a candidate; parsing them holds other threads up
 MAX_FIELDS = 10_000  # of one object; the metadata of a candidate have no room for an object of more
 TIMEOUT_HEADERS = ("X-Request-Timeout-Ms", "X-Client-Timeout-Ms")
 MILLISECONDS = re.compile("0{0,99}[1-9][0-9]{0,99}", re.ASCII)
@@ -36,14 +36,15 @@ async def read(request: Request, kind: type[M], values: int = MOST_VALUES) -> M:
 
     Raises:
         MediaTypeUnsupported, BodyTimeout, ClientGone: no JSON body arrived.
-        TooManyValues: the body counts more than so many (`count_values`), and four for each candidate allowed.
+        TooManyValues: the body counts more than so many (`count_values`), and `CANDIDATE_VALUES` a candidate allowed.
         BodyMalformed, BodyInvalid: the body is no JSON, or not what the model says.
         DeadlineExceeded: see `beside`.
     """
     _check_media_type(request)
     body = await _received(request)
     bound = len(body) if len(body) > INLINE_BYTES else sum(map(body.count, (b",", b"[", b"{")))  # those in texts, too
-    most, request.state.bound = values + 4 * resources(request).settings.max_candidates, bound
+    most = max(values, CANDIDATE_VALUES * resources(request).settings.max_candidates)
+    request.state.bound = bound
     return await beside(request, partial(_checked, kind, body, most, bound), bound)
 
 
