@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from benchmarks.build_memory import HashEncoder
@@ -37,8 +37,7 @@ from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.scale.cluster import connected
 from polyrank.index_builder.scale.cutting import build_parts
-from polyrank.index_builder.scale.membership import Membership
-from polyrank.index_builder.scale.sets import PartSet, SetStore
+from polyrank.index_builder.scale.sets import PartSet
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.model.errors import RankingError
@@ -48,13 +47,15 @@ from polyrank.service.caching.vectors import MatrixVectors
 from polyrank.service.live.serving import Searchable
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking import retrieval
-from polyrank.service.ranking.parts import SetFacts, SetServing, SetSnapshot
+from polyrank.service.ranking.local_part import part_found
+from polyrank.service.ranking.parts import PoolQuery
 from polyrank.service.ranking.retrieval import PoolSearch
 from polyrank.service.ranking.stages import Timings
 from polyrank.service.ranking.values import RankRequest
 from polyrank.service.scale.asking import Asking
-from polyrank.service.scale.pool import Pool
+from polyrank.service.scale.calls import Holding
 from polyrank.service.scale.ray_shards import RayShards
+from polyrank.service.scale.remote_part import Calls
 from polyrank.service.scale.replicas import Replicas
 
 DIM, REPLICAS = 384, 4
@@ -82,38 +83,19 @@ class Sharded:
     def __init__(self, ray: Any, root: Path, made: PartSet, replicas: int, hedge_s: float = 0.0) -> None:
         metrics = Metrics()
         self._asking = Asking(metrics, hedge_s)
-        self._pool = Pool(self._asking, 0.0, metrics)
-        self._serving = served(root, made, self._pool)
+        self._calls = Calls(self._asking, Holding(made.id, made.parts[0].name))
         self._replicas = Replicas(RayShards(ray, str(root), 1), self._asking, metrics, replicas)
         failed = [reply.error for own in self._replicas.prepare(made).values() for reply in own if reply.error]
         if failed:
             sys.exit(f"a shard cannot be prepared: {failed[0]}")
 
     async def ask(self, request: RankRequest, codes: Codes) -> None:
-        found = await self._pool.search(self._serving, request, codes)
-        assert found.candidates is not None, "so few come along"
+        found = await self._calls.search(PoolQuery(request, 0, with_candidates=True), codes, math.inf)
+        assert found.candidates, "so few come along"
 
     async def close(self) -> None:
         await self._asking.close()
         await asyncio.to_thread(self._replicas.close)
-
-
-def served(root: Path, made: PartSet, pool: Pool) -> SetServing:
-    """Describe the set without a model: its context vectors are drawn."""
-    store = SetStore(root)
-    members, nothing = Membership(store, made), cast(Any, None)
-    return SetServing(
-        made=made,
-        generation=SetFacts(made.id, store.described(made), None),
-        snapshot=SetSnapshot(made.revision, 0, members.counts()),
-        log=store.updates.of(made),
-        members=members,
-        ranker=nothing,
-        parts=pool,
-        texts=None,
-        search_status=nothing,
-        loaded_at=0.0,
-    )
 
 
 def asked() -> RankRequest:
@@ -124,7 +106,7 @@ def searched_here(part: Searchable) -> Callable[[Codes], object]:
     def ask(codes: Codes) -> object:
         search = PoolSearch(part, asked(), codes, Timings())
         [among] = retrieval.search([search], 1)
-        return retrieval.rank(search, among)
+        return part_found(search, among, with_candidates=True)
 
     return ask
 

@@ -17,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from polyrank.index_builder.build.compaction import compact
 from polyrank.index_builder.build.job_records import CANCELLED, FAILED, SUCCEEDED, JobRecord, JobRequest, JobStore
 from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
 from polyrank.index_builder.build.progress import PUBLISHING, OnProgress
@@ -26,9 +25,9 @@ from polyrank.index_builder.generation.generation import MODEL_DIRECTORY
 from polyrank.index_builder.generation.manifest import ModelReference
 from polyrank.index_builder.layout import is_in_parts
 from polyrank.index_builder.pool.rows import PoolRows, read_pool
-from polyrank.index_builder.scale.compacting import compact_parts
-from polyrank.index_builder.scale.cutting import SetResult, build_parts
-from polyrank.index_builder.scale.sets import SetStore
+from polyrank.index_builder.scale.compacting import compact_store
+from polyrank.index_builder.scale.cutting import Built, SetResult, build_parts
+from polyrank.index_builder.scale.sets import PartsStore
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.vectors.encoder import CandidateEncoder
 from polyrank.model.errors import RankingError
@@ -139,12 +138,10 @@ def _handle_signals(handler: Callable[[int, FrameType | None], None] | signal.Ha
 def _generation(request: JobRequest, root: Path, progress: OnProgress) -> tuple[str, list[str]]:
     """Build what the job asks for; returns the id of the generation or set, and what is to be known about it."""
     redis_url = os.environ.get("POLYRANK_REDIS_URL") or None
-    result: BuildResult | SetResult
+    result: Built
     pool = read_pool(request.pool, root, request.encoding)
-    if request.compacts and is_in_parts(root):
-        result = compact_parts(root, progress=progress)
-    elif request.compacts:
-        result = compact(root, redis_url=redis_url, progress=progress)
+    if request.compacts:
+        result = compact_store(root, redis_url, progress=progress)
     elif is_in_parts(root):
         result = _built_in_parts(request, pool, root, progress)
     else:
@@ -152,7 +149,7 @@ def _generation(request: JobRequest, root: Path, progress: OnProgress) -> tuple[
     notes = [*([] if request.compacts else pool.fields.lines()), *result.notes]
     with suppress(BrokenPipeError):  # the server that would log it may be gone
         sys.stderr.writelines(f"{note}\n" for note in notes)
-    return result.generation if isinstance(result, BuildResult) else result.made.id, notes
+    return result.generation, notes
 
 
 def _built(request: JobRequest, pool: PoolRows, root: Path, redis_url: str | None, progress: OnProgress) -> BuildResult:
@@ -166,7 +163,7 @@ def _built(request: JobRequest, pool: PoolRows, root: Path, redis_url: str | Non
 
 def _built_in_parts(request: JobRequest, pool: PoolRows, root: Path, progress: OnProgress) -> SetResult:
     """Build as many parts as the active set has."""
-    store = SetStore(root)
+    store = PartsStore(root)
     active = store.active()
     first = active.parts[0]
     stored = store.part(first.slots).path(first.generation) / MODEL_DIRECTORY

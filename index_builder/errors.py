@@ -3,7 +3,7 @@
 RankingError (polyrank.model.errors)
   PoolError        PoolInvalid, PoolEmpty, TooManyRejected
   GenerationError  GenerationNotFound, GenerationCorrupt, FingerprintMismatch, MatrixMissing
-  StoreError       StoreUnavailable, StoreBusy, StoreInParts, StoreWhole
+  StoreError       StoreUnavailable, StoreBusy, StoreInParts, StoreWhole, StoreOutdated
   BuildError       BuildBusy, NothingToCompact, CompactionOvertaken, LeaseLost, DiskFull
   ClusterUnavailable
   JobNotFound
@@ -112,7 +112,7 @@ class StoreInParts(StoreError):
 
     def __init__(self, root: Path) -> None:
         super().__init__(
-            f"{root} is cut into parts; see polyrank shards status, serve it with polyrank serve --cluster, and build "
+            f"{root} is cut into parts; see polyrank store list, serve it with polyrank serve --cluster, and build "
             "into it with polyrank build --shards"
         )
 
@@ -122,6 +122,13 @@ class StoreWhole(StoreError):
 
     def __init__(self, root: Path) -> None:
         super().__init__(f"{root} is not cut into parts; polyrank build --shards makes a store that is")
+
+
+class StoreOutdated(StoreError):
+    """The store is of an older format."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(f"{root} is a store of an older format; build again, into another directory")
 
 
 class BuildError(RankingError):

@@ -18,8 +18,8 @@ TEMPORARY_PREFIX = ".tmp-"
 JOURNAL_PREFIX = ".journal-"
 
 GENERATIONS = "generations"
-SETS = "sets"  # of a store that is cut into parts: polyrank.index_builder.scale.sets
-_OWN = (GENERATIONS, SETS, "jobs")  # a store has one of these as soon as anything was done with it
+PARTS = "parts"  # of a store that is cut into parts: polyrank.index_builder.scale.sets
+_OWN = (GENERATIONS, PARTS, "jobs")  # a store has one of these as soon as anything was done with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +49,12 @@ def why_no_store(root: Path) -> str | None:
         return f"{root} is no directory"
     if any((root / name).is_dir() for name in _OWN) or not any(root.iterdir()):
         return None
-    return f"{root} is no store: it holds other things, and no {GENERATIONS}/ or {SETS}/"
+    return f"{root} is no store: it holds other things, and no {GENERATIONS}/ or {PARTS}/"
 
 
 def is_in_parts(root: Path) -> bool:
     """Whether a store is cut into parts, each a store of generations of its own."""
-    return (root / SETS).is_dir()
+    return (root / PARTS).is_dir()
 
 
 def entries(generations: Path) -> Entries:

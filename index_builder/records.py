@@ -19,24 +19,26 @@ def sealed(body: Mapping[str, Any]) -> bytes:
     return _dumped({**body, "sha256": sha256(_dumped(body)).hexdigest()})
 
 
-def unsealed(content: bytes, newest: int) -> dict[str, Any]:
-    """Read what `sealed` wrote, up to the format `newest`; the field "format_version" says which it is.
+def unsealed(content: bytes, format_version: int) -> dict[str, Any]:
+    """Read what `sealed` wrote in this format, without the field "format_version", which says so.
 
     Raises:
-        ValueError: it is of a newer format, or its checksum does not fit.
+        ValueError: it is of another format, or its checksum does not fit.
     """
     body = orjson.loads(content)
     if not isinstance(body, dict):
         raise ValueError("is no JSON object")
     version = body.get("format_version")
-    # First of all: a newer format may differ in everything else.
-    if type(version) is int and version > newest:
-        raise ValueError(f"format {version} is newer than this polyrank reads ({newest}); upgrade polyrank")
+    # First of all: another format may differ in everything else.
     if type(version) is not int or version < 1:
-        raise ValueError(f"format_version must be within 1..{newest}")
+        raise ValueError(f"format_version must be {format_version}")
+    if version != format_version:
+        age, do = ("newer", "upgrade polyrank") if version > format_version else ("older", "build again")
+        raise ValueError(f"format {version} is {age} than this polyrank reads ({format_version}); {do}")
     body.pop("sha256", None)
     if content != sealed(body):
         raise ValueError("its checksum does not fit its content")
+    del body["format_version"]
     return body
 
 

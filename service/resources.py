@@ -19,8 +19,9 @@ from starlette.requests import Request
 from polyrank.index_builder.build.job_records import SUCCEEDED, JobRecord, JobRequest, JobStore
 from polyrank.index_builder.errors import disk_full_named
 from polyrank.index_builder.scale.cluster import connected
-from polyrank.index_builder.scale.sets import SetStore
+from polyrank.index_builder.scale.sets import PartsStore
 from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.pool_store import PoolStore
 from polyrank.model.errors import InvalidInput, RankingError, Shortage, shortage_in
 from polyrank.model.inference.names import AUTO, TORCH, Runner
 from polyrank.model.rankers.classifier import Classifier
@@ -30,7 +31,6 @@ from polyrank.service.auth.access import Access
 from polyrank.service.caching.caches import Caches
 from polyrank.service.caching.lru import Lru
 from polyrank.service.changes.compacting import Compacting
-from polyrank.service.changes.in_parts import NoTrials
 from polyrank.service.changes.jobs import Jobs
 from polyrank.service.changes.updating import Updating
 from polyrank.service.errors import SettingsError, StoreReadOnly
@@ -43,19 +43,20 @@ from polyrank.service.live.models import (
     warm_up_scorer,
 )
 from polyrank.service.live.serving import Opener
-from polyrank.service.live.switching import Live
+from polyrank.service.live.switching import Holder, Live
 from polyrank.service.live.trial import Trials
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import Tracing
 from polyrank.service.ranking.engine import Engine, EngineSettings
+from polyrank.service.ranking.opening import Here
+from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.result_cache import ResultCache
 from polyrank.service.ranking.stages import FairThread
 from polyrank.service.scale.asking import Asking
 from polyrank.service.scale.calls import Shards
-from polyrank.service.scale.pool import Pool
+from polyrank.service.scale.holding import OnShards
 from polyrank.service.scale.ray_shards import RayShards
 from polyrank.service.scale.replicas import Replicas
-from polyrank.service.scale.switching import SetLive
 from polyrank.service.settings import Settings
 
 LOOK_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0
@@ -72,7 +73,6 @@ class Resources:
     """What routes work with.
 
     Attributes:
-        has_pool: the server was started with a store; without one only reranker and classifier serve.
         trials: the generation that is on trial beside the live one.
         loader: the one thread that opens generations and switches to them.
         reading: the one thread that checks requests of many values.
@@ -81,11 +81,10 @@ class Resources:
     """
 
     settings: Settings
-    has_pool: bool
     metrics: Metrics
-    store: GenerationStore | SetStore
-    live: Live | SetLive
-    trials: Trials | NoTrials
+    store: PoolStore[Any]
+    live: Live[Serving]
+    trials: Trials[Serving]
     engine: Engine
     jobs: Jobs
     updating: Updating
@@ -94,6 +93,11 @@ class Resources:
     access: Access
     results: ResultCache | None
     vocabulary: Vocabulary | None
+
+    @property
+    def has_pool(self) -> bool:
+        """Whether the server was started with a store; without one only reranker and classifier serve."""
+        return self.live.has_pool
 
 
 def resources(request: Request) -> Resources:
@@ -150,32 +154,32 @@ class _Look:
 
 @dataclass(frozen=True, slots=True)
 class _OpenedPool:
-    """A pool as it is served: whole in this process, or in parts that shards hold.
+    """A pool as it is served: in this process, or by shards.
 
     Attributes:
-        looks: what keeps it up to date.
+        longest_pause: after failures to follow the store, in seconds.
+        looks: what keeps it up to date besides.
     """
 
-    has_pool: bool
-    store: GenerationStore | SetStore
-    live: Live | SetLive
-    trials: Trials | NoTrials
-    looks: tuple[_Look, ...]
+    store: PoolStore[Any]
+    live: Live[Serving]
+    longest_pause: float
+    looks: tuple[_Look, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _ForPool:
-    """What a pool is opened with.
-
-    Attributes:
-        in_loader: runs a function in the one thread that opens generations and switches to them.
-    """
+    """What a pool is opened with."""
 
     settings: Settings
     metrics: Metrics
     opener: Opener
     scorer: PairScorer | None
-    in_loader: Callable[..., Awaitable[Any]]
+
+    def live(self, store: PoolStore[Any], holder: Holder[Serving], has_pool: bool) -> Live[Serving]:
+        """Return what holds the generation that is served."""
+        reads_words = self.scorer is not None and self.scorer.evidence is not None
+        return Live(store, holder, self.metrics, reads_words, has_pool)
 
 
 _OpenPool = Callable[[_ForPool], AbstractAsyncContextManager[_OpenedPool]]
@@ -184,17 +188,9 @@ _OpenPool = Callable[[_ForPool], AbstractAsyncContextManager[_OpenedPool]]
 @asynccontextmanager
 async def _whole_pool(given: _ForPool, has_pool: bool = True) -> AsyncIterator[_OpenedPool]:
     store = GenerationStore(given.settings.root, needs_matrix=given.settings.vectors == "local")
-    reads_words = given.scorer is not None and given.scorer.evidence is not None
-    live = Live(store, given.opener, given.metrics, reads_words, has_pool)
-    await given.in_loader(live.start)
-    trials = Trials(store, live, given.metrics)
-    await given.in_loader(trials.follow_if_possible)
-    looks = (
-        _Look("the active generation", partial(given.in_loader, live.follow), longest_pause=LONGEST_PAUSE_SECONDS),
-        _Look("the trial", partial(given.in_loader, trials.follow), longest_pause=LONGEST_PAUSE_SECONDS),
-    )
+    live = given.live(store, Here(store, given.opener), has_pool)
     try:
-        yield _OpenedPool(has_pool, store, live, trials, looks)
+        yield _OpenedPool(store, live, longest_pause=LONGEST_PAUSE_SECONDS)
     finally:
         live.current = live.beside = None
 
@@ -204,19 +200,16 @@ async def _pool_in_parts(shards: Shards, given: _ForPool) -> AsyncIterator[_Open
     settings, metrics = given.settings, given.metrics
     asking = Asking(metrics, settings.hedge_ms / 1000)
     replicas = Replicas(shards, asking, metrics, settings.shard_replicas)
-    pool = Pool(asking, settings.min_searched, metrics)
-    store = SetStore(settings.root)
-    live = SetLive(store, given.opener, replicas, pool, metrics, settings.max_timeout_ms / 1000)
-    looks = (
-        _Look("the active set", partial(given.in_loader, live.follow)),  # shards are back in seconds
-        _Look("the shards", partial(asyncio.to_thread, live.look)),
-    )
+    store = PartsStore(settings.root)
+    on_shards = OnShards(store, given.opener, replicas, asking, metrics, settings.max_timeout_ms / 1000)
+    live = given.live(store, on_shards, has_pool=True)
+    look = _Look("the shards", partial(asyncio.to_thread, on_shards.look))
     try:
-        await given.in_loader(live.start)
-        yield _OpenedPool(True, store, live, NoTrials(), looks)
+        yield _OpenedPool(store, live, 4 * LOOK_SECONDS, (look,))  # shards are back in seconds
     finally:
+        live.current = live.beside = None
         await asking.close()
-        await asyncio.to_thread(live.close)
+        await asyncio.to_thread(on_shards.close)
 
 
 @asynccontextmanager
@@ -237,7 +230,10 @@ async def _opened(
         scorer = await in_loader(_load_scorer, settings, loaders.scorer, metrics)
         classifier = await in_loader(_load_classifier, settings, loaders.classifier, metrics)
         opener = Opener(metrics.count_cache, caches, loaders.ranker, device_of(settings))
-        pool = await stack.enter_async_context(open_pool(_ForPool(settings, metrics, opener, scorer, in_loader)))
+        pool = await stack.enter_async_context(open_pool(_ForPool(settings, metrics, opener, scorer)))
+        await in_loader(pool.live.start)
+        trials = Trials(pool.store, pool.live, metrics)
+        await in_loader(trials.follow_if_possible)
         engine = Engine(_engine_settings(settings), metrics, scorer, tracing, classifier)
         stack.push_async_callback(asyncio.to_thread, engine.close)
         updating = Updating(pool.store, pool.live, engine, metrics)
@@ -251,6 +247,8 @@ async def _opened(
         )
         stack.push_async_callback(jobs.close)
         looks = (
+            _Look("the active generation", partial(in_loader, pool.live.follow), longest_pause=pool.longest_pause),
+            _Look("the trial", partial(in_loader, trials.follow), longest_pause=pool.longest_pause),
             *pool.looks,
             _Look("the log of updates", updating.follow),
             _Look("compaction", Compacting(pool.store, pool.live, jobs, settings.compact_after).look),
@@ -261,11 +259,10 @@ async def _opened(
         async with _looking(looks):
             yield Resources(
                 settings=settings,
-                has_pool=pool.has_pool,
                 metrics=metrics,
                 store=pool.store,
                 live=pool.live,
-                trials=pool.trials,
+                trials=trials,
                 engine=engine,
                 jobs=jobs,
                 updating=updating,
@@ -314,11 +311,11 @@ async def _repeat(given: _Look) -> None:
             log.error(message, exc_info=None if shortage else error, extra={"fields": fields})
 
 
-async def _probe(engine: Engine, live: Live | SetLive) -> None:
+async def _probe(engine: Engine, live: Live[Serving]) -> None:
     await engine.probe(live.current)
 
 
-def _switch(settings: Settings, store: GenerationStore | SetStore, live: Live | SetLive) -> None:
+def _switch(settings: Settings, store: PoolStore[Any], live: Live[Serving]) -> None:
     """Serve what a job has built, and remove what is too old."""
     try:
         live.follow()
@@ -327,15 +324,12 @@ def _switch(settings: Settings, store: GenerationStore | SetStore, live: Live | 
     collect(settings, store, live)
 
 
-def collect(settings: Settings, store: GenerationStore | SetStore, live: Live | SetLive) -> None:
+def collect(settings: Settings, store: PoolStore[Any], live: Live[Serving]) -> None:
     """Remove old generations, but none while another generation than the active one is served: any may be needed."""
     try:
         if live.current is None or live.current.generation.id != store.current():
             return
-        if isinstance(store, SetStore):
-            removed = store.gc(settings.keep_generations)
-        else:
-            removed = store.gc(settings.keep_generations, settings.redis())
+        removed = store.gc(settings.keep_generations, settings.redis())
     except (RankingError, OSError) as error:
         log.warning("old generations could not be removed", extra={"fields": {"why": error}})
         return
@@ -343,7 +337,7 @@ def collect(settings: Settings, store: GenerationStore | SetStore, live: Live | 
         log.info("old generations removed", extra={"fields": {"generations": removed}})
 
 
-def _runner_of_job(settings: Settings, live: Live | SetLive, request: JobRequest) -> Runner:
+def _runner_of_job(settings: Settings, live: Live[Serving], request: JobRequest) -> Runner:
     """Return what is to run a job's model: for the model that is served, what runs it here.
 
     Where a setting is "auto", the job would measure beside a busy server and might choose something else.
@@ -385,7 +379,12 @@ def _threads(settings: Settings) -> int:
 
 def _engine_settings(settings: Settings) -> EngineSettings:
     batch_tokens = CPU_BATCH_TOKENS if device_of(settings) == "cpu" else GPU_BATCH_TOKENS
-    return EngineSettings(0 if settings.deterministic else batch_tokens, settings.max_queue_tokens, _threads(settings))
+    return EngineSettings(
+        batch_tokens=0 if settings.deterministic else batch_tokens,
+        max_queue_tokens=settings.max_queue_tokens,
+        threads=_threads(settings),
+        min_searched=settings.min_searched,
+    )
 
 
 def _load_scorer(settings: Settings, load_cross: LoadScorer, metrics: Metrics) -> PairScorer | None:

@@ -30,9 +30,12 @@ from polyrank.model.text.steps import Steps
 from polyrank.model.text.tokenizer import Token
 from polyrank.service.caching.caches import Caches
 from polyrank.service.live.models import LoadRanker, PairScorer
-from polyrank.service.live.serving import Opener, Serving
+from polyrank.service.live.serving import Opener
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.engine import Engine, EngineSettings
+from polyrank.service.ranking.local_part import LocalPart
+from polyrank.service.ranking.opening import serve
+from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.values import Ranked, RankRequest
 
 DIM = 16
@@ -256,7 +259,14 @@ def open_serving(
     current = store.current()
     assert current is not None
     opened = store.open(current)
-    return Opener(count, caches, load).serve(opened, store.updates.of(opened.manifest))
+    return serve(Opener(count, caches, load), opened, store.updates.of(opened.manifest))
+
+
+def only_part(serving: Serving) -> LocalPart:
+    """The only part of a pool, which is in this process."""
+    [part] = serving.parts
+    assert isinstance(part, LocalPart)
+    return part
 
 
 def asked(text: str = "w1 w2 w3", **fields: Any) -> RankRequest:
@@ -282,7 +292,7 @@ def word_additions(serving: Serving, text: str, rows: NDArray[np.int64]) -> Addi
     words = serving.generation.words
     if words is None:
         return None
-    texts = [candidate.text for candidate in serving.snapshot.candidates(rows)]
+    texts = [candidate.text for candidate in only_part(serving).snapshot.candidates(rows)]
     value_of = {each: words.evidence.values(Conversation.of(text), words.table_of([each]))[0] for each in set(texts)}
     values = np.array([value_of[each] for each in texts], np.float32)
     return Additions(words.evidence.late_weight, values)
@@ -296,14 +306,16 @@ def brute_force(
 ) -> list[tuple[str, float]]:
     """Every stored vector scored the paper's way, and by its words where they count; ties by row."""
     codes = serving.ranker.encode_contexts([serving.ranker.tokenize_context(Conversation.of(text))[0]])[0]
-    rows = serving.snapshot.matching({})
-    _, own, added = serving.snapshot.split(rows)
-    matrix = np.concatenate([serving.generation.embeddings.matrix[own], serving.snapshot.vectors_added[added]])
+    rows = only_part(serving).snapshot.matching({})
+    _, own, added = only_part(serving).snapshot.split(rows)
+    matrix = np.concatenate(
+        [only_part(serving).generation.embeddings.matrix[own], only_part(serving).snapshot.vectors_added[added]]
+    )
     scores = paper_scores(matrix, codes, word_additions(serving, text, rows))
     order = np.argsort(-scores, kind="stable")
     found: list[tuple[str, float]] = []
     for part in np.split(order, range(READ_AT_ONCE, len(order), READ_AT_ONCE)):
-        candidates = serving.snapshot.candidates(rows[part])
+        candidates = only_part(serving).snapshot.candidates(rows[part])
         found += [(each.id, float(score)) for each, score in zip(candidates, scores[part], strict=True) if keep(each)]
         if len(found) >= top_k:
             break

@@ -1,6 +1,7 @@
 """Shards in the test's own process, and what serves a store that is cut into parts with them."""
 
 import asyncio
+import pickle
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -9,19 +10,21 @@ from typing import Any, TypeVar
 from service_fakes import count_nothing, load
 
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.scale.sets import SetStore
+from polyrank.index_builder.scale.sets import PartsStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.changes.updating import Acknowledged, Updating
 from polyrank.service.live.serving import Opener
+from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.engine import Engine, EngineSettings
-from polyrank.service.ranking.parts import SetServing
+from polyrank.service.ranking.opening import Here
+from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.values import Ranked, RankRequest
 from polyrank.service.scale.asking import Asking
 from polyrank.service.scale.body import Body, Desk
 from polyrank.service.scale.calls import Replica, ReplicaLost, Reply
-from polyrank.service.scale.pool import Pool
+from polyrank.service.scale.holding import OnShards
 from polyrank.service.scale.replicas import Replicas
-from polyrank.service.scale.switching import SetLive
 
 T = TypeVar("T")
 
@@ -32,6 +35,12 @@ def until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.005)
+
+
+def _sent(message: T) -> T:
+    """What arrives in another process."""
+    received: T = pickle.loads(pickle.dumps(message))
+    return received
 
 
 class LocalReplica:
@@ -59,12 +68,12 @@ class LocalReplica:
         if self.lost:
             raise ReplicaLost("gone")
         await asyncio.sleep(self.stalls)
-        return await self.desk.ask(method, arguments, left_s)
+        return _sent(await self.desk.ask(method, _sent(arguments), left_s))
 
     def control(self, method: str, arguments: tuple[Any, ...], within_s: float) -> Reply:
         if self.lost:
             raise ReplicaLost("gone")
-        return self.body.call(method, arguments)
+        return _sent(self.body.call(method, _sent(arguments)))
 
 
 class LocalShards:
@@ -89,37 +98,24 @@ class LocalShards:
         return [each for (name, _), each in sorted(self.replicas.items()) if name == part]
 
 
-class ServedParts:
-    """A store that is cut into parts, and what is served of it."""
+class ServedPool:
+    """A store of whole generations, and what is served of it."""
 
-    def __init__(
-        self,
-        root: Path,
-        replicas: int = 1,
-        min_searched: float = 0.0,
-        hedge_s: float = 0.0,
-        load: Callable[[str], Any] = load,
-        longest_s: float = 10.0,
-        shards_root: Path | None = None,
-    ) -> None:
-        self.metrics, self.store = Metrics(), SetStore(root)
-        self.shards = LocalShards(shards_root or root)
-        self.asking = Asking(self.metrics, hedge_s)
-        self.pool = Pool(self.asking, min_searched, self.metrics)
-        opener = Opener(count_nothing, None, load)
-        self.replicas = Replicas(self.shards, self.asking, self.metrics, replicas)
-        self.live = SetLive(self.store, opener, self.replicas, self.pool, self.metrics, longest_s)
+    def __init__(self, root: Path) -> None:
+        self.metrics, self.store, self.min_searched = Metrics(), GenerationStore(root), 0.0
+        self.asking = Asking(self.metrics)
+        self.live = Live(self.store, Here(self.store, Opener(count_nothing, None, load)), self.metrics)
         self.live.start()
 
     @property
-    def serving(self) -> SetServing:
+    def serving(self) -> Serving:
         return self.live.require()
 
     def run(self, work: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:
         """Run something with an engine in an event loop of its own."""
 
         async def alone() -> T:
-            engine = Engine(EngineSettings(), self.metrics)
+            engine = Engine(EngineSettings(min_searched=self.min_searched), self.metrics)
             try:
                 return await work(engine)
             finally:
@@ -158,4 +154,31 @@ class ServedParts:
         return self.metrics.registry.get_sample_value(f"polyrank_{name}", labels)
 
     def close(self) -> None:
-        self.live.close()
+        self.live.current = self.live.beside = None
+
+
+class ServedParts(ServedPool):
+    """A store that is cut into parts, and what is served of it."""
+
+    def __init__(
+        self,
+        root: Path,
+        replicas: int = 1,
+        min_searched: float = 0.0,
+        hedge_s: float = 0.0,
+        load: Callable[[str], Any] = load,
+        longest_s: float = 10.0,
+        shards_root: Path | None = None,
+    ) -> None:
+        self.metrics, self.store = Metrics(), PartsStore(root)
+        self.shards = LocalShards(shards_root or root)
+        self.asking, self.min_searched = Asking(self.metrics, hedge_s), min_searched
+        opener = Opener(count_nothing, None, load)
+        self.replicas = Replicas(self.shards, self.asking, self.metrics, replicas)
+        self.on_shards = OnShards(self.store, opener, self.replicas, self.asking, self.metrics, longest_s)
+        self.live = Live(self.store, self.on_shards, self.metrics)
+        self.live.start()
+
+    def close(self) -> None:
+        super().close()
+        self.on_shards.close()

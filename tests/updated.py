@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from service_fakes import load
+from service_fakes import load, only_part
 
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
@@ -15,10 +15,12 @@ from polyrank.index_builder.vectors.codec import rounded_all
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.service.caching.caches import Caches
 from polyrank.service.changes.updating import Acknowledged, Updating
-from polyrank.service.live.serving import Opener, Serving
+from polyrank.service.live.serving import Opener
 from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.engine import Engine, EngineSettings
+from polyrank.service.ranking.opening import Here
+from polyrank.service.ranking.parts import PoolSnapshot, Serving
 from polyrank.service.settings import Settings
 
 
@@ -28,7 +30,9 @@ def updated(serving: Serving, *upserts: Candidate, deletes: Sequence[str] = ()) 
         encode_texts(serving.ranker, [each.text for each in upserts]), serving.generation.manifest.dtype
     )
     update = Update(serving.snapshot.revision + 1, upserts, stored, deletes)
-    return replace(serving, snapshot=serving.snapshot.updated([update]))
+    part = serving.parts[0].updated([update])
+    changes = serving.snapshot.changes + len(upserts) + len(deletes)
+    return replace(serving, snapshot=PoolSnapshot(update.revision, changes, (part.counts,)), parts=(part,))
 
 
 class LiveStore:
@@ -39,7 +43,8 @@ class LiveStore:
         self.metrics = Metrics()
         self.store = GenerationStore(root, needs_matrix=redis_url is None)
         self._caches = None if redis_url is None else _vectors_in_redis(root, redis_url, self.metrics)
-        self.live = Live(self.store, Opener(self.metrics.count_cache, self._caches, load), self.metrics)
+        opener = Opener(self.metrics.count_cache, self._caches, load)
+        self.live = Live(self.store, Here(self.store, opener), self.metrics)
         self.live.start()
         self.engine = Engine(EngineSettings(), self.metrics)
         self.updating = Updating(self.store, self.live, self.engine, self.metrics)
@@ -56,7 +61,7 @@ class LiveStore:
 
     def texts(self) -> dict[str, str]:
         """What is served, by id, in order."""
-        snapshot = self.serving.snapshot
+        snapshot = only_part(self.serving).snapshot
         return {each.id: each.text for each in snapshot.candidates(snapshot.matching({}))}
 
     def value(self, name: str, **labels: str) -> float | None:

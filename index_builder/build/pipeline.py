@@ -172,7 +172,7 @@ def build(
                 store.publish(directory, lease)
         if options.replaces is not None:
             clock("CURRENT", 0, 1)
-            store.replace_active(options.replaces, generation, lease, copies.forget)
+            store.make_copy_active(options.replaces, manifest, lease=lease, forget=copies.forget)
         elif options.activate:
             clock("CURRENT", 0, 1)
             encode_updates = partial(encode_texts, model) if isinstance(model, TextEncoder) else None

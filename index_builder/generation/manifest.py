@@ -10,22 +10,14 @@ from typing import Any
 
 from polyrank.index_builder.errors import GenerationCorrupt
 from polyrank.index_builder.index.choice import IndexSpec, SearchTimes
-from polyrank.index_builder.index.recall import VECTORS
 from polyrank.index_builder.records import exactly, record, sealed, unsealed
 from polyrank.index_builder.vectors.codec import DTYPES, MAX_DIM
-from polyrank.model.inference.names import BFLOAT16, FLOAT16, FLOAT32, INT8, OPENVINO, OPENVINO_INT8
 from polyrank.model.representations import LateRows
 
 # 2 is that of a generation with a block for a second stage. Others stay 1, so that an older polyrank opens them.
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MANIFEST_FILE = "manifest.json"
 
-# Back-ends of older manifests whose names told a precision, too.
-_OLD_BACKENDS = {
-    "openvino-fp16": (OPENVINO, FLOAT16),
-    "openvino-bf16": (OPENVINO, BFLOAT16),
-    "openvino-int8": (OPENVINO_INT8, INT8),
-}
 _TIMES = ("p50_ms", "p99_ms")
 _RECALL: dict[str, type] = {
     "recall@10": float,
@@ -106,15 +98,12 @@ class Manifest:
 
     @property
     def format_version(self) -> int:
-        """The oldest format that can say all this."""
-        return 1 if self.late is None else FORMAT_VERSION
+        """The format of every generation."""
+        return FORMAT_VERSION
 
     def to_json(self) -> bytes:
         """The content of `manifest.json`."""
-        body = {"format_version": self.format_version, **dataclasses.asdict(self)}
-        if self.late is None:
-            del body["late"]
-        return sealed(body)
+        return sealed({"format_version": FORMAT_VERSION, **dataclasses.asdict(self)})
 
     @classmethod
     def from_json(cls, content: bytes, generation: str) -> "Manifest":
@@ -122,32 +111,15 @@ class Manifest:
 
         Raises:
             GenerationCorrupt: anything is missing, unknown, of another type or out of bounds, the manifest is of
-                another generation or a newer format, or its checksum does not fit.
+                another generation or another format, or its checksum does not fit.
         """
         try:
-            body = {"late": None, **_with_precision(_checked(content))}
-            manifest = record(cls, body, "manifest", {"index": _index, "recall": _recall, "late": _late})
+            body = unsealed(content, FORMAT_VERSION)
+            manifest = record(cls, body, "manifest", {"index": _index, "recall": _recall, "late": late_of})
             _check_bounds(manifest, generation)
         except (ValueError, KeyError) as error:
             raise GenerationCorrupt(generation, f"{MANIFEST_FILE}: {error}") from error
         return manifest
-
-
-def _checked(content: bytes) -> dict[str, Any]:
-    """The fields of a manifest whose format and checksum are right."""
-    body = unsealed(content, FORMAT_VERSION)
-    if (body["format_version"] > 1) != ("late" in body):
-        raise ValueError("late belongs to format 2, and to no other")
-    del body["format_version"]
-    return body
-
-
-def _with_precision(body: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a manifest from before `precision` with it: float32, or what the back-end's name told."""
-    if "precision" in body or not isinstance(body.get("backend"), str):
-        return body
-    backend, precision = _OLD_BACKENDS.get(body["backend"], (body["backend"], FLOAT32))
-    return {**body, "backend": backend, "precision": precision}
 
 
 def _check_bounds(manifest: Manifest, generation: str) -> None:
@@ -168,8 +140,6 @@ def _check_bounds(manifest: Manifest, generation: str) -> None:
 
 
 def _index(value: object) -> IndexSpec:
-    if isinstance(value, dict):
-        value = {"times": None, **value}  # a generation built before "auto" measured has none
     try:
         spec = record(IndexSpec, value, "index", {"times": _times})
     except ValueError:
@@ -182,7 +152,8 @@ def _index(value: object) -> IndexSpec:
     return spec
 
 
-def _late(value: object) -> LateRows | None:
+def late_of(value: object) -> LateRows | None:
+    """Read the field `late` of a manifest; raises ValueError."""
     return None if value is None else record(LateRows, value, "late")
 
 
@@ -191,7 +162,7 @@ def _times(value: object) -> SearchTimes | None:
 
 
 def _recall(value: object) -> dict[str, Any]:
-    found = {"of": VECTORS, **exactly(dict, value, "recall")}  # an older manifest does not say; it was of nothing else
+    found = exactly(dict, value, "recall")
     if set(found) != set(_RECALL):
         raise ValueError(f"recall must be {', '.join(_RECALL)}")
     untimed = dict.fromkeys(_TIMES, NoneType) if found["count"] == 0 else {}

@@ -10,16 +10,24 @@ from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
-from polyrank.index_builder.build.compaction import ModelFiles, candidates_of, chosen_again, stored_vectors
+from polyrank.index_builder.build.compaction import ModelFiles, candidates_of, chosen_again, compact, stored_vectors
 from polyrank.index_builder.build.counting import statistics_of
 from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
 from polyrank.index_builder.build.progress import OnProgress, StageClock, no_progress
 from polyrank.index_builder.errors import NothingToCompact, disk_full_named
-from polyrank.index_builder.scale.cutting import SetResult
+from polyrank.index_builder.layout import is_in_parts
+from polyrank.index_builder.scale.cutting import Built, SetResult
 from polyrank.index_builder.scale.moving import report_part
-from polyrank.index_builder.scale.sets import PoolPart, SetStore, part_of, set_of
+from polyrank.index_builder.scale.sets import PartsStore, PoolPart, part_of, set_of
 from polyrank.index_builder.scale.updated_part import UpdatedPart
 from polyrank.model.evidence.statistics import Statistics
+
+
+def compact_store(root: Path, redis_url: str | None = None, *, progress: OnProgress = no_progress) -> Built:
+    """Compact the active generation of either kind of store; errors as `compact` and `compact_parts`."""
+    if not is_in_parts(root):
+        return compact(root, redis_url=redis_url, progress=progress)
+    return compact_parts(root, progress=progress)
 
 
 def compact_parts(root: Path, *, progress: OnProgress = no_progress) -> SetResult:
@@ -36,14 +44,14 @@ def compact_parts(root: Path, *, progress: OnProgress = no_progress) -> SetResul
         CompactionOvertaken: another set became active meanwhile; nothing is left of the new one.
         StoreWhole, BuildBusy, DiskFull, StoreBusy: see `build_parts`.
     """
-    store, clock = SetStore(root), StageClock(progress)
+    store, clock = PartsStore(root), StageClock(progress)
     store.active()  # else no store is made of the directory
     with disk_full_named(root), store.building():
         old = store.active()
         with store.updates.writing():  # no update may come between the two
             updates, revision = list(store.updates.of(old).read()), store.updates.highest()
         if not updates:
-            raise NothingToCompact(f"set {old.id} was not updated")
+            raise NothingToCompact(f"generation {old.id} was not updated")
         order_end = old.order_end + sum(len(update.upserts) for update in updates)
         try:
             with ExitStack() as stack:
@@ -60,7 +68,7 @@ def compact_parts(root: Path, *, progress: OnProgress = no_progress) -> SetResul
             clock("rename", 0, 1)
             new = [_new(store, part, built) for part in old.parts]
             set_id = store.new_id(old.model.fingerprint)
-            made = set_of(set_id, [store.manifest(part) for part in new], new, revision, order_end)
+            made = set_of(set_id, [store.part_manifest(part) for part in new], new, revision, order_end)
             store.publish(made)
             clock("CURRENT", 0, 1)
             store.make_copy_active(old.id, made, replaces=True)
@@ -93,7 +101,7 @@ def _check_not_empty(changed: Mapping[str, UpdatedPart]) -> None:
 
 
 def _built(
-    store: SetStore, changed: Mapping[str, UpdatedPart], statistics: Statistics | None, clock: StageClock
+    store: PartsStore, changed: Mapping[str, UpdatedPart], statistics: Statistics | None, clock: StageClock
 ) -> dict[str, BuildResult]:
     """Build parts, one after the other; words count by the statistics."""
     total, done = sum(part.snapshot.count for part in changed.values()), 0
@@ -119,7 +127,7 @@ def _built(
     return built
 
 
-def _new(store: SetStore, part: PoolPart, built: dict[str, BuildResult]) -> PoolPart:
+def _new(store: PartsStore, part: PoolPart, built: dict[str, BuildResult]) -> PoolPart:
     if part.name not in built:
         return part
     return part_of(part.slots, store.part(part.slots), built[part.name].generation)

@@ -1,6 +1,6 @@
 """Build a pool into parts, and publish them as a set.
 
-    pool -> one candidate table -> for each part: its rows -> build -> set.json -> CURRENT
+    pool -> one candidate table -> for each part: its rows -> build -> manifest.json -> CURRENT
 
 The whole pool is checked and written to one candidate table before anything is encoded, as in any build. Where words
 count, they are counted in the whole pool, so that a part's scores are those that it would have among all candidates.
@@ -36,7 +36,7 @@ from polyrank.index_builder.generation.stored_texts import StoredTexts
 from polyrank.index_builder.generation.words import evidence_of
 from polyrank.index_builder.names import MOST_PARTS
 from polyrank.index_builder.pool.rows import Candidate, Rejected
-from polyrank.index_builder.scale.sets import BUILDING, PartSet, PoolPart, SetStore, part_of, set_of
+from polyrank.index_builder.scale.sets import BUILDING, PartSet, PartsStore, PoolPart, part_of, set_of
 from polyrank.index_builder.scale.slots import Slots, ranges, slots_of
 from polyrank.index_builder.vectors.encoder import Model, TextEncoder, encode_texts
 from polyrank.model.durable import make_directory
@@ -72,6 +72,16 @@ class SetResult:
     counted: int | None = None
 
     @property
+    def generation(self) -> str:
+        """The id of the generation that was made."""
+        return self.made.id
+
+    @property
+    def count(self) -> int:
+        """Its candidates."""
+        return self.made.count
+
+    @property
     def truncated(self) -> int:
         """Texts cut to the model's length, of the parts built."""
         return sum(each.truncated for each in self.built.values())
@@ -81,6 +91,10 @@ class SetResult:
         """What the user should know about the indexes and the words."""
         notes = [f"part {name}: {note}" for name, each in self.built.items() for note in each.notes]
         return notes if self.counted is None else [*notes, counted_anew(self.counted)]
+
+
+# What a build or a compaction of either kind of store has done.
+Built = BuildResult | SetResult
 
 
 def build_parts(
@@ -116,7 +130,7 @@ def build_parts(
         raise InvalidInput("the vectors of a store that is cut into parts are not copied into Redis")
     options = replace(options, index=index_for(model, options.index))
     check_options(model, options)
-    store, clock = SetStore(root), StageClock(progress)
+    store, clock = PartsStore(root), StageClock(progress)
     with disk_full_named(root), store.building():
         set_id = store.new_id(model.fingerprint)
         # Read before the pool: the set is given all later updates when it becomes active.
@@ -133,7 +147,7 @@ def build_parts(
             maker = _Maker(store, place, model, options, statistics, vectors, clock)
             parts, built = maker.make(table, chosen)
             clock("rename", 0, 1)
-            made = set_of(set_id, [store.manifest(part) for part in parts], parts, revision)
+            made = set_of(set_id, [store.part_manifest(part) for part in parts], parts, revision)
             store.publish(made)
         if options.activate:
             clock("CURRENT", 0, 1)
@@ -165,7 +179,7 @@ def _rows_of_parts(table: CandidateTable, shards: int) -> dict[Slots, NDArray[np
 class _Workplace:
     """STORE/building, for the block: removed at its end, and left where the process is killed."""
 
-    def __init__(self, store: SetStore) -> None:
+    def __init__(self, store: PartsStore) -> None:
         self._store, self.directory = store, store.root / BUILDING
         self.table_file, self.model = self.directory / CANDIDATES_FILE, self.directory / MODEL_DIRECTORY
         self._finished = self.directory / _FINISHED
@@ -207,7 +221,7 @@ class _Maker:
 
     def __init__(
         self,
-        store: SetStore,
+        store: PartsStore,
         place: _Workplace,
         model: Model,
         options: BuildOptions,

@@ -23,7 +23,7 @@ from polyrank.index_builder.errors import disk_full_named
 from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.names import MOST_PARTS
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.scale.sets import PartSet, PoolPart, SetStore, order_of, part_of, set_of
+from polyrank.index_builder.scale.sets import PartSet, PartsStore, PoolPart, order_of, part_of, set_of
 from polyrank.index_builder.scale.slots import Slots, ranges
 from polyrank.model.errors import InvalidInput
 from polyrank.model.representations import Representations
@@ -50,7 +50,7 @@ def move(root: Path, shards: int, *, progress: OnProgress = no_progress) -> Part
     """
     if not 1 <= shards <= MOST_PARTS:
         raise InvalidInput(f"a pool can be cut into 1 to {MOST_PARTS} parts, not {shards}")
-    store = SetStore(root)
+    store = PartsStore(root)
     store.active()  # else no store is made of the directory
     with disk_full_named(root), store.building():
         old = store.active()
@@ -65,7 +65,7 @@ def move(root: Path, shards: int, *, progress: OnProgress = no_progress) -> Part
                 parts = _parts(store, sources, wanted, kept, taken, progress)
             progress("rename", 0, 1)
             set_id = store.new_id(old.model.fingerprint)
-            manifests = [store.manifest(part) for part in parts]
+            manifests = [store.part_manifest(part) for part in parts]
             moved = set_of(set_id, manifests, parts, old.revision, old.order_end)
             store.publish(moved)
             progress("CURRENT", 0, 1)
@@ -102,7 +102,7 @@ def _taken(sources: Sequence[Generation], slots: Slots) -> _Taken:
 
 
 def _parts(
-    store: SetStore,
+    store: PartsStore,
     sources: Sequence[Generation],
     wanted: Sequence[Slots],
     kept: dict[Slots, PoolPart],

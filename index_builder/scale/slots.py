@@ -33,6 +33,15 @@ class Slots(NamedTuple):
         """The first hash of an id in the range, and the last one."""
         return self.first << _SHIFT, (self.end << _SHIFT) - 1
 
+    def holds(self, ids: Sequence[str]) -> NDArray[np.bool_]:
+        """Whether each id is in the range, (N,)."""
+        slots = slots_of(ids)
+        return (slots >= self.first) & (slots < self.end)
+
+    def of(self, ids: Sequence[str]) -> list[str]:
+        """Those of the ids that are in the range."""
+        return [ids[at] for at in np.flatnonzero(self.holds(ids)).tolist()]
+
 
 def ranges(parts: int) -> list[Slots]:
     """Cut all slots into so many ranges, 1..MOST_PARTS, whose sizes differ by 1 at most."""

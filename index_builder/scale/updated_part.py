@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.scale.sets import PartSet, PoolPart, order_of
-from polyrank.index_builder.scale.slots import Slots, slots_of
+from polyrank.index_builder.scale.slots import Slots
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.store.update_log import Update
 
@@ -50,8 +50,8 @@ class UpdatedPart:
             return self
         shares, added, end = [], [self.added_order], self.order_end
         for update in updates:
-            own = np.flatnonzero(self._holds([candidate.id for candidate in update.upserts]))
-            deletes = [update.deletes[at] for at in np.flatnonzero(self._holds(update.deletes)).tolist()]
+            own = np.flatnonzero(self.slots.holds([candidate.id for candidate in update.upserts]))
+            deletes = self.slots.of(update.deletes)
             if len(own) or deletes:
                 upserts = [update.upserts[at] for at in own.tolist()]
                 shares.append(Update(update.revision, upserts, update.vectors.take(own), deletes))
@@ -64,10 +64,6 @@ class UpdatedPart:
             order_end=end,
             added_order=np.concatenate(added),
         )
-
-    def _holds(self, ids: Sequence[str]) -> NDArray[np.bool_]:
-        slots = slots_of(ids)
-        return (slots >= self.slots.first) & (slots < self.slots.end)
 
     def order(self, rows: Rows) -> Rows:
         """The places in the pool of rows of the snapshot, or of one at an earlier revision; (N,)."""

@@ -1,41 +1,35 @@
-"""The directory of a store: list, open, publish, activate, roll back and collect its generations.
+"""The directory of a store of whole generations: open, publish and collect them; pool_store.py does the rest.
 
-STORE/CURRENT, HISTORY           which generation is active: pointer.py
 STORE/generations/               what may lie in it: layout.py
 STORE/generations/<id>/          complete and checksummed: generation.py, manifest.py
 STORE/generations/.tmp-<id>/     being built, or being removed: leftovers.py
 STORE/generations/.journal-<id>  the finished chunks of a build: leftovers.py
-STORE/log/                       the updates of each generation: updates.py, update_log.py
-STORE/rejected/<id>/             rejected.jsonl: the bad rows of a generation's pool
 STORE/copies/                    which generations have a copy in Redis: copies.py
-STORE/jobs/                      index jobs: build/job_records.py
-STORE/ID, FENCE, *.lock          who may build and switch: locks.py
+STORE/ID, FENCE                  who may build where hosts share no locks: locks.py
 """
 
 import logging
 import shutil
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from polyrank.index_builder.errors import (
     BuildBusy,
     GenerationCorrupt,
     GenerationError,
     GenerationNotFound,
-    StoreBusy,
     StoreInParts,
 )
-from polyrank.index_builder.generation.generation import Generation, read_manifest
+from polyrank.index_builder.generation.generation import MODEL_DIRECTORY, Generation, read_manifest
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.layout import (
     GENERATIONS,
     TEMPORARY_PREFIX,
-    Stray,
     entries,
     is_in_parts,
-    why_not_plain,
 )
 from polyrank.index_builder.store.copies import Copies
 from polyrank.index_builder.store.leftovers import (
@@ -48,23 +42,18 @@ from polyrank.index_builder.store.leftovers import (
     resumable,
 )
 from polyrank.index_builder.store.locks import Lease, build_lock, fenced, leased
+from polyrank.index_builder.store.pool_store import PoolStore
 from polyrank.index_builder.store.snapshot import Snapshot
-from polyrank.index_builder.store.switch import Switch
-from polyrank.index_builder.time_ids import is_time_id, new_time_id, stamp
-from polyrank.index_builder.vectors.encoder import Encode
+from polyrank.index_builder.time_ids import stamp
 from polyrank.model.durable import make_directory, rename_durably, sync_tree
-from polyrank.model.errors import InvalidInput
 
 _STRAYS_NAMED = 10
 
 log = logging.getLogger(__name__)
 
 
-class GenerationStore:
-    """The generations under a directory; several threads and processes may call every method.
-
-    `open` verifies a generation. A caller that has opened it, or has just built it, switches to it with `make_active`
-    or `go_back`, which do not read its files again. `activate` and `rollback` verify first.
+class GenerationStore(PoolStore[Manifest]):
+    """A store of whole generations.
 
     Args:
         root: the directory.
@@ -77,55 +66,32 @@ class GenerationStore:
     def __init__(self, root: Path, *, needs_matrix: bool = True) -> None:
         if is_in_parts(root):
             raise StoreInParts(root)
-        self.root, self._needs_matrix = root, needs_matrix
-        self._generations = root / GENERATIONS
-        self._switch = Switch(root, "generation", self.ids, self.manifest)
-        self._pointer, self.updates = self._switch.pointer, self._switch.updates
+        super().__init__(root, root / GENERATIONS)
+        self._needs_matrix = needs_matrix
 
     # What there is.
 
-    def ids(self) -> list[str]:
-        """The published generations, oldest first."""
-        return entries(self._generations).published
-
-    def strays(self) -> list[Stray]:
-        """What lies among the generations and is not of the store; it is left alone."""
-        return entries(self._generations).strays
-
-    def current(self) -> str | None:
-        """The active generation's id; see `Pointer.current`."""
-        return self._pointer.current()
-
-    def current_or_none(self) -> str | None:
-        """The active generation's id; None also if CURRENT is damaged, gone or unreadable."""
-        return self._pointer.current_or_none()
-
-    def stamp(self) -> tuple[int, int] | None:
-        """A value that changes with every activation, also of the same generation; None before the first one."""
-        return self._pointer.stamp()
-
-    def history(self) -> list[str]:
-        """The generations that rollbacks can reach; the next one last."""
-        return self._switch.history()
-
-    def trial(self) -> str | None:
-        """The generation that servers load beside the active one; None: there is none. Errors as `Pointer.trial`."""
-        named = self._pointer.trial()
-        if named is None or named == self.current_or_none() or named not in self.ids():
-            return None
-        return named
-
-    def path(self, generation: str) -> Path:
-        """The directory of a generation. Raises GenerationNotFound if the text does not have the form of an id."""
-        if not is_time_id(generation):
-            raise GenerationNotFound(
-                f"{generation[:80]!r} is not the id of a generation; polyrank store list shows them"
-            )
-        return self._generations / generation
-
-    def manifest(self, generation: str) -> Manifest:
+    def read(self, generation: str) -> Manifest:
         """Read a generation's manifest, without looking at its other files; errors as `path` and `read_manifest`."""
         return read_manifest(self.path(generation))
+
+    def manifest(self, generation: str) -> Manifest:
+        """See `read`."""
+        return self.read(generation)
+
+    def model_directory(self, generation: str) -> Path:
+        """The directory of a generation's model; errors as `path`."""
+        return self.path(generation) / MODEL_DIRECTORY
+
+    def parts(self, generation: str) -> list[dict[str, Any]]:
+        """Return none: it is whole."""
+        return []
+
+    def updated(self, generation: str) -> tuple[int, int]:
+        """Open a generation, without checking its every byte, and count; errors as `open`."""
+        with closing(self.open(generation, verify=False)) as opened:
+            served = self.snapshot(opened)
+            return served.count, served.revision
 
     def active_manifest(self) -> Manifest | None:
         """Read the active generation's manifest; None where there is none that can be read."""
@@ -133,10 +99,6 @@ class GenerationStore:
             if (current := self.current()) is not None:
                 return self.manifest(current)
         return None
-
-    def rejected_log(self, generation: str) -> Path:
-        """The path of the list of bad rows in a generation's pool; it exists if there were any."""
-        return self.root / "rejected" / generation / "rejected.jsonl"
 
     # Opening.
 
@@ -160,24 +122,6 @@ class GenerationStore:
     def snapshot(self, opened: Generation) -> Snapshot:
         """An open generation with its updates. Raises GenerationCorrupt if its update log is damaged."""
         return Snapshot.of(opened).updated(list(self.updates.of(opened.manifest).read()))
-
-    def serving_order(self) -> list[str]:
-        """The generations that may be served, best first: the active one, then its stand-ins should it be refused.
-
-        The stand-ins are, in this order: those that were active before, the latest first; those older than these, the
-        newest first; newer ones, which nobody may have approved. The list is empty if none was ever active.
-        """
-        try:
-            current = self.current()
-        except GenerationCorrupt:
-            current = None
-        else:
-            if current is None:
-                return []
-        trusted = [*([current] if current else []), *reversed(self.history())]
-        others = list(reversed(self.ids()))
-        older = [generation for generation in others if not trusted or generation < trusted[0]]
-        return list(dict.fromkeys([*trusted, *older, *others]))
 
     def open_to_serve(self) -> tuple[Generation, list[tuple[str, str]]]:
         """Open the first generation of `serving_order` that passes its checks.
@@ -206,113 +150,6 @@ class GenerationStore:
             reasons = "it is empty; run: polyrank build"
         raise GenerationNotFound(f"no good generation in {self.root}: {reasons}")
 
-    # Switching.
-
-    def activate(self, generation: str, encode: Encode | None = None) -> None:
-        """Verify a generation, then make it the active one; arguments and errors as `open` and `make_active`."""
-        self.make_active(self.verify(generation), encode)
-
-    def make_active(self, manifest: Manifest, encode: Encode | None = None, lease: Lease | None = None) -> None:
-        """Make a generation the active one. The caller has opened or built it, so its files are not read again.
-
-        A generation that was never active receives the updates made since its pool was read. One that was active before
-        comes back as its own last update left it.
-
-        Args:
-            manifest: the generation's.
-            encode: its model, which encodes updates made under another one; None: there must be none.
-            lease: held by the builder that built it.
-
-        Raises:
-            GenerationNotFound, GenerationCorrupt, FingerprintMismatch, StoreBusy, LeaseLost: see `Switch.to`; nothing
-                has changed then.
-        """
-        with self._switch.to(manifest, encode, lease):
-            self._pointer.advance(manifest.id)
-
-    def rollback(self) -> str:
-        """Verify the generation that was active before the current one, then go back to it; returns its id.
-
-        Raises:
-            GenerationNotFound: none was active before, or all have been removed.
-            GenerationCorrupt: it cannot be served; nothing changes.
-        """
-        while True:
-            history = self.history()
-            if not history:
-                raise GenerationNotFound(f"no earlier generation to roll back to in {self.root}")
-            if self.go_back(self.verify(history[-1])):
-                return history[-1]
-
-    def go_back(self, manifest: Manifest) -> bool:
-        """Go back to a generation that the caller has opened, provided that it is still the last of `history`.
-
-        Returns False if another process has switched meanwhile; then the active generation stays. Errors as
-        `make_active`.
-        """
-        with self._switch.to(manifest):
-            if self.history()[-1:] != [manifest.id]:
-                return False
-            self._pointer.go_back(manifest.id)
-            return True
-
-    def replace_active(self, old: str, new: str, lease: Lease | None = None, forget: Forget = forget_nothing) -> None:
-        """Make a compaction of the active generation the active one. A rollback leads where it would have led before.
-
-        Args:
-            old: the active generation.
-            new: its compaction, which the caller has just built. It is removed if it cannot take the place. If another
-                process holds pointer.lock for too long, it stays, and a warning says so. A collection removes it once a
-                newer one is active.
-            lease: held by the builder that built it.
-            forget: see `leftovers.discard`.
-
-        Raises:
-            GenerationNotFound, GenerationCorrupt, StoreBusy, LeaseLost: see `make_active`.
-            CompactionOvertaken: another generation is active.
-        """
-        try:
-            with self._switch.to(self.manifest(new), lease=lease, copy_of=old):
-                self._pointer.replace(new, self.ids())
-        except BaseException:
-            self._remove_useless(new, forget)
-            raise
-
-    def _remove_useless(self, generation: str, forget: Forget) -> None:
-        try:
-            with self._switch.changing():
-                useless = generation in self.ids() and self.current_or_none() != generation
-                temporary = self._unlist(generation) if useless else None
-        except StoreBusy as error:
-            log.warning("generation %s stays, though it cannot become active: %s", generation, error)
-            return
-        if temporary:
-            discard(temporary, forget)
-
-    # A trial.
-
-    def begin_trial(self, generation: str) -> None:
-        """Let servers load a generation beside the active one, in place of another trial; CURRENT stays as it is.
-
-        The trial ends when the generation becomes the active one. Until then no collection removes it.
-
-        Raises:
-            InvalidInput: it is the active one, perhaps since a moment ago.
-            GenerationNotFound: it was removed meanwhile.
-            StoreBusy: another process holds pointer.lock for too long.
-        """
-        with self._switch.changing():
-            if generation == self.current_or_none():
-                raise InvalidInput(f"generation: {generation} is active; put another one on trial")
-            if generation not in self.ids():
-                raise GenerationNotFound(f"no generation {generation} in {self.root}")
-            self._pointer.set_trial(generation)
-
-    def end_trial(self) -> None:
-        """End the trial, if there is one; raises StoreBusy as `begin_trial`."""
-        with self._switch.changing():
-            self._pointer.set_trial(None)
-
     # Building.
 
     @contextmanager
@@ -329,11 +166,6 @@ class GenerationStore:
         make_directory(self._generations)
         with build_lock(self.root), leased(self.root, redis_url) as lease:
             yield lease
-
-    def new_id(self, fingerprint: str) -> str:
-        """Make an id that sorts after every other of the store, even if the clock was set back; see `new_time_id`."""
-        strays = [stray.path.name for stray in self.strays() if is_time_id(stray.path.name)]  # links, perhaps
-        return new_time_id([*self.ids(), *strays], fingerprint[:8])
 
     def begin(self, generation: str) -> Path:
         """Create the temporary directory to build a generation in; the caller is the builder."""
@@ -412,7 +244,7 @@ class GenerationStore:
             for generation in removed:
                 copies.forget(generation)
                 shutil.rmtree(self._unlist(generation))
-            self._remove_rejected(self.ids())
+            self._remove_rejected()
         with suppress(BuildBusy), self.building(redis_url):
             spare = resumable(self._generations, copies.forget)
             discard_all(self._generations, copies.forget, spare if spare and spare.is_recent else None)
@@ -423,15 +255,3 @@ class GenerationStore:
     def _name_strays(self) -> None:
         for stray in self.strays()[:_STRAYS_NAMED]:
             log.warning("left aside, because it is not of the store: %s", stray)
-
-    def _unlist(self, generation: str) -> Path:
-        """Rename a generation to a temporary directory: if the process dies while it is removed, no half is listed."""
-        temporary = self._generations / f"{TEMPORARY_PREFIX}{generation}"
-        rename_durably(self.path(generation), temporary)
-        return temporary
-
-    def _remove_rejected(self, kept: list[str]) -> None:
-        for directory in (self.root / "rejected").glob("*"):
-            is_old = kept and is_time_id(directory.name) and directory.name < kept[0]
-            if is_old and why_not_plain(directory, is_directory=True) is None:
-                shutil.rmtree(directory)

@@ -23,7 +23,6 @@ class Switch:
 
     Args:
         root: the store's directory.
-        kind: what its versions are called in messages, "generation" or "set".
         ids: returns the published versions, oldest first.
         read: reads one; raises GenerationError.
 
@@ -32,8 +31,8 @@ class Switch:
         updates: the update logs of all.
     """
 
-    def __init__(self, root: Path, kind: str, ids: Callable[[], list[str]], read: Callable[[str], Version]) -> None:
-        self._root, self._kind, self._ids, self._read = root, kind, ids, read
+    def __init__(self, root: Path, ids: Callable[[], list[str]], read: Callable[[str], Version]) -> None:
+        self._root, self._ids, self._read = root, ids, read
         self.pointer, self.updates = Pointer(root), UpdateLogs(root)
 
     def history(self) -> list[str]:
@@ -95,7 +94,7 @@ class Switch:
             missed.encode()
         with self.changing(), self.updates.writing(), fenced(lease):
             if version.id not in self._ids():  # collected before the lock was taken
-                raise GenerationNotFound(f"{self._kind} {version.id} has just been removed")
+                raise GenerationNotFound(f"generation {version.id} has just been removed")
             self._check_active(copy_of)
             if (current := self.pointer.current_or_none()) != version.id:
                 missed.write()
@@ -109,7 +108,7 @@ class Switch:
 
     def _check_active(self, version: str | None) -> None:
         if version is not None and self.pointer.current() != version:
-            raise CompactionOvertaken(f"{self._kind} {version}, which was copied, is not the active one any more")
+            raise CompactionOvertaken(f"generation {version}, which was copied, is not the active one any more")
 
     def _mark_active(self, version: str | None) -> None:
         """Note in a version's log that it is active, or was: it receives no missed updates when it comes back.

@@ -2,15 +2,14 @@
 
 import asyncio
 import logging
+from typing import Any
 
 from polyrank.index_builder.errors import JobConflict
-from polyrank.index_builder.scale.sets import SetStore
-from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.pool_store import PoolStore
 from polyrank.model.errors import shortage_in
 from polyrank.service.changes.jobs import Jobs
 from polyrank.service.live.switching import Live
-from polyrank.service.ranking.parts import SetServing
-from polyrank.service.scale.switching import SetLive
+from polyrank.service.ranking.parts import Serving
 
 MOST_LOG_BYTES = 32 << 20  # some 35,000 updates of usual texts; their texts and vectors are in memory
 FEWEST_COUNTED = 100  # of a smaller pool's words, half as many changes say little: under 50 texts no word counts at all
@@ -26,7 +25,7 @@ class Compacting:
     then. After one was begun, or could not be, twice as much makes the next one due. `after` 0: it never is.
     """
 
-    def __init__(self, store: GenerationStore | SetStore, live: Live | SetLive, jobs: Jobs, after: int) -> None:
+    def __init__(self, store: PoolStore[Any], live: Live[Serving], jobs: Jobs, after: int) -> None:
         self._store, self._live, self._jobs, self._after = store, live, jobs, after
         self._generation, self._due = "", 1.0
 
@@ -47,7 +46,7 @@ class Compacting:
             share = max(share, 2 * changed / max(words.table.statistics.texts, FEWEST_COUNTED))
         if share < self._due or not current.snapshot.count:
             return
-        if not isinstance(current, SetServing) and not current.generation.embeddings.has_matrix:
+        if not all(part.has_matrix for part in current.parts):
             return
         if await asyncio.to_thread(self._store.current_or_none) != current.generation.id:
             return  # another one stands in for the active generation

@@ -8,24 +8,20 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.scale.sets import SetStore
-from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.pool_store import PoolStore
 from polyrank.index_builder.store.update_log import Update, UpdateLog
 from polyrank.index_builder.vectors.codec import rounded_all
 from polyrank.model.representations import Representations
 from polyrank.service.errors import NotReady, Overloaded, RevisionNotReached
-from polyrank.service.live.serving import Serving
 from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.engine import Engine
-from polyrank.service.ranking.parts import Served, SetServing
-from polyrank.service.scale.switching import SetLive
+from polyrank.service.ranking.parts import Serving
 
 # A request waits so long for an update of another process. Processes read each other's updates once a second.
 ARRIVES_WITHIN_SECONDS = 2.0
@@ -45,7 +41,7 @@ class Acknowledged:
     """A change that is on the disk and searchable.
 
     Attributes:
-        generation: the id of the generation, or set, that was updated.
+        generation: the id of the generation that was updated.
         missing: ids to delete that were not there.
     """
 
@@ -65,15 +61,13 @@ class _Encoded:
 class Updating:
     """Writes updates, one at a time; processes on the same store wait for each other."""
 
-    def __init__(
-        self, store: GenerationStore | SetStore, live: Live | SetLive, engine: Engine, metrics: Metrics
-    ) -> None:
+    def __init__(self, store: PoolStore[Any], live: Live[Serving], engine: Engine, metrics: Metrics) -> None:
         self._store, self._live, self._engine, self._metrics = store, live, engine, metrics
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="updates-write")
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="updates-read")
         self._waiting = 0
         self._changing: dict[str, asyncio.Future[None]] = {}  # texts of updates in progress, and their ends
-        self._refreshing: asyncio.Future[Served | None] | None = None
+        self._refreshing: asyncio.Future[Serving | None] | None = None
         self._log: UpdateLog | None = None
 
     async def upsert(self, candidates: Sequence[Candidate]) -> Acknowledged:
@@ -97,7 +91,7 @@ class Updating:
         self._metrics.count_updated("delete", len(ids) - len(acknowledged.missing))
         return acknowledged
 
-    async def reached(self, revision: int, deadline: float) -> Served:
+    async def reached(self, revision: int, deadline: float) -> Serving:
         """Wait until what is served holds the update of a revision, and return it; the deadline is monotonic seconds.
 
         Raises:
@@ -116,7 +110,7 @@ class Updating:
                     await asyncio.sleep(min(_LOOK_SECONDS, left))
         return serving
 
-    def _refreshed(self) -> Awaitable[Served | None]:
+    def _refreshed(self) -> Awaitable[Serving | None]:
         """Read the log once for all requests that wait."""
         if self._refreshing is None or self._refreshing.done():
             reading = asyncio.get_running_loop().run_in_executor(self._reader, self._live.refresh)
@@ -180,7 +174,7 @@ class Updating:
                 raise NotReady(f"the active generation {current} is not served yet: {yet}; send the update again")
             await asyncio.sleep(_LOOK_SECONDS)
 
-    async def _encoded(self, serving: Served, candidates: Sequence[Candidate], before: _Encoded | None) -> _Encoded:
+    async def _encoded(self, serving: Serving, candidates: Sequence[Candidate], before: _Encoded | None) -> _Encoded:
         """Encode the candidates, unless that was done for the same model; a text that is stored keeps its vector."""
         maker = serving.ranker.fingerprint, serving.generation.manifest.dtype
         if before is not None and before.maker == maker:
@@ -188,10 +182,7 @@ class Updating:
         if not candidates:
             return _Encoded(maker, Representations.none(serving.ranker.dim, serving.ranker.late_rows))
         texts = list(dict.fromkeys(candidate.text for candidate in candidates))
-        if isinstance(serving, SetServing):
-            made, same = await _known_in_parts(serving, texts)
-        else:
-            made, same = await self._engine.look_up(partial(_known, serving, texts))
+        same, made = await self._engine.pool(serving, time.monotonic() + KNOWN_WITHIN_SECONDS).texts(texts)
         new = np.setdiff1d(np.arange(len(texts)), same, assume_unique=True)
         if len(new):
             encoded = await self._engine.encode(serving.ranker, [texts[at] for at in new.tolist()], math.inf)
@@ -211,31 +202,14 @@ class Updating:
                 return None
             missing = serving.missing(deletes)
             log = self._log_of(serving)
-            revision = 1 + max(log.revision, log.floor, serving.generation.manifest.revision)
+            revision = 1 + max(log.revision, log.floor, serving.version.revision)
             # Missing ids are written, too: a generation that is being built may hold them.
             log.append(Update(revision, upserts, made, deletes))
         self._live.refresh()
         return Acknowledged(generation, revision, missing)
 
-    def _log_of(self, serving: Served) -> UpdateLog:
-        manifest = serving.generation.manifest
-        if self._log is None or self._log.subject.generation != manifest.id:
-            self._log = self._store.updates.of(manifest)
+    def _log_of(self, serving: Serving) -> UpdateLog:
+        if self._log is None or self._log.subject.generation != serving.version.id:
+            self._log = self._store.updates.of(serving.version)
         self._log.catch_up()
         return self._log
-
-
-def _known(serving: Serving, texts: Sequence[str]) -> tuple[Representations, NDArray[np.int64]]:
-    """Return what is stored of texts, and the positions of those that are there, ascending."""
-    rows = serving.snapshot.rows_of_texts(texts)
-    same = np.flatnonzero(rows >= 0)
-    try:
-        return serving.representations(rows[same])[0], same
-    except StoreUnavailable:  # then they are encoded as new ones are
-        return Representations.none(serving.ranker.dim, serving.ranker.late_rows), np.empty(0, np.int64)
-
-
-async def _known_in_parts(serving: SetServing, texts: Sequence[str]) -> tuple[Representations, NDArray[np.int64]]:
-    """Do what `_known` does, as far as shards answer."""
-    known = await serving.parts.stored_texts(serving, texts, time.monotonic() + KNOWN_WITHIN_SECONDS)
-    return known.made, known.positions

@@ -54,6 +54,7 @@ def _ranked(
     from polyrank.service.live.serving import Opener
     from polyrank.service.observe.metrics import Metrics
     from polyrank.service.ranking.engine import Engine, EngineSettings
+    from polyrank.service.ranking.opening import serve
     from polyrank.service.ranking.values import TOP_N, RankRequest
     from polyrank.service.settings import Settings
 
@@ -65,7 +66,7 @@ def _ranked(
         ranker.represent_context_batch([finish(ranker.context_steps(conversation))[0]])
 
     opener = Opener(lambda *_: None, None, lambda name: load(name, *runs), warm_up=warm_up)
-    serving = opener.serve(generation, store.updates.of(generation.manifest))
+    serving = serve(opener, generation, store.updates.of(generation.manifest))
     scorer = load_cross(reranker, *runs) if reranker else None
     if scorer is not None and scorer.evidence is not None and serving.generation.words is None:
         print(f"{reranker} {words_left_out(serving.generation.manifest.model.name)}", file=sys.stderr)

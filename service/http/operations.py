@@ -22,7 +22,7 @@ from polyrank.service.http.plumbing.fields import Out
 from polyrank.service.http.plumbing.guards import METRICS, OPEN, RANK
 from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.observe.labels import Searched
-from polyrank.service.ranking.parts import Served
+from polyrank.service.ranking.parts import Serving
 from polyrank.service.resources import resources
 
 router = APIRouter(tags=["operations"])
@@ -166,7 +166,7 @@ async def ready(request: Request) -> StatusOut:
     return StatusOut(status="ready", generation=serving.generation.id if serving else None)
 
 
-def _ready(request: Request) -> Served | None:
+def _ready(request: Request) -> Serving | None:
     """Return what is served; None: the server has no store, and its other models are loaded."""
     if request.app.state.draining:
         raise Draining

@@ -1,11 +1,10 @@
-"""What is served: a generation, the model that made it and the source of its vectors, as one value."""
+"""What is searched, and the models that encode for it: loaded before a request needs them."""
 
 import gc
-import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +16,7 @@ from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt
 from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.store.snapshot import Snapshot
-from polyrank.index_builder.store.update_log import UpdateLog
+from polyrank.index_builder.vectors.codec import DTYPES
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, ModelError, shortage_in
 from polyrank.model.registry import ARCHITECTURES
@@ -66,6 +65,15 @@ class Searchable:
         return self.snapshot.generation
 
     @property
+    def nothing(self) -> Representations:
+        """What is stored of no candidates."""
+        return nothing_of(self.generation.manifest)
+
+    def order(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the places in the pool of rows (N,); equal scores are ordered by it."""
+        return rows
+
+    @property
     def scans_all(self) -> bool:
         """Whether every row is scanned: the generation has no index, or a GPU scans, which is faster than any index."""
         return self.generation.index is None or self.scan.status.kind == "gpu"
@@ -104,45 +112,20 @@ class Searchable:
         return self.snapshot.merged_all(rows, made), available and late.cache_available
 
 
-@dataclass(frozen=True, slots=True)
-class Serving(Searchable):
-    """What a request is answered from, from its beginning to its end: a generation at a revision, and its model.
+def nothing_of(manifest: Manifest) -> Representations:
+    """Return what a generation stores of no candidates."""
+    none, dtype = Representations.none(manifest.dim, manifest.late), DTYPES[manifest.dtype]
+    late = None if none.late is None else none.late.astype(dtype)
+    return Representations(none.first.astype(dtype), late, none.counts)
 
-    It never changes. An update makes a new one that shares everything but the snapshot and its checksum.
 
-    Attributes:
-        ranker: the model that made the vectors.
-        log: the generation's updates; for one thread at a time.
-        texts: vectors of texts that came with earlier requests; None: every text is encoded.
-        loaded_at: seconds since the epoch.
-        checksum: of the updates in the snapshot; 0: there are none.
-    """
+class Opened(NamedTuple):
+    """What a generation is served with: model, cache of texts, source of its vectors, and a scan of them."""
 
     ranker: LateScorer
-    log: UpdateLog
     texts: TextCache | None
-    loaded_at: float
-    checksum: int = 0
-
-    def missing(self, ids: Sequence[str]) -> list[str]:
-        """Return those of the ids that are not there."""
-        rows = self.snapshot.rows(ids).tolist()
-        return [candidate_id for candidate_id, row in zip(ids, rows, strict=True) if row < 0]
-
-    def caught_up(self) -> "Serving":
-        """Return it with the updates written since; for one thread at a time.
-
-        Raises:
-            GenerationCorrupt: the update log is damaged.
-        """
-        updates = list(self.log.read())
-        try:
-            if not updates:
-                return self
-            return replace(self, snapshot=self.snapshot.updated(updates), checksum=self.log.checksum)
-        except BaseException:
-            self.log.unread()
-            raise
+    vectors: CandidateVectors
+    scan: Scan
 
 
 class Opener:
@@ -164,29 +147,26 @@ class Opener:
         self._warm_up = warm_up
         self._known: weakref.WeakKeyDictionary[LateScorer, Largest] = weakref.WeakKeyDictionary()
 
-    def serve(self, generation: Generation, log: UpdateLog, previous: Serving | None = None) -> Serving:
+    def open(self, generation: Generation, previous: LateScorer | None = None) -> Opened:
         """Load everything that answering needs, so that no request waits for it.
 
-        The generation is closed when nobody holds the result any more. None of its updates has been read from the log.
-        The model of what is served already, `previous`, is shared, if its fingerprint is the same.
+        The generation is closed when nobody holds the vectors any more. A model that is loaded already, `previous`, is
+        shared, if its fingerprint is the same.
 
         Raises:
             FingerprintMismatch: the model in the generation did not make its vectors.
             ModelError: it cannot be loaded, or does not run here.
-            GenerationCorrupt: the update log is damaged.
             Shortage: memory or something else is lacking at the moment.
         """
-        before = None if previous is None else previous.ranker
-        ranker = self.ranker(generation.manifest, generation.model_directory, before)
+        ranker = self.ranker(generation.manifest, generation.model_directory, previous)
         vectors, texts = self._vectors(generation, ranker)
         device = self._device if ARCHITECTURES[ranker.architecture].embeds else "cpu"  # words are read there
         with runs_here(generation.manifest):
             scan = prepare(vectors.matrix(), device, with_bytes=generation.index is None)
-            self.warm_up(ranker, before)
-        serving = Serving(Snapshot.of(generation), vectors, scan, ranker, log, texts, time.time()).caught_up()
+            self.warm_up(ranker, previous)
         # Every revision holds the vectors, so the last request that holds one of them closes the generation's maps.
         weakref.finalize(vectors, generation.close).atexit = False
-        return serving
+        return Opened(ranker, texts, vectors, scan)
 
     def warm_up(self, ranker: LateScorer, previous: LateScorer | None) -> None:
         """Do what no request shall wait for, unless the model is the one of before."""
@@ -200,7 +180,8 @@ class Opener:
         """Load the model in the directory of the generation of this manifest, unless it is the one of before.
 
         Raises:
-            FingerprintMismatch, ModelError, GenerationCorrupt: see `serve`.
+            FingerprintMismatch, ModelError: see `open`.
+            GenerationCorrupt: it lacks what its model keeps for a second stage.
         """
         wanted = manifest.model.fingerprint
         if previous is not None and previous.fingerprint == wanted:

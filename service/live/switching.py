@@ -1,21 +1,23 @@
-"""Which generation is served: the first one at the start, and every switch after it, without a failed request."""
+"""Which generation is served: the first one at the start, every switch after it, and the updates, without a failed
+request."""
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
+from typing import Any, Generic, Protocol, Self, TypeVar
 
-from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound, StoreBusy
-from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt, GenerationNotFound, StoreBusy
+from polyrank.index_builder.generation.manifest import Manifest
+from polyrank.index_builder.store.pool_store import PoolStore
+from polyrank.index_builder.store.updates import Version
 from polyrank.index_builder.vectors.encoder import encode_texts
-from polyrank.model.errors import RankingError, Shortage, shortage_in
+from polyrank.model.errors import ModelError, RankingError, Shortage, shortage_in
 from polyrank.model.inference.names import Runner
-from polyrank.model.search.scan import faster
 from polyrank.service.errors import NotReady
-from polyrank.service.live.serving import Opener, Serving
-from polyrank.service.live.taking_over import TakingOver
+from polyrank.service.live.models import LateScorer
+from polyrank.service.live.serving import SearchStatus
 from polyrank.service.observe.metrics import Metrics
 
 # What CURRENT named, and its stamp, which changes when the same id is activated again.
@@ -24,22 +26,85 @@ _Seen = tuple[str, tuple[int, int] | None]
 log = logging.getLogger(__name__)
 
 
-class Live(TakingOver[Serving]):
+class Served(Protocol):
+    """What is served: a pool with its model, as requests hold it (service/ranking/parts.py)."""
+
+    @property
+    def version(self) -> Version:
+        """What the store calls it."""
+
+    @property
+    def generation(self) -> Any:
+        """What it says of itself: its id, manifest and words."""
+
+    @property
+    def snapshot(self) -> Any:
+        """At which revision it is, and how many candidates it has."""
+
+    @property
+    def ranker(self) -> LateScorer:
+        """The model."""
+
+    @property
+    def search_status(self) -> SearchStatus:
+        """How candidates are found."""
+
+    @property
+    def loaded_at(self) -> float:
+        """Seconds since the epoch."""
+
+    def caught_up(self) -> Self:
+        """Return it with the updates written since; raises GenerationCorrupt where the log is damaged."""
+
+
+S = TypeVar("S", bound=Served)
+
+
+class Holder(Protocol[S]):
+    """Holds generations ready to be searched: in this process (ranking/opening.py), or on shards (scale/holding.py)."""
+
+    in_use: Callable[[], list[S]]  # what requests may begin with; set by `Live`
+
+    def load(self, generation: str, like: Callable[[str], LateScorer | None]) -> S:
+        """Open a generation and its model beside what is served; nothing is held of it after an error.
+
+        `like` returns the model of a fingerprint that is loaded already, or another one that is.
+
+        Raises:
+            GenerationNotFound, GenerationCorrupt, FingerprintMismatch, ModelError, Shortage: it cannot be served.
+        """
+
+    def let_go(self, generation: str) -> None:
+        """Drop what was loaded and is not going to be served."""
+
+    def replaced(self, before: S) -> None:
+        """Drop what is served no more once no request can need it."""
+
+    def sped_up(self, serving: S) -> Callable[[S], S] | None:
+        """Return what takes up a faster search in a later state of what is served; None: there is none."""
+
+    def bytes_of(self, manifest: Manifest) -> int:
+        """Return about how much memory of this machine a generation takes without its model."""
+
+
+class Live(Generic[S]):
     """Holds what is served, and replaces it as a whole.
 
     `current` may be read from any thread; a request uses what it read until its end. The methods that load or take over
     read files and load models: call them beside the event loop. They wait for each other.
 
     Attributes:
+        has_pool: whether there may ever be a generation.
         current: what is served; None: no generation could be loaded yet.
         beside: what is loaded beside it (trial.py); None: nothing.
-        refused, passing: see `TakingOver`.
+        refused: why something is not served, by id; "CURRENT" stands for the pointer itself.
+        passing: those of them for which something was lacking, such as a shard: they are tried again.
     """
 
     def __init__(
         self,
-        store: GenerationStore,
-        opener: Opener,
+        store: PoolStore[Any],
+        holder: Holder[S],
         metrics: Metrics,
         reranks_by_words: bool = False,
         has_pool: bool = True,
@@ -49,15 +114,19 @@ class Live(TakingOver[Serving]):
         `reranks_by_words` says that a reranker counts words as the generations hold them. Without `has_pool` there
         will never be a generation.
         """
-        super().__init__("generation", store.ids, metrics)
-        self._has_pool = has_pool
-        self.beside: Serving | None = None
-        self._reranks_by_words = reranks_by_words
-        self._store, self._opener = store, opener
-        self._switching = threading.Lock()
+        self.current: S | None = None
+        self.beside: S | None = None
+        self.refused: dict[str, str] = {}
+        self.passing: frozenset[str] = frozenset()
+        self.holder = holder
+        holder.in_use = lambda: [each for each in (self.current, self.beside) if each is not None]
+        self._store, self._metrics = store, metrics
+        self._reranks_by_words, self.has_pool = reranks_by_words, has_pool
+        self._switching, self._replacing, self._refusing = threading.Lock(), threading.Lock(), threading.Lock()
         self._seen: _Seen | None = None  # CURRENT when it was last followed
+        self._unreadable: str | None = None  # whose log `take_over` could not read
 
-    def require(self) -> Serving:
+    def require(self) -> S:
         """Return what is served.
 
         Raises:
@@ -70,7 +139,7 @@ class Live(TakingOver[Serving]):
 
     def reason(self) -> str:
         """Return why nothing is served."""
-        if not self._has_pool:
+        if not self.has_pool:
             return "this server has no store; start it with --store to rank a pool"
         if self.refused:
             refused = "; ".join(f"{generation}: {why}" for generation, why in sorted(self.refused.items()))
@@ -79,10 +148,10 @@ class Live(TakingOver[Serving]):
             return "no generation is active; run polyrank store activate, or POST /index/activate"
         return "the store holds no generation; run polyrank build, or POST /index"
 
-    def with_model(self, fingerprint: str) -> Serving | None:
-        """Return what is loaded and has the model; None: nothing has."""
-        loaded = (each for each in (self.current, self.beside) if each is not None)
-        return next((each for each in loaded if each.ranker.fingerprint == fingerprint), None)
+    def with_model(self, fingerprint: str) -> LateScorer | None:
+        """Return the model with the fingerprint, if it is loaded; None: it is not."""
+        loaded = (each.ranker for each in (self.current, self.beside) if each is not None)
+        return next((ranker for ranker in loaded if ranker.fingerprint == fingerprint), None)
 
     def start(self) -> None:
         """Serve the active generation; if it is refused, one that may stand in for it; else log why none is served."""
@@ -96,7 +165,7 @@ class Live(TakingOver[Serving]):
                     self._refuse(generation, error)
                     if isinstance(error, Shortage):
                         self._seen = None  # so that `follow` tries again
-            if self._has_pool:
+            if self.has_pool:
                 log.warning("not ready", extra={"fields": {"why": self.reason()}})
 
     def follow(self) -> None:
@@ -118,19 +187,16 @@ class Live(TakingOver[Serving]):
                         if isinstance(error, Shortage):
                             raise
                 self._seen = seen  # only now: after an error that is no refusal it is tried again
-            self._scan_faster()
+            self._speed_up()
 
-    def _scan_faster(self) -> None:
-        """Take up a scan that a timing had refused, once another timing does not."""
-        if (serving := self.current) is None:
-            return
-        scan = faster(serving.scan, serving.vectors.matrix())
-        if scan is not serving.scan:
+    def _speed_up(self) -> None:
+        serving = self.current
+        if serving is not None and (take_up := self.holder.sped_up(serving)) is not None:
             with self._replacing:  # another thread may have taken over updates meanwhile
-                self.current = replace(self.current or serving, scan=scan)
+                self.current = take_up(self.current or serving)
                 self._show_snapshot(self.current)
 
-    def activate(self, generation: str) -> Serving:
+    def activate(self, generation: str) -> S:
         """Switch to a generation. It is loaded first, so one that cannot be served never becomes the active one.
 
         Raises:
@@ -139,10 +205,11 @@ class Live(TakingOver[Serving]):
         """
         with self._switching, self._switch_counted(generation):
             loaded = self.load(generation)
-            self._store.make_active(loaded.generation.manifest, partial(encode_texts, loaded.ranker))
+            with self._let_go_on_failure(generation):
+                self._store.make_active(loaded.version, partial(encode_texts, loaded.ranker))
             return self._serve_active(loaded)
 
-    def rollback(self) -> Serving:
+    def rollback(self) -> S:
         """Switch back to the generation that was active before.
 
         Raises:
@@ -156,15 +223,25 @@ class Live(TakingOver[Serving]):
                     raise GenerationNotFound("no generation was active before this one")
                 with self._switch_counted(history[-1]):
                     loaded = self.load(history[-1])
-                    if self._store.go_back(loaded.generation.manifest):
-                        return self._serve_active(loaded)
+                    with self._let_go_on_failure(history[-1]):
+                        if self._store.go_back(loaded.version):
+                            return self._serve_active(loaded)
+                self.holder.let_go(history[-1])
 
-    def _serve_active(self, loaded: Serving) -> Serving:
+    def _serve_active(self, loaded: S) -> S:
         """Serve what this process has just made the active generation."""
         seen = loaded.generation.id, self._store.stamp()
         serving = self._serve(loaded)
         self._seen = seen  # only now: what is active and not served is tried again
         return serving
+
+    @contextmanager
+    def _let_go_on_failure(self, generation: str) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.holder.let_go(generation)
+            raise
 
     @contextmanager
     def _switch_counted(self, generation: str) -> Iterator[None]:
@@ -190,28 +267,25 @@ class Live(TakingOver[Serving]):
         self._accept("CURRENT")
         return None if named is None else (named, stamp)
 
-    def load(self, generation: str) -> Serving:
-        """Open a generation and its model, beside what is served; what the system lacks at the moment is a Shortage.
+    def load(self, generation: str) -> S:
+        """Do what `Holder.load` does; what the system lacks at the moment is a Shortage."""
+        before = self.current
 
-        Raises:
-            GenerationNotFound, GenerationCorrupt, FingerprintMismatch, ModelError, Shortage: it cannot be served.
-        """
+        def like(fingerprint: str) -> LateScorer | None:
+            return self.with_model(fingerprint) or (None if before is None else before.ranker)
+
         try:
-            opened = self._store.open(generation)
-            try:
-                previous = self.with_model(opened.manifest.model.fingerprint) or self.current
-                return self._opener.serve(opened, self._store.updates.of(opened.manifest), previous)
-            except BaseException:
-                opened.close()
-                raise
+            return self.holder.load(generation, like)
         except Exception as error:
             if shortage := shortage_in(error):
                 raise shortage from error
             raise
 
-    def _serve(self, loaded: Serving) -> Serving:
+    def _serve(self, loaded: S) -> S:
+        before = self.current
+        if before is not None and before.generation.id != loaded.generation.id:
+            self.holder.replaced(before)  # first: those who look at what is held may look meanwhile
         with self._replacing:
-            first = self.current is None
             self.current = serving = loaded.caught_up()  # with the updates written when it became the active one
         manifest, ranker = serving.generation.manifest, serving.ranker
         self._accept(manifest.id)
@@ -220,7 +294,7 @@ class Live(TakingOver[Serving]):
         self._show_snapshot(serving)
         runner = Runner(ranker.backend, ranker.precision)
         self._metrics.show_model("ranker", manifest.model.name, ranker.architecture, fingerprint, runner)
-        if not first:
+        if before is not None:
             self._metrics.count_switch("ok")
         fields = {"generation": manifest.id, "candidates": serving.snapshot.count, "index": manifest.index.kind}
         fields |= {"scan": serving.search_status.kind, "scan_because": serving.search_status.why}
@@ -233,7 +307,74 @@ class Live(TakingOver[Serving]):
             log.info("the model serves in another precision than encoded the pool", extra={"fields": both})
         return serving
 
-    def _show_snapshot(self, serving: Serving) -> None:
+    # Updates.
+
+    def take_over(self) -> None:
+        """Take over the updates that others wrote, without waiting for a switch. Logs damage once."""
+        try:
+            serving = self.refresh()
+        except GenerationCorrupt as error:
+            if error.generation not in self.refused:
+                self._refuse(error.generation, error)
+                self._unreadable = error.generation
+            return
+        if serving is not None and serving.generation.id == self._unreadable:
+            self._accept(serving.generation.id)
+            self._unreadable = None
+
+    def refresh(self) -> S | None:
+        """Take over the updates written since; returns what is served now.
+
+        Raises:
+            GenerationCorrupt: the update log is damaged; what was served stays served.
+            OSError: it cannot be read; likewise.
+        """
+        with self._replacing:
+            if self.current is not None:
+                try:
+                    self.current = self.current.caught_up()
+                except GenerationCorrupt:
+                    # After a switch elsewhere it may have been removed: the switch here comes next.
+                    if self.current.generation.id in self._store.ids():
+                        raise
+                self._show_snapshot(self.current)
+            return self.current
+
+    def _show_snapshot(self, serving: S) -> None:
         self._metrics.show_snapshot(serving.snapshot.revision, serving.snapshot.count, serving.snapshot.changes)
         status = serving.search_status
         self._metrics.show_scan(status.kind, status.fallback)
+
+    # What is refused.
+
+    def why_not(self, generation: str | None) -> tuple[str | None, bool]:
+        """Return why something is not served, None if it is not refused, and whether it is tried again."""
+        with self._refusing:  # both of the same moment
+            return self.refused.get(generation or ""), generation in self.passing
+
+    def _accept(self, generation: str) -> None:
+        with self._refusing:
+            self.refused = {each: why for each, why in self.refused.items() if each != generation}
+            self.passing -= {generation}
+
+    def _refuse(self, generation: str, error: RankingError) -> None:
+        """Note, count and, unless that was just said, log why something is not served, or not yet."""
+        passes, fields = isinstance(error, Shortage), {"generation": generation, "why": str(error)}
+        if self.refused.get(generation) != str(error):
+            level, what = (logging.WARNING, "is not served yet") if passes else (logging.ERROR, "refused")
+            log.log(level, f"generation {what}", extra={"fields": fields})
+        with self._refusing:
+            self.refused = {**self.refused, generation: str(error)}
+            self.passing = self.passing | {generation} if passes else self.passing - {generation}
+        self._metrics.count_refused(_kind_of_refusal(error))
+
+
+def _kind_of_refusal(error: RankingError) -> str:
+    """Return the label under which what is refused is counted."""
+    kinds: tuple[tuple[type[RankingError], str], ...] = (
+        (GenerationCorrupt, "corrupt"),
+        (FingerprintMismatch, "fingerprint"),
+        (ModelError, "model"),
+        (Shortage, "shortage"),
+    )
+    return next((kind for type_, kind in kinds if isinstance(error, type_)), "other")

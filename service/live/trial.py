@@ -7,18 +7,18 @@ those of the live generation. When the trial becomes the live generation, it end
 
 import logging
 from contextlib import suppress
+from typing import Any, Generic
 
 from polyrank.index_builder.errors import GenerationNotFound
-from polyrank.index_builder.generation.generation import INDEX_FILE, MODEL_DIRECTORY
+from polyrank.index_builder.generation.generation import MODEL_DIRECTORY
 from polyrank.index_builder.generation.manifest import Manifest
-from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.pool_store import PoolStore
 from polyrank.model.checkpoint.base import find_base_files
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
 from polyrank.model.errors import InvalidInput, RankingError, Shortage
 from polyrank.service import memory
 from polyrank.service.errors import NoTrial
-from polyrank.service.live.serving import Serving
-from polyrank.service.live.switching import Live
+from polyrank.service.live.switching import Live, S
 from polyrank.service.observe.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 _MIB = 2**20
 
 
-class Trials:
+class Trials(Generic[S]):
     """Holds the generation on trial. Its methods that load are for the thread that loads the live one, too.
 
     Attributes:
@@ -34,18 +34,18 @@ class Trials:
         refused: why the generation that the store names is not loaded, by its id.
     """
 
-    def __init__(self, store: GenerationStore, live: Live, metrics: Metrics) -> None:
+    def __init__(self, store: PoolStore[Any], live: Live[S], metrics: Metrics) -> None:
         self.bytes = 0
         self.refused: dict[str, str] = {}
         self._store, self._live, self._metrics = store, live, metrics
         self._given_up: str | None = None  # refused for more than a shortage: not tried again
 
     @property
-    def current(self) -> Serving | None:
+    def current(self) -> S | None:
         """What is on trial; None: nothing."""
         return self._live.beside
 
-    def require(self) -> Serving:
+    def require(self) -> S:
         """Return what is on trial; raises NoTrial."""
         current = self.current
         if current is None:
@@ -53,7 +53,7 @@ class Trials:
             raise NoTrial(f"no generation is on trial; POST /index/trial begins a trial{why}")
         return current
 
-    def begin(self, generation: str) -> Serving:
+    def begin(self, generation: str) -> S:
         """Load a generation beside the live one, and let the others that serve the store do so, too.
 
         Raises:
@@ -67,7 +67,11 @@ class Trials:
         if generation == live.generation.id:
             raise InvalidInput(f"generation: {generation} is served; put another one on trial")
         loaded, price = self._loaded(generation)
-        self._store.begin_trial(generation)
+        try:
+            self._store.begin_trial(generation)
+        except BaseException:
+            self._live.holder.let_go(generation)
+            raise
         self._hold(loaded, price)
         return loaded
 
@@ -105,7 +109,7 @@ class Trials:
         with suppress(Shortage, OSError):
             self.follow()
 
-    def _loaded(self, generation: str) -> tuple[Serving, int]:
+    def _loaded(self, generation: str) -> tuple[S, int]:
         manifest = self._store.manifest(generation)
         price, free = self._price(manifest), memory.available_bytes()
         if price > free:
@@ -116,26 +120,26 @@ class Trials:
     def _price(self, manifest: Manifest) -> int:
         """Estimate the bytes of memory that a generation takes beside the live one.
 
-        These are its FAISS index, or the copy of its vectors in bytes that a scan reads, and its model's weights unless
-        that model is loaded. Matrix, texts and words are mapped files, which the system may drop.
+        These are what is held of its parts here, and its model's weights unless that model is loaded.
         """
-        index = manifest.files.get(INDEX_FILE)
-        price = manifest.count * manifest.dim if index is None else index.bytes
+        price = self._live.holder.bytes_of(manifest)
         if self._live.with_model(manifest.model.fingerprint) is None:
             price += self._weight_bytes(manifest)
         return price
 
     def _weight_bytes(self, manifest: Manifest) -> int:
         own = sum(entry.bytes for name, entry in manifest.files.items() if name.startswith(f"{MODEL_DIRECTORY}/"))
-        path = self._store.path(manifest.id) / MODEL_DIRECTORY / CONFIG_FILE
+        path = self._store.model_directory(manifest.id) / CONFIG_FILE
         config = read_config(path) if path.is_file() else None
         if config is None or not config.has_network or config.weights == "full":
             return own
         weights = find_base_files(config.base_name) / "model.safetensors"
         return own + weights.stat().st_size * (1 if config.shared_encoder else 2)
 
-    def _hold(self, loaded: Serving | None, price: int) -> None:
+    def _hold(self, loaded: S | None, price: int) -> None:
         held = self.current
+        if held is not None:
+            self._live.holder.replaced(held)
         self._live.beside, self.bytes, self.refused, self._given_up = loaded, price, {}, None
         if loaded is not None:
             manifest = loaded.generation.manifest

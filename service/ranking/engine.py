@@ -11,48 +11,40 @@ A request goes from stage to stage on the event loop. Whatever takes longer than
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.generation.words import Words
-from polyrank.index_builder.store import unmatched
 from polyrank.model.errors import InvalidInput
 from polyrank.model.rankers.classifier import Classifier, shares
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation, Truncation
-from polyrank.model.text.steps import Steps, finish, letters_worth, one_by_one, step
+from polyrank.model.text.steps import finish, letters_worth, one_by_one
+from polyrank.service.caching.redis_server import Budget
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed, NotConfigured, TextsLeft, TimeTooShort
 from polyrank.service.live.models import LateScorer, PairScorer
-from polyrank.service.live.serving import Serving
-from polyrank.service.observe.labels import Stage
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import OFF, Tracing
-from polyrank.service.ranking import by_parts, given, prices, retrieval, selection
+from polyrank.service.ranking import given, prices, selection
 from polyrank.service.ranking.admission import Admission, Ticket
 from polyrank.service.ranking.classes import Classifying
+from polyrank.service.ranking.desk import Desk
 from polyrank.service.ranking.explaining import Explained, Explaining, GatheredRequest
 from polyrank.service.ranking.forwards import CountedContext, Forwards, PairScores
-from polyrank.service.ranking.parts import Served, SetServing
-from polyrank.service.ranking.retrieval import Found, PoolSearch, RetrievalBudget, SearchBatch
-from polyrank.service.ranking.scheduler import TURN_BATCHES, Scheduler, Work
-from polyrank.service.ranking.second_stage import LateScores, SecondStage, deeper
-from polyrank.service.ranking.stages import ANSWER_SECONDS, Threads, Timings, once, side_by_side, until
+from polyrank.service.ranking.parts import EncodeContext, Serving, Stock
+from polyrank.service.ranking.pool import Pool
+from polyrank.service.ranking.scheduler import TURN_BATCHES
+from polyrank.service.ranking.second_stage import LateScores, SecondStage
+from polyrank.service.ranking.stages import ANSWER_SECONDS, Timings, once, side_by_side, until
 from polyrank.service.ranking.values import ExplainRequest, Ranked, RankedCandidate, RankRequest
-from polyrank.service.ranking.words import ListWords, list_words, pool_words
-
-CANDIDATE_THREADS = 4
-# Requests that share a pass over the pool: with more, the first of them would wait too long for the last.
-MOST_SCANS = 16
-# Requests that hold what words say for every row, 4 bytes each, and 8 for each row that a filter lets through: those in
-# a pass, and those of the next.
-MOST_WORDS = 2 * MOST_SCANS
+from polyrank.service.ranking.words import ListWords, list_words
 
 T = TypeVar("T")
 
@@ -77,11 +69,12 @@ class Embeddings(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """Bounds of the engine; see `Scheduler` and `Admission`."""
+    """Bounds of the engine; see `Scheduler`, `Admission` and `Desk`."""
 
     batch_tokens: int = 512
     max_queue_tokens: int = 262_144
     threads: int | None = None  # of FAISS; None leaves it to FAISS
+    min_searched: float = 0.0  # an answer of parts that hold less than this share of the pool is refused
 
 
 class Engine:
@@ -107,15 +100,12 @@ class Engine:
         turn = TURN_BATCHES * settings.batch_tokens
         models = self._forwards.scheduler
         self._admission = Admission(settings.max_queue_tokens, turn, metrics, lambda: models.done_tokens)
-        self._searches, self._faiss_threads = Scheduler("search", ["search"], MOST_SCANS), settings.threads
-        self._candidates = Threads("candidates", CANDIDATE_THREADS)
-        self._second_stage = SecondStage(self._forwards, self._candidates)
-        self._retrieval = RetrievalBudget()
-        self._words = asyncio.Semaphore(MOST_WORDS)
-        self._explaining = Explaining(self._forwards, self._candidates)
+        self._desk = Desk(settings.threads, settings.min_searched, metrics)
+        self._second_stage = SecondStage(self._forwards, self._desk.candidates)
+        self._explaining = Explaining(self._forwards, self._desk.candidates)
         self._explains = asyncio.Lock()
 
-    async def rank(self, serving: Served, request: RankRequest) -> Ranked:
+    async def rank(self, serving: Serving, request: RankRequest) -> Ranked:
         """Rank a request; cancelling drops what has not begun.
 
         Raises:
@@ -153,7 +143,7 @@ class Engine:
         return replace(ranked, places=_finite(selection.selected(request, ranked.places)), seconds=timings.seconds)
 
     async def _rank_pool(
-        self, serving: Served, request: RankRequest, ticket: Ticket, timings: Timings
+        self, serving: Serving, request: RankRequest, ticket: Ticket, timings: Timings
     ) -> tuple[Ranked, Callable[[Ranked], Coroutine[Any, Any, Ranked]] | None]:
         """Rank the generation's candidates by vectors and, where they count, by words.
 
@@ -161,55 +151,34 @@ class Engine:
         """
         context, truncation = await self._tokenize_context(serving.ranker, request.conversation, timings)
         encode_context = once(partial(self._read_context, serving.ranker, context, request.deadline))
-        search = partial(self._search_round, serving, encode_context=encode_context, timings=timings)
+        pool = self.pool(serving, request.deadline, request.budget)
+        search = partial(self._search_round, pool, encode_context=encode_context, timings=timings)
         found, seconds = await search(request)
         ranked = replace(found, truncation=truncation, tokens=len(context))
-        if not found.places and isinstance(serving, Serving) and request.filter is not None:
-            ranked = replace(ranked, notes=await self.filter_notes(serving, request.filter, request.deadline))
+        if request.filter is not None and not found.places and found.searched is None:  # a missing part may have it
+            ranked = replace(ranked, notes=await pool.filter_notes(request.filter))
         if request.grouping is None:
             return ranked, None
         may_search = partial(self._may_search, serving, ticket)
         return ranked, partial(_fill, selection.Filling(request, found.places), search, may_search, seconds)
 
-    def _may_search(self, serving: Served, ticket: Ticket, request: RankRequest, seconds: float) -> bool:
+    def _may_search(self, serving: Serving, ticket: Ticket, request: RankRequest, seconds: float) -> bool:
         """Whether there is time for one more search, of which the last has taken so many seconds, and room for it."""
         if time.monotonic() + 2 * seconds > request.deadline - ANSWER_SECONDS:
             return False
         tokens = prices.round_tokens(serving.ranker, request, serving.snapshot.count)
         return self._admission.searches_again(ticket, tokens, request.deadline)
 
+    def pool(self, serving: Serving, deadline: float, budget: Budget | None = None) -> Pool:
+        """Return what asks the parts of a pool until a deadline."""
+        return Pool(self._desk, serving, serving.at(deadline, budget))
+
     async def _search_round(
-        self,
-        serving: Served,
-        request: RankRequest,
-        *,
-        encode_context: Callable[[Timings], Coroutine[Any, Any, CountedContext]],
-        timings: Timings,
+        self, pool: Pool, request: RankRequest, *, encode_context: EncodeContext, timings: Timings
     ) -> tuple[Ranked, float]:
         """Search the pool once; returns what was found, and the seconds that the search has taken, with waiting."""
         began = time.monotonic()
-        if isinstance(serving, SetServing):
-            context = await encode_context(timings)
-            ranked = await by_parts.rank(serving, request, context, self._second_stage, timings)
-            return ranked, time.monotonic() - began
-        await self._read_fields(serving, request, timings)
-        async with self._room_for_words(serving, timings):
-            read_words = partial(self._read_words, serving, partial(retrieval.read_words, serving, request))
-            context, read = await side_by_side(encode_context, read_words, timings)
-            affordable = self._retrieval.affordable(serving, request)
-            before = timings.seconds["retrieve"]  # reading words and fields
-            searched = affordable if serving.ranker.late_rows is None else deeper(serving.ranker, affordable)
-            search = PoolSearch(serving, searched, context.encoding.codes, timings, read)
-            if serving.ranker.late_rows is None:
-                ranked = await self._search_pool(search, retrieval.rank)
-            else:
-                best = await self._search_pool(search, retrieval.best_of)
-        if serving.ranker.late_rows is not None:
-            ranked = await self._second_stage.rank(serving, request, context, best, timings)
-        if ranked.plan in ("index", "selector"):
-            self._retrieval.learn(affordable, timings.seconds["retrieve"] - before)
-            if affordable.retrieve_k < request.retrieve_k:
-                ranked = ranked.without("retrieve_k_reduced")
+        ranked = await pool.rank(request, encode_context, self._second_stage, timings)
         return ranked, time.monotonic() - began
 
     async def _tokenize_context(
@@ -217,36 +186,8 @@ class Engine:
     ) -> tuple[list[int], Truncation]:
         return await self._forwards.tokenize(ranker.context_steps(conversation), conversation.letters, timings)
 
-    async def _read_fields(self, serving: Serving, request: RankRequest, timings: Timings) -> None:
-        """Read the fields of the filter where they are new: part by part, and not on the search thread."""
-        if request.filter is None:
-            return
-        await self._in_steps(serving.snapshot.reading(request.filter), "retrieve", timings)
-
-    @asynccontextmanager
-    async def _room_for_words(self, serving: Serving, timings: Timings) -> AsyncIterator[None]:
-        """Wait until few others hold what words say for every row, if they count.
-
-        The block must be short: no text that the caller sent is tokenised, and no candidate is encoded in it.
-        """
-        if serving.generation.words is None:
-            yield
-            return
-        with timings.queued():
-            await self._words.acquire()
-        try:
-            yield
-        finally:
-            self._words.release()
-
-    async def _read_words(self, serving: Serving, read: Callable[[], T | None], timings: Timings) -> T | None:
-        """Read what words say for every row; None where they do not count."""
-        if serving.generation.words is None:
-            return None
-        return await self._candidates.run(partial(timings.measure, "retrieve", read), timings)
-
     async def _read_list_words(
-        self, serving: Served, request: RankRequest, texts: Sequence[str], stored: given.Stored, timings: Timings
+        self, serving: Serving, request: RankRequest, texts: Sequence[str], stored: Stock, timings: Timings
     ) -> ListWords | None:
         """Read what words say for the texts that were sent and, behind them, for what is stored of ids beside them.
 
@@ -255,45 +196,29 @@ class Engine:
         words = serving.generation.words
         if words is None or not texts:
             return None
-        there = await self._candidates.run(partial(timings.measure, "fetch", stored.texts), timings)
-        return await self._in_steps(list_words(words, request.conversation, [*texts, *there]), "score", timings)
-
-    async def _in_steps(self, steps: Steps[T], stage: Stage, timings: Timings) -> T:
-        """Do steps on the threads "candidates", with the work of others between them."""
-        while True:
-            is_done, result = await self._candidates.run(partial(timings.measure, stage, partial(step, steps)), timings)
-            if is_done:
-                return cast(T, result)
-
-    async def _search_pool(self, search: PoolSearch, finish: Callable[[PoolSearch, Found], T]) -> T:
-        """Search on the search thread; fetching vectors from Redis would hold it up, so that is done on another."""
-        key = search.serving.generation if search.shares else search
-        here = search.serving.vectors.are_here
-        asked = search, finish if here else lambda _, found: found
-        work = Work(SearchBatch(key, self._faiss_threads), [asked], [1])
-        with search.timings.queued():  # also while others of the batch are done; its stages are not
-            [result] = (await self._searches.run("search", work, math.inf)).outputs
-        return result if here else await self._candidates.run(partial(finish, search, result), search.timings)
+        there = await self._desk.measured("fetch", partial(stored.candidates, stored.every), timings)
+        steps = list_words(words, request.conversation, [*texts, *(each.text for each in there)])
+        return await self._desk.in_steps(steps, "score", timings)
 
     async def _read_context(
         self, ranker: LateScorer, context: list[int], deadline: float, timings: Timings
     ) -> CountedContext:
         return CountedContext(await self._forwards.context(ranker, context, deadline, timings), len(context))
 
-    async def _look_up_texts(self, serving: Served, request: RankRequest, timings: Timings) -> given.TextVectors:
+    async def _look_up_texts(self, serving: Serving, request: RankRequest, timings: Timings) -> given.TextVectors:
         """Look up the vectors of the texts sent. This comes before admission, which counts the work that is left."""
         async with until(request.deadline):
-            return await self._candidates.run(partial(given.look_up, serving, request, timings), timings)
+            return await self._desk.candidates.run(partial(given.look_up, serving, request, timings), timings)
 
     async def _rank_given(
-        self, serving: Served, request: RankRequest, texts: given.TextVectors, timings: Timings
+        self, serving: Serving, request: RankRequest, texts: given.TextVectors, timings: Timings
     ) -> Ranked:
         """Rank the candidates sent, as `_rank_pool` does; new texts are encoded beside the context."""
         gathered = await self._gather_given(serving, request, texts, timings)
         return await self._place_given(serving, request, gathered, timings)
 
     async def _gather_given(
-        self, serving: Served, request: RankRequest, texts: given.TextVectors, timings: Timings
+        self, serving: Serving, request: RankRequest, texts: given.TextVectors, timings: Timings
     ) -> GatheredRequest:
         """Encode the context and the new texts, and gather all that is known of the candidates sent."""
         context, truncation = await self._tokenize_context(serving.ranker, request.conversation, timings)
@@ -306,13 +231,13 @@ class Engine:
         read_texts = partial(side_by_side, encode_texts, read_words)
         encoded, (_, words) = await side_by_side(encode_context, read_texts, timings)
         gather = partial(given.gather, serving, request, texts, words, stored, timings)
-        sent = await self._candidates.run(gather, timings)
+        sent = await self._desk.candidates.run(gather, timings)
         return GatheredRequest(
             encoded, sent, replace(truncation, candidates=cut), encoded.tokens + sum(map(len, tokens))
         )
 
     async def _place_given(
-        self, serving: Served, request: RankRequest, gathered: GatheredRequest, timings: Timings
+        self, serving: Serving, request: RankRequest, gathered: GatheredRequest, timings: Timings
     ) -> Ranked:
         """Score what was gathered, by the second stage if the model has one, and order it."""
         context, sent = gathered.context, gathered.sent
@@ -323,31 +248,21 @@ class Engine:
             count, deadline = len(sent.known), request.deadline
             late = await self._second_stage.scores(serving.ranker, context, count, sent.take, deadline, timings)
         rank = partial(given.rank, request, context.encoding.codes, sent, late.scores, timings)
-        ranked = await self._candidates.run(rank, timings)
-        if isinstance(serving, SetServing):
-            ranked = by_parts.with_missing(serving, ranked, sent.stored.lost)
+        ranked = await self._desk.candidates.run(rank, timings)
+        ranked = self.pool(serving, request.deadline).with_missing(ranked, sent.stored.lost)
         if late.degraded:
             ranked = replace(ranked.without(*late.degraded), exact=False)
         return replace(ranked, truncation=gathered.truncation, tokens=gathered.tokens)
 
     async def _look_up_ids(
-        self, serving: Served, request: RankRequest, texts: given.TextVectors, timings: Timings
-    ) -> given.Stored:
+        self, serving: Serving, request: RankRequest, texts: given.TextVectors, timings: Timings
+    ) -> Stock:
         """Look up what is stored of the candidates that came by their ids alone.
 
         Beside texts they are a list with these. Else their words count as in a search, and are looked up, too.
         """
         said = request.conversation if texts.ids and not texts.texts else None
-        if isinstance(serving, SetServing):
-            with timings.timed("fetch"):
-                known = await serving.parts.known(serving, texts.ids, said, request.deadline)
-            return given.stored_in_parts(known, len(texts.ids))
-        look_up = partial(given.stored_here, serving, texts.ids, request.budget)
-        if said is None:
-            return await self._candidates.run(partial(look_up, None, timings), timings)
-        async with self._room_for_words(serving, timings):
-            pool = await self._read_words(serving, partial(pool_words, serving, said), timings)
-            return await self._candidates.run(partial(look_up, pool, timings), timings)
+        return await self.pool(serving, request.deadline, request.budget).stored(texts.ids, said, timings)
 
     async def _encode_new(
         self, ranker: LateScorer, texts: given.TextVectors, new: list[list[int]], deadline: float, timings: Timings
@@ -356,7 +271,7 @@ class Engine:
         keeping: list[Future[None]] = []
 
         def keep(positions: list[int], outputs: list[Representations]) -> None:
-            keeping.append(self._candidates.submit(partial(texts.keep, positions, outputs)))
+            keeping.append(self._desk.candidates.submit(partial(texts.keep, positions, outputs)))
 
         await self._forwards.candidates(ranker, new, deadline, timings, keep, texts.resumes)
         for kept in keeping:
@@ -426,7 +341,7 @@ class Engine:
 
         async def read_words(own: Timings) -> NDArray[np.float32]:
             steps = list_words(counted, conversation, texts, turns_share)
-            return (await self._in_steps(steps, "rerank", own)).values
+            return (await self._desk.in_steps(steps, "rerank", own)).values
 
         if scorer.evidence is None or words is None:
             return await read_pairs(timings)
@@ -434,7 +349,7 @@ class Engine:
         read, values = await side_by_side(read_pairs, read_words, timings)
         return read._replace(scores=scorer.evidence.scores(read.scores, values), seconds=timings.seconds)
 
-    async def explain(self, serving: Served, request: ExplainRequest) -> Explained:
+    async def explain(self, serving: Serving, request: ExplainRequest) -> Explained:
         """Take apart the scores that `rank` gives to the candidates sent, one request at a time; errors as `rank`.
 
         Raises:
@@ -453,8 +368,8 @@ class Engine:
                     await self._explains.acquire()
                 try:
                     gathered = await self._gather_given(serving, ranking, texts, timings)
-                    if isinstance(serving, SetServing):
-                        by_parts.require_all(serving, gathered.sent.stored.lost)
+                    if lost := gathered.sent.stored.lost:
+                        raise serving.shards_missing(lost)
                     ranked = await self._place_given(serving, ranking, gathered, timings)
                     if ranked.lacks_second_stage:
                         raise DeadlineExceeded("before the second stage")
@@ -469,7 +384,7 @@ class Engine:
 
     async def _explain_pairs(
         self,
-        serving: Served,
+        serving: Serving,
         scorer: PairScorer,
         request: ExplainRequest,
         explained: Explained,
@@ -494,13 +409,13 @@ class Engine:
                 told = await Classifying(self._forwards, deadline, timings).logits(classifier, conversation, texts)
         return Classes(shares(told.logits), told.truncation, told.tokens, timings.seconds)
 
-    async def embed(self, serving: Served, texts: Sequence[str], deadline: float) -> Embeddings:
+    async def embed(self, serving: Serving, texts: Sequence[str], deadline: float) -> Embeddings:
         """Encode texts as candidates; errors as `rank`."""
         with self._admission.admitted(prices.text_tokens(texts), deadline):
             async with until(deadline):
                 return await self.encode(serving.ranker, texts, deadline)
 
-    async def embed_queries(self, serving: Served, texts: Sequence[str], deadline: float) -> Embeddings:
+    async def embed_queries(self, serving: Serving, texts: Sequence[str], deadline: float) -> Embeddings:
         """Encode each text as a context; errors as `rank`, and InvalidInput where a context has several vectors."""
         timings, ranker, conversations = Timings(), serving.ranker, [Conversation.of(text) for text in texts]
         with self._admission.admitted(prices.text_tokens(texts), deadline):
@@ -528,23 +443,7 @@ class Engine:
             async with until(deadline):
                 return await self._forwards.tokenize(one_by_one(work, texts), letters_worth(texts), Timings())
 
-    async def look_up(self, work: Callable[[], T]) -> T:
-        """Call a short function that reads stored candidates."""
-        return await self._candidates.run(work, Timings())
-
-    async def read(self, steps: Steps[T], deadline: float) -> T:
-        """Read stored candidates in steps; raises DeadlineExceeded."""
-        async with until(deadline):
-            return await self._in_steps(steps, "fetch", Timings())
-
-    async def filter_notes(self, serving: Serving, filter_: Mapping[str, Any], deadline: float) -> list[str]:
-        """Say why a filter lets nothing through; nothing is said where the time is over, or where something passes."""
-        with suppress(DeadlineExceeded):
-            looked = await self.read(unmatched.looking(serving.snapshot, filter_), deadline - ANSWER_SECONDS)
-            return unmatched.notes(filter_, looked)
-        return []
-
-    async def probe(self, serving: Served | None) -> None:
+    async def probe(self, serving: Serving | None) -> None:
         """Try a model while it seems to have failed: a success makes the service ready again.
 
         Without a generation the reranker is tried, or the classifier.
@@ -567,16 +466,16 @@ class Engine:
     def failed(self) -> str | None:
         """Why no answers can be expected at the moment; None: all is well."""
         models = self._forwards.scheduler
-        return self._searches.failed or ("the model's thread does not answer" if models.stuck else models.failed)
+        return self._desk.failed or ("the model's thread does not answer" if models.stuck else models.failed)
 
     @property
     def stuck(self) -> bool:
         """Whether only a restart will help; a search may take long, so only the end of its thread counts."""
-        return self._forwards.scheduler.stuck or self._searches.failed is not None
+        return self._forwards.scheduler.stuck or self._desk.failed is not None
 
     def close(self) -> None:
         """Finish what has begun, drop what waits."""
-        for threads in (self._forwards, self._searches, self._candidates):
+        for threads in (self._forwards, self._desk):
             threads.close()
 
     def required_classifier(self) -> Classifier:

@@ -28,7 +28,7 @@ from polyrank.model.text.steps import letters_worth
 from polyrank.service.live.models import PairScorer
 from polyrank.service.ranking.forwards import CountedContext, Forwards
 from polyrank.service.ranking.given import Sent
-from polyrank.service.ranking.parts import Served
+from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.stages import Threads, Timings
 from polyrank.service.ranking.values import ExplainRequest, Ranked, RankedCandidate
 
@@ -121,7 +121,7 @@ class Explaining:
         self._forwards, self._candidates = forwards, candidates
 
     async def explain(
-        self, serving: Served, request: ExplainRequest, gathered: GatheredRequest, ranked: Ranked, timings: Timings
+        self, serving: Serving, request: ExplainRequest, gathered: GatheredRequest, ranked: Ranked, timings: Timings
     ) -> Explained:
         """Explain the scores of candidates; errors as `Engine.explain`."""
         places = sorted(ranked.places, key=lambda place: place.index or 0)

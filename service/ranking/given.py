@@ -1,6 +1,6 @@
 """Ranking candidates that were sent along, as texts or by their ids (retrieval.py finds others)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import BuildError, StoreUnavailable
-from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.vectors.codec import DTYPES, rounded_all
 from polyrank.index_builder.vectors.late import each_of
 from polyrank.model.representations import Representations
@@ -16,11 +15,10 @@ from polyrank.model.search.additions import Additions
 from polyrank.model.search.topk import TopK, longest_row, top_k
 from polyrank.service.caching.redis_server import Budget
 from polyrank.service.errors import InferenceFailed, UnknownCandidates
-from polyrank.service.live.serving import Serving
-from polyrank.service.ranking.parts import Known, Served, SetServing
+from polyrank.service.ranking.parts import Serving, Stock
 from polyrank.service.ranking.stages import Timings
 from polyrank.service.ranking.values import Given, Ranked, RankedCandidate, RankRequest
-from polyrank.service.ranking.words import ListWords, PoolWords
+from polyrank.service.ranking.words import ListWords
 
 
 class TextVectors:
@@ -38,15 +36,14 @@ class TextVectors:
         resumes: a cache has room for all of them, so the same request goes on where this one ends.
     """
 
-    def __init__(self, serving: Served, texts: list[str], ids: list[str], budget: Budget) -> None:
+    def __init__(self, serving: Serving, texts: list[str], ids: list[str], budget: Budget) -> None:
         manifest = serving.generation.manifest
         self._cache, self._dtype, self._late = serving.texts, manifest.dtype, manifest.late
         self.texts, self.ids, self.cache_available = texts, ids, True
         self.vectors: NDArray[Any] = np.empty((len(texts), serving.ranker.dim), DTYPES[manifest.dtype])
         self.rows: list[NDArray[Any] | None] = [None] * len(texts)
         self.known = np.zeros(len(texts), bool)
-        if not isinstance(serving, SetServing):
-            stored = serving.snapshot.stored_texts(texts)
+        if (stored := serving.texts_here(texts)) is not None:
             self._enter(stored.positions, stored.made)
         self._read(budget)
         first: dict[str, int] = {}
@@ -112,7 +109,7 @@ class TextVectors:
             self._cache.write([self.texts[at] for at in new], made)
 
 
-def look_up(serving: Served, request: RankRequest, timings: Timings) -> TextVectors:
+def look_up(serving: Serving, request: RankRequest, timings: Timings) -> TextVectors:
     """Fetch the vectors of the texts that were sent, as far as they are stored or cached, and sort out the ids."""
     kept = [given for _, given in _kept(request)]
     texts = [given.text for given in kept if given.text is not None]
@@ -122,65 +119,12 @@ def look_up(serving: Served, request: RankRequest, timings: Timings) -> TextVect
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stored:
-    """What is stored of the candidates that came by their ids alone, in the order of these ids.
-
-    Attributes:
-        rows: by which `fetch` finds each, (n,); -1: it is not there.
-        made: of those that are there; without rows for a second stage if some are not to be had.
-        words: what words say for these as in a search; None: they do not count, or not so.
-        longest: a length that no stored vector exceeds.
-        fetch: returns the candidates of rows.
-        available: the cache answered for their vectors.
-        lost: the numbers of the parts that did not answer, where the pool is cut; their ids count as not there.
-    """
-
-    rows: NDArray[np.int64]
-    made: Representations
-    words: NDArray[np.float32] | None
-    longest: float
-    fetch: Callable[[NDArray[np.int64]], list[Candidate]]
-    available: bool = True
-    lost: frozenset[int] = frozenset()
-
-    def texts(self) -> list[str]:
-        """Fetch the texts of the candidates that are there."""
-        return [candidate.text for candidate in self.fetch(self.rows[self.rows >= 0])]
-
-
-def stored_here(serving: Serving, ids: list[str], budget: Budget, words: PoolWords | None, timings: Timings) -> Stored:
-    """Look up what came by its id alone; `words` say what they do for every row, if they count."""
-    with timings.timed("fetch"):
-        rows = serving.snapshot.rows(ids)
-        there = rows[rows >= 0]
-        values = None if words is None else words.of(there)
-        fetch, longest = serving.snapshot.candidates, serving.longest
-        try:
-            made, available = serving.representations(there, budget)
-        except StoreUnavailable:
-            vectors, _ = serving.gather(there, budget)
-            return Stored(rows, Representations(vectors), values, longest, fetch, available=False)
-        return Stored(rows, made, values, longest, fetch, available)
-
-
-def stored_in_parts(known: Known, asked: int) -> Stored:
-    """Return what shards gave of so many ids."""
-    rows = np.full(asked, -1, np.int64)
-    rows[known.positions] = np.arange(len(known.positions))
-
-    def fetch(found: NDArray[np.int64]) -> list[Candidate]:
-        return [known.candidates[at] for at in found.tolist()]
-
-    return Stored(rows, known.made, known.words, known.longest, fetch, lost=known.missing)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Sent:
     """The candidates that were sent and are known, and what is stored of them.
 
     Attributes:
         known: each with its position in the request.
-        rows: of those that came by their ids alone, by id.
+        rows: of those that came by their ids alone and are there, by id, counted from 0.
         made: what the model makes of all, in their order; without rows for a second stage if some are not to be had.
         longest: a length that no stored vector exceeds; None: it is not known.
         additions: what words add; None: nothing.
@@ -197,7 +141,7 @@ class Sent:
     turns_share: float
     missing: list[str]
     cache_available: bool
-    stored: Stored
+    stored: Stock
 
     def take(self, positions: NDArray[np.int64]) -> tuple[Representations, bool]:
         """Return what is stored of some, and that the caches answered, of which `cache_available` tells."""
@@ -205,11 +149,11 @@ class Sent:
 
 
 def gather(
-    serving: Served,
+    serving: Serving,
     request: RankRequest,
     sent_texts: TextVectors,
     words: ListWords | None,
-    stored: Stored,
+    stored: Stock,
     timings: Timings,
 ) -> Sent:
     """Gather the candidates that were sent; every text's vector is known.
@@ -221,18 +165,21 @@ def gather(
         UnknownCandidates: only ids were sent, and the generation holds none of them.
     """
     sent, by_id = _kept(request), sent_texts.ids
-    row_of = dict(zip(by_id, stored.rows.tolist(), strict=True))
-    missing = [candidate_id for candidate_id, row in row_of.items() if row < 0]
-    known = [(at, given) for at, given in sent if given.text is not None or row_of[given.id or ""] >= 0]
+    row_of = {by_id[at]: row for row, at in enumerate(stored.positions.tolist())}
+    missing = [candidate_id for candidate_id in dict.fromkeys(by_id) if candidate_id not in row_of]
+    known = [(at, given) for at, given in sent if given.text is not None or given.id in row_of]
     if missing and not known:
         raise UnknownCandidates(missing)
     is_text = np.array([given.text is not None for _, given in known], dtype=bool)
     with timings.timed("fetch"):
-        lacks_rows = serving.ranker.late_rows is not None and stored.made.late is None
-        of_texts = Representations(sent_texts.vectors) if lacks_rows else sent_texts.made
+        try:
+            (of_ids, available), of_texts = stored.vectors(stored.every), sent_texts.made
+        except StoreUnavailable:  # the rows of a second stage are not to be had
+            of_ids, available = stored.first_vectors(stored.every)[0], False
+            of_texts = Representations(sent_texts.vectors)
         places = np.empty(len(known), np.int64)
         places[is_text], places[~is_text] = np.arange(is_text.sum()), is_text.sum() + np.arange((~is_text).sum())
-        made = Representations.join([of_texts, stored.made]).take(places)
+        made = Representations.join([of_texts, of_ids]).take(places)
     return Sent(
         known,
         row_of,
@@ -241,7 +188,7 @@ def gather(
         _additions(serving, words, stored.words, is_text),
         1.0 if words is None else words.turns_share,
         missing,
-        stored.available and sent_texts.cache_available,
+        available and sent_texts.cache_available,
         stored,
     )
 
@@ -279,7 +226,7 @@ def best_of(scores: NDArray[np.float32], depth: int) -> TopK:
 
 
 def _additions(
-    serving: Served,
+    serving: Serving,
     of_list: ListWords | None,
     of_ids: NDArray[np.float32] | None,
     is_text: NDArray[np.bool_],
@@ -305,7 +252,7 @@ def _places(
     chosen: list[tuple[int, Given]], sent: Sent, best: TopK, lexical: list[float] | None
 ) -> list[RankedCandidate]:
     stored_ids = [given.id for _, given in chosen if given.text is None and given.id is not None]
-    stored = iter(sent.stored.fetch(np.array([sent.rows[stored_id] for stored_id in stored_ids], np.int64)))
+    stored = iter(sent.stored.candidates(np.array([sent.rows[each] for each in stored_ids], np.int64)))
     places = []
     values: Sequence[float | None] = lexical or [None] * len(chosen)
     for (at, given), score, value in zip(chosen, best.scores.tolist(), values, strict=True):

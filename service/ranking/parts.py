@@ -1,13 +1,14 @@
-"""What is served of a pool that is cut into parts: the model and a set, but no vectors. Shards hold these.
+"""What a request is answered from: a pool as a list of parts, at least one, and the model that made its vectors.
 
-A request keeps the set and the revision that it began with. Both travel in every call of a shard. So no answer mixes
-two sets, or has an update in one part and not in another.
+A part is in this process (local_part.py), or shards hold it (service/scale/remote_part.py). Nothing else tells the two
+apart. A request keeps the parts and the revision that it began with, so no answer mixes two generations, or has an
+update in one part and not in another.
 """
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,124 +17,232 @@ from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.generation.texts import KnownTexts
 from polyrank.index_builder.generation.words import Words
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.scale.membership import Counts, Membership
-from polyrank.index_builder.scale.sets import PartSet
+from polyrank.index_builder.scale.membership import Counts
+from polyrank.index_builder.scale.slots import Slots, slots_of
+from polyrank.index_builder.store.pages import Page
 from polyrank.index_builder.store.unmatched import Looked
-from polyrank.index_builder.store.update_log import UpdateLog
+from polyrank.index_builder.store.update_log import Update, UpdateLog
+from polyrank.index_builder.store.updates import Version
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
+from polyrank.service.caching.redis_server import Budget
 from polyrank.service.caching.vector_cache import TextCache
 from polyrank.service.errors import ShardsMissing
 from polyrank.service.live.models import LateScorer
-from polyrank.service.live.serving import SearchStatus, Serving
+from polyrank.service.live.serving import SearchStatus
 from polyrank.service.observe.labels import Plan
+from polyrank.service.ranking.desk import Desk
+from polyrank.service.ranking.forwards import CountedContext
+from polyrank.service.ranking.stages import Timings
 from polyrank.service.ranking.values import RankRequest
 
 Rows = NDArray[np.int64]
+# Encodes the context of a request, once however often it is called.
+EncodeContext = Callable[[Timings], Coroutine[Any, Any, CountedContext]]
+# Fetches what is stored of candidates by their positions; also returns whether the caches answered.
+Gather = Callable[[NDArray[np.int64]], tuple[Representations, bool]]
+
 
 # A stage may take so much of the time left; the rest is for the stages after it, the last of which fetches the texts.
 SHARE_OF_TIME = 0.8
 
 
+def most_of(deadline: float) -> float:
+    """Return when a stage has to end that is not the last one before the deadline, on the monotonic clock."""
+    now = time.monotonic()
+    return now + SHARE_OF_TIME * max(0.0, deadline - now)
+
+
+class PartMissing(Exception):  # what happened, not what went wrong
+    """A part gives no answer in time."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class PoolFound:
-    """The best candidates of the parts that answered.
+class PoolQuery:
+    """What one request looks for in every part.
+
+    Attributes:
+        request: what parts need of it.
+        revision: at which the parts are searched.
+        with_candidates: also give the candidates that are found.
+        most_exact: so many are found for a second stage that shall score every candidate; None: there is no such stage.
+    """
+
+    request: RankRequest
+    revision: int
+    with_candidates: bool = False
+    most_exact: int | None = None
+
+    def deepened(self, request: RankRequest) -> RankRequest:
+        """Return the search, perhaps for fewer candidates, that finds what the second stage scores."""
+        if self.most_exact is None:
+            return request
+        return replace(request, top_k=max(self.most_exact if request.exact else request.retrieve_k, request.depth))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartFound:
+    """The best candidates of a part for one query.
 
     Attributes:
         order: their places in the pool, best first, (n,); equal scores are in this order.
-        places: of each the number of its part in the set, and its row there, (n, 2).
+        rows: in the part, (n,).
         scores: (n,).
         lexical: the parts of the scores by words, (n,); None: they do not count.
         looked_at: how many candidates were scored or searched to find them.
-        bound: no other candidate of these parts scores more than this; -inf: there is no other.
-        missing: the numbers of the parts that did not answer.
+        bound: no other candidate of the part scores more than this; -inf: there is no other.
         reduced: fewer candidates were retrieved than asked for, because time was short.
-        candidates: those found; None: they have to be fetched.
-        looked: what these parts have seen of a filter that lets nothing through; None: it lets something through.
+        candidates: at these rows; empty where they were not asked for.
+        cache_available: the cache answered for their vectors.
     """
 
     order: Rows
-    places: NDArray[np.int64]
+    rows: Rows
     scores: NDArray[np.float32]
     lexical: NDArray[np.float32] | None
     looked_at: int
     bound: float
     plan: Plan
-    missing: frozenset[int]
     reduced: bool
-    candidates: Sequence[Candidate] | None
-    looked: Looked | None = None
+    candidates: Sequence[Candidate] = ()
+    cache_available: bool = True
 
 
-class PoolFetched(NamedTuple):
-    """What parts gave of the candidates asked for: which of them (n,), as positions, ascending, and what is stored."""
-
-    positions: Rows
-    candidates: list[Candidate]
-    made: Representations | None
-
-
-class Known(NamedTuple):
-    """What parts hold of candidates asked for by their ids.
+class Wanted(NamedTuple):
+    """Which candidates of a part are asked for, and what of them.
 
     Attributes:
-        positions: of the ids that are there, (n,), ascending.
-        candidates: with these ids.
-        made: what is stored of them.
-        words: what words say for them, (n,); None: they do not count, or were not asked for.
-        longest: a length that no vector of the parts exceeds.
-        missing: see `PoolFound`; the ids of these parts are not there.
+        revision: at which the part is looked at.
+        rows: in the part; None: `ids` or `texts` say which.
+        texts: any candidate that has, or had, each of them.
+        conversation: also tell what words say after it.
+    """
+
+    revision: int
+    rows: Rows | None = None
+    ids: Sequence[str] = ()
+    texts: Sequence[str] = ()
+    with_candidates: bool = False
+    with_vectors: bool = False
+    conversation: Conversation | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stock:
+    """What is stored of candidates; what is in this process is read when it is asked for, on the threads "candidates".
+
+    Attributes:
+        positions: of those that are there, among those asked for, (n,), ascending.
+        words: what words say for these as in a search, (n,); None: they do not count, or were not asked for.
+        longest: a length that no stored vector exceeds.
+        candidates: returns some of them, counted from 0 to n - 1.
+        vectors: returns what the model made of some.
+        first_vectors: returns the vectors of some, without what a second stage reads.
+        lost: the numbers of the parts that did not answer; what they hold counts as not there.
     """
 
     positions: Rows
-    candidates: list[Candidate]
-    made: Representations
     words: NDArray[np.float32] | None
     longest: float
-    missing: frozenset[int]
+    candidates: Callable[[Rows], list[Candidate]]
+    vectors: Gather
+    first_vectors: Gather
+    lost: frozenset[int] = frozenset()
+
+    @property
+    def every(self) -> Rows:
+        """All of them, counted from 0."""
+        return np.arange(len(self.positions))
 
 
-class PoolParts(Protocol):
-    """Asks the shards that hold the parts of sets."""
+class At(NamedTuple):
+    """How parts are looked at: at which revision, until when on the monotonic clock, and the budget for Redis."""
 
-    def searched(self, serving: "SetServing", missing: Collection[int]) -> float:
-        """Return the share of a set's candidates that all but the missing parts hold, given by their numbers.
-
-        Raises:
-            ShardsMissing: it is too small for an answer.
-        """
-
-    async def search(self, serving: "SetServing", request: RankRequest, codes: NDArray[np.float32]) -> PoolFound:
-        """Find the best `request.depth` candidates for context vectors (M, D).
-
-        Raises:
-            DeadlineExceeded: no part answered in the time that there was.
-            ShardsMissing: see `searched`.
-        """
-
-    async def fetch(
-        self, serving: "SetServing", places: NDArray[np.int64], with_vectors: bool, deadline: float
-    ) -> PoolFetched:
-        """Fetch candidates by their places (n, 2), or with vectors what is stored of them and no texts."""
-
-    async def known(
-        self, serving: "SetServing", ids: Sequence[str], conversation: Conversation | None, deadline: float
-    ) -> Known:
-        """Fetch candidates by their ids; with a conversation also what words say for them.
-
-        Raises:
-            ShardsMissing: see `searched`; also where none was found and some may be on the missing parts.
-        """
-
-    async def stored_texts(self, serving: "SetServing", texts: Sequence[str], deadline: float) -> KnownTexts:
-        """Look texts up in all parts that answer."""
+    revision: int
+    deadline: float
+    budget: Budget
 
 
-class SetFacts(NamedTuple):
-    """What a set says of itself, as a generation does.
+class Part(Protocol):
+    """A part of a pool at a revision. Its methods that wait raise PartMissing where it gives no answer in time."""
+
+    @property
+    def slots(self) -> Slots:
+        """Which candidates it holds."""
+
+    @property
+    def counts(self) -> Counts:
+        """How many these are."""
+
+    @property
+    def search_status(self) -> SearchStatus:
+        """How they are found."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether what is stored is read without asking another process."""
+
+    @property
+    def has_matrix(self) -> bool:
+        """Whether the vectors are on the disk, so that the part can be compacted."""
+
+    def updated(self, updates: Sequence[Update]) -> "Part":
+        """Return it after more updates of the pool; for one thread at a time, and on the latest one only."""
+
+    def missing(self, ids: Sequence[str]) -> list[str]:
+        """Return those of the ids, which are of its slots, that are not there; for one thread at a time."""
+
+    def texts_here(self, texts: Sequence[str]) -> KnownTexts | None:
+        """Return what is stored of texts; None: to ask for it would take longer than to encode them."""
+
+    async def search(self, desk: Desk, query: PoolQuery, encode: EncodeContext, timings: Timings) -> PartFound:
+        """Find the best `query.request.depth` candidates, or as many as a second stage scores."""
+
+    async def read(self, desk: Desk, at: At, wanted: Wanted, timings: Timings) -> Stock:
+        """Look candidates up by their rows, their ids or their texts."""
+
+    async def page(self, desk: Desk, at: At, first: int, limit: int, filter_: Mapping[str, Any] | None) -> Page:
+        """List candidates from a row on; see `pages.page`."""
+
+    async def looked(self, desk: Desk, at: At, filter_: Mapping[str, Any]) -> Looked:
+        """Look at what a filter asks for; see `unmatched.looking`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSnapshot:
+    """How many candidates a pool has at a revision, and how many changes led there.
 
     Attributes:
-        manifest: as that of a generation; index and recall are those of the part with the lowest recall.
+        changes: upserts and deletions so far, repeated and ineffective ones too.
+        of_parts: how many candidates each part has.
+    """
+
+    revision: int
+    changes: int
+    of_parts: tuple[Counts, ...]
+
+    @property
+    def count(self) -> int:
+        """The number of candidates."""
+        return sum(part.count for part in self.of_parts)
+
+    @property
+    def added(self) -> int:
+        """Of all, those that updates added or replaced."""
+        return sum(part.added for part in self.of_parts)
+
+    @property
+    def removed(self) -> int:
+        """Of those that were built, those that updates removed or replaced."""
+        return sum(part.removed for part in self.of_parts)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Facts:
+    """What a generation says of itself.
+
+    Attributes:
+        manifest: where there are several parts, index and recall are those of the part with the lowest recall.
         words: how words count, with the statistics of the whole pool; the table is that of the first part.
     """
 
@@ -142,54 +251,64 @@ class SetFacts(NamedTuple):
     words: Words | None
 
 
-@dataclass(frozen=True, slots=True)
-class SetSnapshot:
-    """How many candidates a set has at a revision, and how many changes led there; see `Snapshot`."""
-
-    revision: int
-    changes: int
-    counts: Counts
-
-    @property
-    def count(self) -> int:
-        """The number of candidates."""
-        return sum(self.counts.of_parts)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class SetServing:
-    """What a request is answered from, as `Serving`, where shards hold the pool.
+class Serving:
+    """What a request is answered from, from its beginning to its end. It never changes; an update makes a new one.
 
     Attributes:
-        made: the set.
-        generation, snapshot: what it says of itself, and at which revision it is.
-        log: its updates; for one thread at a time.
-        members: which candidates are in it, at the latest revision; likewise.
+        version: what the store calls it.
+        generation: what it says of itself.
+        snapshot: at which revision it is.
+        parts: by their slots, ascending; together they have all of them.
         ranker: the model that made the vectors.
-        parts: asks the shards.
+        log: its updates; for one thread at a time.
         texts: vectors of texts that came with earlier requests; None: every text is encoded.
-        search_status: how shards find candidates.
         loaded_at: seconds since the epoch.
         checksum: of the updates in the snapshot; 0: there are none.
     """
 
-    made: PartSet
-    generation: SetFacts
-    snapshot: SetSnapshot
-    log: UpdateLog
-    members: Membership
+    version: Version
+    generation: Facts
+    snapshot: PoolSnapshot
+    parts: tuple[Part, ...]
     ranker: LateScorer
-    parts: PoolParts
+    log: UpdateLog
     texts: TextCache | None
-    search_status: SearchStatus
     loaded_at: float
     checksum: int = 0
 
-    def missing(self, ids: Sequence[str]) -> list[str]:
-        """Return those of the ids that are not there."""
-        return self.members.missing(ids)
+    @property
+    def search_status(self) -> SearchStatus:
+        """How candidates are found now: a GPU that fails gives way to the CPU."""
+        status = self.parts[0].search_status
+        if self.parts[0].is_here:
+            return status
+        return status._replace(why=f"{len(self.parts)} parts are searched by shards; of each, {status.why}")
 
-    def caught_up(self) -> "SetServing":
+    def at(self, deadline: float, budget: Budget | None = None) -> At:
+        """Return how the parts are looked at by a request that began with this revision."""
+        return At(self.snapshot.revision, deadline, budget or Budget())
+
+    def by_part(self, ids: Sequence[str]) -> dict[int, NDArray[np.int64]]:
+        """Return the positions of ids, by the number of the part that would hold them; it has one at least."""
+        if len(self.parts) == 1:
+            return {0: np.arange(len(ids))} if ids else {}
+        ends = np.array([part.slots.end for part in self.parts])
+        number = np.searchsorted(ends, slots_of(ids), side="right")
+        return {part: np.flatnonzero(number == part) for part in np.unique(number).tolist()}
+
+    def missing(self, ids: Sequence[str]) -> list[str]:
+        """Return those of the ids that are not there, in their order; for one thread at a time."""
+        gone: set[str] = set()
+        for part, positions in self.by_part(ids).items():
+            gone.update(self.parts[part].missing([ids[at] for at in positions.tolist()]))
+        return [each for each in ids if each in gone]
+
+    def texts_here(self, texts: Sequence[str]) -> KnownTexts | None:
+        """Return what is stored of texts in the only part; None where texts may be in several, or far away."""
+        return self.parts[0].texts_here(texts) if len(self.parts) == 1 else None
+
+    def caught_up(self) -> "Serving":
         """Return it with the updates written since; for one thread at a time.
 
         Raises:
@@ -199,32 +318,20 @@ class SetServing:
         if not updates:
             return self
         try:
-            self.members.update(updates)
+            parts = tuple(part.updated(updates) for part in self.parts)
         except BaseException:
             self.log.unread()
             raise
-        changes = self.snapshot.changes + sum(len(update.upserts) + len(update.deletes) for update in updates)
-        snapshot = SetSnapshot(updates[-1].revision, changes, self.members.counts())
-        return replace(self, snapshot=snapshot, checksum=self.log.checksum)
+        changes = sum(len(update.upserts) + len(update.deletes) for update in updates)
+        before, counts = self.snapshot, tuple(part.counts for part in parts)
+        snapshot = PoolSnapshot(updates[-1].revision, before.changes + changes, counts)
+        return replace(self, snapshot=snapshot, parts=parts, checksum=self.log.checksum)
 
+    def share_without(self, missing: Collection[int]) -> float:
+        """Return the share of the candidates that is on other parts than these, given by their numbers."""
+        counts = [part.count for part in self.snapshot.of_parts]
+        return 1.0 - sum(counts[part] for part in missing) / max(1, sum(counts))
 
-# What is served of a store of either kind.
-Served = Serving | SetServing
-
-
-def most_of(deadline: float) -> float:
-    """Return when a stage has to end that is not the last one before the deadline, on the monotonic clock."""
-    now = time.monotonic()
-    return now + SHARE_OF_TIME * max(0.0, deadline - now)
-
-
-def share_without(serving: SetServing, missing: Collection[int]) -> float:
-    """Return the share of a set's candidates that is on other parts than these, given by their numbers."""
-    counts = serving.snapshot.counts.of_parts
-    return 1.0 - sum(counts[part] for part in missing) / max(1, sum(counts))
-
-
-def shards_missing(serving: SetServing, missing: Collection[int]) -> ShardsMissing:
-    """Return the error that names missing parts, given by their numbers."""
-    names = [serving.made.parts[part].name for part in sorted(missing)]
-    return ShardsMissing(names, share_without(serving, missing))
+    def shards_missing(self, missing: Collection[int]) -> ShardsMissing:
+        """Return the error that names missing parts, given by their numbers."""
+        return ShardsMissing([self.parts[part].slots.name for part in sorted(missing)], self.share_without(missing))

@@ -27,7 +27,7 @@ from polyrank.service.caching.lru import Lru
 from polyrank.service.caching.redis_server import Budget, RedisServer
 from polyrank.service.caching.vector_cache import CountCache
 from polyrank.service.live.models import PairScorer
-from polyrank.service.ranking.parts import Served
+from polyrank.service.ranking.parts import Serving
 
 TIER = "result"
 VERSION = 1
@@ -35,7 +35,7 @@ _HEAD = struct.Struct("<BI")
 _EXPIRY = struct.Struct("<d")
 
 
-def key_of(scopes: Iterable[str], serving: Served, reranker: PairScorer | None, asked: Mapping[str, Any]) -> str:
+def key_of(scopes: Iterable[str], serving: Serving, reranker: PairScorer | None, asked: Mapping[str, Any]) -> str:
     """Return the key of an answer, 64 hexadecimal digits.
 
     Callers that may do the same, by their scopes, share answers. `asked` are the fields of the request that the answer

@@ -237,13 +237,6 @@ def best_of(search: PoolSearch, found: Found) -> BestRows:
     return BestRows(best.rows, best.scores, lexical, found, cache_available)
 
 
-def placed(serving: Searchable, best: BestRows, exact: bool, timings: Timings) -> Ranked:
-    """Fetch the candidates of the best rows."""
-    with timings.timed("fetch"):
-        candidates = serving.snapshot.candidates(best.rows)
-    return ranked_of(best, candidates, exact)
-
-
 def ranked_of(best: BestRows, candidates: Sequence[Candidate], exact: bool) -> Ranked:
     """Return the best rows as a ranking, given their candidates."""
     values: Sequence[float | None] = [None] * len(best.rows) if best.lexical is None else best.lexical.tolist()
@@ -255,13 +248,6 @@ def ranked_of(best: BestRows, candidates: Sequence[Candidate], exact: bool) -> R
     ]
     ranked = Ranked(places=places, exact=exact, scored=best.found.looked_at, plan=best.found.plan)
     return ranked if best.cache_available else ranked.without("cache_unavailable")
-
-
-def rank(search: PoolSearch, found: Found) -> Ranked:
-    """Score the rows that were found, unless a scan has, and fetch the candidates of the best."""
-    best = best_of(search, found)
-    exact = is_certain(best.scores, found.bound, search.request.depth)
-    return placed(search.serving, best, exact, search.timings)
 
 
 def is_certain(scores: NDArray[np.float32], bound: float, k: int) -> bool:

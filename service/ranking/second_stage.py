@@ -4,8 +4,6 @@ Of a pool these are the best `retrieve_k`; of candidates that were sent, all. If
 the answer is that of the first stage, and says so.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,19 +13,13 @@ from numpy.typing import NDArray
 from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.vectors.late import each_of
 from polyrank.model.representations import Representations
-from polyrank.service.errors import DeadlineExceeded, InferenceFailed, TimeTooShort, TooManyForExact
+from polyrank.service.errors import DeadlineExceeded, InferenceFailed, TimeTooShort
 from polyrank.service.live.models import LateScorer
-from polyrank.service.live.serving import Serving
 from polyrank.service.observe.labels import Degraded
-from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.forwards import AT_ONCE, CountedContext, Forwards
-from polyrank.service.ranking.prices import most_exact
-from polyrank.service.ranking.retrieval import BestRows
+from polyrank.service.ranking.parts import Gather
 from polyrank.service.ranking.stages import ANSWER_SECONDS, Threads, Timings, until
-from polyrank.service.ranking.values import Ranked, RankRequest
 
-# Fetches what is stored of candidates by their positions; also returns whether the caches answered.
-Gather = Callable[[NDArray[np.int64]], tuple[Representations, bool]]
 # Of each first-stage vector, as bytes, the first candidate that has it: its position, and its rows.
 _Seen = dict[bytes, tuple[int, NDArray[Any]]]
 
@@ -70,32 +62,6 @@ class SecondStage:
             return LateScores(None, ["late_failed", "cache_unavailable"])
         return LateScores(scores, [] if cached else ["cache_unavailable"])
 
-    async def rank(
-        self, serving: Serving, request: RankRequest, context: CountedContext, best: BestRows, timings: Timings
-    ) -> Ranked:
-        """Place the best rows of the first stage by their second stage's scores.
-
-        Raises:
-            TooManyForExact: every candidate was to be scored, and these are too many.
-        """
-        if request.exact and not best.is_all:
-            raise TooManyForExact(best.found.looked_at, most_exact(serving.ranker, request.conversation))
-        gather = partial(_stored, serving, request, best)
-        late = await self.scores(serving.ranker, context, len(best.rows), gather, request.deadline, timings)
-        if late.scores is not None:
-            words = serving.generation.words
-            best = best.placed_by(late.scores, 1.0 if words is None else words.evidence.late_weight)
-        exact = late.scores is not None and best.is_all
-        place = partial(retrieval.placed, serving, best.first(request.depth), exact, timings)
-        ranked = await self._candidates.run(place, timings)
-        return ranked.without(*(reason for reason in late.degraded if reason not in ranked.degraded))
-
-
-def deeper(ranker: LateScorer, request: RankRequest) -> RankRequest:
-    """Return the search that finds what the second stage scores."""
-    wanted = most_exact(ranker, request.conversation) if request.exact else request.retrieve_k
-    return replace(request, top_k=max(wanted, request.depth), top_n=None, grouping=None)
-
 
 def _fetched(
     gather: Gather, positions: NDArray[np.int64], seen: _Seen
@@ -114,9 +80,3 @@ def _fetched(
     found = np.array(alike, np.int64)
     is_new = found == positions
     return some if is_new.all() else some.take(np.flatnonzero(is_new)), available, found
-
-
-def _stored(
-    serving: Serving, request: RankRequest, best: BestRows, positions: NDArray[np.int64]
-) -> tuple[Representations, bool]:
-    return serving.representations(best.rows[positions], request.budget)

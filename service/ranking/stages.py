@@ -63,6 +63,11 @@ class Timings:
         """Add to a stage."""
         self.seconds[stage] += seconds
 
+    def add_all(self, other: "Timings") -> None:
+        """Add those of work that was done beside other work, and took longest."""
+        for stage, seconds in other.seconds.items():
+            self.seconds[stage] += seconds
+
     def total(self) -> float:
         """Sum the seconds of all stages."""
         return sum(self.seconds.values())
@@ -189,5 +194,4 @@ async def side_by_side(
     finally:
         for task in tasks:
             task.cancel()
-        for stage, seconds in max(timings, key=Timings.total).seconds.items():
-            took.seconds[stage] += seconds
+        took.add_all(max(timings, key=Timings.total))

@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any, Protocol
 
+from polyrank.service.ranking.parts import PartMissing
 from polyrank.service.scale.calls import LATE, LOST, Replica, ReplicaLost, Reply
 
 STRIKE_SECONDS, LONGEST_STRIKE_SECONDS = 0.5, 30.0
@@ -44,10 +45,6 @@ LONGEST_CALL_SECONDS = 60.0
 Arguments = Callable[[], tuple[Any, ...]]
 
 log = logging.getLogger(__name__)
-
-
-class PartMissing(Exception):  # what happened, not what went wrong
-    """No replica of a part answers in time."""
 
 
 class Watch(Protocol):

@@ -11,7 +11,7 @@ gave it.
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,31 +19,31 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import GenerationNotFound
-from polyrank.index_builder.scale.sets import SetStore
+from polyrank.index_builder.scale.sets import PartsStore
 from polyrank.index_builder.scale.updated_part import UpdatedPart
-from polyrank.index_builder.store.unmatched import looking
+from polyrank.index_builder.store.pages import Page, page
+from polyrank.index_builder.store.unmatched import Looked, looking
 from polyrank.index_builder.store.update_log import UpdateLog
 from polyrank.model.errors import RankingError, Shortage, VectorsDamaged, shortage_in
-from polyrank.model.representations import Representations
 from polyrank.model.search.scan import Query, faster, prepare
 from polyrank.model.text.steps import finish
+from polyrank.service.caching.redis_server import Budget
 from polyrank.service.caching.vectors import MatrixVectors
 from polyrank.service.live.serving import Searchable, SearchStatus, runs_here
 from polyrank.service.ranking import retrieval
+from polyrank.service.ranking.local_part import learnt, part_found, read_in
+from polyrank.service.ranking.parts import PartFound, PoolQuery, Wanted
 from polyrank.service.ranking.retrieval import PoolSearch, RetrievalBudget
 from polyrank.service.ranking.stages import Timings
-from polyrank.service.ranking.words import pool_words
 from polyrank.service.scale.calls import (
     LATE,
     SHORT,
     Holding,
-    PartFound,
-    PartQuery,
     PartStored,
     Reply,
-    Wanted,
 )
 
 
@@ -64,6 +64,10 @@ class _Part(Searchable):
     """
 
     updated: UpdatedPart
+
+    def order(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the places in the pool of rows (N,)."""
+        return self.updated.order(rows)
 
 
 class _Held:
@@ -128,7 +132,8 @@ class Body:
         self._preparing, self._changing = threading.Lock(), threading.Lock()
         self._budget = RetrievalBudget()
         self._methods: dict[str, Callable[..., Any]] = {
-            each.__name__: each for each in (self.prepare, self.drop, self.held, self.search, self.stored)
+            each.__name__: each
+            for each in (self.prepare, self.drop, self.held, self.search, self.stored, self.page, self.looked)
         }
 
     def call(self, method: str, arguments: tuple[Any, ...]) -> Reply:
@@ -166,7 +171,7 @@ class Body:
     def _opened(self, holding: Holding) -> _Held:
         if not self._root.is_dir():
             raise Shortage(f"there is no {self._root} on the shard's machine; mount the store there")
-        store = SetStore(self._root)
+        store = PartsStore(self._root)
         made = store.read(holding.set_id)
         named = next((each for each in made.parts if each.name == holding.part), None)
         if named is None:
@@ -206,65 +211,56 @@ class Body:
                 held.scan_faster()
         return list(self._held)
 
-    def search(self, holding: Holding, queries: Sequence[PartQuery], left_s: Sequence[float]) -> list[PartFound]:
+    def search(
+        self, holding: Holding, queries: Sequence[tuple[PoolQuery, NDArray[np.float32]]], left_s: Sequence[float]
+    ) -> list[PartFound]:
         """Find the best candidates of a part for each query, all in one pass if the part is scanned.
 
         Args:
             holding: the part.
-            queries: what to find.
+            queries: what to find, for which context vectors (M, D).
             left_s: how much time each has left. Where an index is searched, it bounds how many candidates it finds.
         """
         held, now = self._part(holding), time.monotonic()
-        asked = [
-            (held.at(query.revision), query._replace(request=replace(query.request, deadline=now + left)))
-            for query, left in zip(queries, left_s, strict=True)
-        ]
+        asked = []
+        for (query, codes), left in zip(queries, left_s, strict=True):
+            request = replace(query.request, deadline=now + left)
+            asked.append((held.at(query.revision), replace(query, request=request), codes))
         # An index is searched for one after the other anyway, and each has the time that those before it have left.
-        passes = [asked] if all(part.scans_all for part, _ in asked) else [[pair] for pair in asked]
+        passes = [asked] if all(part.scans_all for part, _, _ in asked) else [[each] for each in asked]
         return [found for together in passes for found in self._found(together)]
 
-    def _found(self, asked: Sequence[tuple[_Part, PartQuery]]) -> Iterator[PartFound]:
+    def _found(self, asked: Sequence[tuple[_Part, PoolQuery, NDArray[np.float32]]]) -> Iterator[PartFound]:
         """Find the best for queries, each in the part at its revision; deadlines are on this machine's clock."""
-        searches = []
-        for part, query in asked:
-            affordable = self._budget.affordable(part, query.request)
-            read = retrieval.read_words(part, affordable)
-            searches.append(PoolSearch(part, affordable, query.codes, Timings(), read))
+        searches, affordable = [], []
+        for part, query, codes in asked:
+            affordable.append(self._budget.affordable(part, query.request))
+            words = retrieval.read_words(part, affordable[-1])
+            searches.append(PoolSearch(part, query.deepened(affordable[-1]), codes, Timings(), words))
         found = retrieval.search(searches, self._threads)
-        for search, (part, query), among in zip(searches, asked, found, strict=True):
-            best = retrieval.best_of(search, among)
-            if among.plan in ("index", "selector"):
-                self._budget.learn(search.request, search.timings.total())
-            nothing = None if len(best.rows) else query.request.filter
-            yield PartFound(
-                order=part.updated.order(best.rows),
-                rows=best.rows,
-                scores=best.scores,
-                lexical=best.lexical,
-                looked_at=among.looked_at,
-                bound=among.bound,
-                plan=among.plan,
-                reduced=search.request.retrieve_k < query.request.retrieve_k,
-                candidates=part.snapshot.candidates(best.rows) if query.with_candidates else (),
-                looked=None if nothing is None else finish(looking(part.snapshot, nothing)),
-            )
+        for search, (_, query, _), can, among in zip(searches, asked, affordable, found, strict=True):
+            made = part_found(search, among, query.with_candidates)
+            yield learnt(self._budget, can, made, query.request, search.timings.total())
 
     def stored(self, holding: Holding, wanted: Wanted) -> PartStored:
         """Return what is stored of candidates, by their rows, their ids or their texts."""
         part = self._part(holding).at(wanted.revision)
-        if wanted.rows is None:
-            snapshot = part.snapshot
-            found = snapshot.rows_of_texts(wanted.texts) if wanted.texts else snapshot.rows(wanted.ids)
-            positions = np.flatnonzero(found >= 0)
-            rows = found[positions]
-        else:
-            rows, positions = wanted.rows, np.arange(len(wanted.rows))
-        words = None
-        if wanted.conversation is not None and (pool := pool_words(part, wanted.conversation)) is not None:
-            words = pool.of(rows)
-        made: Representations | None = part.representations(rows)[0] if wanted.with_vectors else None
-        candidates = part.snapshot.candidates(rows) if wanted.with_candidates else []
-        return PartStored(positions, candidates, made, words, part.longest)
+        stock = read_in(part, wanted, Budget(), Timings())
+        return PartStored(
+            positions=stock.positions,
+            candidates=stock.candidates(stock.every) if wanted.with_candidates else [],
+            made=stock.vectors(stock.every)[0] if wanted.with_vectors else part.nothing,
+            words=stock.words,
+            longest=stock.longest,
+        )
+
+    def page(self, holding: Holding, revision: int, first: int, limit: int, filter_: Mapping[str, Any] | None) -> Page:
+        """List candidates from a row on; see `pages.page`."""
+        return finish(page(self._part(holding).at(revision).snapshot, first, limit, filter_))
+
+    def looked(self, holding: Holding, revision: int, filter_: Mapping[str, Any]) -> Looked:
+        """Look at what a filter asks for; see `unmatched.looking`."""
+        return finish(looking(self._part(holding).at(revision).snapshot, filter_))
 
     def _part(self, holding: Holding) -> _Held:
         held = self._held.get(holding)

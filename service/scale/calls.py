@@ -1,18 +1,12 @@
 """What front and shards say to each other. All of it can be pickled."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.store.unmatched import Looked
 from polyrank.model.representations import Representations
-from polyrank.model.text.assembly import Conversation
-from polyrank.service.observe.labels import Plan
-from polyrank.service.ranking.values import RankRequest
 
 Rows = NDArray[np.int64]
 # Kinds of errors of `Reply` that say nothing of the part that was asked for, and pass.
@@ -26,79 +20,22 @@ class Holding(NamedTuple):
     part: str
 
 
-class PartQuery(NamedTuple):
-    """What one request looks for.
-
-    Attributes:
-        request: without a deadline.
-        codes: the context vectors, (M, D).
-        revision: at which the part is searched.
-        with_candidates: also send the candidates that are found.
-    """
-
-    request: RankRequest
-    codes: NDArray[np.float32]
-    revision: int
-    with_candidates: bool = False
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PartFound:
-    """The best candidates of a part for one query; see `PoolFound`.
-
-    Attributes:
-        rows: in the part, (n,).
-        candidates: at these rows; empty where they were not asked for.
-        looked: what was seen of a filter; None: there is none, or something was found.
-    """
-
-    order: Rows
-    rows: Rows
-    scores: NDArray[np.float32]
-    lexical: NDArray[np.float32] | None
-    looked_at: int
-    bound: float
-    plan: Plan
-    reduced: bool
-    candidates: Sequence[Candidate] = ()
-    looked: Looked | None = None
-
-
 class PartStored(NamedTuple):
     """What a part holds of the candidates asked for.
 
     Attributes:
         positions: of those that are there, among those asked for, (n,), ascending.
         candidates: empty where only vectors were asked for.
-        made: what is stored of them; None: it was not asked for.
+        made: what is stored of them; of none where that was not asked for.
         words: what words say for them, (n,); None: they do not count, or were not asked for.
         longest: a length that no vector of the part exceeds.
     """
 
     positions: Rows
     candidates: list[Candidate]
-    made: Representations | None
+    made: Representations
     words: NDArray[np.float32] | None
     longest: float
-
-
-class Wanted(NamedTuple):
-    """Which candidates of a part are asked for, and what of them.
-
-    Attributes:
-        revision: at which the part is looked at.
-        rows: in the part; None: `ids` or `texts` say which.
-        texts: any candidate that has, or had, each of them.
-        conversation: also tell what words say after it.
-    """
-
-    revision: int
-    rows: Rows | None
-    ids: tuple[str, ...] = ()
-    with_candidates: bool = True
-    with_vectors: bool = False
-    conversation: Conversation | None = None
-    texts: tuple[str, ...] = ()
 
 
 class Reply(NamedTuple):

@@ -189,7 +189,7 @@ class Replicas:
         try:
             if self._is_silent(kept):
                 self._replace(holding.part, kept)
-            fields = {"set": holding.set_id, "part": holding.part, "replica": kept.replica.name}
+            fields = {"generation": holding.set_id, "part": holding.part, "replica": kept.replica.name}
             log.info("a shard prepares what it has lost", extra={"fields": fields})
             if self._prepare(holding, kept).error is None:
                 kept.failures = 0
@@ -225,8 +225,9 @@ class Replicas:
     def _prepare(self, holding: Holding, kept: _Kept) -> Reply:
         reply = self._tell(kept, "prepare", holding, PREPARE_WITHIN_SECONDS)
         if reply.error is not None:
-            fields = {"set": holding.set_id, "part": holding.part, "replica": kept.replica.name, "why": reply.error}
-            log.warning("a shard could not prepare a set", extra={"fields": fields})
+            fields = {"generation": holding.set_id, "part": holding.part, "replica": kept.replica.name}
+            fields |= {"why": reply.error}
+            log.warning("a shard could not prepare a generation", extra={"fields": fields})
         return reply
 
     def _tell(self, kept: _Kept, method: str, argument: object, within_s: float) -> Reply:

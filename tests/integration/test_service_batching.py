@@ -18,9 +18,11 @@ from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.rankers.load import load_cross
 from polyrank.model.text.assembly import Conversation
-from polyrank.service.live.serving import Opener, Serving
+from polyrank.service.live.serving import Opener
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.engine import Engine, EngineSettings
+from polyrank.service.ranking.opening import serve
+from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.values import Given, Ranked, RankRequest
 
 Scores = list[tuple[str | None, float, float | None]]
@@ -46,7 +48,7 @@ def store(checkpoints: tuple[Path, Path], tmp_path_factory: pytest.TempPathFacto
 def served(store: GenerationStore, backend: str) -> Iterator[Serving]:
     generation = store.open(store.ids()[0])
     log = store.updates.of(generation.manifest)
-    yield Opener(lambda *_: None, None, partial(polyrank.load, backend=backend)).serve(generation, log)
+    yield serve(Opener(lambda *_: None, None, partial(polyrank.load, backend=backend)), generation, log)
     generation.close()
 
 

@@ -71,7 +71,7 @@ def test_a_list_with_nothing_in_it_says_why(client: TestClient) -> None:
 def test_a_last_page_that_is_empty_is_no_empty_list(client: TestClient) -> None:
     wanted = '{"n": 0}'
     first = next(pages(client, filter=wanted))
-    after = f"{first['generation']}.{COUNT - 1}"
+    after = f"{first['generation']}.0.{COUNT - 1}"
     last = client.get(PATH, params={"filter": wanted, "after": after}).json()
     assert (last["candidates"], last["next"]) == ([], None)
     assert "notes" not in last

@@ -21,9 +21,11 @@ from polyrank.index_builder.store.update_log import Update
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.app import create_app
-from polyrank.service.live.serving import Opener, Serving
+from polyrank.service.live.serving import Opener
 from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
+from polyrank.service.ranking.opening import Here
+from polyrank.service.ranking.parts import Serving
 from polyrank.service.settings import Settings
 
 SEED = 20261121
@@ -77,7 +79,7 @@ def answer(serving: Serving) -> list[str | None]:
 
 
 def started(root: Path) -> Live:
-    live = Live(GenerationStore(root), Opener(count_nothing, None, load), Metrics())
+    live = Live(GenerationStore(root), Here(GenerationStore(root), Opener(count_nothing, None, load)), Metrics())
     live.start()
     return live
 

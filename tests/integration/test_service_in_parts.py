@@ -16,7 +16,7 @@ from tiny import write_base
 
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.scale.cutting import build_parts
-from polyrank.index_builder.scale.sets import PartSet, SetStore
+from polyrank.index_builder.scale.sets import PartSet, PartsStore
 from polyrank.model.rankers.load import load_retriever
 from polyrank.model.representations import LateRows
 from polyrank.service import resources
@@ -167,21 +167,58 @@ def test_sets_are_shown_and_switched(client: TestClient, made: tuple[Path, PartS
     assert client.get("/readyz").json()["generation"] == client.get("/info").json()["generation"] == first.id
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body", "what"),
-    [
-        ("GET", "/index/candidates", None, "listing candidates"),
-        ("POST", "/index/trial", {"generation": "x"}, "a trial"),
-        ("POST", "/rank", {"context": "w1", "generation": "trial"}, "a trial"),
-    ],
-)
-def test_what_is_not_done_is_refused_by_name(
-    client: TestClient, method: str, path: str, body: dict[str, Any] | None, what: str
+def listed(client: TestClient, **wanted: Any) -> tuple[list[str], dict[str, Any]]:
+    """The ids of all pages, and the last page."""
+    found, after = list[str](), {}
+    while True:
+        page = client.get("/index/candidates", params={**wanted, **after}).json()
+        found += [each["id"] for each in page["candidates"]]
+        if page["next"] is None:
+            return found, page
+        after = {"after": page["next"]}
+
+
+def test_candidates_are_listed_part_after_part(
+    updated: tuple[TestClient, TestClient, LocalShards], made: tuple[Path, PartSet]
 ) -> None:
-    response = client.request(method, path, json=body)
-    assert response.status_code == 422
-    assert response.json()["type"].endswith("not-configured")
-    assert response.json()["detail"].startswith(f"{what} is not possible where the pool is cut into parts; ")
+    client, whole, local = updated
+    both_answer(client, whole, "PUT", "/index/candidates", {"candidates": [{"id": "new", "text": "w1"}]})
+    both_answer(client, whole, "POST", "/index/candidates/delete", {"ids": ["c1"]})
+    for wanted in ({"limit": 7}, {"limit": 5, "filter": '{"lang": "en"}'}):
+        one, other = (listed(each, **wanted)[0] for each in (client, whole))
+        assert sorted(one) == sorted(other)
+        assert len(set(one)) == len(one) > 7
+    notes = [listed(each, filter='{"langs": "en"}')[1]["notes"] for each in (client, whole)]
+    assert notes[0] == notes[1] != []
+    first = client.get("/index/candidates", params={"limit": 1}).json()["next"]
+    for wrong in ("x", first.rpartition(".")[0], f"{first}.1", first.replace(".0.", ".3.")):
+        assert client.get("/index/candidates", params={"after": wrong}).status_code == 422
+    for replica in local.replicas.values():
+        replica.lost = True
+    assert client.get("/index/candidates").json()["type"].endswith("shards-missing")
+
+
+def test_a_trial_is_answered_from_shards_beside_the_live_generation(
+    updated: tuple[TestClient, TestClient, LocalShards], tmp_path: Path
+) -> None:
+    client, _, local = updated
+    live = client.get("/index").json()["active"]["id"]
+    options = BuildOptions(index="exact", activate=False)
+    second = build_parts(RANKER, pool(50, "n"), tmp_path / "parts", 2, options).made
+    body = {"context": "w1 w2", "generation": "trial"}
+    assert client.post("/rank", json=body).json()["type"].endswith("no-trial")
+    shown = client.post("/index/trial", json={"generation": second.id}).json()
+    assert (shown["active"]["id"], shown["trial"]["id"]) == (live, second.id)
+    answers = [client.post("/rank", json={**body, "generation": which}).json() for which in ("trial", "live")]
+    assert [each["generation"] for each in answers] == [second.id, live]
+    assert {place["id"][0] for place in answers[0]["results"]} == {"n"}
+    assert {replica.part for replica in local.replicas.values()} > {part.name for part in second.parts}
+    assert client.post("/index/activate", json={"generation": second.id}).json()["trial"] is None
+    assert client.post("/rank", json={"context": "w1 w2"}).json()["generation"] == second.id
+    client.post("/index/trial", json={"generation": live})
+    assert client.post("/rank", json=body).json()["generation"] == live
+    assert client.post("/index/trial/end").json()["trial"] is None
+    assert client.post("/rank", json=body).json()["type"].endswith("no-trial")
 
 
 @pytest.fixture
@@ -273,7 +310,7 @@ def test_a_rebuild_makes_as_many_parts_of_the_new_pool(tmp_path: Path, monkeypat
         assert {each["id"] for each in answer["results"]} == {each["id"] for each in rows}
         late = succeeded(client, client.post("/index", json={"candidates": rows[:60], "activate": False}))
         assert client.get("/info").json()["generation"] == made
-    after = SetStore(root).read(late)
+    after = PartsStore(root).read(late)
     assert (after.model, after.dtype, after.count) == (before.model, before.dtype, 60)
     assert [part.name for part in after.parts] == [part.name for part in before.parts]
 

@@ -19,6 +19,7 @@ from service_fakes import (
     build_store,
     count_nothing,
     load,
+    only_part,
     open_serving,
     pool,
     rank,
@@ -39,10 +40,12 @@ from polyrank.model.text.assembly import Conversation
 from polyrank.service.caching.caches import Caches
 from polyrank.service.caching.redis_server import Budget
 from polyrank.service.errors import TooManyForExact
-from polyrank.service.live.serving import Opener, Serving
+from polyrank.service.live.serving import Opener
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking import prices, second_stage
 from polyrank.service.ranking.engine import Engine, EngineSettings
+from polyrank.service.ranking.opening import serve
+from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.second_stage import LateScores
 from polyrank.service.ranking.values import Given, Grouping, Ranked, RankRequest
 from polyrank.service.settings import Settings
@@ -73,9 +76,9 @@ def ragged(tmp_path: Path) -> Serving:
 
 def expected(serving: Serving, keep: Callable[[Candidate], bool] = lambda _: True) -> dict[str, float]:
     """Every candidate scored by itself, best first, ties by row."""
-    ranker, rows = serving.ranker, serving.snapshot.matching({})
+    ranker, rows = serving.ranker, only_part(serving).snapshot.matching({})
     [context] = ranker.represent_context_batch([WordRanker().tokenize_context(Conversation.of(TEXT))[0]])
-    candidates = serving.snapshot.candidates(rows)
+    candidates = only_part(serving).snapshot.candidates(rows)
     tokens, _ = ranker.tokenize_candidates([each.text for each in candidates])
     made = [rounded_all(ranker.represent_candidate_batch([each]), "float16") for each in tokens]
     late = np.concatenate([ranker.late_scores(context, each) for each in made])
@@ -118,7 +121,7 @@ def test_it_is_the_second_stage_that_places(ragged: Serving) -> None:
     first_stage = rank(ragged, asked(TEXT, top_k=60, deadline=time.monotonic() + 5))
     assert first_stage.degraded == []
     codes = WordRanker().encode_contexts([WordRanker().tokenize_context(Conversation.of(TEXT))[0]])[0]
-    by_vectors = np.argsort(-(ragged.generation.embeddings.matrix.astype(np.float32) @ codes.T).max(axis=1))
+    by_vectors = np.argsort(-(only_part(ragged).generation.embeddings.matrix.astype(np.float32) @ codes.T).max(axis=1))
     assert [place.id for place in first_stage.places] != [POOL[at].id for at in by_vectors]
     assert first_stage.seconds["late"] > 0
 
@@ -226,7 +229,7 @@ def open_replica(root: Path) -> Serving:
     """The active generation, of which the rows are not on the disk."""
     store = GenerationStore(root, needs_matrix=False)
     opened = store.open(str(store.current()))
-    return Opener(count_nothing, None, load).serve(opened, store.updates.of(opened.manifest))
+    return serve(Opener(count_nothing, None, load), opened, store.updates.of(opened.manifest))
 
 
 def test_updates_compaction_and_rollback_keep_the_scores(tmp_path: Path, ranker: WordRanker) -> None:

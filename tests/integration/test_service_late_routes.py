@@ -91,7 +91,7 @@ def test_the_index_tells_of_the_rows(client: TestClient) -> None:
 def test_too_many_for_exact_is_a_problem_that_says_what_to_do(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polyrank.service.ranking.second_stage.most_exact", lambda *_: 5)
+    monkeypatch.setattr("polyrank.service.ranking.pool.most_exact", lambda *_: 5)
     response = client.post("/rank", json={"context": SAID, "exact": True, "top_k": 3})
     assert (response.status_code, response.json()["type"]) == (422, "urn:polyrank:problem:too-many-for-exact")
     assert "60 candidates, and 5 are the most here; leave exact out" in response.json()["detail"]

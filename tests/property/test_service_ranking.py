@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from service_fakes import WORDS, asked, build_store, open_serving, rank
 
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.service.live.serving import Serving
+from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.values import Given, Ranked
 
 TEXTS = st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=5).map(" ".join), min_size=1, max_size=25)

@@ -17,10 +17,9 @@ from polyrank.index_builder.scale.cutting import build_parts
 from polyrank.index_builder.scale.moving import move
 from polyrank.model.representations import LateRows
 from polyrank.model.text.assembly import Conversation
-from polyrank.service.live.serving import Serving
+from polyrank.service.ranking.parts import PartFound, Serving
+from polyrank.service.ranking.pool import merged
 from polyrank.service.ranking.values import Given, Grouping, Ranked, RankRequest
-from polyrank.service.scale.calls import PartFound
-from polyrank.service.scale.merge import merged
 
 KINDS = {
     "vectors": WordRanker(),
@@ -135,7 +134,7 @@ def test_merging_the_best_of_parts_gives_the_best(rows: list[tuple[int, float]],
         found[part] = PartFound(order[own][best], best, scores[own][best], None, len(own), -np.inf, "scan", False)
     result = merged(found, k)
     expected = np.lexsort((order, -scores))[:k]
-    assert result.order.tolist() == expected.tolist()
-    assert result.scores.tolist() == scores[expected].tolist()
+    assert result.best.rows.tolist() == expected.tolist()
+    assert result.best.scores.tolist() == scores[expected].tolist()
     assert result.places[:, 0].tolist() == parts[expected].tolist()
-    assert result.looked_at == len(rows)
+    assert result.best.found.looked_at == len(rows)

@@ -18,7 +18,7 @@ from polyrank.model.config import EvidenceConfig
 from polyrank.model.evidence.features import FEATURES, TURN_FEATURES
 from polyrank.model.search import scan
 from polyrank.model.text.assembly import Conversation, Turn
-from polyrank.service.live.serving import Serving
+from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.values import Given, Ranked, RankedCandidate, RankRequest
 
 FEW, MANY = range(8), range(200)

@@ -26,7 +26,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from numpy.typing import NDArray
-from service_fakes import DIM, WORDS, WordRanker, asked, build_store, rank
+from service_fakes import DIM, WORDS, WordRanker, asked, build_store, only_part, rank
 from updated import LiveStore
 
 from polyrank.index_builder.build.compaction import compact
@@ -292,7 +292,7 @@ class StoreModel(RuleBasedStateMachine):
     @invariant()
     def what_is_served_is_what_the_book_says(self) -> None:
         serving, book = self.here.serving, self.shelf.active
-        snapshot = serving.snapshot
+        snapshot = only_part(serving).snapshot
         assert (serving.generation.id, snapshot.revision) == (self.shelf.current, book.revision)
         assert snapshot.candidates(snapshot.matching({})) == list(book.held.values())
         assert snapshot.count == len(book.held) == self.here.value("index_candidates")

@@ -17,7 +17,7 @@ import pytest
 from ray_cluster import WITHIN_SECONDS, Cluster
 from sharded_server import BODIES, PARTS, POOL, Server, Stores, asked_all_the_time, said, serving, until
 
-from polyrank.index_builder.scale.sets import PartSet, SetStore
+from polyrank.index_builder.scale.sets import PartSet, PartsStore
 from polyrank.index_builder.store.locks import locked
 from polyrank.service.changes.updating import SWITCHES_WITHIN_SECONDS
 
@@ -207,14 +207,14 @@ def test_updates_wait_for_a_shard_that_is_killed_at_a_switch(stores: Stores, clu
     with serving(cluster.environment, log, "--store", root, "--cluster", cluster.address) as server:
         assert update(0).status_code == 200
         job = server.client.post("/index/compact").headers["location"]
-        kill_until("set is not served yet")
+        kill_until("generation is not served yet")
         while (told := update(1)).status_code == 503:
             pass
         assert told.status_code == 200, told.text
-        assert told.json()["generation"] == server.client.get(job).json()["generation"] == SetStore(root).current()
+        assert told.json()["generation"] == server.client.get(job).json()["generation"] == PartsStore(root).current()
         until(lambda: server.metric("set_ready") == [1.0] * PARTS, "the shards are back")
         assert server.client.get("/index/candidates/new%201").status_code == 200
-    assert "set refused" not in log.read_text()
+    assert "generation refused" not in log.read_text()
 
 
 def test_encoders_build_the_parts_that_this_process_builds(stores: Stores, cluster: Cluster, tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_encoders_build_the_parts_that_this_process_builds(stores: Stores, clust
     command = [sys.executable, "-m", "polyrank.service.cli", *map(str, [*built, *by])]
     done = subprocess.run(command, env=cluster.environment, capture_output=True, text=True, timeout=WITHIN_SECONDS)
     assert done.returncode == 0, done.stderr
-    here, there = SetStore(stores.parts), SetStore(tmp_path / "store")
+    here, there = PartsStore(stores.parts), PartsStore(tmp_path / "store")
     for one, other in zip(stores.sets["c"].parts, there.active().parts, strict=True):
         assert here.manifest(one).files == there.manifest(other).files
 

@@ -57,7 +57,7 @@ def test_what_is_written_is_read() -> None:
 
 def test_the_file_has_the_names_the_contract_gives() -> None:
     content = body()
-    assert content["format_version"] == 1
+    assert content["format_version"] == 3
     assert (content["backend"], content["precision"]) == ("openvino", "bfloat16")
     assert content["index"] == {
         "kind": "hnsw",
@@ -72,43 +72,12 @@ def test_the_file_has_the_names_the_contract_gives() -> None:
     assert Manifest.from_json(signed(content), ID) == MANIFEST
 
 
-def test_a_manifest_from_before_times_were_measured_is_read() -> None:
-    content = body()
-    del content["index"]["times"]
-    assert Manifest.from_json(signed(content), ID).index == IndexSpec("hnsw", "HNSW32", {"efSearch": 128})
-
-
-@pytest.mark.parametrize(
-    ("old", "backend", "precision"),
-    [
-        ("torch", "torch", "float32"),
-        ("openvino", "openvino", "float32"),
-        ("openvino-fp16", "openvino", "float16"),
-        ("openvino-bf16", "openvino", "bfloat16"),
-        ("openvino-int8", "openvino-int8", "int8"),
-    ],
-)
-def test_a_manifest_from_before_the_precision_is_read(old: str, backend: str, precision: str) -> None:
-    content = {**body(), "backend": old}
-    del content["precision"]
-    assert Manifest.from_json(signed(content), ID) == replace(MANIFEST, backend=backend, precision=precision)
-
-
-def test_a_manifest_from_before_recall_said_what_it_is_of_is_read() -> None:
-    content = body()
-    del content["recall"]["of"]
-    assert Manifest.from_json(signed(content), ID) == MANIFEST
-    whole = replace(MANIFEST, recall={**RECALL, "of": "vectors and words"})
-    assert Manifest.from_json(whole.to_json(), ID) == whole
-
-
 @pytest.mark.parametrize("late", [LateRows(384, 2), LateRows(128, None)])
-def test_a_block_for_a_second_stage_makes_it_format_2(late: LateRows) -> None:
+def test_a_block_for_a_second_stage_is_read(late: LateRows) -> None:
     manifest = replace(MANIFEST, late=late)
     content = dict(orjson.loads(manifest.to_json()))
-    assert (content["format_version"], content["late"]) == (2, {"dim": late.dim, "count": late.count})
+    assert content["late"] == {"dim": late.dim, "count": late.count}
     assert Manifest.from_json(manifest.to_json(), ID) == manifest
-    assert "late" not in body(), "an older polyrank reads all others"
 
 
 @pytest.mark.parametrize(
@@ -118,15 +87,12 @@ def test_a_block_for_a_second_stage_makes_it_format_2(late: LateRows) -> None:
         ({"late": {"dim": 1, "count": 70_000}}, "late is not of 1..65535"),
         ({"late": {"dim": 1}}, "count is missing"),
         ({"late": {"dim": 1, "count": 1.5}}, "count must be of type"),
-        ({"format_version": 1}, "late belongs to format 2"),
     ],
 )
 def test_another_block_is_refused(change: dict[str, Any], reason: str) -> None:
     content = dict(orjson.loads(replace(MANIFEST, late=LateRows(384, 2)).to_json())) | change
     with pytest.raises(GenerationCorrupt, match=reason):
         Manifest.from_json(signed(content), ID)
-    with pytest.raises(GenerationCorrupt, match="late belongs to format 2"):
-        Manifest.from_json(signed({**body(), "format_version": 2}), ID)
 
 
 def test_every_flipped_bit_is_noticed() -> None:
@@ -144,17 +110,19 @@ def test_what_is_no_manifest_is_refused(content: bytes) -> None:
         Manifest.from_json(content, ID)
 
 
-def test_a_newer_format_is_refused_for_that_reason_whatever_else_it_says() -> None:
-    with pytest.raises(GenerationCorrupt, match="format 3 is newer than this polyrank reads \\(2\\); upgrade"):
-        Manifest.from_json(b'{"format_version": 3, "something": "else"}', ID)
+@pytest.mark.parametrize(("version", "said"), [(4, "4 is newer"), (2, "2 is older"), (1, "1 is older")])
+def test_another_format_is_refused_for_that_reason_whatever_else_it_says(version: int, said: str) -> None:
+    do = "upgrade polyrank" if version > 3 else "build again"
+    with pytest.raises(GenerationCorrupt, match=f"format {said} than this polyrank reads \\(3\\); {do}"):
+        Manifest.from_json(b'{"format_version": %d, "something": "else"}' % version, ID)
 
 
 @pytest.mark.parametrize(
     ("path", "value", "reason"),
     [
-        ("format_version", True, "format_version must be within 1..2"),
-        ("format_version", 0, "format_version must be within 1..2"),
-        ("format_version", "1", "format_version must be within 1..2"),
+        ("format_version", True, "format_version must be 3"),
+        ("format_version", 0, "format_version must be 3"),
+        ("format_version", "1", "format_version must be 3"),
         ("id", "20261121T013000123457-1a2b3c4d", "is that of generation 20261121T013000123457-1a2b3c4d"),
         ("id", 5, "id must be of type str"),
         ("created_at", None, "created_at must be of type str"),
@@ -205,7 +173,7 @@ def test_another_type_or_value_is_refused(path: str, value: object, reason: str)
     assert caught.value.generation == ID
 
 
-@pytest.mark.parametrize("name", sorted(set(body()) - {"sha256", "format_version", "precision"}))
+@pytest.mark.parametrize("name", sorted(set(body()) - {"sha256", "format_version"}))
 def test_every_field_is_required(name: str) -> None:
     content = body()
     del content[name]

@@ -15,6 +15,7 @@ from polyrank.index_builder.errors import (
     GenerationCorrupt,
     GenerationNotFound,
     StoreInParts,
+    StoreOutdated,
     StoreWhole,
     TooManyRejected,
 )
@@ -22,7 +23,7 @@ from polyrank.index_builder.pool.rows import Candidate, Rejected
 from polyrank.index_builder.scale import cutting
 from polyrank.index_builder.scale.cutting import SetResult, build_parts
 from polyrank.index_builder.scale.moving import move
-from polyrank.index_builder.scale.sets import PartSet, SetStore
+from polyrank.index_builder.scale.sets import PartSet, PartsStore
 from polyrank.index_builder.scale.slots import SLOTS, Slots, ranges, slots_of
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.errors import InvalidInput
@@ -37,7 +38,7 @@ def cut(root: Path, shards: int = 3, candidates: Sequence[Candidate] = POOL, **f
     return build_parts(ENCODER, candidates, root, shards, replace(OPTIONS, **fields))  # type: ignore[arg-type]
 
 
-def whole(store: SetStore, made: PartSet, encoder: HashEncoder = ENCODER) -> list[Candidate]:
+def whole(store: PartsStore, made: PartSet, encoder: HashEncoder = ENCODER) -> list[Candidate]:
     """Every candidate of a set, in the order of the pool; each part is whole and holds what is of its slots."""
     found: dict[int, Candidate] = {}
     for part in made.parts:
@@ -68,7 +69,7 @@ def test_ranges_have_every_slot_once(parts: int) -> None:
 
 def test_a_set_holds_the_pool_in_its_order(tmp_path: Path) -> None:
     made = cut(tmp_path).made
-    store = SetStore(tmp_path)
+    store = PartsStore(tmp_path)
     assert store.current() == made.id
     assert store.active() == store.verify(made.id) == made
     assert (made.count, len(made.parts)) == (60, 3)
@@ -85,7 +86,7 @@ def test_two_kinds_of_stores_are_not_mixed(tmp_path: Path) -> None:
     build(ENCODER, POOL, tmp_path / "whole")
     with pytest.raises(StoreWhole):
         cut(tmp_path / "whole")
-    assert not (tmp_path / "whole" / "sets").exists()
+    assert not (tmp_path / "whole" / "parts").exists()
 
 
 @pytest.mark.parametrize("shards", [0, -1, 257])
@@ -101,7 +102,7 @@ def test_a_part_without_candidates_is_refused_before_anything_is_encoded(
     monkeypatch.setattr(cutting, "build", lambda *_, **__: pytest.fail("was built"))
     with pytest.raises(InvalidInput, match="2 candidates are too few for 4 parts"):
         cut(tmp_path, 4, pool(2))
-    assert SetStore(tmp_path).ids() == []
+    assert PartsStore(tmp_path).ids() == []
     assert not (tmp_path / "building").exists()
 
 
@@ -116,11 +117,11 @@ def test_bad_rows_are_counted_over_the_whole_pool(tmp_path: Path) -> None:
 
 
 def test_switching_and_rolling_back(tmp_path: Path) -> None:
-    store = SetStore(tmp_path)
+    store = PartsStore(tmp_path)
     with pytest.raises(GenerationNotFound, match="is active"):
         store.active()
     first = cut(tmp_path).made.id
-    with pytest.raises(GenerationNotFound, match="no earlier set"):
+    with pytest.raises(GenerationNotFound, match="no earlier generation"):
         store.rollback()
     second = cut(tmp_path, candidates=pool(60, "new ")).made.id
     third = cut(tmp_path, candidates=pool(60, "newest "), activate=False).made.id
@@ -131,13 +132,13 @@ def test_switching_and_rolling_back(tmp_path: Path) -> None:
     assert store.rollback() == second
     assert store.rollback() == first
     assert store.history() == []
-    with pytest.raises(GenerationNotFound, match="not the id of a set"):
+    with pytest.raises(GenerationNotFound, match="not the id of a generation"):
         store.activate("../elsewhere")
 
 
 def test_a_damaged_part_is_refused_by_name(tmp_path: Path) -> None:
     first, second = cut(tmp_path).made, cut(tmp_path, candidates=pool(60, "new ")).made
-    store = SetStore(tmp_path)
+    store = PartsStore(tmp_path)
     part = first.parts[1]
     file = store.part(part.slots).path(part.generation) / "order.bin"
     file.write_bytes(file.read_bytes()[::-1])
@@ -149,11 +150,11 @@ def test_a_damaged_part_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_a_generation_that_took_the_place_of_another_is_refused(tmp_path: Path) -> None:
     made = cut(tmp_path).made
-    store, part = SetStore(tmp_path), made.parts[0]
+    store, part = PartsStore(tmp_path), made.parts[0]
     directory = store.part(part.slots).path(part.generation)
     other = cut(tmp_path / "other", candidates=pool(60, "other ")).made.parts[0]
     shutil.rmtree(directory)
-    shutil.copytree(SetStore(tmp_path / "other").part(other.slots).path(other.generation), directory)
+    shutil.copytree(PartsStore(tmp_path / "other").part(other.slots).path(other.generation), directory)
     with pytest.raises(GenerationCorrupt):
         store.verify(made.id)
 
@@ -175,7 +176,7 @@ def test_a_generation_that_took_the_place_of_another_is_refused(tmp_path: Path) 
 def test_a_set_that_cannot_be_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
     made = cut(tmp_path).made
     changed = {name: value(made.parts) if callable(value) else value for name, value in change.items()}
-    with pytest.raises(GenerationCorrupt, match=r"set\.json"):
+    with pytest.raises(GenerationCorrupt, match=r"manifest\.json"):
         PartSet.from_json(replace(made, **changed).to_json(), made.id)  # type: ignore[arg-type]
     assert PartSet.from_json(made.to_json(), made.id) == made
     with pytest.raises(GenerationCorrupt, match="checksum"):
@@ -184,7 +185,7 @@ def test_a_set_that_cannot_be_is_refused(tmp_path: Path, change: dict[str, objec
 
 def test_a_collection_keeps_what_a_rollback_needs(tmp_path: Path) -> None:
     sets = [cut(tmp_path, candidates=pool(60, f"{n} ")).made for n in range(4)]
-    store = SetStore(tmp_path)
+    store = PartsStore(tmp_path)
     assert store.gc(keep=2) == [sets[0].id, sets[1].id]
     assert store.rollback() == sets[2].id
     for part in sets[3].parts:
@@ -214,12 +215,12 @@ def test_a_killed_build_is_taken_over_part_by_part(tmp_path: Path, monkeypatch: 
         with pytest.raises(Killed):
             build_parts(Counting(), POOL, tmp_path, 3, OPTIONS, progress=dies)
     before = len(encoded)
-    assert SetStore(tmp_path).ids() == []
+    assert PartsStore(tmp_path).ids() == []
     built = build_parts(Counting(), POOL, tmp_path, 3, OPTIONS)
     assert built.resumed == before
     assert sorted(encoded) == sorted(each.text for each in POOL), "each was encoded once"
-    assert whole(SetStore(tmp_path), built.made, HashEncoder()) == POOL
-    assert all(len(SetStore(tmp_path).part(part.slots).ids()) == 1 for part in built.made.parts)
+    assert whole(PartsStore(tmp_path), built.made, HashEncoder()) == POOL
+    assert all(len(PartsStore(tmp_path).part(part.slots).ids()) == 1 for part in built.made.parts)
 
 
 def test_a_failed_build_leaves_nothing(tmp_path: Path) -> None:
@@ -233,7 +234,7 @@ def test_a_failed_build_leaves_nothing(tmp_path: Path) -> None:
         build_parts(ENCODER, pool(60, "new "), tmp_path, 3, OPTIONS, progress=fails)
     with pytest.raises(InvalidInput, match="enough"):
         build_parts(ENCODER, pool(60, "new "), tmp_path, 5, OPTIONS, progress=fails)
-    store = SetStore(tmp_path)
+    store = PartsStore(tmp_path)
     assert store.ids() == [first.id]
     assert {path.name for path in (tmp_path / "parts").iterdir()} == {part.name for part in first.parts}
     assert all(store.part(part.slots).ids() == [part.generation] for part in first.parts)
@@ -242,7 +243,7 @@ def test_a_failed_build_leaves_nothing(tmp_path: Path) -> None:
 
 def test_one_builder_at_a_time(tmp_path: Path) -> None:
     cut(tmp_path)
-    with SetStore(tmp_path).building():
+    with PartsStore(tmp_path).building():
         with pytest.raises(BuildBusy):
             cut(tmp_path)
         with pytest.raises(BuildBusy):
@@ -261,11 +262,11 @@ def test_moving_makes_the_parts_that_a_build_would_make(
     first = build_parts(encoder, POOL, tmp_path / "moved", before, OPTIONS).made
     moved = move(tmp_path / "moved", after)
     built = build_parts(encoder, POOL, tmp_path / "built", after, OPTIONS).made
-    stores = SetStore(tmp_path / "moved"), SetStore(tmp_path / "built")
+    stores = PartsStore(tmp_path / "moved"), PartsStore(tmp_path / "built")
     assert stores[0].current() == moved.id
     assert whole(stores[0], moved, encoder) == POOL
     for one, other in zip(moved.parts, built.parts, strict=True):
-        made = [store.manifest(part).files for store, part in zip(stores, (one, other), strict=True)]
+        made = [store.part_manifest(part).files for store, part in zip(stores, (one, other), strict=True)]
         assert made[0] == made[1], "every file has the same bytes"
     assert stores[0].rollback() == first.id
     assert whole(stores[0], stores[0].active(), encoder) == POOL
@@ -273,7 +274,7 @@ def test_moving_makes_the_parts_that_a_build_would_make(
 
 def test_a_part_that_stays_keeps_its_generation(tmp_path: Path) -> None:
     first = cut(tmp_path, 2).made
-    store = SetStore(tmp_path)
+    store = PartsStore(tmp_path)
     assert move(tmp_path, 4).id == store.current()
     back = move(tmp_path, 2)
     assert back.parts != first.parts, "those of the first set may be collected"
@@ -290,3 +291,9 @@ def test_slots_follow_the_hash_of_the_id() -> None:
     assert 7 < spread.mean() < 11
     assert spread.max() < 40
     assert Slots(0, 512).name == "0000-0512"
+
+
+def test_a_store_of_an_older_format_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "sets").mkdir()
+    with pytest.raises(StoreOutdated, match="is a store of an older format; build again"):
+        PartsStore(tmp_path)

@@ -22,9 +22,9 @@ from polyrank.index_builder.errors import (
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.scale.compacting import compact_parts
 from polyrank.index_builder.scale.cutting import build_parts
-from polyrank.index_builder.scale.membership import Membership
+from polyrank.index_builder.scale.membership import Counts, Membership
 from polyrank.index_builder.scale.moving import move
-from polyrank.index_builder.scale.sets import SET_FILE, PartSet, SetStore
+from polyrank.index_builder.scale.sets import PartSet, PartsStore, PoolPart
 from polyrank.index_builder.scale.slots import slots_of
 from polyrank.index_builder.scale.updated_part import UpdatedPart
 from polyrank.index_builder.store.pointer import Pointer
@@ -45,7 +45,7 @@ class Sets:
     """A store in parts, updated as a server does it."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.store = root, SetStore(root)
+        self.root, self.store = root, PartsStore(root)
 
     def build(self, prefix: str = "", encoder: HashEncoder = ENCODER, activate: bool = True) -> PartSet:
         options = BuildOptions(index="exact", activate=activate)
@@ -79,11 +79,17 @@ class Sets:
                     np.testing.assert_array_equal(stored, wanted)
             found |= dict(zip(updated.order(rows).tolist(), candidates, strict=True))
             opened.close()
-        members = Membership(self.store, made)
-        members.update(updates)
-        assert sum(members.counts().of_parts) == len(found)
-        assert members.missing([each.id for each in found.values()]) == []
+        count = 0
+        for part in made.parts:
+            members = self.members(part)
+            members.update(updates)
+            count += members.counts().count
+            assert members.missing(part.slots.of([each.id for each in found.values()])) == []
+        assert count == len(found)
         return {found[place].id: found[place].text for place in sorted(found)}
+
+    def members(self, part: PoolPart) -> Membership:
+        return Membership(self.store.directory(part), part.slots, part.count)
 
     def log(self, made: PartSet) -> Path:
         return self.root / "log" / f"{made.id}.log"
@@ -278,7 +284,7 @@ def test_a_copy_that_cannot_be_removed_stays_and_is_told(
         compact_parts(sets.root, progress=report)
     monkeypatch.undo()
     assert sets.store.active() == first
-    assert f"set {sets.store.ids()[-1]} stays, though it cannot become active" in caplog.text
+    assert f"generation {sets.store.ids()[-1]} stays, though it cannot become active" in caplog.text
     assert list(sets.held(compact_parts(sets.root).made))[-1] == "a"
 
 
@@ -292,7 +298,7 @@ def test_damage_in_another_set_fails_no_work_that_is_done(
 ) -> None:
     damaged, active = sets.build("x"), sets.build()
     sets.update("a")
-    (sets.store.path(damaged.id) / SET_FILE).write_bytes(b"{}")
+    (sets.store.path(damaged.id) / "manifest.json").write_bytes(b"{}")
     work(sets)
     assert sets.store.current() not in (damaged.id, active.id)
     assert f"stay in {sets.root}: generation {damaged.id} is refused" in caplog.text
@@ -378,19 +384,22 @@ def test_updates_that_changed_nothing_are_compacted_away(sets: Sets) -> None:
     assert os.path.getsize(sets.log(made)) < os.path.getsize(sets.log(first))
 
 
-def test_who_is_in_a_set_is_known_by_ids_alone(sets: Sets) -> None:
+def test_who_is_in_a_part_is_known_by_ids_alone(sets: Sets) -> None:
     made = sets.build()
-    members = Membership(sets.store, made)
-    assert members.missing([POOL[0].id, "a", POOL[1].id]) == ["a"]
-    sets.update("a", POOL[0].id, deletes=[POOL[1].id, "none"])
-    sets.update("b", deletes=["a"])
+    part = made.parts[0]
+    one, other, third = part.slots.of([each.id for each in POOL])[:3]
+    new, newer = part.slots.of([f"new {n}" for n in range(30)])[:2]
+    members = sets.members(part)
+    assert members.missing([one, new, other]) == [new]
+    [elsewhere] = made.parts[1].slots.of([each.id for each in POOL])[:1]
+    sets.update(new, one, elsewhere, deletes=[other, "none"])
+    sets.update(newer, deletes=[new])
     updates = list(sets.store.updates.of(made).read())
     members.update(updates[:1])
-    assert members.missing(["a", POOL[0].id, POOL[1].id, "b"]) == [POOL[1].id, "b"]
+    assert members.missing([new, one, other, newer, third]) == [other, newer]
     members.update(updates)  # the first one again
-    assert members.missing(["a", POOL[0].id, POOL[1].id, "b"]) == ["a", POOL[1].id]
-    counts = members.counts()
-    assert (sum(counts.of_parts), counts.added, counts.removed) == (30, 2, 2)
-    (sets.store.part(made.parts[0].slots).path(made.parts[0].generation) / "ids.index").write_bytes(b"")
-    with pytest.raises(GenerationCorrupt, match="ids of its parts"):
-        Membership(sets.store, made)
+    assert members.missing([new, one, other, newer, third]) == [new, other]
+    assert members.counts() == Counts(part.count, 2, 2)
+    (sets.store.directory(part) / "ids.index").write_bytes(b"")
+    with pytest.raises(ValueError, match="has 0 bytes"):
+        sets.members(part)

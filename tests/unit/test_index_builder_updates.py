@@ -533,10 +533,10 @@ def test_a_successor_that_cannot_take_the_place_is_removed_whatever_the_reason(s
     with monkeypatch.context() as patch:
         fill_disk(patch, store.log(second))
         with pytest.raises(OSError, match="No space left"):
-            store.store.replace_active(first, second, forget=forgotten.append)
+            store.store.make_copy_active(first, store.store.read(second), forget=forgotten.append)
     assert (store.store.current(), store.store.ids(), forgotten) == (first, [first], [second])
     with pytest.raises(GenerationNotFound):
-        store.store.replace_active(first, second)
+        store.store.make_copy_active(first, store.store.read(second))
 
 
 @pytest.mark.parametrize(("lock", "stays"), [("log/write.lock", False), ("pointer.lock", True)])
@@ -548,11 +548,11 @@ def test_a_successor_that_finds_a_held_lock_is_removed_or_named(
     with monkeypatch.context() as patch, locked(store.root / lock):
         patch.setattr(locks, "WAIT_SECONDS", 0.01)
         with pytest.raises(StoreBusy, match=lock):
-            store.store.replace_active(first, second)
+            store.store.make_copy_active(first, store.store.read(second))
     assert (store.store.current(), store.store.ids()) == (first, [first, second] if stays else [first])
     assert (f"generation {second} stays" in caplog.text) is stays
     third = store.build(activate=False)
-    store.store.replace_active(first, third)
+    store.store.make_copy_active(first, store.store.read(third))
     store.store.gc(keep=1)
     assert store.store.ids() == [third]
 
@@ -562,7 +562,7 @@ def test_an_overtaken_successor_is_told_before_anything_is_encoded(store: Store)
     third = store.build(activate=False, encoder=OTHER)
     store.update("a")  # which would have to be encoded, and cannot
     with pytest.raises(CompactionOvertaken):
-        store.store.replace_active(first, third)
+        store.store.make_copy_active(first, store.store.read(third))
     assert store.store.ids() == [first, second]
 
 
@@ -572,13 +572,13 @@ def test_a_successor_takes_the_place_with_what_came_meanwhile(store: Store) -> N
     store.update("a")
     second = store.build(activate=False)
     store.update("b")
-    store.store.replace_active(first, second)
+    store.store.make_copy_active(first, store.store.read(second))
     assert (store.store.current(), store.texts(second), store.update("c")) == (second, {"b": "b 2"}, 3)
     assert store.store.rollback() == zeroth, "as it would have been before"
     assert store.update("d") == 4
     third = store.build(activate=False)
     with pytest.raises(CompactionOvertaken):
-        store.store.replace_active(second, third)
+        store.store.make_copy_active(second, store.store.read(third))
     assert store.store.current() == zeroth
 
 
@@ -588,7 +588,7 @@ def test_a_successor_leaves_no_way_back_to_the_one_whose_place_it_took(store: St
     shutil.rmtree(store.store.path(second))
     assert store.store.history() == []
     third = store.build(activate=False)
-    store.store.replace_active(first, third)
+    store.store.make_copy_active(first, store.store.read(third))
     assert (store.store.current(), store.store.history()) == (third, [])
 
 

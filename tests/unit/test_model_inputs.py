@@ -14,7 +14,7 @@ from polyrank.index_builder.build.job_records import JobStore
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationError, JobNotFound, PoolInvalid
 from polyrank.index_builder.generation.generation import read_manifest
 from polyrank.index_builder.pool.rows import read_pool
-from polyrank.index_builder.scale.sets import SetStore
+from polyrank.index_builder.scale.sets import PartsStore
 from polyrank.index_builder.store.leftovers import read_journal
 from polyrank.index_builder.store.locks import holder_of, is_locked
 from polyrank.index_builder.store.pointer import Pointer
@@ -120,6 +120,11 @@ def test_a_config_that_is_none(tmp_path: Path, make: Callable[[Path], None]) -> 
 ID = "20260101T000000000000-0badcafe"
 
 
+def _parts_store(root: Path) -> PartsStore:
+    (root / "parts").mkdir()
+    return PartsStore(root)
+
+
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
@@ -133,7 +138,7 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("tokenizer.json", lambda at: Tokenizer(at), CheckpointInvalid),
         ("model.safetensors", lambda at: file_sha256(at), CheckpointInvalid),
         (f"{ID}/manifest.json", lambda at: read_manifest(at.parent), GenerationCorrupt),
-        (f"sets/{ID}/set.json", lambda at: SetStore(at.parents[2]).read(ID), GenerationCorrupt),
+        (f"generations/{ID}/manifest.json", lambda at: _parts_store(at.parents[2]).read(ID), GenerationCorrupt),
         ("CURRENT", lambda at: Pointer(at.parent).current(), GenerationCorrupt),
         (f"jobs/{ID}.json", lambda at: JobStore(at.parents[1]).get(ID), JobNotFound),
         (f"{ID}.log", lambda at: UpdateLog.found(at), (OSError, GenerationError)),

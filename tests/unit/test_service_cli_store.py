@@ -16,7 +16,7 @@ from polyrank.index_builder.index import choice
 from polyrank.index_builder.index.choice import SearchTimes, choose_index
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.scale.cutting import build_parts
-from polyrank.index_builder.scale.sets import SetStore
+from polyrank.index_builder.scale.sets import PartsStore
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
 from polyrank.model.representations import Representations
@@ -250,7 +250,7 @@ def test_a_store_that_is_no_directory_is_wrong_usage_and_not_made(capsys: Captur
 
 ANY_ID = "20261121T013000123456-1a2b3c4d"
 # Every command that takes --store, with what else it needs. The first ones read a store, the second ones change it.
-READING = {"store list": "", "store verify": "", "shards status": "", "rank": "hello"}
+READING = {"store list": "", "store verify": "", "rank": "hello"}
 CHANGING = {
     "store activate": ANY_ID,
     "store rollback": "",
@@ -280,11 +280,11 @@ def test_a_directory_of_other_things_is_no_store_and_stays_as_it_is(
     before = held(tmp_path)
     words = [*command.split(), *{**READING, **CHANGING}[command].split()]
     message = call(capsys, *words, "--store", tmp_path).failure(2)
-    assert message.startswith(f"{tmp_path} is no store: it holds other things, and no generations/ or sets/; polyrank")
+    assert message.startswith(f"{tmp_path} is no store: it holds other things, and no generations/ or parts/; polyrank")
     assert held(tmp_path) == before
 
 
-@pytest.mark.parametrize("command", [*CHANGING, "store list", "store verify", "shards status", "rank"])
+@pytest.mark.parametrize("command", [*CHANGING, "store list", "store verify", "rank"])
 def test_of_an_empty_directory_no_store_is_made(capsys: Capture, store: Path, command: str) -> None:
     store.mkdir()
     words = [*command.split(), *{**READING, **CHANGING}[command].split()]
@@ -294,7 +294,7 @@ def test_of_an_empty_directory_no_store_is_made(capsys: Capture, store: Path, co
 
 @pytest.mark.parametrize(
     ("command", "parts"),
-    [("store list", 0), ("store verify", 0), ("store list", 2), ("store verify", 2), ("shards status", 2)],
+    [("store list", 0), ("store verify", 0), ("store list", 2), ("store verify", 2)],
 )
 def test_what_reads_a_store_changes_nothing_in_it(capsys: Capture, store: Path, command: str, parts: int) -> None:
     for salt in "ab":
@@ -308,7 +308,7 @@ def test_what_reads_a_store_changes_nothing_in_it(capsys: Capture, store: Path, 
 
 
 def test_gc_from_python_makes_no_store(tmp_path: Path) -> None:
-    assert GenerationStore(tmp_path).gc() == SetStore(tmp_path / "other").gc() == []
+    assert GenerationStore(tmp_path).gc() == PartsStore(tmp_path / "other").gc() == []
     assert list(tmp_path.iterdir()) == []
 
 

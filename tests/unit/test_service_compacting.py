@@ -51,14 +51,14 @@ class Live:
         log: int = 0,
         counted: int | None = None,
     ) -> None:
-        snapshot, embeddings = SimpleNamespace(changes=changed, count=count), SimpleNamespace(has_matrix=has_matrix)
+        snapshot, parts = SimpleNamespace(changes=changed, count=count), [SimpleNamespace(has_matrix=has_matrix)]
         words = (
             None
             if counted is None
             else SimpleNamespace(table=SimpleNamespace(statistics=SimpleNamespace(texts=counted)))
         )
-        held = SimpleNamespace(id=generation, embeddings=embeddings, words=words)
-        self.current = SimpleNamespace(generation=held, snapshot=snapshot, log=SimpleNamespace(size=log))
+        held = SimpleNamespace(id=generation, words=words)
+        self.current = SimpleNamespace(generation=held, snapshot=snapshot, parts=parts, log=SimpleNamespace(size=log))
         self.store.active = generation
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from service_fakes import WordCross, WordRanker, asked, brute_force, build_store, open_serving, pool, rank
+from service_fakes import WordCross, WordRanker, asked, brute_force, build_store, only_part, open_serving, pool, rank
 
 from polyrank.index_builder.generation.candidates import CandidateTable
 from polyrank.index_builder.pool.rows import Candidate
@@ -32,12 +32,12 @@ from polyrank.service.errors import (
     TimeTooShort,
     UnknownCandidates,
 )
-from polyrank.service.live.serving import Serving
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking import prices, retrieval
+from polyrank.service.ranking import local_part, prices, retrieval
 from polyrank.service.ranking.engine import Embeddings, Engine, EngineSettings
 from polyrank.service.ranking.forwards import PairScores
-from polyrank.service.ranking.retrieval import Found, PoolSearch
+from polyrank.service.ranking.parts import Serving
+from polyrank.service.ranking.retrieval import BestRows, Found, PoolSearch
 from polyrank.service.ranking.scheduler import Work
 from polyrank.service.ranking.values import Given, Ranked, RankRequest
 from polyrank.service.settings import Settings
@@ -137,7 +137,7 @@ def test_the_certificate_needs_a_margin() -> None:
 
 
 def test_a_text_under_a_name_is_scored_as_that_text_and_has_no_metadata(scanned: Serving) -> None:
-    [stored] = scanned.generation.candidates.rows([0])
+    [stored] = only_part(scanned).generation.candidates.rows([0])
     given = (Given("c0", TEXT), Given("c0", None), Given(None, stored.text))
     ranked = rank(scanned, asked(TEXT, candidates=given))
     by_index = {place.index: place for place in ranked.places}
@@ -299,7 +299,7 @@ def test_without_its_search_thread_only_a_restart_helps() -> None:
     engine = Engine(EngineSettings(), Metrics())
     assert (engine.failed, engine.stuck) == (None, False)
     with pytest.raises(InferenceFailed, match="out of luck"):
-        asyncio.run(engine._searches.run("search", Work(end, [0], [1]), math.inf))
+        asyncio.run(engine._desk._searches.run("search", Work(end, [0], [1]), math.inf))
     assert engine.stuck
     assert "the search thread has ended" in (engine.failed or "")
     engine.close()
@@ -826,18 +826,22 @@ def ranked_together(serving: Serving, requests: list[RankRequest]) -> list[Ranke
 
 
 def test_one_that_cannot_be_scored_has_no_other_scored_again(scanned: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    scored: list[str] = []
+    texts = [f"w{n}" for n in range(4)]
+    codes = scanned.ranker.represent_context_batch(
+        [WordRanker().tokenize_context(Conversation.of(each))[0] for each in texts]
+    )
+    scored: list[int] = []
 
-    def rank_found(search: PoolSearch, found: Found) -> Ranked:
-        [text] = [turn.text for turn in search.request.conversation.turns]
-        scored.append(text)
-        if text == "w2":
+    def best_found(search: PoolSearch, found: Found) -> BestRows:
+        [at] = [at for at, each in enumerate(codes) if np.array_equal(each.codes, search.codes)]
+        scored.append(at)
+        if at == 2:
             raise RuntimeError("its vector is damaged")
         return original(search, found)
 
-    original = retrieval.rank
-    monkeypatch.setattr(retrieval, "rank", rank_found)
+    original = retrieval.best_of
+    monkeypatch.setattr(local_part, "best_of", best_found)
     monkeypatch.setattr(Status, "shares", True)
-    answers = ranked_together(scanned, [asked(f"w{n}") for n in range(4)])
-    assert sorted(scored) == ["w0", "w1", "w2", "w3"]
+    answers = ranked_together(scanned, [asked(text) for text in texts])
+    assert sorted(scored) == [0, 1, 2, 3]
     assert [type(answer) for answer in answers] == [Ranked, Ranked, RuntimeError, Ranked]

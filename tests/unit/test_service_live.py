@@ -14,7 +14,7 @@ from typing import BinaryIO
 import numpy as np
 import pytest
 from fakes import EVIDENCE
-from service_fakes import WordRanker, build_store, count_nothing, load, pool
+from service_fakes import WordRanker, build_store, count_nothing, load, only_part, pool
 
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt, GenerationNotFound
 from polyrank.index_builder.store.generation_store import GenerationStore
@@ -23,9 +23,11 @@ from polyrank.model.errors import InvalidInput, ModelNotFound, Shortage
 from polyrank.model.search.scan import Query, Status
 from polyrank.model.search.scan.quantised import product
 from polyrank.service.errors import NotReady
-from polyrank.service.live.serving import Opener, Serving
+from polyrank.service.live.serving import Opener
 from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
+from polyrank.service.ranking.opening import Here
+from polyrank.service.ranking.parts import Serving
 
 
 class Fixture:
@@ -34,7 +36,7 @@ class Fixture:
         self.metrics = Metrics()
         self.store = GenerationStore(root)
         self.loads: list[str] = []
-        self.live = Live(self.store, Opener(count_nothing, None, self._load), self.metrics)
+        self.live = Live(self.store, Here(self.store, Opener(count_nothing, None, self._load)), self.metrics)
 
     def _load(self, path: str) -> object:
         self.loads.append(path)
@@ -106,7 +108,9 @@ def test_a_scan_that_gives_way_to_a_slower_one_is_shown(store: Fixture, monkeypa
     serving = store.live.require()
     assert serving.search_status.kind == "stored rows"
     assert store.value("scan_info", kind="stored rows", fallback="false") == 1
-    monkeypatch.setattr(serving.scan, "status", Status("stored rows", "the GPU failed 3 times in a row: no", True))
+    monkeypatch.setattr(
+        only_part(serving).scan, "status", Status("stored rows", "the GPU failed 3 times in a row: no", True)
+    )
     store.live.refresh()
     assert serving.search_status == ("stored rows", "the GPU failed 3 times in a row: no", True)
     assert store.value("scan_info", kind="stored rows", fallback="true") == 1
@@ -119,12 +123,14 @@ def test_a_scan_that_a_timing_refused_is_taken_up_without_a_restart(
     store.build()
     store.live.start()
     serving = store.live.require()
-    monkeypatch.setattr(serving.scan, "status", Status("stored rows", "it was slow", is_fallback=True, is_timed=True))
+    monkeypatch.setattr(
+        only_part(serving).scan, "status", Status("stored rows", "it was slow", is_fallback=True, is_timed=True)
+    )
     dim = serving.generation.manifest.dim
     monkeypatch.setitem(product._timed_again_at, dim, time.monotonic() + 60)
     store.live.follow()
     store.live.refresh()
-    assert store.live.require().scan is serving.scan, "it is not timed again yet"
+    assert only_part(store.live.require()).scan is only_part(serving).scan, "it is not timed again yet"
     assert store.value("scan_info", kind="stored rows", fallback="true") == 1
     monkeypatch.setitem(product._timed_again_at, dim, math.inf)
     store.live.follow()
@@ -133,7 +139,9 @@ def test_a_scan_that_a_timing_refused_is_taken_up_without_a_restart(
     assert store.value("scan_info", kind="bytes", fallback="false") == 1
     assert store.value("scan_info", kind="stored rows", fallback="true") is None
     query = Query(np.ones((1, dim), np.float32), 5)
-    assert now.scan.top_k([query])[0].rows.tolist() == serving.scan.top_k([query])[0].rows.tolist()
+    assert (
+        only_part(now).scan.top_k([query])[0].rows.tolist() == only_part(serving).scan.top_k([query])[0].rows.tolist()
+    )
     store.live.follow()
     assert store.live.require() is now
 
@@ -144,7 +152,7 @@ def test_beside_an_index_a_scan_that_gave_way_is_shown_too(store: Fixture, monke
     serving = store.live.require()
     why = "the generation was built with an index of the kind flat"
     assert serving.search_status == ("index", why, False)
-    monkeypatch.setattr(serving.scan, "status", Status("stored rows", "the GPU does not scan: no", True))
+    monkeypatch.setattr(only_part(serving).scan, "status", Status("stored rows", "the GPU does not scan: no", True))
     assert serving.search_status == ("index", f"{why}; the GPU does not scan: no", True)
 
 
@@ -162,7 +170,7 @@ def test_a_model_that_does_not_run_here_is_refused_and_the_old_one_serves_on(
     store.live.follow()
     assert (store.served(), store.value("index_switches_total", result="refused")) == (first, 1.0)
     assert store.live.refused == {second: "words does not run here: no such shape"}
-    again = Live(store.store, Opener(count_nothing, None, load), store.metrics)
+    again = Live(store.store, Here(store.store, Opener(count_nothing, None, load)), store.metrics)
     again.start()
     assert set(again.refused) == {first, second}, "nothing can be served, and the process goes on"
 
@@ -170,15 +178,15 @@ def test_a_model_that_does_not_run_here_is_refused_and_the_old_one_serves_on(
 def test_a_switch_that_could_not_be_tried_is_tried_again(store: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
     store.build("a")
     store.live.start()
-    second, right = store.build("b"), Opener.serve
+    second, right = store.build("b"), Opener.open
 
     def fail(*_: object) -> None:
         raise OSError("too many open files")
 
-    monkeypatch.setattr(Opener, "serve", fail)
+    monkeypatch.setattr(Opener, "open", fail)
     with pytest.raises(OSError, match="too many open files"):
         store.live.follow()
-    monkeypatch.setattr(Opener, "serve", right)
+    monkeypatch.setattr(Opener, "open", right)
     store.live.follow()
     assert store.served() == second
 
@@ -190,17 +198,17 @@ def test_a_switch_that_could_not_be_tried_is_tried_again(store: Fixture, monkeyp
 def test_a_start_that_lacked_something_is_tried_again(
     store: Fixture, monkeypatch: pytest.MonkeyPatch, lacking: Exception
 ) -> None:
-    only, right = store.build("a"), Opener.serve
+    only, right = store.build("a"), Opener.open
 
     def fail(*_: object) -> None:
         raise lacking
 
-    monkeypatch.setattr(Opener, "serve", fail)
+    monkeypatch.setattr(Opener, "open", fail)
     store.live.start()
     assert (store.live.current, set(store.live.refused)) == (None, {only})
     with pytest.raises(Shortage):
         store.live.follow()
-    monkeypatch.setattr(Opener, "serve", right)
+    monkeypatch.setattr(Opener, "open", right)
     store.live.follow()
     assert (store.served(), store.live.refused) == (only, {})
     assert store.value("index_verify_failures_total", kind="shortage") == 2
@@ -239,7 +247,7 @@ def test_what_loading_leaves_behind_does_not_hold_a_model_that_has_gone(store: F
         gone.append(weakref.ref(ranker))
         return ranker
 
-    live = Live(store.store, Opener(count_nothing, None, leaving_garbage), store.metrics)
+    live = Live(store.store, Here(store.store, Opener(count_nothing, None, leaving_garbage)), store.metrics)
     gc.disable()
     try:
         for seed in (0, 1):
@@ -258,7 +266,7 @@ def test_a_newer_generation_that_nobody_has_activated_stands_in_last(store: Fixt
     assert store.served() == second
     (store.root / "CURRENT").write_text("?")
     store.damage(second)
-    again = Live(store.store, Opener(count_nothing, None, load), store.metrics)
+    again = Live(store.store, Here(store.store, Opener(count_nothing, None, load)), store.metrics)
     again.start()
     assert again.require().generation.id == first
     assert set(again.refused) == {"CURRENT", second}
@@ -308,7 +316,7 @@ def test_a_model_that_the_back_end_cannot_run_counts_as_one(store: Fixture) -> N
     def refuse(_path: str) -> object:
         raise InvalidInput("the numbers of openvino in float16 are wrong for this model; use the back-end torch")
 
-    store.live = Live(store.store, Opener(count_nothing, None, refuse), store.metrics)
+    store.live = Live(store.store, Here(store.store, Opener(count_nothing, None, refuse)), store.metrics)
     generation = store.build()
     store.live.start()
     assert "use the back-end torch" in store.live.refused[generation]
@@ -461,7 +469,7 @@ def test_a_rollback_that_another_process_has_overtaken_goes_one_step_further(sto
             overtaken.append(GenerationStore(store.root).rollback())
         return load(path)
 
-    live = Live(store.store, Opener(count_nothing, None, load_late), store.metrics)
+    live = Live(store.store, Here(store.store, Opener(count_nothing, None, load_late)), store.metrics)
     live.start()
     assert live.require().generation.id == third
     assert live.rollback().generation.id == first
@@ -514,9 +522,10 @@ def test_the_old_unit_lives_as_long_as_a_request_holds_it(store: Fixture) -> Non
     held = store.live.require()
     store.build("d")
     store.live.follow()
-    assert len(held.generation.embeddings.matrix) == 20
-    local, watch = held.generation.embeddings, weakref.ref(held.vectors)
-    del held
+    part = only_part(held)
+    assert len(part.generation.embeddings.matrix) == 20
+    local, watch = part.generation.embeddings, weakref.ref(part.vectors)
+    del held, part
     gc.collect()
     assert watch() is None
     assert len(local.matrix) == 0, "its map was let go of"
@@ -528,7 +537,7 @@ def test_a_missing_model_is_refused(store: Fixture) -> None:
     def gone(path: str) -> object:
         raise ModelNotFound("gone")
 
-    live = Live(store.store, Opener(count_nothing, None, gone), store.metrics)
+    live = Live(store.store, Here(store.store, Opener(count_nothing, None, gone)), store.metrics)
     live.start()
     assert live.refused == {generation: "gone"}
     assert store.value("index_verify_failures_total", kind="model") == 1
@@ -572,7 +581,7 @@ def test_a_reranker_that_counts_words_and_a_generation_without_is_said_at_every_
     warns: int,
 ) -> None:
     build_store(store.root, pool(20), ranker=WordRanker(evidence=evidence))
-    live = Live(store.store, Opener(count_nothing, None, load), store.metrics, reranks_by_words)
+    live = Live(store.store, Here(store.store, Opener(count_nothing, None, load)), store.metrics, reranks_by_words)
     live.start()
     again = build_store(store.root, pool(20, "d"), ranker=WordRanker(evidence=evidence), activate=False)
     live.activate(again)

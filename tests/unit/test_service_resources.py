@@ -20,6 +20,7 @@ from polyrank.service.live.serving import Opener
 from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import OFF
+from polyrank.service.ranking.opening import Here
 from polyrank.service.resources import collect, device_of
 from polyrank.service.settings import Settings
 
@@ -29,7 +30,7 @@ class Fixture:
         self.root = root
         self.settings = Settings(store=root)
         self.store = GenerationStore(root)
-        self.live = Live(self.store, Opener(count_nothing, None, load), Metrics())
+        self.live = Live(self.store, Here(self.store, Opener(count_nothing, None, load)), Metrics())
 
     def build(self) -> str:
         return build_store(self.root, pool(5))

@@ -17,6 +17,7 @@ from service_fakes import (
     build_store,
     count_nothing,
     load,
+    only_part,
     open_serving,
     pool,
     rank,
@@ -32,8 +33,11 @@ from polyrank.model.search.scan.quantised import product
 from polyrank.model.search.topk import TopK
 from polyrank.service.errors import UnknownCandidates
 from polyrank.service.live import serving as live_units
-from polyrank.service.live.serving import Opener, Serving
+from polyrank.service.live.serving import Opener
 from polyrank.service.ranking import retrieval
+from polyrank.service.ranking.local_part import part_found
+from polyrank.service.ranking.opening import serve
+from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.stages import Timings
 from polyrank.service.ranking.values import Given, Ranked, RankRequest
 
@@ -90,7 +94,7 @@ def test_a_small_share_is_scanned_however_many_rows_it_has(serving: Serving, mon
     asked_for = asked(TEXT, top_k=3, filter={"lang": "en"})
     for share, plan in ((0.01, "selector"), (0.99, "matches")):
         monkeypatch.setattr(retrieval, "FEW_OF_ALL", share)
-        if serving.generation.index is not None:
+        if only_part(serving).generation.index is not None:
             assert rank(serving, asked_for).plan == plan
 
 
@@ -225,14 +229,14 @@ def test_in_one_pass_each_gets_its_own_answer(large: Serving) -> None:
     for serving, request, _ in cases:
         [codes] = serving.ranker.encode_contexts([serving.ranker.tokenize_context(request.conversation)[0]])
         exact = replace(request, exact=True)
-        read = retrieval.read_words(serving, exact)
-        searches.append(retrieval.PoolSearch(serving, exact, codes, Timings(), read))
+        read = retrieval.read_words(only_part(serving), exact)
+        searches.append(retrieval.PoolSearch(only_part(serving), exact, codes, Timings(), read))
     found = retrieval.search(searches)
     for search, rows, (serving, request, keep) in zip(searches, found, cases, strict=True):
-        ranked = retrieval.rank(search, rows)
+        best = part_found(search, rows, with_candidates=True)
         expected = brute_force(serving, request.conversation.turns[0].text, request.top_k, keep)
-        assert [place.id for place in ranked.places] == [each for each, _ in expected]
-        assert ranked.exact
+        assert [each.id for each in best.candidates] == [each for each, _ in expected]
+        assert best.bound == -np.inf
 
 
 def test_what_a_scan_finds_has_the_scores_of_its_vectors_bit_for_bit(large: Serving) -> None:
@@ -254,9 +258,11 @@ def test_only_what_an_index_finds_is_scored_by_its_vectors(tmp_path: Path, kind:
 
 def test_only_what_is_scanned_in_bytes_is_shared(large: Serving) -> None:
     def shares(**fields: Any) -> bool:
-        return retrieval.PoolSearch(large, asked(TEXT, **fields), np.ones((1, 16), np.float32), Timings()).shares
+        return retrieval.PoolSearch(
+            only_part(large), asked(TEXT, **fields), np.ones((1, 16), np.float32), Timings()
+        ).shares
 
-    assert shares() == (large.generation.index is None and product.refusal(16) is None)
+    assert shares() == (only_part(large).generation.index is None and product.refusal(16) is None)
     assert not shares(filter={"h": 5}), "each filter is looked through by itself"
 
 
@@ -279,7 +285,7 @@ def test_an_index_is_not_asked_where_a_gpu_scans(tmp_path: Path, monkeypatch: py
 
     def served(device: str) -> Serving:
         generation = store.open(store.current() or "")
-        return Opener(count_nothing, None, load, device).serve(generation, store.updates.of(generation.manifest))
+        return serve(Opener(count_nothing, None, load, device), generation, store.updates.of(generation.manifest))
 
     def plan(device: str) -> str:
         return rank(served(device), asked(TEXT)).plan or ""
@@ -296,7 +302,7 @@ def test_an_index_is_not_asked_where_a_gpu_scans(tmp_path: Path, monkeypatch: py
 
     assert plan("cpu") == "index"
     monkeypatch.setattr(live_units, "prepare", on_cpu)
-    assert isinstance(served("cuda").scan, PlainScan), "prepared before a request asks for it"
+    assert isinstance(only_part(served("cuda")).scan, PlainScan), "prepared before a request asks for it"
     assert plan("cuda") == "index", "the scan stayed on the CPU"
     assert served("cuda").search_status == ("index", "the generation was built with an index of the kind hnsw", False)
     monkeypatch.setattr(live_units, "prepare", on_gpu)

@@ -13,7 +13,7 @@ from service_fakes import WordRanker, asked, pool
 from polyrank.index_builder.build.pipeline import BuildOptions
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.scale.cutting import build_parts
-from polyrank.index_builder.scale.sets import PartSet, SetStore
+from polyrank.index_builder.scale.sets import PartSet, PartsStore
 from polyrank.index_builder.scale.slots import slots_of
 from polyrank.index_builder.store.update_log import Update, UpdateLog
 from polyrank.index_builder.vectors.codec import rounded_all
@@ -22,8 +22,9 @@ from polyrank.model.search.scan import Status
 from polyrank.model.search.scan.quantised import product
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.ranking import retrieval
+from polyrank.service.ranking.parts import PoolQuery, Wanted
 from polyrank.service.scale.body import Body
-from polyrank.service.scale.calls import Holding, PartQuery, Reply, Wanted
+from polyrank.service.scale.calls import Holding, Reply
 
 SECONDS = 0.03  # that a search of an index takes here
 
@@ -36,7 +37,7 @@ def test_searches_of_an_index_that_share_a_call_are_timed_one_by_one(
     holding = Holding(made.id, made.parts[0].name)
     body.prepare(holding)
     tokens, _ = ranker.tokenize_context(Conversation.of("w1 w2"))
-    query = PartQuery(asked(), ranker.encode_contexts([tokens])[0], 0)
+    query = PoolQuery(asked(), 0), ranker.encode_contexts([tokens])[0]
     search = retrieval._indexed
 
     def slow(*arguments: Any) -> Any:
@@ -73,7 +74,7 @@ class Shard:
     """A shard that holds a part of a set whose log is written here."""
 
     def __init__(self, root: Path) -> None:
-        self.ranker, self.store = WordRanker(evidence=EVIDENCE), SetStore(root)
+        self.ranker, self.store = WordRanker(evidence=EVIDENCE), PartsStore(root)
         made = build_parts(self.ranker, pool(40), root, 2, BuildOptions(index="exact")).made
         self.made, self.holding = made, Holding(made.id, made.parts[0].name)
         of_pool = slots_of([f"new {n}" for n in range(40)]).tolist()
@@ -93,7 +94,7 @@ class Shard:
         return revision
 
     def stored(self, revision: int, *ids: str, body: Body | None = None) -> Reply:
-        return (body or self.body).call("stored", (self.holding, Wanted(revision, None, ids)))
+        return (body or self.body).call("stored", (self.holding, Wanted(revision, ids=ids, with_candidates=True)))
 
     def found(self, revision: int, *ids: str, body: Body | None = None) -> list[str]:
         """Which of the ids are there at a revision."""
@@ -104,12 +105,12 @@ class Shard:
     def best(self, revision: int, k: int = 5) -> list[tuple[int, float]]:
         """The places in the pool and the scores of the best at a revision."""
         tokens, _ = self.ranker.tokenize_context(Conversation.of("w1 w2"))
-        query = PartQuery(asked("w1 w2", top_k=k), self.ranker.encode_contexts([tokens])[0], revision)
+        query = PoolQuery(asked("w1 w2", top_k=k), revision), self.ranker.encode_contexts([tokens])[0]
         [found] = self.body.search(self.holding, [query], [float("inf")])
         return list(zip(found.order.tolist(), found.scores.tolist(), strict=True))
 
 
-def store_log(store: SetStore, made: PartSet) -> UpdateLog:
+def store_log(store: PartsStore, made: PartSet) -> UpdateLog:
     log = store.updates.of(made)
     log.catch_up()
     return log
@@ -148,7 +149,7 @@ def test_searches_at_several_revisions_share_a_pass(shard: Shard) -> None:
     revisions = [0, shard.update(shard.own[0]), shard.update(shard.own[1]), shard.update(deletes=shard.own[:1])]
     tokens, _ = shard.ranker.tokenize_context(Conversation.of("w1 w2"))
     codes = shard.ranker.encode_contexts([tokens])[0]
-    queries = [PartQuery(asked("w1 w2", top_k=100), codes, revision) for revision in reversed(revisions)]
+    queries = [(PoolQuery(asked("w1 w2", top_k=100), revision), codes) for revision in reversed(revisions)]
     found = shard.body.search(shard.holding, queries, [float("inf")] * 4)
     built = shard.made.parts[0].count
     assert [len(each.order) for each in found] == [built + 1, built + 2, built + 1, built]

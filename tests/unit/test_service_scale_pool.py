@@ -17,11 +17,10 @@ from polyrank.index_builder.scale.cutting import build_parts
 from polyrank.index_builder.scale.slots import slots_of
 from polyrank.model.representations import LateRows
 from polyrank.service.errors import DeadlineExceeded, ShardsMissing, UnknownCandidates
-from polyrank.service.ranking import by_parts
 from polyrank.service.ranking.forwards import Forwards
+from polyrank.service.ranking.pool import MOST_SENT_ALONG
 from polyrank.service.ranking.values import Given
 from polyrank.service.scale.calls import Reply
-from polyrank.service.scale.pool import MOST_SENT_ALONG
 
 RANKER = WordRanker(evidence=EVIDENCE, late=LateRows(DIM, None))
 POOL = numbered(pool(200))
@@ -37,14 +36,14 @@ def served(tmp_path: Path) -> Iterator[ServedParts]:
 
 def ids_of(served: ServedParts, at: int) -> list[str]:
     """The ids of a part's candidates."""
-    slots = served.serving.made.parts[at].slots
+    slots = served.serving.version.parts[at].slots
     of_pool = slots_of([each.id for each in POOL]).tolist()
     return [each.id for each, slot in zip(POOL, of_pool, strict=True) if slots.first <= slot < slots.end]
 
 
 def lose(served: ServedParts, *parts: int) -> None:
     for at in parts:
-        for replica in served.shards.of(served.serving.made.parts[at].name):
+        for replica in served.shards.of(served.serving.version.parts[at].name):
             replica.lost = True
 
 
@@ -102,12 +101,12 @@ def test_a_part_that_is_lost_after_the_search_is_missing_too(
         return reply
 
     monkeypatch.setattr(LocalReplica, "ask", lost_after_search)
-    lost = {served.serving.made.parts[at].name for at in (0,)}
+    lost = {served.serving.version.parts[at].name for at in (0,)}
     [found] = served.rank(asked(top_k=30))
     gone = ids_of(served, 0)
     assert found.searched == pytest.approx(1 - len(gone) / len(POOL))
     assert not set(gone) & {place.id for place in found.places}
-    lost |= {part.name for part in served.serving.made.parts[1:]}
+    lost |= {part.name for part in served.serving.version.parts[1:]}
     with pytest.raises(ShardsMissing):
         served.rank(asked(top_k=30))
 
@@ -115,7 +114,7 @@ def test_a_part_that_is_lost_after_the_search_is_missing_too(
 def test_a_part_that_stalls_when_vectors_are_fetched_leaves_time_for_the_others(
     served: ServedParts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask, stalled = LocalReplica.ask, served.serving.made.parts[0].name
+    ask, stalled = LocalReplica.ask, served.serving.version.parts[0].name
 
     async def stalls(self: LocalReplica, method: str, arguments: tuple[Any, ...], left_s: float) -> Reply:
         if self.part == stalled and method == "stored" and arguments[1].with_vectors:
@@ -154,8 +153,9 @@ def test_candidates_by_their_ids_without_a_part(served: ServedParts) -> None:
     with pytest.raises(ShardsMissing):
         served.rank(asked(candidates=(Given(gone, None),)))
     with pytest.raises(ShardsMissing):
-        served.run(lambda _: by_parts.stored(served.serving, gone, float("inf")))
-    [stored] = served.run(lambda _: by_parts.stored(served.serving, here, float("inf")))
+        served.run(lambda engine: engine.pool(served.serving, float("inf")).candidate(gone))
+    stored = served.run(lambda engine: engine.pool(served.serving, float("inf")).candidate(here))
+    assert stored is not None
     assert stored.id == here
 
 

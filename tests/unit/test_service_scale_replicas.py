@@ -131,7 +131,7 @@ def test_a_replica_that_cannot_load_is_told_ever_less_often(
     slow = Slow(one, monkeypatch)
     slow.go_on.set()
     one.restart()
-    (tmp_path / "sets").rename(tmp_path / "elsewhere")
+    (tmp_path / "generations").rename(tmp_path / "elsewhere")
     pauses, told = [], 0
     for _ in range(9):
         began = kept.now
@@ -143,7 +143,7 @@ def test_a_replica_that_cannot_load_is_told_ever_less_often(
         pauses.append(kept.now - began)
     assert pauses[1:6] == [1, 2, 4, 8, 16], "the first one came at once"
     assert max(pauses) == LONGEST_PAUSE_SECONDS
-    (tmp_path / "elsewhere").rename(tmp_path / "sets")
+    (tmp_path / "elsewhere").rename(tmp_path / "generations")
     kept.now += LONGEST_PAUSE_SECONDS
     kept.look()
     until(lambda: one.body.held() == [kept.wanted[0]])

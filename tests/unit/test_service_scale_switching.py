@@ -14,11 +14,11 @@ from polyrank.index_builder.build.pipeline import BuildOptions
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound, StoreBusy
 from polyrank.index_builder.scale.cutting import build_parts
 from polyrank.index_builder.scale.moving import move
-from polyrank.index_builder.scale.sets import PartSet, SetStore
+from polyrank.index_builder.scale.sets import PartSet, PartsStore
 from polyrank.model.errors import Shortage
 from polyrank.service.errors import NotReady
 from polyrank.service.ranking.values import Ranked
-from polyrank.service.scale import switching
+from polyrank.service.scale import holding
 from polyrank.service.scale.calls import Holding
 
 
@@ -29,7 +29,7 @@ def cut(root: Path, prefix: str = "c", shards: int = 3, activate: bool = True) -
 
 def damage(root: Path, made: PartSet, at: int) -> None:
     part = made.parts[at]
-    path = SetStore(root).part(part.slots).path(part.generation) / "embeddings.bin"
+    path = PartsStore(root).part(part.slots).path(part.generation) / "embeddings.bin"
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
@@ -60,7 +60,7 @@ def served(tmp_path: Path, first: PartSet) -> Iterator[ServedParts]:
 
 
 def test_a_store_without_a_set_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(NotReady, match="polyrank build --shards"):
+    with pytest.raises(NotReady, match="the store holds no generation; run polyrank build"):
         ServedParts(tmp_path).live.require()
     only = cut(tmp_path, activate=False)
     served = ServedParts(tmp_path)
@@ -68,7 +68,7 @@ def test_a_store_without_a_set_says_what_to_do(tmp_path: Path) -> None:
         served.live.require()
     served.store.activate(only.id)
     served.live.follow()
-    assert served.serving.made == only
+    assert served.serving.version == only
     served.close()
 
 
@@ -81,16 +81,16 @@ def test_every_part_has_its_replicas(served: ServedParts, first: PartSet) -> Non
 def test_another_set_is_prepared_beside_the_first_which_goes_later(
     served: ServedParts, first: PartSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(switching, "SPARE_SECONDS", -10.0)  # as long as a request may take here
+    monkeypatch.setattr(holding, "SPARE_SECONDS", -10.0)  # as long as a request may take here
     second = cut(tmp_path, "n", activate=False)
     before = served.serving
     served.live.activate(second.id)
     assert served.store.current() == second.id
-    assert (before.made, served.serving.made) == (first, second)
+    assert (before.version, served.serving.version) == (first, second)
     assert held(served) == {first.id, second.id}
-    served.live.look()
+    served.on_shards.look()
     assert held(served) == {second.id}
-    assert served.live.rollback().made == first
+    assert served.live.rollback().version == first
     assert served.store.current() == first.id
     assert served.value("index_switches_total", result="ok") == 2
     with pytest.raises(GenerationNotFound, match="before this one"):
@@ -133,7 +133,7 @@ def test_a_set_with_a_damaged_part_never_becomes_the_active_one(
     damage(tmp_path, second, 1)
     with pytest.raises(GenerationCorrupt, match=second.parts[1].name):
         served.live.activate(second.id)
-    assert (served.store.current(), served.serving.made) == (first.id, first)
+    assert (served.store.current(), served.serving.version) == (first.id, first)
     assert held(served) == {first.id}
     assert second.id in served.live.refused
     assert served.value("index_switches_total", result="refused") == 1
@@ -160,22 +160,22 @@ def test_a_switch_back_that_fails_leaves_requests_the_set_that_they_began_with(
 def test_a_set_that_is_served_again_is_not_dropped(
     served: ServedParts, first: PartSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(switching, "SPARE_SECONDS", -10.0)
+    monkeypatch.setattr(holding, "SPARE_SECONDS", -10.0)
     second, dropped = cut(tmp_path, "n", activate=False), list[str]()
     served.live.activate(second.id)
     served.live.rollback()
     monkeypatch.setattr(served.replicas, "drop", lambda set_id, _: dropped.append(set_id))
-    served.live.look()
+    served.on_shards.look()
     assert dropped == [second.id]
 
 
 def test_a_set_that_another_process_was_faster_to_leave_is_dropped(
     served: ServedParts, first: PartSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(switching, "SPARE_SECONDS", -10.0)
+    monkeypatch.setattr(holding, "SPARE_SECONDS", -10.0)
     second = cut(tmp_path, "n", activate=False)
     served.live.activate(second.id)
-    served.live.look()
+    served.on_shards.look()
     histories = [[first.id], []]
     monkeypatch.setattr(served.store, "history", lambda: histories.pop(0))
     monkeypatch.setattr(served.store, "go_back", lambda _: False)
@@ -187,14 +187,14 @@ def test_a_set_that_another_process_was_faster_to_leave_is_dropped(
 def test_a_shard_that_could_not_be_told_to_drop_a_set_is_told_again(
     served: ServedParts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(switching, "SPARE_SECONDS", -10.0)
+    monkeypatch.setattr(holding, "SPARE_SECONDS", -10.0)
     second = cut(tmp_path, "n", activate=False)
     served.live.activate(second.id)
     [one, _] = served.shards.of(second.parts[0].name)
     one.lost = True
-    served.live.look()
+    served.on_shards.look()
     one.lost = False
-    served.live.look()
+    served.on_shards.look()
     assert held(served) == {second.id}
 
 
@@ -205,25 +205,11 @@ def test_what_another_process_activates_is_followed_unless_it_is_damaged(
     damage(tmp_path, second, 0)
     for _ in range(2):
         served.live.follow()
-        assert served.serving.made == first
+        assert served.serving.version == first
     assert served.value("index_switches_total", result="refused") == 1, "it is tried once"
     third = cut(tmp_path, "m")
     served.live.follow()
-    assert served.serving.made == third
-
-
-def test_a_damaged_pointer_changes_nothing(served: ServedParts, first: PartSet, tmp_path: Path) -> None:
-    (tmp_path / "CURRENT").write_bytes(b"\xff\n")
-    served.live.follow()
-    assert served.serving.made == first
-    assert "CURRENT" in served.live.refused
-
-
-def test_the_set_before_stands_in_for_a_damaged_one(tmp_path: Path, first: PartSet) -> None:
-    damage(tmp_path, cut(tmp_path, "n"), 2)
-    served = ServedParts(tmp_path)
-    assert served.serving.made == first
-    served.close()
+    assert served.serving.version == third
 
 
 def test_shards_that_are_gone_for_a_while_are_no_fault_of_the_set(
@@ -236,10 +222,10 @@ def test_shards_that_are_gone_for_a_while_are_no_fault_of_the_set(
     for _ in range(2):
         with pytest.raises(Shortage, match=second.parts[0].name):
             served.live.follow()
-    assert served.serving.made == first
+    assert served.serving.version == first
     lost[0].lost = False
     served.live.follow()
-    assert served.serving.made == second, "one replica of each part is enough"
+    assert served.serving.version == second, "one replica of each part is enough"
     assert served.live.refused == {}
 
 
@@ -250,7 +236,7 @@ def test_a_store_that_is_not_on_the_shards_machine_may_be_mounted_later(tmp_path
         served.live.require()
     shutil.copytree(tmp_path / "store", tmp_path / "elsewhere")
     served.live.follow()
-    assert served.serving.made == made
+    assert served.serving.version == made
     served.close()
 
 
@@ -260,13 +246,13 @@ def test_a_shard_that_was_restarted_is_given_what_it_is_to_hold(served: ServedPa
     one.restart()
     other.lost = True
     [partial] = served.rank(asked())
-    served.live.look()
+    served.on_shards.look()
     until(lambda: one.body.held() == [Holding(first.id, part)])
     until(lambda: served.value("shard_struck", part=part) == 1)  # the other one
     [found] = served.rank(asked())
     assert partial.degraded == ["shards_missing"]
     assert found.degraded == [], "it is asked again at once"
-    served.live.look()
+    served.on_shards.look()
     assert served.value("set_ready", part=part) == 1
 
 
@@ -278,15 +264,15 @@ def test_a_shard_that_is_restarted_during_a_switch_is_given_what_is_served_and_t
 
     def restarted_before(*arguments: Any) -> None:
         one.restart()
-        served.live.look()
+        served.on_shards.look()
         until(lambda: one.body.held() == [Holding(first.id, one.part)])
         assert {each.set_id for each in other.body.held()} == {first.id, second.id}
         make_active(*arguments)
 
     monkeypatch.setattr(served.store, "make_active", restarted_before)
-    assert served.live.activate(second.id).made == second
+    assert served.live.activate(second.id).version == second
     assert prefix(*served.rank(asked())) == "n"
-    served.live.look()
+    served.on_shards.look()
     until(lambda: Holding(second.id, one.part) in one.body.held())
 
 
@@ -296,9 +282,9 @@ def test_why_a_restarted_shard_cannot_load_its_part_is_logged(
     damage(tmp_path, first, 1)
     [one, _] = served.shards.of(first.parts[1].name)
     one.restart()
-    served.live.look()
-    until(lambda: "a shard could not prepare a set" in caplog.messages)
-    [told] = [each for each in caplog.records if each.message == "a shard could not prepare a set"]
+    served.on_shards.look()
+    until(lambda: "a shard could not prepare a generation" in caplog.messages)
+    [told] = [each for each in caplog.records if each.message == "a shard could not prepare a generation"]
     assert told.fields["replica"] == one.name  # type: ignore[attr-defined]
     assert "embeddings.bin" in told.fields["why"]  # type: ignore[attr-defined]
     assert served.value("set_ready", part=first.parts[1].name) == 1
@@ -307,11 +293,11 @@ def test_why_a_restarted_shard_cannot_load_its_part_is_logged(
 def test_shards_of_parts_that_no_set_has_end(
     served: ServedParts, first: PartSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(switching, "SPARE_SECONDS", -10.0)
+    monkeypatch.setattr(holding, "SPARE_SECONDS", -10.0)
     move(tmp_path, 2)
     served.live.follow()
     assert len(served.shards.replicas) == 10
-    served.live.look()
+    served.on_shards.look()
     assert len(served.shards.replicas) == 4
     ready = {part.name: served.value("set_ready", part=part.name) for part in first.parts}
     assert ready == {"0000-1365": None, "1365-2730": None, "2730-4096": None}, "they are shown no more"

@@ -8,31 +8,55 @@ from pathlib import Path
 
 import pytest
 from service_fakes import WordRanker, asked, pool
-from shards_in_process import ServedParts, until
+from shards_in_process import ServedParts, ServedPool, until
 
-from polyrank.index_builder.build.pipeline import BuildOptions
+from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import GenerationCorrupt
+from polyrank.index_builder.layout import is_in_parts
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.scale.cutting import build_parts
 from polyrank.index_builder.scale.slots import slots_of
 from polyrank.model.errors import Shortage
 from polyrank.service.changes import updating
 from polyrank.service.errors import NotReady, RevisionNotReached, ShardsMissing
-from polyrank.service.ranking import by_parts
 from polyrank.service.scale.asking import STRIKE_SECONDS
 
 POOL = pool(60)
 
 
-def cut(root: Path, prefix: str = "c", activate: bool = True) -> str:
+def cut(root: Path, prefix: str = "c", activate: bool = True, parts: int = 3) -> str:
+    """Build a pool, whole or into parts; returns its id."""
     options = BuildOptions(index="exact", activate=activate)
-    return build_parts(WordRanker(), pool(60, prefix), root, 3, options).made.id
+    if parts == 1:
+        return build(WordRanker(), pool(60, prefix), root, options).generation
+    return build_parts(WordRanker(), pool(60, prefix), root, parts, options).generation
+
+
+def served(root: Path) -> ServedPool:
+    return ServedParts(root) if is_in_parts(root) else ServedPool(root)
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     cut(tmp_path / "store")
     return tmp_path / "store"
+
+
+@pytest.fixture(params=[1, 3])
+def one(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ServedPool]:
+    """A server over one part, which is in its process, or three, which shards hold."""
+    cut(tmp_path / "pool", parts=request.param)
+    made = served(tmp_path / "pool")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def other(one: ServedPool) -> Iterator[ServedPool]:
+    """Another server on the same store."""
+    made = served(one.store.root)
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -50,43 +74,43 @@ def there(root: Path, here: ServedParts) -> Iterator[ServedParts]:
     made.close()
 
 
-def ids(served: ServedParts, text: str = "w1 w2 w3", k: int = 100) -> list[str | None]:
+def ids(served: ServedPool, text: str = "w1 w2 w3", k: int = 100) -> list[str | None]:
     [found] = served.rank(asked(text, top_k=k))
     assert (found.degraded, found.searched) == ([], None)
     return [place.id for place in found.places]
 
 
-def stored(served: ServedParts, candidate_id: str) -> list[str]:
-    found = served.run(lambda _: by_parts.stored(served.serving, candidate_id, time.monotonic() + 10))
-    return [each.text for each in found]
+def stored(served: ServedPool, candidate_id: str) -> list[str]:
+    found = served.run(lambda engine: engine.pool(served.serving, time.monotonic() + 10).candidate(candidate_id))
+    return [] if found is None else [found.text]
 
 
-def test_searchable_when_acknowledged(here: ServedParts) -> None:
-    first = here.upsert(Candidate("new", "w1 w2 w3"), Candidate("c1", "w9"))
-    assert (first.generation, first.revision, list(first.missing)) == (here.serving.made.id, 1, [])
-    assert "new" in ids(here)
-    assert (stored(here, "new"), stored(here, "c1")) == (["w1 w2 w3"], ["w9"])
-    second = here.delete("new", "c3", "none")
+def test_searchable_when_acknowledged(one: ServedPool) -> None:
+    first = one.upsert(Candidate("new", "w1 w2 w3"), Candidate("c1", "w9"))
+    assert (first.generation, first.revision, list(first.missing)) == (one.serving.version.id, 1, [])
+    assert "new" in ids(one)
+    assert (stored(one, "new"), stored(one, "c1")) == (["w1 w2 w3"], ["w9"])
+    second = one.delete("new", "c3", "none")
     assert (second.revision, list(second.missing)) == (2, ["none"])
-    assert not {"new", "c3"} & set(ids(here))
-    assert stored(here, "new") == []
-    assert here.value("index_revision") == 2
-    assert here.value("index_candidates") == here.serving.snapshot.count == 59
+    assert not {"new", "c3"} & set(ids(one))
+    assert stored(one, "new") == []
+    assert one.value("index_revision") == 2
+    assert one.value("index_candidates") == one.serving.snapshot.count == 59
 
 
-def test_a_server_takes_over_what_another_one_wrote(here: ServedParts, there: ServedParts) -> None:
-    here.upsert(Candidate("new", "w1 w2 w3"))
-    before = there.serving
-    assert "new" not in ids(there)
-    there.live.take_over()
-    assert "new" in ids(there)
+def test_a_server_takes_over_what_another_one_wrote(one: ServedPool, other: ServedPool) -> None:
+    one.upsert(Candidate("new", "w1 w2 w3"))
+    before = other.serving
+    assert "new" not in ids(other)
+    other.live.take_over()
+    assert "new" in ids(other)
     assert before.snapshot.revision == 0
-    assert there.delete("new").revision == 2, "it reads before it writes"
-    reached = here.updated(lambda updating: updating.reached(2, time.monotonic() + 10))
+    assert other.delete("new").revision == 2, "it reads before it writes"
+    reached = one.updated(lambda updating: updating.reached(2, time.monotonic() + 10))
     assert reached.snapshot.revision == 2
-    assert "new" not in ids(here)
+    assert "new" not in ids(one)
     with pytest.raises(RevisionNotReached):
-        here.updated(lambda updating: updating.reached(3, time.monotonic() + 0.1))
+        one.updated(lambda updating: updating.reached(3, time.monotonic() + 0.1))
 
 
 def test_a_text_that_stays_as_it_is_keeps_its_vector(here: ServedParts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,8 +127,8 @@ def test_a_text_that_stays_as_it_is_keeps_its_vector(here: ServedParts, monkeypa
     only = next(each for each in POOL if texts.count(each.text) == 1)
     here.upsert(replace(only, metadata={"now": 1}), Candidate("new", "w5", {"now": 2}), Candidate("other", only.text))
     assert calls == []
-    lost = here.serving.made.parts[slots_of([only.id])[0] * 3 // 4096].name
-    for part in {lost, here.serving.made.parts[slots_of(["other"])[0] * 3 // 4096].name}:
+    lost = here.serving.version.parts[slots_of([only.id])[0] * 3 // 4096].name
+    for part in {lost, here.serving.version.parts[slots_of(["other"])[0] * 3 // 4096].name}:
         for replica in here.shards.of(part):
             replica.lost = True
     here.upsert(only)
@@ -116,18 +140,18 @@ def test_a_shard_that_is_started_anew_has_all_updates(here: ServedParts) -> None
     before = ids(here)
     for replica in here.shards.replicas.values():
         replica.restart()
-    here.live.look()
+    here.on_shards.look()
     until(lambda: all(each.body.held() for each in here.shards.replicas.values()))
     assert ids(here) == before
 
 
-def test_a_server_that_is_started_anew_has_all_updates(here: ServedParts, there: ServedParts, root: Path) -> None:
-    here.upsert(*(Candidate(f"new {n}", "w1 w2 w3") for n in range(9)))
-    here.delete("c1", "new 3")
-    again = ServedParts(root)
-    assert ids(again) == ids(here)
-    assert again.serving.snapshot == here.serving.snapshot
-    assert again.serving.checksum == here.serving.checksum != 0
+def test_a_server_that_is_started_anew_has_all_updates(one: ServedPool, other: ServedPool) -> None:
+    one.upsert(*(Candidate(f"new {n}", "w1 w2 w3") for n in range(9)))
+    one.delete("c1", "new 3")
+    again = served(one.store.root)
+    assert ids(again) == ids(one)
+    assert again.serving.snapshot == one.serving.snapshot
+    assert again.serving.checksum == one.serving.checksum != 0
     again.close()
 
 
@@ -138,7 +162,7 @@ def test_parts_whose_shards_do_not_see_an_update_are_missing_until_they_do(root:
     served.upsert(Candidate("new", "w1 w2 w3"))
     with pytest.raises(ShardsMissing):
         ids(served)
-    part = served.serving.made.parts[0].name
+    part = served.serving.version.parts[0].name
     assert served.value("shard_calls_total", part=part, result="behind") == 1
     shutil.copytree(root / "log", elsewhere / "log", dirs_exist_ok=True)
     time.sleep(STRIKE_SECONDS)
@@ -147,7 +171,7 @@ def test_parts_whose_shards_do_not_see_an_update_are_missing_until_they_do(root:
 
 
 def test_what_is_searched_is_counted_with_updates(here: ServedParts) -> None:
-    part = here.serving.made.parts[1]
+    part = here.serving.version.parts[1]
     of_part = [each for each in (c.id for c in POOL) if part.first_slot <= slots_of([each])[0] < part.end_slot]
     here.delete(*of_part[2:])
     for replica in here.shards.of(part.name):
@@ -156,37 +180,37 @@ def test_what_is_searched_is_counted_with_updates(here: ServedParts) -> None:
     assert found.searched == pytest.approx(1 - 2 / here.serving.snapshot.count)
 
 
-def test_damage_in_the_log_is_told_and_what_was_served_stays(here: ServedParts, there: ServedParts, root: Path) -> None:
-    here.upsert(Candidate("new", "w1 w2 w3"))
-    before = ids(here)
-    here.upsert(Candidate("newer", "w1 w2 w3"))
-    log = root / "log" / f"{here.serving.made.id}.log"
+def test_damage_in_the_log_is_told_and_what_was_served_stays(one: ServedPool, other: ServedPool) -> None:
+    one.upsert(Candidate("new", "w1 w2 w3"))
+    before = ids(one)
+    one.upsert(Candidate("newer", "w1 w2 w3"))
+    log = one.store.root / "log" / f"{one.serving.version.id}.log"
     content = bytearray(log.read_bytes())
     whole = bytes(content)
     content[-5] ^= 1
     log.write_bytes(content)
     for _ in range(2):
-        there.live.take_over()
-    assert there.serving.snapshot.revision == 0
-    assert "is damaged" in there.live.refused[there.serving.made.id]
-    assert "new" not in ids(there)
+        other.live.take_over()
+    assert other.serving.snapshot.revision == 0
+    assert "is damaged" in other.live.refused[other.serving.version.id]
+    assert "new" not in ids(other)
     with pytest.raises(GenerationCorrupt, match="is damaged"):
-        there.upsert(Candidate("more", "w1"))
+        other.upsert(Candidate("more", "w1"))
     log.write_bytes(whole)
-    there.live.take_over()
-    assert there.live.refused == {}
-    assert len(ids(there)) == len(before) + 1
+    other.live.take_over()
+    assert other.live.refused == {}
+    assert len(ids(other)) == len(before) + 1
 
 
-def test_a_switch_comes_between_an_update_and_its_writing(here: ServedParts, there: ServedParts, root: Path) -> None:
-    second = cut(root, "n", activate=False)
-    there.live.activate(second)
-    here.live.refused = {second: "it is damaged"}
+def test_a_switch_comes_between_an_update_and_its_writing(one: ServedPool, other: ServedPool) -> None:
+    second = cut(one.store.root, "n", activate=False, parts=len(one.serving.parts))
+    other.live.activate(second)
+    one.live.refused = {second: "it is damaged"}
     with pytest.raises(NotReady, match="is not served here"):
-        here.upsert(Candidate("new", "w1"))
-    here.live.refused = {}
-    here.live.follow()
-    assert here.upsert(Candidate("new", "w1")).generation == second
+        one.upsert(Candidate("new", "w1"))
+    one.live.refused = {}
+    one.live.follow()
+    assert one.upsert(Candidate("new", "w1")).generation == second
 
 
 @pytest.fixture
@@ -220,7 +244,7 @@ def test_an_update_waits_for_shards_that_are_lost_at_a_switch(
     assert here.upsert(Candidate("new", "w1")).generation == second
     assert looks > 5
     assert (here.live.refused, here.live.passing) == ({}, frozenset())
-    assert "set refused" not in caplog.text
+    assert "generation refused" not in caplog.text
 
 
 def test_an_update_that_has_waited_says_what_to_do(
@@ -233,7 +257,7 @@ def test_an_update_that_has_waited_says_what_to_do(
     with pytest.raises(Shortage):
         here.live.follow()
     records = [*caplog.get_records("setup"), *caplog.records]
-    told = [each.levelname for each in records if each.message == "set is not served yet"]
+    told = [each.levelname for each in records if each.message == "generation is not served yet"]
     assert told == ["WARNING"], "it is said once"
 
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from service_fakes import WordCross, asked, brute_force, build_store, open_serving, pool, rank
+from service_fakes import WordCross, asked, brute_force, build_store, only_part, open_serving, pool, rank
 
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.service.live.serving import Serving
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking import selection
 from polyrank.service.ranking.engine import Engine, EngineSettings
+from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.values import Given, Grouping, Ranked, RankedCandidate, RankRequest
 
 TEXT = "w1 w2 w3 w7 w9"
@@ -52,7 +52,7 @@ def values(metadata: dict[str, Any]) -> set[str]:
 
 def expected(serving: Serving, top_k: int, limit: int) -> list[str]:
     """Every candidate in its order, taken if there is room for it."""
-    stored = {each.id: each for each in serving.snapshot.candidates(serving.snapshot.all_rows)}
+    stored = {each.id: each for each in only_part(serving).snapshot.candidates(only_part(serving).snapshot.all_rows)}
     taken, counts, opened = [], Counter[str](), 0
     for candidate_id, _ in brute_force(serving, TEXT, len(stored)):
         groups = values(stored[candidate_id].metadata)

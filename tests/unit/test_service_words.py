@@ -22,6 +22,7 @@ from service_fakes import (
     brute_force,
     build_store,
     numbered,
+    only_part,
     open_serving,
     pool,
     rank,
@@ -37,11 +38,11 @@ from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.evidence.evidence import Evidence
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.steps import Steps, finish
-from polyrank.service.live.serving import Serving
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking import engine, retrieval
+from polyrank.service.ranking import desk, engine, local_part, retrieval
 from polyrank.service.ranking.engine import Engine, EngineSettings
 from polyrank.service.ranking.forwards import PairScores
+from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.stages import Timings
 from polyrank.service.ranking.values import Given, Ranked
 from polyrank.service.ranking.words import ListWords, PoolWords, list_words, pool_words
@@ -138,19 +139,21 @@ def test_the_best_by_words_are_not_chosen_on_the_search_thread(
     search = retrieval.search
     monkeypatch.setattr(retrieval, "best_by_words", chosen)
     monkeypatch.setattr(retrieval, "search", searched)
-    assert rank(serving, asked(TEXT)).plan == ("index" if serving.generation.index else "scan")
+    assert rank(serving, asked(TEXT)).plan == ("index" if only_part(serving).generation.index else "scan")
     assert len(searching) == 1
-    assert len(choosing) == (serving.generation.index is not None)
+    assert len(choosing) == (only_part(serving).generation.index is not None)
     assert not set(choosing) & set(searching)
 
 
 def test_an_index_that_words_were_not_chosen_for_is_not_searched(serving: Serving) -> None:
     request = asked(TEXT)
     [codes] = serving.ranker.encode_contexts([serving.ranker.tokenize_context(request.conversation)[0]])
-    read = retrieval.read_words(serving, replace(request, exact=True))  # as where a GPU scans, and fails afterwards
+    read = retrieval.read_words(
+        only_part(serving), replace(request, exact=True)
+    )  # as where a GPU scans, and fails afterwards
     assert read is not None
     assert read.best is None
-    [found] = retrieval.search([retrieval.PoolSearch(serving, request, codes, Timings(), read)])
+    [found] = retrieval.search([retrieval.PoolSearch(only_part(serving), request, codes, Timings(), read)])
     assert (found.plan, found.bound) == ("scan", -np.inf)
 
 
@@ -158,7 +161,7 @@ def test_requests_find_what_a_build_measures(tmp_path: Path) -> None:
     mostly_words = replace(EVIDENCE, late_weight=0.1)
     build_store(tmp_path, pool(2000), index="flat", ranker=WordRanker(evidence=mostly_words))
     serving = open_serving(tmp_path)
-    generation = serving.generation
+    generation = only_part(serving).generation
     assert generation.index is not None
     assert generation.words is not None
     for seed in range(20):
@@ -184,7 +187,7 @@ def test_what_an_index_finds_among_those_that_a_filter_lets_through_equals_brute
         right = brute_force(serving, text, 400, lambda each, lang=lang: each.metadata.get("lang") == lang)
         for retrieve_k in (5, 150, 400):
             ranked = rank(serving, asked(text, top_k=3, retrieve_k=retrieve_k, filter={"lang": lang}))
-            assert ranked.plan == ("matches" if serving.scans_all else "selector")
+            assert ranked.plan == ("matches" if only_part(serving).scans_all else "selector")
             assert all((place.id, place.score) in right for place in ranked.places)
             if ranked.exact:
                 certified += 1
@@ -216,7 +219,7 @@ def test_few_requests_at_a_time_hold_what_words_say_for_every_row(
     monkeypatch.setattr(retrieval, "pool_words", counted)
     asyncio.run(many())
     assert len(held) == 150
-    assert 1 <= most <= engine.MOST_WORDS + engine.CANDIDATE_THREADS  # a thread lets go of its last one a little later
+    assert 1 <= most <= desk.MOST_WORDS + desk.CANDIDATE_THREADS  # a thread lets go of its last one a little later
 
 
 def test_ids_beside_texts_need_nothing_of_the_pools_words(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +228,7 @@ def test_ids_beside_texts_need_nothing_of_the_pools_words(serving: Serving, monk
 
     same, text = Given("same", None), Given(None, "ord-9 it is")
     before = rank(serving, asked(TEXT, candidates=(same,))).places
-    monkeypatch.setattr(engine, "pool_words", read)
+    monkeypatch.setattr(local_part, "pool_words", read)
     assert len(rank(serving, asked(TEXT, candidates=(same, text))).places) == 2
     with pytest.raises(AssertionError, match="whole pool"):
         rank(serving, asked(TEXT, candidates=(same,)))
@@ -251,7 +254,7 @@ def test_requests_whose_texts_take_long_do_not_hold_the_room_of_others(
         try:
             slow = [
                 asyncio.ensure_future(shared.rank(serving, asked(f"w{n}", candidates=mixed)))
-                for n in range(engine.MOST_WORDS)
+                for n in range(desk.MOST_WORDS)
             ]
             for _ in slow:
                 await asyncio.to_thread(begun.acquire)
@@ -351,6 +354,6 @@ def test_texts_that_are_scored_as_pairs_count_words_as_the_generation_has_them(s
 
 
 def test_a_request_of_texts_alone_needs_no_room(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "MOST_WORDS", 0)
+    monkeypatch.setattr(desk, "MOST_WORDS", 0)
     soon = time.monotonic() + 10
     assert len(rank(serving, asked(TEXT, candidates=(Given(None, TEXT),), deadline=soon)).places) == 1

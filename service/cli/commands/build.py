@@ -89,8 +89,9 @@ def run(arguments: argparse.Namespace) -> int:
 
             root, shards = arguments.store, arguments.shards
             built = build_parts(ranker, pool, root, shards, options, vectors=encoders, progress=progress)
-            facts, count = _described_set(built), built.made.count
-            line = f"set {built.made.id} is {state}: {count} candidates in {shards} parts, in {built.seconds:.1f} s"
+            facts, count = _described_set(built), built.count
+            begun = f"generation {built.generation} is {state}"
+            line = f"{begun}: {count} candidates in {shards} parts, in {built.seconds:.1f} s"
     if built.resumed:
         print(f"{built.resumed} candidates had been encoded by a build that was killed", file=sys.stderr)
     if built.rejected:
@@ -179,8 +180,8 @@ def _described(built: "BuildResult") -> dict[str, Any]:
 
 def _described_set(built: "SetResult") -> dict[str, Any]:
     return {
-        "set": built.made.id,
-        "count": built.made.count,
+        "generation": built.generation,
+        "count": built.count,
         "parts": [
             {"slots": part.name, "generation": part.generation, "count": part.count} for part in built.made.parts
         ],

@@ -2,21 +2,19 @@
 
 import argparse
 import sys
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationError
 from polyrank.model.bounds import Bounds
-from polyrank.service.cli.commands import shards
 from polyrank.service.cli.files import require_store, require_writable
 from polyrank.service.cli.models import encoded_by
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 from polyrank.service.cli.parsing import Within
 
 if TYPE_CHECKING:
-    from polyrank.index_builder.store.generation_store import GenerationStore
+    from polyrank.index_builder.store.pool_store import PoolStore
 
 _KEPT = Bounds(1, 10_000)  # the active one is never removed
 
@@ -26,50 +24,45 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser("store", help="list, verify, activate, roll back, collect generations")
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
 
-    def add(name: str, run: Any, text: str, in_parts: Any = None) -> Any:
+    def add(name: str, run: Any, text: str) -> Any:
         action = actions.add_parser(name, help=text)
         action.add_argument("--store", required=True, type=Path, help="the store's directory")
         add_json_option(action)
-        action.set_defaults(run=partial(_with_store, run, in_parts))
+        action.set_defaults(run=partial(_with_store, run))
         return action
 
-    listing = add("list", _list, "the generations, oldest first", shards.status)
-    verify = add("verify", _verify, "check every byte of one, or of all", shards.verify)
+    listing = add("list", _list, "the generations, oldest first")
+    verify = add("verify", _verify, "check every byte of one, or of all")
     for shown in (listing, verify):
         shown.add_argument("--report", type=Path, metavar="F", help="write a page with recall against time, .html")
     verify.add_argument("generation", nargs="?", help="its id; default: all")
-    activate = add("activate", _activate, "make a generation the active one", shards.activate)
+    activate = add("activate", _activate, "make a generation the active one")
     activate.add_argument("generation", help="its id")
-    add("rollback", _rollback, "go back to the generation that was active before", shards.rollback)
-    compaction = add("compact", _compact, "build the active one with its updates; words count anew", shards.compact)
+    add("rollback", _rollback, "go back to the generation that was active before")
+    compaction = add("compact", _compact, "build the active one with its updates; words count anew")
     compaction.add_argument("--redis", metavar="URL", help="also copy the vectors into this Redis")
-    gc = add("gc", _gc, "remove old generations", shards.gc)
+    gc = add("gc", _gc, "remove old generations")
     gc.add_argument(
         "--keep", type=Within(_KEPT), default=2, help="how many to keep, the active one among them; default: 2"
     )
     gc.add_argument("--redis", metavar="URL", help="also remove their vectors from this Redis")
 
 
-def _with_store(run: Any, in_parts: Any, arguments: argparse.Namespace) -> int:
-    """Run an action; where the store is cut into parts, the one for its sets, if there is one."""
+def _with_store(run: Any, arguments: argparse.Namespace) -> int:
+    """Run an action on a store of either kind."""
     require_store(arguments.store)
     if getattr(arguments, "report", None):
         require_writable("--report", arguments.report, ())
     from polyrank.index_builder.layout import is_in_parts
-    from polyrank.index_builder.scale.sets import SetStore
-    from polyrank.index_builder.store.generation_store import GenerationStore
+    from polyrank.index_builder.scale.sets import open_store
 
-    status: int
-    if in_parts is not None and is_in_parts(arguments.store):
-        if getattr(arguments, "report", None):
-            raise UsageError("--report: there is no page for a store that is cut into parts; leave it out")
-        status = in_parts(SetStore(arguments.store), arguments)
-    else:
-        status = run(GenerationStore(arguments.store), arguments)
+    if is_in_parts(arguments.store) and getattr(arguments, "redis", None):
+        raise UsageError("--redis: the vectors of parts are not copied into Redis; leave it out")
+    status: int = run(open_store(arguments.store), arguments)
     return status
 
 
-def _list(store: "GenerationStore", arguments: argparse.Namespace) -> int:
+def _list(store: "PoolStore[Any]", arguments: argparse.Namespace) -> int:
     current, damage = _current(store)
     trial = store.trial()
     rows = [_row(store, generation, current, trial) for generation in store.ids()]
@@ -84,7 +77,7 @@ def _list(store: "GenerationStore", arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _current(store: "GenerationStore") -> tuple[str | None, str | None]:
+def _current(store: "PoolStore[Any]") -> tuple[str | None, str | None]:
     """The active generation's id, and what is wrong with CURRENT if something is."""
     try:
         return store.current(), None
@@ -92,24 +85,25 @@ def _current(store: "GenerationStore") -> tuple[str | None, str | None]:
         return None, f"{error.reason}; activate one"
 
 
-def _row(store: "GenerationStore", generation: str, current: str | None, trial: str | None) -> dict[str, Any]:
+def _row(store: "PoolStore[Any]", generation: str, current: str | None, trial: str | None) -> dict[str, Any]:
     row: dict[str, Any] = {"id": generation, "active": generation == current, "trial": generation == trial}
     try:
-        with closing(store.open(generation, verify=False)) as opened:
-            manifest, served = opened.manifest, store.snapshot(opened)
+        manifest, parts = store.manifest(generation), store.parts(generation)
+        count, revision = store.updated(generation)
     except GenerationError as error:
         return {**row, "error": str(error)}
     return {
         **row,
-        "count": served.count,
+        "count": count,
         "built": manifest.count,
-        "revision": served.revision,
+        "revision": revision,
         "index": manifest.index.kind,
         "index_times": manifest.index.times,
         "created_at": manifest.created_at,
         "recall": manifest.recall,
         "model": manifest.model.name,
         "fingerprint": manifest.model.fingerprint,
+        **({"parts": parts} if parts else {}),
     }
 
 
@@ -123,14 +117,17 @@ def _line(row: dict[str, Any]) -> str:
         measured = f" (recall@10 of {recall['of']} {recall['recall@10']:.3f}, probes: {recall['probes']})"
     index = f"{row['index']}{measured}"
     updated = "" if row["count"] == row["built"] else f" ({row['built']} built)"
-    return f"{mark} {row['id']}  {row['count']} candidates{updated}, {index}, {row['model']}, {row['created_at']}"
+    parts = [f"    {part['slots']}  {part['generation']}  {part['count']} candidates" for part in row.get("parts", ())]
+    cut = f" in {len(parts)} parts" if parts else ""
+    line = f"{mark} {row['id']}  {row['count']} candidates{updated}{cut}, {index}, {row['model']}, {row['created_at']}"
+    return "\n".join([line, *parts])
 
 
 def _emptiness(arguments: argparse.Namespace) -> str:
     return f"{arguments.store} holds no generation; polyrank build makes one"
 
 
-def _verify(store: "GenerationStore", arguments: argparse.Namespace) -> int:
+def _verify(store: "PoolStore[Any]", arguments: argparse.Namespace) -> int:
     bad: dict[str, str] = {}
     wanted = [arguments.generation] if arguments.generation else store.ids()
     for generation in wanted:
@@ -150,31 +147,29 @@ def _verify(store: "GenerationStore", arguments: argparse.Namespace) -> int:
     return 1 if bad else 0
 
 
-def _write_report(path: Path, store: "GenerationStore", rows: list[dict[str, Any]], states: dict[str, str]) -> None:
+def _write_report(path: Path, store: "PoolStore[Any]", rows: list[dict[str, Any]], states: dict[str, str]) -> None:
     from polyrank.service.cli.reports.store import write_store
 
     write_store(path, store.root, rows, states)
 
 
-def _activate(store: "GenerationStore", arguments: argparse.Namespace) -> int:
-    from polyrank.index_builder.generation.generation import MODEL_DIRECTORY
-
-    store.activate(arguments.generation, encoded_by(store.path(arguments.generation) / MODEL_DIRECTORY))
+def _activate(store: "PoolStore[Any]", arguments: argparse.Namespace) -> int:
+    store.activate(arguments.generation, encoded_by(store.model_directory(arguments.generation)))
     print_result(arguments, {"current": arguments.generation}, f"{arguments.generation} is active")
     return 0
 
 
-def _rollback(store: "GenerationStore", arguments: argparse.Namespace) -> int:
+def _rollback(store: "PoolStore[Any]", arguments: argparse.Namespace) -> int:
     current = store.rollback()
     print_result(arguments, {"current": current}, f"{current} is active")
     return 0
 
 
-def _compact(store: "GenerationStore", arguments: argparse.Namespace) -> int:
-    from polyrank.index_builder.build.compaction import compact
+def _compact(store: "PoolStore[Any]", arguments: argparse.Namespace) -> int:
+    from polyrank.index_builder.scale.compacting import compact_store
 
     with Progress("candidates") as progress:
-        built = compact(store.root, redis_url=arguments.redis, progress=progress)
+        built = compact_store(store.root, arguments.redis, progress=progress)
     for note in built.notes:
         print(note, file=sys.stderr)
     facts = {"current": built.generation, "count": built.count, "seconds": round(built.seconds, 3)}
@@ -182,7 +177,7 @@ def _compact(store: "GenerationStore", arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _gc(store: "GenerationStore", arguments: argparse.Namespace) -> int:
+def _gc(store: "PoolStore[Any]", arguments: argparse.Namespace) -> int:
     removed = store.gc(arguments.keep, arguments.redis)
     line = f"removed {len(removed)}: {', '.join(removed)}" if removed else "nothing to remove"
     print_result(arguments, {"removed": removed}, line)

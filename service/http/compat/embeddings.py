@@ -23,7 +23,7 @@ from polyrank.service.http.plumbing.guards import RANK
 from polyrank.service.live.models import LateScorer
 from polyrank.service.observe.account import Account
 from polyrank.service.ranking.engine import Embeddings
-from polyrank.service.ranking.parts import Served
+from polyrank.service.ranking.parts import Serving
 from polyrank.service.resources import Resources, resources
 
 MAX_TOKEN_IDS = 300_000  # of all texts together, as of OpenAI's own service
@@ -161,11 +161,11 @@ async def models(request: Request) -> dict[str, Any]:
     return {"object": "list", "data": [*listed.values()]}
 
 
-def _embeds(serving: Served | None) -> bool:
+def _embeds(serving: Serving | None) -> bool:
     return serving is not None and ARCHITECTURES[serving.ranker.architecture].embeds
 
 
-def _require_vectors(serving: Served) -> Served:
+def _require_vectors(serving: Serving) -> Serving:
     """Return it; raises InvalidInput where its model ranks by words alone, and has neither vectors nor tokens."""
     if _embeds(serving):
         return serving
@@ -183,13 +183,13 @@ def _texts(held: Resources, where: str, sent: str | list[str]) -> list[str]:
     return texts
 
 
-def _check_dimensions(asked: int | None, serving: Served, where: str = "dimensions") -> None:
+def _check_dimensions(asked: int | None, serving: Serving, where: str = "dimensions") -> None:
     if asked and asked != serving.ranker.dim:
         raise InvalidInput(f"{where}: the model's vectors have {serving.ranker.dim}; leave it out")
 
 
 async def _embed(
-    request: Request, held: Resources, serving: Served, body: Cutting, where: str, texts: list[str], queries: bool
+    request: Request, held: Resources, serving: Serving, body: Cutting, where: str, texts: list[str], queries: bool
 ) -> Embeddings:
     """Embed the texts of a field (`where`), as contexts if they are queries.
 
@@ -224,7 +224,7 @@ def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     return unit
 
 
-async def _answer(request: Request, answer: Callable[[], Any], made: Embeddings, serving: Served) -> Response:
+async def _answer(request: Request, answer: Callable[[], Any], made: Embeddings, serving: Serving) -> Response:
     request.state.account = Account(serving.generation.id, seconds=made.seconds)
     facts = headers.of_answer(request, made.seconds, made.cut, serving.ranker.fingerprint, serving.generation.id)
     body = await bodies.beside(request, partial(_rendered, answer), made.made.first.size // 16)

@@ -25,7 +25,7 @@ class Served:
     max_input_tokens: int
     precision: str
     calibration: CalibrationConfig | None
-    serving: parts.Served | None = None
+    serving: parts.Serving | None = None
     loaded_at: float = 0.0
 
     def is_named(self, name: str) -> bool:
@@ -44,7 +44,7 @@ def _cross(held: Resources, scorer: PairScorer) -> Served:
     return Served(name, scorer.name, scorer.fingerprint, scorer.max_input_tokens, scorer.precision, scorer.calibration)
 
 
-def _late(held: Resources, serving: parts.Served) -> Served:
+def _late(held: Resources, serving: parts.Serving) -> Served:
     model, ranker = serving.generation.manifest.model, serving.ranker
     return Served(
         held.settings.served_model_name or model.name,
@@ -68,7 +68,7 @@ def reranker(held: Resources, name: str | None, strict: bool | None) -> Served:
     return _named(held, every(held) or [_late(held, held.live.require())], name, strict)
 
 
-def embedder(held: Resources, name: str | None, strict: bool | None) -> tuple[Served, parts.Served]:
+def embedder(held: Resources, name: str | None, strict: bool | None) -> tuple[Served, parts.Serving]:
     """Return the model that embeds, by the rules and with the errors of `reranker`."""
     serving = held.live.require()
     return _named(held, [_late(held, serving)], name, strict), serving

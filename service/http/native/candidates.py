@@ -12,9 +12,7 @@ from starlette.responses import Response
 
 from polyrank.index_builder.errors import DiskFull, GenerationError, StoreBusy
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.store.pages import page
 from polyrank.model.errors import InvalidInput
-from polyrank.service.changes.in_parts import not_in_parts
 from polyrank.service.errors import (
     BodyInvalid,
     CandidateNotFound,
@@ -33,13 +31,11 @@ from polyrank.service.http.native.responses import CandidatesOut, DeletedOut, St
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import fails, takes
 from polyrank.service.http.plumbing.guards import ADMIN
-from polyrank.service.live.serving import Serving
-from polyrank.service.ranking import by_parts
-from polyrank.service.ranking.parts import Served, SetServing
+from polyrank.service.ranking.parts import Serving
 from polyrank.service.resources import Resources, resources, writing
 
 _UPDATES = (NotConfigured, NotReady, Overloaded, StoreBusy, GenerationError, StoreReadOnly, DiskFull)
-_ROW = re.compile("[0-9]{1,18}", re.ASCII)
+_NUMBER = re.compile("[0-9]{1,18}", re.ASCII)
 
 
 class _Whole(PathConvertor):
@@ -55,23 +51,23 @@ router = APIRouter(prefix="/index/candidates", tags=["index"], dependencies=[ADM
 @router.get(
     "",
     response_model=CandidatesOut,
-    responses=fails(InvalidInput, NotConfigured, NotReady, ListOutdated, RevisionNotReached, DeadlineExceeded),
+    responses=fails(InvalidInput, NotReady, ListOutdated, RevisionNotReached, DeadlineExceeded, ShardsMissing),
 )
 async def listed(request: Request, wanted: Annotated[ListIn, Query()]) -> Response:
     """List candidates, page after page. A page may hold fewer than `limit`, or none: go on until `next` is null."""
     held = resources(request)
     deadline = bodies.deadline(request, held.settings)
     serving = await _reached(held, wanted, deadline)
-    if isinstance(serving, SetServing):
-        raise not_in_parts("listing candidates", "read one by its id, or the pool's files")
-    first = 0 if wanted.after is None else _row_of(wanted.after, serving)
-    found = await held.engine.read(page(serving.snapshot, first, wanted.limit, wanted.conditions), deadline)
+    pool, at = held.engine.pool(serving, deadline), (0, 0)
+    if wanted.after is not None:
+        at = _position(wanted.after, serving)
+    found, after = await pool.page(*at, wanted.limit, wanted.conditions)
     notes = None
-    if wanted.conditions is not None and not found.candidates and found.next_row is None:
-        notes = await held.engine.filter_notes(serving, wanted.conditions, deadline)
+    if wanted.conditions is not None and not found.candidates and after is None:
+        notes = await pool.filter_notes(wanted.conditions)
     answer = {
         "candidates": [_fields(candidate) for candidate in found.candidates],
-        "next": None if found.next_row is None else f"{serving.generation.id}.{found.next_row}",
+        "next": None if after is None else f"{serving.generation.id}.{after[0]}.{after[1]}",
         **({"notes": notes} if notes else {}),
         **_origin(serving),
     }
@@ -120,44 +116,39 @@ async def stored(request: Request, candidate_id: str, wanted: Annotated[ReadIn, 
     held = resources(request)
     deadline = bodies.deadline(request, held.settings)
     serving = await _reached(held, wanted, deadline)
-    if isinstance(serving, SetServing):
-        found = await by_parts.stored(serving, candidate_id, deadline)
-    else:
-        found = await held.engine.look_up(partial(_looked_up, serving, candidate_id))
-    if not found:
+    found = await held.engine.pool(serving, deadline).candidate(candidate_id)
+    if found is None:
         raise CandidateNotFound(candidate_id)
-    return {**_fields(found[0]), **_origin(serving)}
+    return {**_fields(found), **_origin(serving)}
 
 
-async def _reached(held: Resources, wanted: ReadIn, deadline: float) -> Served:
+async def _reached(held: Resources, wanted: ReadIn, deadline: float) -> Serving:
     if wanted.min_revision is None:
         return held.live.require()
     return await held.updating.reached(wanted.min_revision, deadline)
 
 
-def _row_of(after: str, serving: Serving) -> int:
-    """Return the row at which a page begins.
+def _position(after: str, serving: Serving) -> tuple[int, int]:
+    """Return the number of the part, and the row in it, at which a page begins.
 
     Raises:
         InvalidInput: it is not `next` of any page.
         ListOutdated: the page before was of another generation.
     """
-    generation, _, row = after.rpartition(".")
-    if not _ROW.fullmatch(row) or not generation:
+    generation, *numbers = after.split(".")
+    if len(numbers) != 2 or not generation or not all(map(_NUMBER.fullmatch, numbers)):
         raise BodyInvalid([("query.after", "take it from `next` of the page before; leave it out to begin")])
     if generation != serving.generation.id:
         raise ListOutdated(generation, serving.generation.id)
-    return int(row)
-
-
-def _looked_up(serving: Serving, candidate_id: str) -> list[Candidate]:
-    rows = serving.snapshot.rows([candidate_id])
-    return serving.snapshot.candidates(rows[rows >= 0])
+    part, row = map(int, numbers)
+    if part >= len(serving.parts):
+        raise BodyInvalid([("query.after", "take it from `next` of the page before; leave it out to begin")])
+    return part, row
 
 
 def _fields(candidate: Candidate) -> dict[str, Any]:
     return {"id": candidate.id, "text": candidate.text, "metadata": candidate.metadata}
 
 
-def _origin(serving: Served) -> dict[str, Any]:
+def _origin(serving: Serving) -> dict[str, Any]:
     return {"generation": serving.generation.id, "revision": serving.snapshot.revision}

@@ -27,7 +27,7 @@ from polyrank.service.http.plumbing.described import DEADLINE_IN, RANKS, fails, 
 from polyrank.service.http.plumbing.guards import RANK
 from polyrank.service.observe.account import Account
 from polyrank.service.ranking.explaining import Explained, ExplainedCandidate, ExplainedPair
-from polyrank.service.ranking.parts import Served
+from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.values import ExplainRequest, RankRequest
 from polyrank.service.resources import resources
 from polyrank.service.settings import Settings
@@ -55,7 +55,7 @@ async def explain(request: Request) -> Response:
     return Response(answer, media_type="application/json")
 
 
-def _rendered(request: Request, serving: Served, explained: Explained, asked: ExplainIn) -> bytes:
+def _rendered(request: Request, serving: Serving, explained: Explained, asked: ExplainIn) -> bytes:
     answer = answer_of(serving, explained, asked)
     spent = {**explained.seconds, "total": time.monotonic() - request.state.arrived}
     answer["timings_ms"] = {stage: round(seconds * 1000, 3) for stage, seconds in spent.items()}
@@ -74,7 +74,7 @@ def to_request(body: ExplainIn, settings: Settings, deadline: float) -> ExplainR
     return ExplainRequest(ranking=ranking, occlusion=body.occlusion, cross=body.cross)
 
 
-def answer_of(serving: Served, explained: Explained, asked: ExplainIn) -> dict[str, Any]:
+def answer_of(serving: Serving, explained: Explained, asked: ExplainIn) -> dict[str, Any]:
     """Return the fields of an `ExplainOut`, except those that belong to the request (timings, id)."""
     model, cut = serving.generation.manifest.model, explained.truncation
     against = _relatives(explained, asked.rival())

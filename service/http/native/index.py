@@ -21,10 +21,7 @@ from polyrank.index_builder.errors import (
     NothingToCompact,
     StoreBusy,
 )
-from polyrank.index_builder.generation.generation import read_manifest
 from polyrank.index_builder.generation.manifest import Manifest
-from polyrank.index_builder.scale.sets import SetStore
-from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.errors import InvalidInput
 from polyrank.service.changes import idempotency
 from polyrank.service.changes.jobs import Rebuild
@@ -34,8 +31,7 @@ from polyrank.service.http.native.responses import IndexOut, JobOut, JobsOut
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import fails, takes
 from polyrank.service.http.plumbing.guards import ADMIN
-from polyrank.service.live.serving import Serving
-from polyrank.service.ranking.parts import Served, SetSnapshot
+from polyrank.service.ranking.parts import Serving
 from polyrank.service.resources import Resources, resources, writing
 
 router = APIRouter(prefix="/index", tags=["index"], dependencies=[ADMIN])
@@ -95,13 +91,13 @@ async def compact(request: Request, response: Response) -> dict[str, Any]:
     return _started(record, response)
 
 
-async def _check_compactable(held: Resources, serving: Served) -> None:
+async def _check_compactable(held: Resources, serving: Serving) -> None:
     if await asyncio.to_thread(held.store.current_or_none) != serving.generation.id:
         raise NotReady("what is served stands in for the active generation, which could not be loaded")
     if not serving.snapshot.changes:
         raise NothingToCompact("what is served was not updated since it was built")
-    if isinstance(serving, Serving):
-        serving.generation.embeddings.require_matrix()
+    if not all(part.has_matrix for part in serving.parts):
+        raise MatrixMissing(serving.generation.id)
 
 
 def _started(record: JobRecord, response: Response) -> dict[str, Any]:
@@ -196,7 +192,7 @@ def _generations(held: Resources) -> dict[str, Any]:
         if generation in shown:
             continue
         try:
-            others.append(_generation(_manifest(held.store, generation)))
+            others.append(_generation(held.store.manifest(generation)))
         except (FileNotFoundError, GenerationNotFound):
             continue  # removed a moment ago
         except GenerationCorrupt as error:
@@ -206,20 +202,14 @@ def _generations(held: Resources) -> dict[str, Any]:
     return {"active": current and _active(current), "trial": on_trial, "others": others, "refused": listed}
 
 
-def _manifest(store: GenerationStore | SetStore, generation: str) -> Manifest:
-    if isinstance(store, SetStore):
-        return store.described(store.read(generation))
-    return read_manifest(store.path(generation))
-
-
-def _active(serving: Served) -> dict[str, Any]:
+def _active(serving: Serving) -> dict[str, Any]:
     snapshot = serving.snapshot
     return {
         **_generation(serving.generation.manifest),
         "count": snapshot.count,
         "revision": snapshot.revision,
-        "added": snapshot.counts.added if isinstance(snapshot, SetSnapshot) else len(snapshot.added),
-        "removed": snapshot.counts.removed if isinstance(snapshot, SetSnapshot) else len(snapshot.removed),
+        "added": snapshot.added,
+        "removed": snapshot.removed,
         "loaded_at": datetime.fromtimestamp(serving.loaded_at, UTC).isoformat(),
     }
 

@@ -29,7 +29,7 @@ from polyrank.service.http.plumbing.guards import RANK
 from polyrank.service.observe.account import Account
 from polyrank.service.observe.labels import STAGES
 from polyrank.service.ranking import result_cache
-from polyrank.service.ranking.parts import Served
+from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.values import Given, Grouping, Ranked, RankRequest
 from polyrank.service.resources import Resources, resources
 from polyrank.service.settings import Settings
@@ -118,7 +118,7 @@ async def answered(request: Request, held: Resources, body: RankIn, deadline: fl
     return Answered(answer, ranked.seconds, None if key is None else "miss", account)
 
 
-def served(held: Resources, which: Which) -> Served:
+def served(held: Resources, which: Which) -> Serving:
     """Return the generation that a request asks for; raises NotReady or NoTrial where there is none."""
     return held.trials.require() if which == "trial" else held.live.require()
 
@@ -191,7 +191,7 @@ def _given(sent: str | CandidateIn) -> Given:
     return Given(None, sent) if isinstance(sent, str) else Given(sent.id, sent.text)
 
 
-def _check_expected(expect: ExpectIn | None, serving: Served) -> None:
+def _check_expected(expect: ExpectIn | None, serving: Serving) -> None:
     if expect is None:
         return
     if expect.fingerprint is not None and expect.fingerprint != serving.ranker.fingerprint:
@@ -204,7 +204,7 @@ def _check_expected(expect: ExpectIn | None, serving: Served) -> None:
 _NOT_IN_THE_ANSWER = {"timeout_ms", "expect", "min_revision", "generation"}
 
 
-def _cache_key(request: Request, held: Resources, serving: Served, body: RankIn) -> str | None:
+def _cache_key(request: Request, held: Resources, serving: Serving, body: RankIn) -> str | None:
     """Return the key under which the answer is kept; None: it is not kept."""
     if held.results is None or _refuses_caches(request):
         return None
@@ -217,7 +217,7 @@ def _refuses_caches(request: Request) -> bool:
     return not {"no-cache", "no-store"}.isdisjoint(directive.strip() for directive in directives)
 
 
-def _rendered(held: Resources, serving: Served, ranked: Ranked) -> bytes:
+def _rendered(held: Resources, serving: Serving, ranked: Ranked) -> bytes:
     """Render the answer, except for what belongs to this request; a cache may keep it."""
     held.metrics.observe_rank(ranked.seconds, ranked.scored, ranked.degraded, ranked.plan)
     if ranked.plan in ("index", "selector"):

@@ -13,7 +13,7 @@ from polyrank.model.registry import ARCHITECTURES
 from polyrank.service.http.plumbing.fields import Out
 from polyrank.service.http.plumbing.problems import Problem
 from polyrank.service.observe.labels import Degraded
-from polyrank.service.ranking.parts import Served
+from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.values import Ranked, RankedCandidate
 
 _NOTES = "why the filter lets nothing through; absent where something passes"
@@ -42,7 +42,7 @@ class ResultOut(Out):
     metadata: dict[str, JsonValue]
 
 
-def answer_of(serving: Served, ranked: Ranked) -> dict[str, Any]:
+def answer_of(serving: Serving, ranked: Ranked) -> dict[str, Any]:
     """Return the fields of a `RankOut`, except those that belong to the request (timings, id)."""
     model, cut = serving.generation.manifest.model, ranked.truncation
     return {

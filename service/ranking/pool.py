@@ -1,0 +1,391 @@
+"""Asks the parts of a pool for one request, and makes one answer of theirs. For the event loop's thread.
+
+The answer is that of one search over all parts, to the bit. Every part returns its own best `k` candidates with their
+scores, so the best `k` of the pool are among them. Equal scores are ordered by the place in the pool.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.index_builder.errors import StoreUnavailable
+from polyrank.index_builder.generation.texts import KnownTexts
+from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.store.pages import Page
+from polyrank.index_builder.store.unmatched import Looked, notes
+from polyrank.model.representations import Representations
+from polyrank.model.text.assembly import Conversation
+from polyrank.service.errors import DeadlineExceeded, TooManyForExact
+from polyrank.service.live.serving import nothing_of
+from polyrank.service.observe.labels import Degraded, Plan
+from polyrank.service.ranking.desk import Desk
+from polyrank.service.ranking.parts import (
+    At,
+    EncodeContext,
+    PartFound,
+    PartMissing,
+    PoolQuery,
+    Serving,
+    Stock,
+    Wanted,
+    most_of,
+)
+from polyrank.service.ranking.prices import most_exact
+from polyrank.service.ranking.retrieval import BestRows, Found, is_certain, ranked_of
+from polyrank.service.ranking.second_stage import SecondStage
+from polyrank.service.ranking.stages import ANSWER_SECONDS, Timings
+from polyrank.service.ranking.values import Ranked, RankRequest
+
+Rows = NDArray[np.int64]
+T = TypeVar("T")
+
+# Parts give the candidates along with what they find if all of them give so many at most: that spares a second call.
+MOST_SENT_ALONG = 128
+# Of parts that were searched in different ways the answer names the one that is least sure to find all.
+_BY_CARE: tuple[Plan, ...] = ("scan", "matches", "selector", "index")
+_NONE: Rows = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PoolFound:
+    """The best candidates of the parts that answered.
+
+    Attributes:
+        best: by their places in the pool.
+        places: of each the number of its part, and its row there, (n, 2).
+        missing: the numbers of the parts that did not answer.
+        reduced: fewer candidates were retrieved than asked for, because time was short.
+        candidates: those found; None: they have to be fetched.
+    """
+
+    best: BestRows
+    places: NDArray[np.int64]
+    missing: frozenset[int]
+    reduced: bool
+    candidates: Sequence[Candidate] | None
+
+    def positions(self, order: Rows) -> Rows:
+        """Return where candidates stand among those found, given by their places in the pool (m,)."""
+        by_order = np.argsort(self.best.rows)
+        return by_order[np.searchsorted(self.best.rows, order, sorter=by_order)]
+
+    def at(self, order: Rows) -> NDArray[np.int64]:
+        """Return the numbers of their parts, and their rows there, (m, 2)."""
+        return self.places[self.positions(order)]
+
+
+def merged(found: Mapping[int, PartFound], k: int, missing: Iterable[int] = ()) -> PoolFound:
+    """Return the best `k` of what parts, at least one, have found, given by their numbers."""
+    every = list(found.values())
+    if len(every) == 1:
+        return _only(next(iter(found)), every[0], frozenset(missing))
+    order = np.concatenate([each.order for each in every])
+    scores = np.concatenate([each.scores for each in every])
+    rows = np.concatenate([each.rows for each in every])
+    parts = np.repeat(np.fromiter(found, np.int64, len(found)), [len(each.rows) for each in every])
+    first = np.lexsort((order, -scores))[:k]
+    candidates = [candidate for each in every for candidate in each.candidates]
+    lexical = [each.lexical for each in every if each.lexical is not None]
+    looked_at, bound = sum(each.looked_at for each in every), max(each.bound for each in every)
+    plan = max((each.plan for each in every), key=_BY_CARE.index)
+    return PoolFound(
+        best=BestRows(
+            order[first],
+            scores[first],
+            np.concatenate(lexical)[first] if len(lexical) == len(every) else None,
+            Found(order[first], scores[first], looked_at, bound, plan),
+            all(each.cache_available for each in every),
+        ),
+        places=np.stack([parts[first], rows[first]], axis=1),
+        missing=frozenset(missing),
+        reduced=any(each.reduced for each in every),
+        candidates=[candidates[at] for at in first.tolist()] if len(candidates) == len(order) else None,
+    )
+
+
+def _only(part: int, found: PartFound, missing: frozenset[int]) -> PoolFound:
+    """Return what one part has found, which is in its order already, and not more than was asked for."""
+    among = Found(found.order, found.scores, found.looked_at, found.bound, found.plan)
+    best = BestRows(found.order, found.scores, found.lexical, among, found.cache_available)
+    places = np.stack([np.full(len(found.rows), part), found.rows], axis=1)
+    candidates = found.candidates if len(found.candidates) == len(found.rows) else None
+    return PoolFound(best, places, missing, found.reduced, candidates)
+
+
+class Pool:
+    """A pool, as one request asks its parts.
+
+    Args:
+        desk: where parts in this process are searched.
+        serving: what the request is answered from.
+        at: how the parts are looked at.
+    """
+
+    def __init__(self, desk: Desk, serving: Serving, at: At) -> None:
+        self._desk, self._serving, self._at = desk, serving, at
+
+    async def rank(
+        self, request: RankRequest, encode: EncodeContext, second_stage: SecondStage, timings: Timings
+    ) -> Ranked:
+        """Search the parts once, and place what they found by the second stage if the model has one.
+
+        Raises:
+            DeadlineExceeded: no part answered in time.
+            ShardsMissing: too many parts are missing.
+            TooManyForExact: every candidate was to be scored by the second stage, and these are too many.
+        """
+        found = await self._search(request, encode, timings)
+        best, lost, degraded = found.best, set(found.missing), list[Degraded]()
+        if self._serving.ranker.late_rows is None:
+            exact = is_certain(best.scores, best.found.bound, request.depth)
+        else:
+            if request.exact and not best.is_all:
+                raise TooManyForExact(best.found.looked_at, most_exact(self._serving.ranker, request.conversation))
+            stock = await self._at_places(
+                found.places, self._stage, timings, Wanted(self._at.revision, with_vectors=True)
+            )
+            best, lost = self._only(found, best, stock.positions, lost)
+            late = await second_stage.scores(
+                self._serving.ranker,
+                await encode(timings),
+                len(best.rows),
+                stock.vectors,
+                self._stage.deadline,
+                timings,
+            )
+            exact, degraded = late.scores is not None and found.best.is_all and not lost, late.degraded
+            if late.scores is not None:
+                words = self._serving.generation.words
+                best = best.placed_by(late.scores, 1.0 if words is None else words.evidence.late_weight)
+        best = best.first(request.depth)
+        if found.candidates is not None:
+            candidates = [found.candidates[at] for at in found.positions(best.rows).tolist()]
+        else:
+            stock = await self._at_places(
+                found.at(best.rows), self._at, timings, Wanted(self._at.revision, with_candidates=True)
+            )
+            candidates = await self._read_candidates(stock, timings)
+            best, lost = self._only(found, best, stock.positions, lost)
+        ranked = ranked_of(best, candidates, exact)
+        ranked = ranked.without(*(reason for reason in degraded if reason not in ranked.degraded))
+        if found.reduced:
+            ranked = ranked.without("retrieve_k_reduced")
+        return self.with_missing(ranked, lost)
+
+    def _only(self, found: PoolFound, best: BestRows, positions: Rows, lost: set[int]) -> tuple[BestRows, set[int]]:
+        """Return those that could be fetched; the parts of the others count as missing from now on."""
+        if len(positions) == len(best.rows):
+            return best, lost
+        return best.at(positions), lost | set(np.delete(found.at(best.rows)[:, 0], positions).tolist())
+
+    @property
+    def _is_here(self) -> bool:
+        return all(part.is_here for part in self._serving.parts)
+
+    @property
+    def _stage(self) -> At:
+        """How parts are looked at in a stage after which candidates are still fetched."""
+        return self._at if self._is_here else self._at._replace(deadline=most_of(self._at.deadline))
+
+    async def _search(self, request: RankRequest, encode: EncodeContext, timings: Timings) -> PoolFound:
+        ranker, parts, words = self._serving.ranker, self._serving.parts, self._serving.generation.words
+        late = None if ranker.late_rows is None else most_exact(ranker, request.conversation) if request.exact else 0
+        asked = replace(
+            request,
+            conversation=request.conversation if words is not None else Conversation(()),  # others need not know it
+            candidates=None,
+            score_threshold=None,
+            top_k=request.depth,
+            top_n=None,
+            grouping=None,
+        )
+        query = PoolQuery(asked, self._at.revision, most_exact=late)
+        depth = query.deepened(asked).depth
+        query = replace(query, with_candidates=len(parts) * depth <= MOST_SENT_ALONG)
+        if len(parts) > 1:  # so that they need not wait for each other
+            await encode(timings)
+        deadline = most_of(self._at.deadline)
+
+        async def ask(part: int, timings: Timings) -> PartFound:
+            return await parts[part].search(self._desk, query, encode, timings)
+
+        found = await self._of_each(range(len(parts)), ask, timings)
+        if not found and time.monotonic() >= deadline:
+            raise DeadlineExceeded("before a shard answered")
+        missing = [part for part in range(len(parts)) if part not in found]
+        share = self._searched(missing)
+        if not self._is_here:
+            self._desk.watch.observe_searched(share)
+        return merged(found, depth, missing)
+
+    def _searched(self, missing: Collection[int]) -> float:
+        """Return the share of the candidates that all but the missing parts hold, given by their numbers.
+
+        Raises:
+            ShardsMissing: it is too small for an answer.
+        """
+        share = self._serving.share_without(missing)
+        if missing and (share < self._desk.min_searched or len(missing) == len(self._serving.parts)):
+            raise self._serving.shards_missing(missing)
+        return share
+
+    def with_missing(self, ranked: Ranked, missing: Collection[int]) -> Ranked:
+        """Return a ranking that says which share of the pool was searched; ShardsMissing if that is too little."""
+        if not missing:
+            return ranked
+        return replace(ranked.without("shards_missing"), exact=False, searched=self._searched(missing))
+
+    async def _read_candidates(self, stock: Stock, timings: Timings) -> list[Candidate]:
+        """Read all candidates of a stock, beside the event loop if they are not in memory."""
+        read = partial(stock.candidates, stock.every)
+        return await self._desk.measured("fetch", read, timings) if self._is_here else read()
+
+    async def _at_places(self, places: NDArray[np.int64], at: At, timings: Timings, wanted: Wanted) -> Stock:
+        """Look candidates up by their parts and rows there, (n, 2)."""
+        if len(self._serving.parts) == 1 and len(places):
+            of_part = {0: np.arange(len(places))}
+        else:
+            of_part = {part: np.flatnonzero(places[:, 0] == part) for part in np.unique(places[:, 0]).tolist()}
+        return await self._read(of_part, lambda part: wanted._replace(rows=places[of_part[part], 1]), at, timings)
+
+    async def stored(
+        self, ids: Sequence[str], said: Conversation | None, timings: Timings, with_vectors: bool = True
+    ) -> Stock:
+        """Look candidates up by their ids; with a conversation also what words say for them after it.
+
+        Raises:
+            ShardsMissing: too much is missing, or none was found and some may be on the missing parts.
+        """
+        of_part = self._serving.by_part(ids)
+
+        def wanted(part: int) -> Wanted:
+            own = [ids[at] for at in of_part[part].tolist()]
+            return Wanted(
+                self._at.revision, ids=own, with_candidates=True, with_vectors=with_vectors, conversation=said
+            )
+
+        stock = await self._read(of_part, wanted, self._at, timings)
+        self._searched(stock.lost)
+        if stock.lost and not len(stock.positions):
+            raise self._serving.shards_missing(stock.lost)
+        return stock
+
+    async def candidate(self, candidate_id: str) -> Candidate | None:
+        """Return the candidate with an id, if there is one; raises ShardsMissing where its part does not answer."""
+        stock = await self.stored([candidate_id], None, Timings(), with_vectors=False)
+        return next(iter(await self._read_candidates(stock, Timings())), None)
+
+    async def texts(self, texts: Sequence[str]) -> KnownTexts:
+        """Look texts up in all parts that answer; those whose vectors are not to be had count as unknown."""
+        of_part = {part: np.arange(len(texts)) for part in range(len(self._serving.parts))}
+        wanted = Wanted(self._at.revision, texts=texts, with_vectors=True)
+        stock = await self._read(of_part, lambda _: wanted, self._at, Timings())
+        try:
+            made, _ = await self._desk.candidates.run(partial(stock.vectors, stock.every), Timings())
+        except StoreUnavailable:  # then they are encoded as new ones are
+            return KnownTexts(_NONE, nothing_of(self._serving.generation.manifest))
+        return KnownTexts(stock.positions, made)
+
+    async def _read(
+        self, of_part: Mapping[int, Rows], wanted: Callable[[int], Wanted], at: At, timings: Timings
+    ) -> Stock:
+        """Look candidates up in parts, each of which may have those at some positions; what two have counts once."""
+
+        async def ask(part: int, timings: Timings) -> Stock:
+            return await self._serving.parts[part].read(self._desk, at, wanted(part), timings)
+
+        found = await self._of_each(of_part, ask, timings)
+        if len(self._serving.parts) == 1 and found:
+            return found[0]
+        stocks, lost = list(found.values()), frozenset(of_part) - frozenset(found)
+        positions, first = np.unique(
+            np.concatenate([_NONE, *(of_part[part][each.positions] for part, each in found.items())]),
+            return_index=True,
+        )
+        owner = np.repeat(np.arange(len(stocks)), [len(each.positions) for each in stocks])[first]
+        own = np.concatenate([_NONE, *(each.every for each in stocks)])[first]
+        words = [each.words for each in stocks if each.words is not None]
+
+        def candidates(asked: Rows) -> list[Candidate]:
+            of = owner[asked]
+            read = [iter(each.candidates(own[asked][of == number])) for number, each in enumerate(stocks)]
+            return [next(read[number]) for number in of.tolist()]
+
+        def vectors(first_only: bool, asked: Rows) -> tuple[Representations, bool]:
+            of, made, available = owner[asked], [nothing_of(self._serving.generation.manifest)], True
+            for number, each in enumerate(stocks):
+                gather = each.first_vectors if first_only else each.vectors
+                some, here = gather(own[asked][of == number])
+                made, available = [*made, some], available and here
+            return Representations.join(made).take(np.argsort(np.argsort(of, kind="stable"))), available
+
+        return Stock(
+            positions=positions,
+            words=np.concatenate(words)[first] if words else None,
+            longest=max((each.longest for each in stocks), default=0.0),
+            candidates=candidates,
+            vectors=partial(vectors, False),
+            first_vectors=partial(vectors, True),
+            lost=lost,
+        )
+
+    async def page(
+        self, number: int, first: int, limit: int, filter_: Mapping[str, Any] | None
+    ) -> tuple[Page, tuple[int, int] | None]:
+        """List candidates of a part from a row on; also returns where the next page begins, None: there is none.
+
+        Raises:
+            ShardsMissing: the part does not answer.
+        """
+        parts = self._serving.parts
+        try:
+            found = await parts[number].page(self._desk, self._at, first, limit, filter_)
+        except PartMissing:
+            raise self._serving.shards_missing([number]) from None
+        if found.next_row is not None:
+            return found, (number, found.next_row)
+        return found, (number + 1, 0) if number + 1 < len(parts) else None
+
+    async def filter_notes(self, filter_: Mapping[str, Any]) -> list[str]:
+        """Say why a filter lets nothing through; nothing is said where there is no time, or where something passes."""
+        at = self._at._replace(deadline=self._at.deadline - ANSWER_SECONDS)
+
+        parts = self._serving.parts
+
+        async def ask(part: int, _: Timings) -> Looked:
+            return await parts[part].looked(self._desk, at, filter_)
+
+        try:
+            found = await self._of_each(range(len(parts)), ask, Timings())
+        except DeadlineExceeded:
+            return []
+        if len(found) < len(parts):
+            return []
+        return notes(filter_, reduce(Looked.joined, found.values()))
+
+    async def _of_each(
+        self, parts: Iterable[int], ask: Callable[[int, Timings], Coroutine[Any, Any, T]], took: Timings
+    ) -> dict[int, T]:
+        """Ask parts at the same time; returns what those say that answer, and adds the times of the slowest."""
+        numbers = list(parts)
+        if len(numbers) == 1:  # without a task of its own
+            with suppress(PartMissing):
+                return {numbers[0]: await ask(numbers[0], took)}
+            return {}
+        timings = [Timings() for _ in numbers]
+        answers = await asyncio.gather(*map(ask, numbers, timings), return_exceptions=True)
+        took.add_all(max(timings, key=Timings.total, default=Timings()))
+        found = {}
+        for part, answer in zip(numbers, answers, strict=True):
+            if not isinstance(answer, BaseException):
+                found[part] = answer
+            elif not isinstance(answer, PartMissing):
+                raise answer
+        return found

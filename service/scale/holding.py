@@ -1,0 +1,190 @@
+"""Holds generations on shards: prepares each part on its replicas, and drops what no request needs.
+
+A switch has two phases (live/switching.py). Each replica prepares the next generation beside the one that is served; if
+a part cannot be prepared on any replica, everything is dropped and CURRENT stays. Then CURRENT is changed, and this
+process answers new requests from the new parts. Requests in progress end on the old ones, which are dropped when no
+request can need them any more.
+
+Shards hold nothing that is not in the store. One that was restarted is given what it is to hold (`look`).
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from polyrank.index_builder.errors import GenerationCorrupt
+from polyrank.index_builder.generation.generation import MODEL_DIRECTORY
+from polyrank.index_builder.generation.manifest import Manifest
+from polyrank.index_builder.generation.words import evidence_of, open_words
+from polyrank.index_builder.scale.sets import PartSet, PartsStore
+from polyrank.model.errors import CheckpointInvalid, Shortage, shortage_in
+from polyrank.service.live.models import LateScorer
+from polyrank.service.live.serving import Opener, SearchStatus, runs_here
+from polyrank.service.observe.metrics import Metrics
+from polyrank.service.ranking.parts import Facts, PoolSnapshot, Serving
+from polyrank.service.scale.asking import Asking
+from polyrank.service.scale.calls import LOST, SHORT, Holding
+from polyrank.service.scale.remote_part import Calls, RemotePart
+from polyrank.service.scale.replicas import Replicas
+
+# A request of another process, or one that has just begun, may need the old parts for longer than the longest deadline.
+SPARE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Old:
+    """A generation that is served no more. The store may have removed it already."""
+
+    made: PartSet
+    drop_at: float
+
+
+class OnShards:
+    """See `Holder`; the methods that load or look wait for shards.
+
+    Args:
+        store: of the generations.
+        opener: loads models.
+        replicas: of all parts; ended by `close`.
+        asking: asks them.
+        metrics: shows how many are ready.
+        longest_s: the longest deadline of a request.
+    """
+
+    in_use: Callable[[], list[Serving]]
+
+    def __init__(
+        self,
+        store: PartsStore,
+        opener: Opener,
+        replicas: Replicas,
+        asking: Asking,
+        metrics: Metrics,
+        longest_s: float,
+    ) -> None:
+        self._store, self._opener, self._replicas, self._asking = store, opener, replicas, asking
+        self._metrics, self._longest_s = metrics, longest_s
+        self._old: list[_Old] = []
+        self._telling = threading.RLock()  # one thread at a time has replicas prepare and drop
+        self._preparing: PartSet | None = None  # the last one that was prepared; requests may need it in a moment
+
+    def load(self, generation: str, like: Callable[[str], LateScorer | None]) -> Serving:
+        """Prepare a generation on its shards, and load its model; see `Holder.load`."""
+        made = self._store.read(generation)
+        self._store.check_updates(made)
+        with self._telling:
+            self._preparing = made
+            try:
+                return self._opened(made, self._prepared(made), like)
+            except BaseException:
+                self.let_go(generation)
+                raise
+
+    def _prepared(self, made: PartSet) -> dict[str, SearchStatus]:
+        """Have the replicas of every part prepare it; one of each is enough. Returns how they search, by part."""
+        replies = self._replicas.prepare(made)
+        found = {}
+        for part in made.parts:
+            own = replies[part.name]
+            good = [reply.value for reply in own if isinstance(reply.value, SearchStatus)]
+            if not good:
+                passing = [reply.error for reply in own if reply.kind in (LOST, SHORT)]
+                if passing:
+                    raise Shortage(f"part {part.name}: {passing[0]}")
+                raise GenerationCorrupt(made.id, f"part {part.name}: {own[0].error}")
+            self._metrics.show_set_ready(part.name, len(good))
+            found[part.name] = good[0]
+        return found
+
+    def _opened(
+        self, made: PartSet, status: dict[str, SearchStatus], like: Callable[[str], LateScorer | None]
+    ) -> Serving:
+        first, manifest = made.parts[0], self._store.manifest(made.id)
+        directory, before = self._store.directory(first), like(manifest.model.fingerprint)
+        try:
+            ranker = self._opener.ranker(manifest, directory / MODEL_DIRECTORY, before)
+            with runs_here(manifest):
+                self._opener.warm_up(ranker, before)
+            evidence = evidence_of(directory / MODEL_DIRECTORY)
+            words = open_words(directory, evidence, first.count) if evidence else None
+        except (OSError, ValueError, CheckpointInvalid) as error:
+            raise shortage_in(error) or GenerationCorrupt(made.id, f"part {first.name}: {error}") from error
+        parts = tuple(
+            RemotePart(
+                part.slots, status[part.name], Calls(self._asking, Holding(made.id, part.name)), own, own.counts()
+            )
+            for part, own in zip(made.parts, self._store.members(made), strict=True)
+        )
+        serving = Serving(
+            version=made,
+            generation=Facts(made.id, manifest, words),
+            snapshot=PoolSnapshot(made.revision, 0, tuple(part.counts for part in parts)),
+            parts=parts,
+            ranker=ranker,
+            log=self._store.updates.of(made),
+            texts=self._opener.texts(manifest, ranker),
+            loaded_at=time.time(),
+        )
+        return serving.caught_up()
+
+    def let_go(self, generation: str) -> None:
+        """Drop a generation from all shards, unless requests may need it."""
+        with self._telling:
+            self._preparing = None
+            self._drop_unneeded(generation)
+
+    def replaced(self, before: Serving) -> None:
+        """See `Holder.replaced`."""
+        made = before.version
+        assert isinstance(made, PartSet), "`load` makes no others"
+        self._old = [*self._old, _Old(made, time.monotonic() + self._longest_s + SPARE_SECONDS)]
+
+    def sped_up(self, serving: Serving) -> None:
+        """Do nothing: shards see to it."""
+
+    def bytes_of(self, manifest: Manifest) -> int:
+        """Return 0: shards hold the parts."""
+        return 0
+
+    def look(self) -> None:
+        """Give shards what they are to hold, and drop what no request needs; call it about once a second.
+
+        While a generation is prepared, shards get what they lost as at other times, and nothing is dropped.
+        """
+        if self._telling.acquire(blocking=False):
+            try:
+                self._drop_old()
+            finally:
+                self._telling.release()
+        wanted = [
+            Holding(serving.version.id, part.slots.name)
+            for serving in reversed(self.in_use())
+            for part in serving.parts
+        ]
+        self._replicas.look(wanted, lambda: self._needed().keys())
+
+    def close(self) -> None:
+        """End all shards."""
+        self._replicas.close()
+
+    def _needed(self) -> dict[str, set[str]]:
+        """The parts of what requests may need, by generation: what is served or was lately, and what is next."""
+        preparing = self._preparing
+        made = [*(each.made for each in self._old), *([] if preparing is None else [preparing])]
+        parts = {each.id: {part.name for part in each.parts} for each in made}
+        return parts | {each.version.id: {part.slots.name for part in each.parts} for each in self.in_use()}
+
+    def _drop_old(self) -> None:
+        if self._preparing is not None and self._preparing.id in {each.version.id for each in self.in_use()}:
+            self._preparing = None
+        due = [each for each in self._old if time.monotonic() >= each.drop_at]
+        self._old = [each for each in self._old if each not in due]
+        for each in due:
+            self._drop_unneeded(each.made.id)
+
+    def _drop_unneeded(self, generation: str) -> None:
+        """Have all shards let go of a generation, and end those that hold no part any more."""
+        needed = self._needed()
+        if generation not in needed:
+            self._replicas.drop(generation, set().union(*needed.values()))

@@ -1,0 +1,180 @@
+"""A part that shards hold: its replicas are asked. For the event loop's thread.
+
+Every call names the generation and the revision. A part that gives no answer in time is missing.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.index_builder.generation.texts import KnownTexts
+from polyrank.index_builder.scale.membership import Counts, Membership
+from polyrank.index_builder.scale.slots import Slots
+from polyrank.index_builder.store.pages import Page
+from polyrank.index_builder.store.unmatched import Looked
+from polyrank.index_builder.store.update_log import Update
+from polyrank.model.representations import Representations
+from polyrank.service.caching.redis_server import Budget
+from polyrank.service.live.serving import SearchStatus
+from polyrank.service.ranking.desk import Desk
+from polyrank.service.ranking.parts import (
+    At,
+    EncodeContext,
+    PartFound,
+    PartMissing,
+    PoolQuery,
+    Stock,
+    Wanted,
+    most_of,
+)
+from polyrank.service.ranking.stages import ANSWER_SECONDS, Timings
+from polyrank.service.scale.asking import Asking
+from polyrank.service.scale.calls import Holding, PartStored
+
+Rows = NDArray[np.int64]
+# Searches that share a call.
+MOST_SHARED = 16
+
+
+class Calls:
+    """The calls for one part of a generation; the searches that wait share one."""
+
+    def __init__(self, asking: Asking, holding: Holding) -> None:
+        self._asking, self._holding = asking, holding
+        self._waiting: list[tuple[tuple[PoolQuery, NDArray[np.float32]], float, asyncio.Future[PartFound]]] = []
+        self._calls: set[asyncio.Task[None]] = set()
+
+    async def ask(self, method: str, deadline: float, *arguments: Any) -> Any:
+        """Call a method of a shard that holds the part; raises PartMissing."""
+        end = deadline - ANSWER_SECONDS
+        return await self._asking.ask(self._holding.part, method, lambda: (self._holding, *arguments), end)
+
+    async def search(self, query: PoolQuery, codes: NDArray[np.float32], deadline: float) -> PartFound:
+        """Find the best candidates of the part; raises PartMissing."""
+        own: asyncio.Future[PartFound] = asyncio.get_running_loop().create_future()
+        self._waiting.append(((query, codes), deadline, own))
+        self._send()
+        try:
+            async with asyncio.timeout(_seconds(deadline)):
+                return await own
+        except TimeoutError:
+            raise PartMissing(f"part {self._holding.part}: no answer in time") from None
+
+    def _send(self) -> None:
+        # One call more than there are replicas, so that none of them waits for its next call.
+        while self._waiting and len(self._calls) <= self._asking.replicas(self._holding.part):
+            batch = [each for each in self._waiting[:MOST_SHARED] if not each[2].done()]
+            del self._waiting[:MOST_SHARED]
+            if batch:
+                call = asyncio.get_running_loop().create_task(self._call(batch))
+                self._calls.add(call)
+                call.add_done_callback(self._sent)
+
+    def _sent(self, call: "asyncio.Task[None]") -> None:
+        self._calls.discard(call)
+        self._send()
+
+    async def _call(self, batch: Sequence[tuple[Any, float, "asyncio.Future[PartFound]"]]) -> None:
+        queries = [query for query, _, _ in batch]
+        deadlines = [deadline for _, deadline, _ in batch]
+
+        def arguments() -> tuple[Any, ...]:
+            return self._holding, queries, [deadline - time.monotonic() for deadline in deadlines]
+
+        try:
+            found = await self._asking.ask(self._holding.part, "search", arguments, max(deadlines))
+        except BaseException as error:  # whatever it is, nobody shall wait any longer
+            for _, _, own in batch:
+                if not own.done():
+                    own.set_exception(PartMissing(str(error) or f"part {self._holding.part}: the server ends"))
+            if not isinstance(error, PartMissing):
+                raise
+        else:
+            for (_, _, own), each in zip(batch, found, strict=True):
+                if not own.done():
+                    own.set_result(each)
+
+
+def _seconds(deadline: float) -> float | None:
+    return None if math.isinf(deadline) else max(0.0, deadline - time.monotonic())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RemotePart:
+    """See `Part`.
+
+    Attributes:
+        status: how shards find candidates.
+        calls: asks them.
+        members: which candidates are in the part at the latest revision.
+    """
+
+    slots: Slots
+    status: SearchStatus
+    calls: Calls
+    members: Membership
+    counts: Counts
+
+    @property
+    def search_status(self) -> SearchStatus:
+        """How shards find candidates."""
+        return self.status
+
+    @property
+    def is_here(self) -> bool:
+        """It is not."""
+        return False
+
+    @property
+    def has_matrix(self) -> bool:
+        """Shards search what is on the store's disk."""
+        return True
+
+    def updated(self, updates: Sequence[Update]) -> "RemotePart":
+        """See `Part.updated`."""
+        self.members.update(updates)
+        return replace(self, counts=self.members.counts())
+
+    def missing(self, ids: Sequence[str]) -> list[str]:
+        """See `Part.missing`."""
+        return self.members.missing(ids)
+
+    def texts_here(self, texts: Sequence[str]) -> KnownTexts | None:
+        """None."""
+        return None
+
+    async def search(self, desk: Desk, query: PoolQuery, encode: EncodeContext, timings: Timings) -> PartFound:
+        """See `Part.search`."""
+        context = await encode(timings)
+        asked = replace(query, request=replace(query.request, deadline=math.inf, budget=Budget()))
+        with timings.timed("retrieve"):
+            return await self.calls.search(asked, context.encoding.codes, most_of(query.request.deadline))
+
+    async def read(self, desk: Desk, at: At, wanted: Wanted, timings: Timings) -> Stock:
+        """See `Part.read`; what is wanted is fetched at once."""
+        with timings.timed("fetch"):
+            found: PartStored = await self.calls.ask("stored", at.deadline, wanted)
+        return Stock(
+            positions=found.positions,
+            words=found.words,
+            longest=found.longest,
+            candidates=lambda asked: [found.candidates[at] for at in asked.tolist()],
+            vectors=lambda asked: (found.made.take(asked), True),
+            first_vectors=lambda asked: (Representations(found.made.first[asked]), True),
+        )
+
+    async def page(self, desk: Desk, at: At, first: int, limit: int, filter_: Mapping[str, Any] | None) -> Page:
+        """See `Part.page`."""
+        found: Page = await self.calls.ask("page", at.deadline, at.revision, first, limit, filter_)
+        return found
+
+    async def looked(self, desk: Desk, at: At, filter_: Mapping[str, Any]) -> Looked:
+        """See `Part.looked`."""
+        found: Looked = await self.calls.ask("looked", at.deadline, at.revision, filter_)
+        return found
