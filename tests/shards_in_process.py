@@ -21,7 +21,7 @@ from polyrank.service.ranking.opening import Here
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.values import Ranked, RankRequest
 from polyrank.service.scale.asking import Asking
-from polyrank.service.scale.body import Body, Desk
+from polyrank.service.scale.body import Body, ShardDesk
 from polyrank.service.scale.calls import Replica, ReplicaLost, Reply
 from polyrank.service.scale.holding import OnShards
 from polyrank.service.scale.replicas import Replicas
@@ -61,7 +61,7 @@ class LocalReplica:
     def restart(self) -> None:
         """Lose what is held."""
         self.body = Body(str(self._root))
-        self.desk = Desk(self.body)
+        self.desk = ShardDesk(self.body)
 
     async def ask(self, method: str, arguments: tuple[Any, ...], left_s: float) -> Reply:
         self.calls.append(method)

@@ -18,7 +18,7 @@ import polyrank
 from polyrank.model.inference import trials
 from polyrank.model.inference.backend import TorchBackend
 from polyrank.model.inference.names import AUTO, BFLOAT16, FLOAT16, FLOAT32
-from polyrank.model.inference.parts import CandidatePart, ContextPart, PairPart, Part
+from polyrank.model.inference.parts import CandidatePart, ContextPart, NetworkPart, PairPart
 from polyrank.model.inference.samples import sequences
 from polyrank.model.text.assembly import Conversation
 
@@ -39,7 +39,7 @@ def measure(model: str, device: torch.device) -> Iterator[dict[str, Any]]:
     if ranker.retrieves:
         ranker.encode_contexts([ranker.tokenize_context(Conversation.of("hi"))[0]])
     yield {"precision": ranker.precision, "choice": asdict(ranker.choice) if ranker.choice else None}
-    parts: list[Part] = (
+    parts: list[NetworkPart] = (
         [ContextPart(ranker.encoder), CandidatePart(ranker.encoder)] if ranker.retrieves else [PairPart(ranker.encoder)]
     )
     for part in parts:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.batching import GPU_TOKEN_BUDGET, TOKEN_BUDGET, TokenBatch
 from polyrank.model.inference.names import BFLOAT16, FLOAT16, FLOAT32, TORCH, Runner
-from polyrank.model.inference.parts import Part, Sizes
+from polyrank.model.inference.parts import NetworkPart, Sizes
 
 # From a padded batch to the part's outputs. Safe to call from several threads.
 Forward = Callable[[TokenBatch], tuple[NDArray[Any], ...]]
@@ -38,7 +38,7 @@ class Backend(Protocol):
     runner: Runner
     token_budget: int
 
-    def compile(self, part: Part) -> Forward:
+    def compile(self, part: NetworkPart) -> Forward:
         """Make a part ready to run."""
 
 
@@ -55,11 +55,11 @@ class TorchBackend:
         self.token_budget = token_budget or (TOKEN_BUDGET if device.type == "cpu" else GPU_TOKEN_BUDGET)
         self._halves: WeakKeyDictionary[Backbone, Backbone] = WeakKeyDictionary()
 
-    def compile(self, part: Part) -> Forward:
+    def compile(self, part: NetworkPart) -> Forward:
         """Set the part to evaluation mode; torch compiles nothing ahead."""
         return partial(self._run, (part if self.runner.precision == FLOAT32 else self._halved(part)).eval())
 
-    def _halved(self, part: Part) -> Part:
+    def _halved(self, part: NetworkPart) -> NetworkPart:
         """Copy a part with a transformer of 16 bits, which parts with the same transformer share."""
         own = part.backbone()
         if own not in self._halves:
@@ -67,6 +67,6 @@ class TorchBackend:
         kept: dict[int, Any] = {id(each): each for each in part.modules() if isinstance(each, Backbone)}
         return copy.deepcopy(part, {**kept, id(own): self._halves[own]})
 
-    def _run(self, part: Part, batch: TokenBatch) -> tuple[NDArray[Any], ...]:
+    def _run(self, part: NetworkPart, batch: TokenBatch) -> tuple[NDArray[Any], ...]:
         with torch.inference_mode():
             return tuple(output.cpu().numpy() for output in part(*batch.to(self._device)))

@@ -33,7 +33,7 @@ from polyrank.model.inference.names import (
     why_refused,
 )
 from polyrank.model.inference.openvino_backend import OpenVinoBackend
-from polyrank.model.inference.parts import Part
+from polyrank.model.inference.parts import NetworkPart
 from polyrank.model.inference.samples import sequences
 from polyrank.model.text.assembly import Assembler
 
@@ -177,7 +177,7 @@ class Chooser:
         best = self._best(part) if self._timing.seconds else None
         return best if best == self._first or best in self._verdicts[part] else None
 
-    def choose(self, name: str, part: Part) -> tuple[Runner, Forward]:
+    def choose(self, name: str, part: NetworkPart) -> tuple[Runner, Forward]:
         """Measure and try what is not known yet; returns what is to run the part of that name, and the part compiled.
 
         Raises InvalidInput where not even the first back-end can run it.
@@ -198,7 +198,7 @@ class Chooser:
         verdicts = self._verdicts[part]
         return fastest({runner: each for runner, each in self._timing.seconds.items() if not verdicts.get(runner)})
 
-    def _measure(self, name: str, part: Part, forwards: dict[Runner, Forward]) -> Timing:
+    def _measure(self, name: str, part: NetworkPart, forwards: dict[Runner, Forward]) -> Timing:
         """Return what each back-end takes for a usual batch; fills `forwards`."""
         for runner, backend in self.backends.items():
             try:
@@ -218,7 +218,7 @@ class Chooser:
         found = _measured[tuple(self.backends)] = Timing(seconds, until)
         return found
 
-    def _why_not(self, runner: Runner, part: Part, forwards: dict[Runner, Forward]) -> str:
+    def _why_not(self, runner: Runner, part: NetworkPart, forwards: dict[Runner, Forward]) -> str:
         """Return why a back-end must not run a part, empty if it may; compiles it if need be."""
         try:
             forward = forwards[runner] = forwards.get(runner) or self.backends[runner].compile(part)

@@ -7,7 +7,7 @@ from typing import Generic, Protocol, TypeVar
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.config import ModelConfig
-from polyrank.model.inference.parts import Part
+from polyrank.model.inference.parts import NetworkPart
 
 E = TypeVar("E", bound=LateEncoder | CrossEncoder)
 E_contra = TypeVar("E_contra", bound=LateEncoder | CrossEncoder, contravariant=True)
@@ -18,7 +18,7 @@ class PartClass(Protocol[E_contra]):
 
     __name__: str
 
-    def __call__(self, encoder: E_contra, /) -> Part:
+    def __call__(self, encoder: E_contra, /) -> NetworkPart:
         """Make a part of a network."""
 
 
@@ -30,11 +30,11 @@ class LazyPart:
         identity: of the network.
     """
 
-    def __init__(self, name: str, identity: str, build: Callable[[], Part]) -> None:
+    def __init__(self, name: str, identity: str, build: Callable[[], NetworkPart]) -> None:
         self.name, self.identity = name, identity
         self._build = build
 
-    def module(self) -> Part:
+    def module(self) -> NetworkPart:
         """Build it, in evaluation mode; it shares its weights with the network."""
         return self._build().eval()
 

@@ -27,7 +27,7 @@ from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import trials
 from polyrank.model.inference.backend import Forward, TorchBackend
 from polyrank.model.inference.names import BFLOAT16, FLOAT16, FLOAT32, INT8, OPENVINO, OPENVINO_INT8, Runner
-from polyrank.model.inference.parts import Part, Sizes
+from polyrank.model.inference.parts import NetworkPart, Sizes
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -59,7 +59,7 @@ _FORMATS = {
 KEPT_PRIMITIVES = "64"
 _EXAMPLE = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
 # Of parts for as long as they live: the models share the weights of their part.
-_traces: "WeakKeyDictionary[Part, tuple[ov.Model, ov.Model]]" = WeakKeyDictionary()
+_traces: "WeakKeyDictionary[NetworkPart, tuple[ov.Model, ov.Model]]" = WeakKeyDictionary()
 _one_thread = threading.Lock()  # guards what all threads share: torch's types, OpenVINO's core
 _LARGEST_BYTE = 127
 _LEAST_ELEMENTS = 256  # quantising a smaller matrix gains nothing
@@ -95,7 +95,7 @@ class OpenVinoBackend:
             if not is_supported(precision):
                 raise InvalidInput(f"this processor does not compute in {precision}; use another precision, or auto")
 
-    def compile(self, part: Part) -> Forward:
+    def compile(self, part: NetworkPart) -> Forward:
         """Trace the part, compile it and try it; raises InvalidInput where OpenVINO cannot run it."""
         with translated():
             forward = compiled(part, self.runner.precision)
@@ -104,7 +104,7 @@ class OpenVinoBackend:
                 raise InvalidInput(f"{what}; use the back-end torch")
         return forward
 
-    def _is_right(self, forward: Forward, part: Part) -> bool:
+    def _is_right(self, forward: Forward, part: NetworkPart) -> bool:
         """In float32 the outputs must be torch's; in other formats they must be finite."""
         if self.runner.precision != FLOAT32:
             return trials.are_finite(forward, trials.extreme(part))
@@ -124,7 +124,7 @@ def translated() -> Iterator[None]:
         raise InvalidInput(f"OpenVINO cannot run this model here, use the back-end torch: {why}") from error
 
 
-def compiled(part: Part, precision: str) -> Forward:
+def compiled(part: NetworkPart, precision: str) -> Forward:
     """Compile a part in that precision; it shares its weights with torch. Errors come as they are."""
     transformer, ending = _traced(part)
     if _FORMATS[precision].is_quantized:
@@ -173,7 +173,7 @@ def _properties(precision: str) -> dict[str, Any]:
     }
 
 
-def _traced(part: Part) -> tuple["ov.Model", "ov.Model"]:
+def _traced(part: NetworkPart) -> tuple["ov.Model", "ov.Model"]:
     """Return a part's transformer and its ending as models of OpenVINO; a part is traced once for all precisions."""
     if part not in _traces:
         part.eval()
@@ -186,7 +186,7 @@ def _traced(part: Part) -> tuple["ov.Model", "ov.Model"]:
 class _Transformer(nn.Module):
     """A part's transformer as a module of its own, from a batch's fields to token states."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: NetworkPart) -> None:
         super().__init__()
         self.part = part
 
@@ -197,7 +197,7 @@ class _Transformer(nn.Module):
 class _Ending(nn.Module):
     """A part's ending as a module of its own, from token states and mask to the part's outputs."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: NetworkPart) -> None:
         super().__init__()
         self.part = part
 

@@ -28,7 +28,7 @@ class Sizes(NamedTuple):
         return cls(backbone.dim, backbone.pad_id, backbone.max_tokens)
 
 
-class Part(nn.Module, ABC):
+class NetworkPart(nn.Module, ABC):
     """One forward pass of a model over the fields of a TokenBatch, (B, T) each."""
 
     def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> tuple[Tensor, ...]:
@@ -54,7 +54,7 @@ class Part(nn.Module, ABC):
         """Turn token states (B, T, D) of any precision into the outputs; mask (B, T)."""
 
 
-class ContextPart(Part):
+class ContextPart(NetworkPart):
     """From contexts to what `LateEncoder.context_outputs` gives, code attention and normalisation included."""
 
     def __init__(self, encoder: LateEncoder) -> None:
@@ -79,7 +79,7 @@ class ContextPart(Part):
         return tuple(self.encoder.context_outputs(states, mask))
 
 
-class CandidatePart(Part):
+class CandidatePart(NetworkPart):
     """From candidates to what `LateEncoder.candidate_outputs` gives."""
 
     def __init__(self, encoder: LateEncoder) -> None:
@@ -104,7 +104,7 @@ class CandidatePart(Part):
         return self.encoder.candidate_outputs(states, mask)
 
 
-class PairPart(Part):
+class PairPart(NetworkPart):
     """From joint sequences to the Cross-encoder's own scores, (B,) float32."""
 
     def __init__(self, encoder: CrossEncoder) -> None:

@@ -5,7 +5,7 @@ Random token ids would not do. A Cross-encoder scores nonsense nearly alike, so 
 
 from typing import NamedTuple
 
-from polyrank.model.inference.parts import ContextPart, PairPart, Part
+from polyrank.model.inference.parts import ContextPart, NetworkPart, PairPart
 from polyrank.model.text.assembly import Assembler, Conversation
 
 # The last turn of each is a good reply to the others.
@@ -67,7 +67,7 @@ class Sequence(NamedTuple):
     candidate_start: int
 
 
-def sequences(part: Part, assembler: Assembler) -> list[Sequence]:
+def sequences(part: NetworkPart, assembler: Assembler) -> list[Sequence]:
     """Return what a part may be asked to read: contexts, candidates or 64 joint sequences."""
     if isinstance(part, PairPart):
         return _pairs(part, assembler)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from polyrank.model.architectures.batching import TokenBatch, length_batches, pad
 from polyrank.model.inference.backend import Forward
-from polyrank.model.inference.parts import Part
+from polyrank.model.inference.parts import NetworkPart
 from polyrank.model.inference.samples import Sequence
 
 # Largest relative distance from torch's outputs, by norm, that is rounding: float32 was seen at 1e-6, fp16 at 0.0016.
@@ -28,12 +28,12 @@ _EXTREME = ([512, 1], [200, 24, 20])
 _TOGETHER = (2, 3, 5, 8, 13, 21)
 
 
-def usual(part: Part, on_gpu: bool) -> list[TokenBatch]:
+def usual(part: NetworkPart, on_gpu: bool) -> list[TokenBatch]:
     """Batches like those of real requests; speed is measured on these."""
     return _random(part, (*_USUAL, _LARGE) if on_gpu else _USUAL, False)
 
 
-def extreme(part: Part) -> list[TokenBatch]:
+def extreme(part: NetworkPart) -> list[TokenBatch]:
     """Batches of the most unequal lengths, with both segments."""
     return _random(part, _EXTREME, True)
 
@@ -120,7 +120,7 @@ def _is_same_together(forward: Forward, given: List[Sequence], alone: List[NDArr
     return True
 
 
-def _random(part: Part, shapes: tuple[list[int], ...], has_segments: bool) -> list[TokenBatch]:
+def _random(part: NetworkPart, shapes: tuple[list[int], ...], has_segments: bool) -> list[TokenBatch]:
     rng, backbone = np.random.default_rng(0), part.backbone()
     batches = []
     for shape in shapes:

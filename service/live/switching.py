@@ -26,7 +26,7 @@ _Seen = tuple[str, tuple[int, int] | None]
 log = logging.getLogger(__name__)
 
 
-class Served(Protocol):
+class ServedPool(Protocol):
     """What is served: a pool with its model, as requests hold it (service/ranking/parts.py)."""
 
     @property
@@ -57,7 +57,7 @@ class Served(Protocol):
         """Return it with the updates written since; raises GenerationCorrupt where the log is damaged."""
 
 
-S = TypeVar("S", bound=Served)
+S = TypeVar("S", bound=ServedPool)
 
 
 class Holder(Protocol[S]):

@@ -269,7 +269,7 @@ class Body:
         return held
 
 
-class Desk:
+class ShardDesk:
     """Calls the methods of a body from an event loop: searches one after the other, everything else beside them.
 
     A part that is prepared for long holds up no question of what is held.

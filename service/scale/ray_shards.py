@@ -27,14 +27,14 @@ class ShardActor:
         require_token()
         import torch
 
-        from polyrank.service.scale.body import Body, Desk
+        from polyrank.service.scale.body import Body, ShardDesk
 
         threads = threads or processors.available()
         torch.set_num_threads(threads)
-        self._desk = Desk(Body(root, threads))
+        self._desk = ShardDesk(Body(root, threads))
 
     async def ask(self, method: str, arguments: tuple[Any, ...], left_s: float) -> Reply:
-        """See `Desk.ask`."""
+        """See `ShardDesk.ask`."""
         return await self._desk.ask(method, arguments, left_s)
 
 

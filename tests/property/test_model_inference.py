@@ -19,7 +19,7 @@ from polyrank.model.architectures.batching import TokenBatch
 from polyrank.model.config import ModelConfig
 from polyrank.model.inference import openvino_backend, trials
 from polyrank.model.inference.backend import Forward, TorchBackend
-from polyrank.model.inference.parts import Part
+from polyrank.model.inference.parts import NetworkPart
 from polyrank.model.rankers.cross import CrossRanker
 from polyrank.model.rankers.late import LateRanker
 from polyrank.model.rankers.networks import from_base
@@ -178,7 +178,7 @@ def test_a_batch_that_is_ready_goes_through_in_one_forward_and_gives_the_same(
     forwards: list[int] = []
     right = TorchBackend.compile
 
-    def counted(self: TorchBackend, part: Part) -> Forward:
+    def counted(self: TorchBackend, part: NetworkPart) -> Forward:
         forward = right(self, part)
 
         def run(batch: TokenBatch) -> tuple[np.ndarray, ...]:
@@ -207,7 +207,7 @@ def test_first_contexts_of_several_threads_compile_once(base: Path, monkeypatch:
     ranker = loaded(base, "torch", architecture="bi", reduction="mean")
     compiled, again, right = [], threading.Event(), TorchBackend.compile
 
-    def compile_slowly(self: TorchBackend, part: Part) -> Forward:
+    def compile_slowly(self: TorchBackend, part: NetworkPart) -> Forward:
         compiled.append(part)
         if len(compiled) > 1:
             again.set()

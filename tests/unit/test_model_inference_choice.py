@@ -22,7 +22,7 @@ from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.forwards import LateForwards
 from polyrank.model.inference.names import Runner
 from polyrank.model.inference.network import Network
-from polyrank.model.inference.parts import Part
+from polyrank.model.inference.parts import NetworkPart
 from polyrank.model.rankers.late import LateRanker
 from polyrank.model.text.assembly import Assembler
 from polyrank.model.text.tokenizer import Tokenizer
@@ -206,7 +206,7 @@ class FakeBackend:
         self.runner, self.token_budget = Runner("fake", "bfloat16"), 1000
         self._wrong = wrong
 
-    def compile(self, part: Part) -> Forward:
+    def compile(self, part: NetworkPart) -> Forward:
         right = TorchBackend(CPU).compile(part)
 
         def run(batch: TokenBatch) -> tuple[NDArray[Any], ...]:

@@ -31,7 +31,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
         def run(_arguments: object) -> int:
             raise error
 
-        monkeypatch.setattr(store, "_with_store", lambda _run, _in_parts, arguments: run(arguments))
+        monkeypatch.setattr(store, "_with_store", lambda _run, arguments: run(arguments))
 
     return make
 
@@ -62,7 +62,7 @@ def test_a_warning_says_where_and_why(capsys: Capture, monkeypatch: pytest.Monke
         return 0
 
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as in a process that runs a command alone
-    monkeypatch.setattr(store, "_with_store", lambda _run, _in_parts, arguments: run(arguments))
+    monkeypatch.setattr(store, "_with_store", lambda _run, arguments: run(arguments))
     outcome = call(capsys, "store", "list", "--store", ".")
     assert outcome.err.endswith(" WARNING polyrank.model models cannot be kept why=a full disk\n")
 

@@ -71,7 +71,7 @@ def test_a_cluster_goes_with_a_store_that_is_cut_into_parts(
     monkeypatch.setattr(module, "why_unusable", lambda _: None)
     flags = "--cluster h:1 --shard-replicas 2 --hedge-ms 30 --min-searched 0.9"
     assert "s is not cut into parts" in call(capsys, "serve", "--store", "s", *flags.split()).failure()
-    Path("s/sets").mkdir()
+    Path("s/parts").mkdir()
     assert "s is cut into parts" in call(capsys, "serve", "--store", "s").failure()
     assert served == []
     assert call(capsys, "serve", "--store", "s", *flags.split()) == (0, "", "")

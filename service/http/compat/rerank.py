@@ -26,7 +26,7 @@ from polyrank.service.http.compat.rerank_request import (
     dialect_of_header,
 )
 from polyrank.service.http.compat.reranked import AS_IT_IS, Document, Line, Reranked, document_of, placed
-from polyrank.service.http.compat.served_models import Served
+from polyrank.service.http.compat.served_models import ServedModel
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import DEADLINE_IN, PROBLEM, RANKS, fails, header, takes
 from polyrank.service.http.plumbing.guards import RANK
@@ -95,7 +95,7 @@ class _Scored:
     line: Line = AS_IT_IS
 
 
-async def _score(held: Resources, served: Served, query: str, texts: Sequence[str], deadline: float) -> _Scored:
+async def _score(held: Resources, served: ServedModel, query: str, texts: Sequence[str], deadline: float) -> _Scored:
     """Score the texts by the cross-encoder, or by the generation's own model; words count as in the generation."""
     if not texts:
         return _Scored(np.empty(0, np.float32), 0, Truncation(), {})
@@ -123,13 +123,18 @@ async def _score(held: Resources, served: Served, query: str, texts: Sequence[st
     return scored
 
 
-def _line(served: Served, counts_words: bool = True) -> Line:
+def _line(served: ServedModel, counts_words: bool = True) -> Line:
     """Return what the scores of a model say; words that it has may not count, for lack of a pool."""
     return AS_IT_IS if served.calibration is None else Line(*served.calibration.line(counts_words))
 
 
 def _answer(
-    request: Request, dialect: Dialect, body: CompatRerankIn, documents: list[Document], served: Served, scored: _Scored
+    request: Request,
+    dialect: Dialect,
+    body: CompatRerankIn,
+    documents: list[Document],
+    served: ServedModel,
+    scored: _Scored,
 ) -> Response:
     reranked = Reranked(
         model=served.name,

@@ -11,7 +11,7 @@ from polyrank.service.resources import Resources
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedModel:
     """A model that answers requests; without `serving`, the generation it belongs to, it is the cross-encoder.
 
     `name` is that of answers: the setting `served_model_name`, or its own.
@@ -33,20 +33,22 @@ class Served:
         return name in (self.name, self.own_name, PurePath(self.own_name).name, self.fingerprint)
 
 
-def every(held: Resources) -> list[Served]:
+def every(held: Resources) -> list[ServedModel]:
     """Return all models that are loaded, the one that reranks first."""
     scorer, serving = held.engine.scorer, held.live.current
     return [*([] if scorer is None else [_cross(held, scorer)]), *([] if serving is None else [_late(held, serving)])]
 
 
-def _cross(held: Resources, scorer: PairScorer) -> Served:
+def _cross(held: Resources, scorer: PairScorer) -> ServedModel:
     name = held.settings.served_model_name or scorer.name
-    return Served(name, scorer.name, scorer.fingerprint, scorer.max_input_tokens, scorer.precision, scorer.calibration)
+    return ServedModel(
+        name, scorer.name, scorer.fingerprint, scorer.max_input_tokens, scorer.precision, scorer.calibration
+    )
 
 
-def _late(held: Resources, serving: parts.Serving) -> Served:
+def _late(held: Resources, serving: parts.Serving) -> ServedModel:
     model, ranker = serving.generation.manifest.model, serving.ranker
-    return Served(
+    return ServedModel(
         held.settings.served_model_name or model.name,
         model.name,
         model.fingerprint,
@@ -58,7 +60,7 @@ def _late(held: Resources, serving: parts.Serving) -> Served:
     )
 
 
-def reranker(held: Resources, name: str | None, strict: bool | None) -> Served:
+def reranker(held: Resources, name: str | None, strict: bool | None) -> ServedModel:
     """Return the model that the request names; if it names none or an unknown one, the model that reranks.
 
     Raises:
@@ -68,13 +70,13 @@ def reranker(held: Resources, name: str | None, strict: bool | None) -> Served:
     return _named(held, every(held) or [_late(held, held.live.require())], name, strict)
 
 
-def embedder(held: Resources, name: str | None, strict: bool | None) -> tuple[Served, parts.Serving]:
+def embedder(held: Resources, name: str | None, strict: bool | None) -> tuple[ServedModel, parts.Serving]:
     """Return the model that embeds, by the rules and with the errors of `reranker`."""
     serving = held.live.require()
     return _named(held, [_late(held, serving)], name, strict), serving
 
 
-def _named(held: Resources, served: list[Served], name: str | None, strict: bool | None) -> Served:
+def _named(held: Resources, served: list[ServedModel], name: str | None, strict: bool | None) -> ServedModel:
     if name is None:
         return served[0]
     for model in served:
@@ -85,7 +87,7 @@ def _named(held: Resources, served: list[Served], name: str | None, strict: bool
     return served[0]
 
 
-def announced(held: Resources) -> Served | None:
+def announced(held: Resources) -> ServedModel | None:
     """Return the model that `/info` shows to TEI's clients; None where it is not loaded."""
     embeds = held.settings.info_model_type == "embedding"
     return next((model for model in every(held) if model.serving is not None or not embeds), None)

@@ -16,7 +16,7 @@ from polyrank.service.http.compat.lenient import (
     RefusedField,
 )
 from polyrank.service.http.compat.reranked import Reranked
-from polyrank.service.http.compat.served_models import Served
+from polyrank.service.http.compat.served_models import ServedModel
 from polyrank.service.http.plumbing.fields import Out
 from polyrank.service.http.plumbing.problems import ProblemAnswer
 from polyrank.service.settings import Settings
@@ -161,7 +161,7 @@ class TeiInfoOut(Out):
     docker_label: str | None
 
 
-def info(model: Served | None, model_type: str, batch_tokens: int, settings: Settings) -> dict[str, Any]:
+def info(model: ServedModel | None, model_type: str, batch_tokens: int, settings: Settings) -> dict[str, Any]:
     """Return the fields of a `TeiInfoOut`; `model_type` is "reranker" or "embedding", the model None if not loaded."""
     kinds = {
         "reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}},
