@@ -136,7 +136,7 @@ def _updates() -> Iterator[Call]:
     path = "/index/candidates"
     yield _sent("unknown fields of a candidate", path, [{"text": "a", **fields(5000)}], "PUT")
     yield _sent("unknown fields", path, fields(5000), "PUT")
-    yield _sent("long metadata", path, [{"text": "a", "metadata": {"a": [1] * 30_000}}], "PUT")
+    yield _sent("long metadata", path, [{"id": f"{HOSTILE}long", "text": "a", "metadata": {"a": [1] * 30_000}}], "PUT")
     yield _sent("equal candidates", path, [{"text": "a"}] * 5000, "PUT")
     many = [{"id": f"{HOSTILE}{n}", "text": f"a{n}", "metadata": fields(10)} for n in range(4000)]
     yield _sent("many candidates", path, many, "PUT")
