@@ -442,16 +442,6 @@ def test_a_resumed_run_must_have_the_same_models_in_the_same_places(
     run(config, data, tmp_path / "out", resume=True)
 
 
-def test_a_state_of_an_older_release_is_refused(base: Path, data: Path, tmp_path: Path) -> None:
-    config = settings(base, steps=20, looks=3.0)
-    interrupted(config, data, tmp_path / "out", 8)
-    state = read_state(tmp_path / "out")
-    del state["models"], state["processes"], state["scaler"], state["progress"]["seconds"]
-    write_state(tmp_path / "out", state)
-    with pytest.raises(InvalidInput, match="was started with another base"):
-        run(config, data, tmp_path / "out", resume=True)
-
-
 class Scaling(Accelerator):  # type: ignore[misc]
     """On a CPU accelerate scales nothing: here it does as on a GPU, and the scale grows soon."""
 

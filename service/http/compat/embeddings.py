@@ -59,7 +59,8 @@ _MODELS: dict[str, Any] = {"response_model": openai.ModelsOut, "responses": fail
 async def embeddings(request: Request) -> Response:
     """Embed texts as OpenAI's interface does, as candidates unless they are said to be queries."""
     held = resources(request)
-    body = await bodies.read(request, openai.EmbeddingsIn, MAX_TOKEN_IDS + bodies.MOST_VALUES)
+    values = MAX_TOKEN_IDS + 3 * held.settings.max_candidates  # a text of ids is a list, which counts as three
+    body = await bodies.read(request, openai.EmbeddingsIn, values)
     served, serving = served_models.embedder(held, body.model, body.strict_model)
     _require_vectors(serving)
     texts = _texts(held, "input", await token_ids.texts(request, body.input, held))
