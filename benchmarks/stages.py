@@ -8,6 +8,7 @@ import json
 import resource
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from polyrank.model.checkpoint.kind import LEXICAL, is_checkpoint
 from polyrank.model.config import ModelConfig
 from polyrank.model.inference.names import Runner
 from polyrank.model.rankers.cross import CrossRanker
+from polyrank.model.rankers.load import load_cross, load_late, load_retriever
 from polyrank.model.rankers.networks import Ranker, Retriever, from_base
 from polyrank.model.text.dialogues import read_dialogues
-from polyrank.service.cli.models import add_runner_options, chosen_runner, load_cross, load_late, load_retriever
+from polyrank.service.cli.models import add_runner_options, chosen_runner, load
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 SAMPLE = Path(__file__).parents[1] / "examples" / "support"
@@ -64,14 +66,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _encode(options: argparse.Namespace) -> Measured:
-    ranker = load_late(options.model, runner=_runner(options))
+    ranker = load(load_late, options.model, _runner(options), "--model: ")
     return {**_described(options, ranker), "rows": encode.measure_encode(ranker, encode.texts_of(options.pool))}
 
 
 def _rerank(options: argparse.Namespace) -> Measured:
     is_base = options.model != LEXICAL and not is_checkpoint(options.model)
-    load = _cross_of_base if is_base else lambda name, runner: load_cross("--model", name, runner)
-    ranker = load(options.model, _runner(options))
+    loader = _cross_of_base if is_base else partial(load, load_cross, before="--model: ")
+    ranker = loader(options.model, _runner(options))
     rows = encode.measure_rerank(ranker, encode.texts_of(options.pool, limit=100))
     return {**_described(options, ranker), "rows": rows}
 
@@ -84,7 +86,7 @@ def _cross_of_base(name: str, runner: Runner) -> CrossRanker:
 
 
 def _build(options: argparse.Namespace) -> Measured:
-    ranker = load_retriever(options.model, runner=_runner(options))
+    ranker = load(load_retriever, options.model, _runner(options), "--model: ")
     with tempfile.TemporaryDirectory() as store:
         built = _build_into(Path(store), ranker, options.pool)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
@@ -110,7 +112,7 @@ def _rank(options: argparse.Namespace) -> Measured:
     if options.store is not None:
         return serving.measure(options.store, dialogues, options.requests, flags)
     with tempfile.TemporaryDirectory() as store:
-        _build_into(Path(store), load_late(MODEL, runner=chosen_runner()), POOL)
+        _build_into(Path(store), load(load_late, MODEL, chosen_runner()), POOL)
         return serving.measure(Path(store), dialogues, options.requests, flags)
 
 
