@@ -227,7 +227,7 @@ def test_encoders_build_the_parts_that_this_process_builds(stores: Stores, clust
     assert done.returncode == 0, done.stderr
     here, there = PartsStore(stores.parts), PartsStore(tmp_path / "store")
     for one, other in zip(stores.sets["c"].parts, there.active().parts, strict=True):
-        assert here.manifest(one).files == there.manifest(other).files
+        assert here.part_manifest(one).files == there.part_manifest(other).files
 
 
 def test_what_cannot_be_served_is_refused(stores: Stores, cluster: Cluster, tmp_path: Path) -> None:
