@@ -254,7 +254,7 @@ async def _opened(
             _Look("compaction", Compacting(pool.store, pool.live, jobs, settings.compact_after).look),
             _Look("the model", partial(_probe, engine, pool.live)),
             _Look("the keys file", partial(asyncio.to_thread, access.look)),
-            _Look("memory", partial(asyncio.to_thread, memory.Tidying().tidy), TIDY_SECONDS),
+            _Look("memory", partial(asyncio.to_thread, memory.Tidying().tidy), TIDY_SECONDS, LONGEST_PAUSE_SECONDS),
         )
         async with _looking(looks):
             yield Resources(

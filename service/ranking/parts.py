@@ -44,13 +44,13 @@ Gather = Callable[[NDArray[np.int64]], tuple[Representations, bool]]
 
 
 # A stage may take so much of the time left; the rest is for the stages after it, the last of which fetches the texts.
-SHARE_OF_TIME = 0.8
+SHARE_BEFORE_LAST = 0.8
 
 
 def most_of(deadline: float) -> float:
     """Return when a stage has to end that is not the last one before the deadline, on the monotonic clock."""
     now = time.monotonic()
-    return now + SHARE_OF_TIME * max(0.0, deadline - now)
+    return now + SHARE_BEFORE_LAST * max(0.0, deadline - now)
 
 
 class PartMissing(Exception):  # what happened, not what went wrong

@@ -382,8 +382,9 @@ def _hand_over(batch: Batch, outputs: list[Any]) -> None:
     """Give each work that wants its outputs at once those that succeeded."""
     made: dict[Work, dict[int, Any]] = {}
     for (work, at), output in zip(batch, outputs, strict=True):
-        if work.on_batch is not None and not isinstance(output, BaseException):
+        if not isinstance(output, BaseException):
             made.setdefault(work, {})[at] = output
     for work, own in made.items():
-        with suppress(RuntimeError):  # the threads that would keep them have ended
-            work.on_batch([*own], [*own.values()])  # type: ignore[misc]
+        if work.on_batch is not None:
+            with suppress(RuntimeError):  # the threads that would keep them have ended
+                work.on_batch([*own], [*own.values()])
