@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.build.progress import StageClock
 from polyrank.index_builder.generation.candidates import CandidateTable
-from polyrank.index_builder.generation.generation import CANDIDATES_FILE, INDEX_FILE, MODEL_DIRECTORY
+from polyrank.index_builder.generation.generation import CANDIDATES_FILE, INDEX_FILE
 from polyrank.index_builder.generation.words import evidence_of, open_words
 from polyrank.index_builder.index.choice import IndexSpec, SearchTimes
 from polyrank.index_builder.index.faiss_index import CandidateIndex
@@ -50,18 +50,19 @@ def search_times(
 
 def make_index(
     directory: Path,
+    model: Path,
     matrix: NDArray[Any],
     spec: IndexSpec,
     contexts: Sequence[EncodedContext],
     min_recall: float,
     clock: StageClock,
 ) -> tuple[IndexSpec, Recall]:
-    """Build and save the index, unless a scan is the index, and measure its recall.
+    """Build and save the index of a part in its directory, unless a scan is the index, and measure its recall.
 
-    If there are real contexts, and words count for the model in the build's directory, it is the recall of both.
+    If there are real contexts, and words count for the model in the directory `model`, it is the recall of both.
     """
     clock("index", 0, 1)
-    evidence = evidence_of(directory / MODEL_DIRECTORY)
+    evidence = evidence_of(model)
     if spec.factory is None:
         return spec, EXACT if evidence is None else replace(EXACT, of=VECTORS_AND_WORDS)
     index = CandidateIndex.build(spec, matrix)

@@ -14,6 +14,11 @@ def no_progress(_stage: str, _done: int, _total: int | None) -> None:
     """Report to nobody."""
 
 
+def within(on_progress: OnProgress, before: int, total: int) -> OnProgress:
+    """Return what passes the progress of a part on: its rows come behind `before` ones, of `total` of all parts."""
+    return lambda stage, done, _: on_progress(stage, before + done, total)
+
+
 class StageClock:
     """Passes progress on and adds up the seconds of each stage. What the caller's function raises ends the build.
 

@@ -2,10 +2,9 @@
 
 import asyncio
 import logging
-from typing import Any
 
 from polyrank.index_builder.errors import JobConflict
-from polyrank.index_builder.store.pool_store import PoolStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.errors import shortage_in
 from polyrank.service.changes.jobs import Jobs
 from polyrank.service.live.switching import Live
@@ -25,7 +24,7 @@ class Compacting:
     then. After one was begun, or could not be, twice as much makes the next one due. `after` 0: it never is.
     """
 
-    def __init__(self, store: PoolStore[Any], live: Live[Serving], jobs: Jobs, after: int) -> None:
+    def __init__(self, store: GenerationStore, live: Live[Serving], jobs: Jobs, after: int) -> None:
         self._store, self._live, self._jobs, self._after = store, live, jobs, after
         self._generation, self._due = "", 1.0
 

@@ -29,7 +29,7 @@ from polyrank.index_builder.build.job_records import (
 from polyrank.index_builder.build.progress import PUBLISHING
 from polyrank.index_builder.errors import JobConflict, JobNotFound, PoolInvalid
 from polyrank.index_builder.pool.rows import read_pool
-from polyrank.index_builder.store.pool_store import PoolStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.updates import UpdateLogs
 from polyrank.model.checkpoint.kind import LEXICAL
 from polyrank.model.errors import InvalidInput, RankingError
@@ -73,7 +73,7 @@ class Jobs:
     def __init__(
         self,
         settings: Settings,
-        generations: PoolStore[Any],
+        generations: GenerationStore,
         runner_of: Callable[[JobRequest], Runner],
         on_success: Callable[[], Awaitable[None]],
         on_end: Callable[[JobRecord], None],
@@ -103,7 +103,7 @@ class Jobs:
         return self._seen(record)
 
     async def compact(self) -> JobRecord:
-        """Start a compaction of the active generation or set.
+        """Start a compaction of the active generation.
 
         Raises:
             JobConflict: another job has not finished.

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.index_builder.generation.slots import Slots
 from polyrank.index_builder.generation.texts import KnownTexts
-from polyrank.index_builder.scale.membership import Counts
-from polyrank.index_builder.scale.slots import SLOTS, Slots
+from polyrank.index_builder.store.membership import Counts
 from polyrank.index_builder.store.pages import Page, page
 from polyrank.index_builder.store.unmatched import Looked, looking
 from polyrank.index_builder.store.update_log import Update
@@ -31,12 +31,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LocalPart(Searchable):
-    """See `Part`. A whole pool is one part with all slots."""
+    """See `Part`."""
 
     @property
     def slots(self) -> Slots:
-        """Every slot."""
-        return Slots(0, SLOTS)
+        """Which candidates it holds."""
+        return self.snapshot.slots
 
     @property
     def counts(self) -> Counts:
@@ -116,7 +116,7 @@ def part_found(search: PoolSearch, among: Found, with_candidates: bool) -> PartF
         with search.timings.timed("fetch"):
             candidates = part.snapshot.candidates(best.rows)
     return PartFound(
-        order=part.order(best.rows),
+        order=part.snapshot.order(best.rows),
         rows=best.rows,
         scores=best.scores,
         lexical=best.lexical,

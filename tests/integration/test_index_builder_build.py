@@ -57,12 +57,12 @@ def test_a_pool_file_becomes_the_active_generation(tmp_path: Path, index: str, d
     assert logged[1] == {"file": str(tmp_path / "pool.jsonl"), "line": 52, "reason": "the id 'c7' was seen before"}
     store = GenerationStore(tmp_path / "s")
     assert store.current() == result.generation
-    generation, refused = store.open_to_serve()
+    [generation], refused = store.open_to_serve()
     assert refused == []
     assert_whole(generation, encoder, wanted)
     manifest = generation.manifest
     assert manifest.index.kind == {"auto": "exact", "IVF2,SQ8": "custom"}.get(index, index)
-    assert (manifest.index, manifest.recall["recall@10"]) == (result.index, result.recall.at_10)
+    assert (manifest.index, manifest.recall["recall@10"]) == (result.worst.index, result.worst.recall.at_10)
     assert (generation.index is None) == (manifest.index.kind == "exact")
     assert (generation.path / "index.faiss").exists() == (generation.index is not None)
     assert (manifest.dtype, manifest.dim, manifest.build.rejected, manifest.build.truncated) == (dtype, 8, 3, 90)

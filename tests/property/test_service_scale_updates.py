@@ -15,12 +15,9 @@ from service_fakes import DIM, WordRanker, asked, build_store, numbered, pool, r
 from shards_in_process import ServedParts
 from updated import LiveStore
 
-from polyrank.index_builder.build.compaction import compact
-from polyrank.index_builder.build.pipeline import BuildOptions
+from polyrank.index_builder.build.compaction import compact, move
+from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.scale.compacting import compact_parts
-from polyrank.index_builder.scale.cutting import build_parts
-from polyrank.index_builder.scale.moving import move
 from polyrank.model.representations import LateRows
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.ranking.values import Given, Grouping, Ranked, RankRequest
@@ -80,7 +77,7 @@ def both(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Both]:
 
 def _both(root: Path, ranker: WordRanker, shards: int) -> Iterator[Both]:
     build_store(root / "whole", POOL, ranker=ranker)
-    build_parts(ranker, POOL, root / "parts", shards, BuildOptions(index="exact"))
+    build(ranker, POOL, root / "parts", BuildOptions(index="exact"), parts=shards)
     made = Both(LiveStore(root / "whole"), ServedParts(root / "parts"))
     try:
         yield made
@@ -111,7 +108,7 @@ def test_answers_after_updates_a_compaction_a_move_and_more_updates(both: Both) 
         both.check(REQUESTS[0])
     both.check(*REQUESTS)
     compact(both.whole.store.root)
-    compact_parts(both.parts.store.root)
+    compact(both.parts.store.root)
     both.whole.live.follow()
     both.parts.live.follow()
     both.check(*REQUESTS)
@@ -136,7 +133,7 @@ def test_a_new_set_receives_what_it_missed_and_a_rollback_finds_the_old_one_as_i
     build_store(tmp_path / "whole", OTHER, ranker=ranker, activate=False)
     shards = len(both.parts.serving.parts)
     options = BuildOptions(index="exact", activate=False)
-    made = build_parts(ranker, OTHER, tmp_path / "parts", shards, options).made
+    made = build(ranker, OTHER, tmp_path / "parts", options, parts=shards).manifest
     for change in rest:
         both.change(change)
     both.whole.live.activate(both.whole.store.ids()[-1])

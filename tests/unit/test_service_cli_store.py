@@ -11,12 +11,11 @@ from fakes import HashEncoder, pool
 from redis_process import RedisProcess, vector_keys
 from report_pages import Page
 
+from polyrank.index_builder.build import pipeline
 from polyrank.index_builder.build.pipeline import BuildOptions, build
 from polyrank.index_builder.index import choice
 from polyrank.index_builder.index.choice import SearchTimes, choose_index
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.scale.cutting import build_parts
-from polyrank.index_builder.scale.sets import PartsStore
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
 from polyrank.model.representations import Representations
@@ -90,7 +89,9 @@ def test_activating_loads_no_model_unless_a_text_has_to_be_encoded(capsys: Captu
 def test_compaction_tells_which_index_it_chose(capsys: Capture, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "MEASURED_FROM", 19)
     chosen = replace(choose_index("exact", 20, HashEncoder().dim), times=SearchTimes(10.0, 2.0), asked="auto")
-    manifest = GenerationStore(store).manifest(built(store, chosen=chosen))
+    monkeypatch.setattr(pipeline, "choose_index", lambda *_: chosen)
+    monkeypatch.setattr(pipeline, "needs_times", lambda *_: False)
+    manifest = GenerationStore(store).manifest(built(store))
     log = GenerationStore(store).updates.of(manifest)
     log.append(Update(1, (), Representations(np.empty((0, manifest.dim), np.float16)), ["c1"]))
     compacted = call(capsys, "store", "compact", "--store", store)
@@ -280,7 +281,7 @@ def test_a_directory_of_other_things_is_no_store_and_stays_as_it_is(
     before = held(tmp_path)
     words = [*command.split(), *{**READING, **CHANGING}[command].split()]
     message = call(capsys, *words, "--store", tmp_path).failure(2)
-    assert message.startswith(f"{tmp_path} is no store: it holds other things, and no generations/ or parts/; polyrank")
+    assert message.startswith(f"{tmp_path} is no store: it holds other things, and no generations/; polyrank")
     assert held(tmp_path) == before
 
 
@@ -299,7 +300,7 @@ def test_of_an_empty_directory_no_store_is_made(capsys: Capture, store: Path, co
 def test_what_reads_a_store_changes_nothing_in_it(capsys: Capture, store: Path, command: str, parts: int) -> None:
     for salt in "ab":
         if parts:
-            build_parts(HashEncoder(), pool(20, salt), store, parts, BuildOptions())
+            build(HashEncoder(), pool(20, salt), store, BuildOptions(), parts=parts)
         else:
             built(store, salt)
     before = held(store)
@@ -308,7 +309,7 @@ def test_what_reads_a_store_changes_nothing_in_it(capsys: Capture, store: Path, 
 
 
 def test_gc_from_python_makes_no_store(tmp_path: Path) -> None:
-    assert GenerationStore(tmp_path).gc() == PartsStore(tmp_path / "other").gc() == []
+    assert GenerationStore(tmp_path).gc() == GenerationStore(tmp_path / "other").gc() == []
     assert list(tmp_path.iterdir()) == []
 
 

@@ -21,7 +21,6 @@ from polyrank.service.cli.parsing import Within, add_options_of, given
 
 if TYPE_CHECKING:
     from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult
-    from polyrank.index_builder.scale.cutting import SetResult
     from polyrank.index_builder.scale.encoders import Encoders
     from polyrank.model.rankers.networks import Retriever
     from polyrank.model.text.assembly import Conversation
@@ -50,8 +49,9 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--shards",
         type=Within(Bounds(1, MOST_PARTS)),
+        default=1,
         metavar="S",
-        help="cut the pool into so many parts, for serve --cluster",
+        help="cut the pool into so many parts, for serve --cluster; default: 1",
     )
     add_json_option(parser)
     parser.set_defaults(run=run)
@@ -71,27 +71,17 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--store {arguments.store} is a checkpoint; give another directory")
     pool = begin_pool(arguments.pool, arguments.store, arguments.encoding)
     probes = _probes(arguments.probes) if arguments.probes else []
-    if arguments.shards is not None and arguments.redis_url:
-        raise UsageError("--redis does not go with --shards: the vectors of parts are not copied into Redis")
     ranker = load(load_retriever, arguments.model, runner)
     options = _options(arguments, ranker, probes)
     state = "active" if options.activate else "published"
-    built: BuildResult | SetResult
+    from polyrank.index_builder.build.pipeline import build
+
     with Progress("candidates") as progress, _encoders(arguments, ranker, options.dtype, progress) as encoders:
-        if arguments.shards is None:
-            from polyrank.index_builder.build.pipeline import build
-
-            built = build(ranker, pool, arguments.store, options, vectors=encoders, progress=progress)
-            facts = _described(built)
-            line = f"generation {built.generation} is {state}: {built.count} candidates in {built.seconds:.1f} s"
-        else:
-            from polyrank.index_builder.scale.cutting import build_parts
-
-            root, shards = arguments.store, arguments.shards
-            built = build_parts(ranker, pool, root, shards, options, vectors=encoders, progress=progress)
-            facts, count = _described_set(built), built.count
-            begun = f"generation {built.generation} is {state}"
-            line = f"{begun}: {count} candidates in {shards} parts, in {built.seconds:.1f} s"
+        built = build(
+            ranker, pool, arguments.store, options, parts=arguments.shards, vectors=encoders, progress=progress
+        )
+    cut = f" in {arguments.shards} parts," if arguments.shards > 1 else ""
+    line = f"generation {built.generation} is {state}: {built.count} candidates{cut} in {built.seconds:.1f} s"
     if built.resumed:
         print(f"{built.resumed} candidates had been encoded by a build that was killed", file=sys.stderr)
     if built.rejected:
@@ -99,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
     for note in (*pool.fields.lines(), *built.notes):
         print(note, file=sys.stderr)
     by = {} if encoders is None else {"encoders": arguments.encoders, "encoder_retries": encoders.retries}
-    print_result(arguments, {**facts, **pool.fields.described(), **by}, line)
+    print_result(arguments, {**_described(built), **pool.fields.described(), **by}, line)
     return 0
 
 
@@ -163,31 +153,18 @@ def _probes(file: Path) -> "list[Conversation]":
 
 
 def _described(built: "BuildResult") -> dict[str, Any]:
+    worst, parts = built.worst, built.manifest.parts
     return {
         "generation": built.generation,
         "count": built.count,
+        **({"parts": [{"slots": part.name, "count": part.count} for part in parts]} if len(parts) > 1 else {}),
         "rejected": built.rejected,
         "rejected_log": str(built.rejected_log) if built.rejected_log else None,
         "truncated": built.truncated,
         "resumed": built.resumed,
-        "index": built.index.kind,
-        "index_times": built.index.times,
-        "recall@10": built.recall.at_10,
-        "recall_of": built.recall.of,
-        "seconds": round(built.seconds, 3),
-    }
-
-
-def _described_set(built: "SetResult") -> dict[str, Any]:
-    return {
-        "generation": built.generation,
-        "count": built.count,
-        "parts": [
-            {"slots": part.name, "generation": part.generation, "count": part.count} for part in built.made.parts
-        ],
-        "rejected": built.rejected,
-        "rejected_log": str(built.rejected_log) if built.rejected_log else None,
-        "truncated": built.truncated,
-        "resumed": built.resumed,
+        "index": worst.index.kind,
+        "index_times": worst.index.times,
+        "recall@10": worst.recall.at_10,
+        "recall_of": worst.recall.of,
         "seconds": round(built.seconds, 3),
     }
