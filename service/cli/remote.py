@@ -8,8 +8,8 @@ import urllib.parse
 import urllib.request
 from typing import Any
 
+from polyrank.service import API_KEY
 from polyrank.service.errors import ServiceUnreachable
-from polyrank.service.variables import API_KEY
 
 _TIMEOUT_SECONDS = 30.0
 

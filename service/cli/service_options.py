@@ -4,8 +4,8 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
+from polyrank.service import API_KEY
 from polyrank.service.cli.output import UsageError
-from polyrank.service.variables import API_KEY
 
 if TYPE_CHECKING:
     from polyrank.service.cli.remote import Service

@@ -12,8 +12,8 @@ from service_fakes import build_store, load, pool
 
 import polyrank
 from polyrank.index_builder.build.pipeline import build
+from polyrank.service.api.answers import RankOut
 from polyrank.service.app import create_app
-from polyrank.service.client.answers import Ranking
 from polyrank.service.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("warm_children")
@@ -57,7 +57,7 @@ def test_an_explanation(client: polyrank.Client) -> None:
 def test_a_batch(client: polyrank.Client) -> None:
     bodies = [{"context": "w1", "top_k": 1}, {"context": "w1", "top_k": 0}, {"context": "w2", "top_k": 2}]
     first, second, third = client.rank_batch(bodies, timeout_ms=5000)
-    assert isinstance(first, Ranking)
+    assert isinstance(first, RankOut)
     assert isinstance(second, polyrank.RequestWrong)
     assert (second.status, second.findings[0].where) == (422, "top_k")
     assert len(third.results) == 2  # type: ignore[union-attr]

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from polyrank.index_builder.pool.limits import checked_id
 from polyrank.index_builder.pool.rows import Candidate, Rejected, read_pool
-from polyrank.service.http.native.requests import DeleteIn, IndexIn, UpsertIn
+from polyrank.service.api.pool_requests import DeleteIn, IndexIn, UpsertIn
 
 
 def _nested(levels: int, opening: bytes = b'{"a":', closing: bytes = b"}") -> bytes:

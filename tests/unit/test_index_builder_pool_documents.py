@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from polyrank.index_builder.pool.rows import Candidate, PoolRows, Rejected, read_pool
-from polyrank.service.http.native.requests import UpsertIn
+from polyrank.service.api.pool_requests import UpsertIn
 
 Row = dict[str, Any]
 

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.model.bounds import Bounds
+from polyrank.service import API_KEY
 from polyrank.service.cli.explained import MOST_EXPLAINED, print_explained, to_explain
 from polyrank.service.cli.output import UsageError, print_json
 from polyrank.service.cli.parsing import Within
 from polyrank.service.cli.service_options import DEFAULT_URL, service_of
-from polyrank.service.variables import API_KEY
 
 
 def add_to(commands: Any) -> None:

@@ -1,0 +1,1 @@
+"""Requests and answers of polyrank's own routes, described once for server, OpenAPI document and clients."""
