@@ -186,7 +186,7 @@ class Attempts(Generic[T]):
         try:
             return self._call.read(response.json())
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise NotAnAnswer(f"{response.url} answers, but not as polyrank serve does") from error
+            raise NotAnAnswer("something answers, but not as polyrank serve does") from error
 
     def after_failure(self, error: httpx2.RequestError) -> float:
         """Return how many seconds to wait before another attempt; raises NoAnswer where there is none."""
@@ -225,8 +225,15 @@ def _milliseconds(seconds: float) -> int:
 
 
 def options(url: str, api_key: str | None) -> dict[str, Any]:
-    """Return the options of the HTTP client for a server; proxies are for other machines, not for this one."""
-    host = httpx2.URL(url).host
+    """Return the options of the HTTP client for a server; proxies are for other machines, not for this one.
+
+    Raises:
+        ValueError: the URL is none.
+    """
+    try:
+        host = httpx2.URL(url).host
+    except httpx2.InvalidURL as error:
+        raise ValueError(f"this is no URL ({error})") from None
     try:
         is_here = ipaddress.ip_address(host).is_loopback
     except ValueError:

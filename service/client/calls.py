@@ -171,9 +171,9 @@ def index() -> Call[generations.IndexOut]:
     return Call("GET", "/index", _as(generations.IndexOut))
 
 
-def candidate(candidate_id: str) -> Call[generations.CandidateOut]:
+def candidate(candidate_id: str) -> Call[generations.StoredOut]:
     """A stored candidate."""
-    return Call("GET", f"/index/candidates/{_in_path(candidate_id)}", _as(generations.CandidateOut))
+    return Call("GET", f"/index/candidates/{_in_path(candidate_id)}", _as(generations.StoredOut))
 
 
 def candidates(after: str | None, limit: int, filter: Mapping[str, Any] | None) -> Call[generations.CandidatesOut]:

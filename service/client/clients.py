@@ -58,39 +58,39 @@ class Client:
 
     def rank(self, context: calls.Context, **options: Unpack[calls.RankOptions]) -> answers.RankOut:
         """Rank replies, those sent as `candidates` or the served ones, for a conversation, oldest turn first."""
-        return self._do(calls.rank(context, options))
+        return self.do(calls.rank(context, options))
 
     def explain(
         self, context: calls.Context, candidates: calls.Documents, **options: Unpack[calls.ExplainOptions]
     ) -> answers.ExplainOut:
         """Tell where the scores of candidates come from, 1 to 10 of them: texts, or ids as `{"id": …}`."""
-        return self._do(calls.explain(context, candidates, options))
+        return self.do(calls.explain(context, candidates, options))
 
     def rank_batch(
         self, requests: Sequence[Mapping[str, Any]], *, timeout_ms: int | None = None
     ) -> list[answers.RankOut | Refused]:
         """Rank several bodies of `POST /rank` in one call; what is refused is returned in its place, not raised."""
-        return self._do(calls.rank_batch(requests, timeout_ms))
+        return self.do(calls.rank_batch(requests, timeout_ms))
 
     def rerank(
         self, query: str, documents: calls.Documents, **options: Unpack[calls.RerankOptions]
     ) -> list[answers.RerankResultOut]:
         """Order documents by the server's reranker, or by its model where it has none; the best first."""
-        return self._do(calls.rerank(query, documents, options))
+        return self.do(calls.rerank(query, documents, options))
 
     def classify(
         self, context: calls.Context, texts: Sequence[str], **options: Unpack[calls.ClassifyOptions]
     ) -> answers.ClassifyOut:
         """Tell which of the served classifier's classes each text is; `context` may be empty for single texts."""
-        return self._do(calls.classify(context, texts, options))
+        return self.do(calls.classify(context, texts, options))
 
     def embed(self, texts: Sequence[str], *, timeout_ms: int | None = None) -> NDArray[np.float32]:
         """Return the vectors of texts as candidates, (N, D), of length 1."""
-        return self._do(calls.embed(texts, timeout_ms))
+        return self.do(calls.embed(texts, timeout_ms))
 
-    def candidate(self, candidate_id: str) -> generations.CandidateOut:
+    def candidate(self, candidate_id: str) -> generations.StoredOut:
         """Return a stored candidate; raises NotThere if there is none."""
-        return self._do(calls.candidate(candidate_id))
+        return self.do(calls.candidate(candidate_id))
 
     def candidates(
         self, filter: Mapping[str, Any] | None = None, page: int = 1000
@@ -98,34 +98,34 @@ class Client:
         """Yield all stored candidates that pass the filter, fetched page by page."""
         after: str | None = None
         while True:
-            found = self._do(calls.candidates(after, page, filter))
+            found = self.do(calls.candidates(after, page, filter))
             yield from found.candidates
             if (after := found.next) is None:
                 return
 
     def upsert(self, candidates: Iterable[Mapping[str, Any]]) -> generations.UpsertedOut:
         """Add candidates (`text`, `id`, `metadata`), or replace those with the same ids; searchable on return."""
-        return self._do(calls.upsert(candidates))
+        return self.do(calls.upsert(candidates))
 
     def delete(self, ids: Iterable[str]) -> generations.DeletedOut:
         """Remove candidates; ids that are not there are no error."""
-        return self._do(calls.delete(ids))
+        return self.do(calls.delete(ids))
 
     def index(self) -> generations.IndexOut:
         """Return what is served, what is kept, and the job that runs."""
-        return self._do(calls.index())
+        return self.do(calls.index())
 
     def rebuild(self, **options: Unpack[calls.RebuildOptions]) -> generations.JobOut:
         """Start a rebuild from a `pool` under the server's pool root, or from `candidates`; `watch` follows it."""
-        return self._do(calls.rebuild(options))
+        return self.do(calls.rebuild(options))
 
     def job(self, job_id: str) -> generations.JobOut:
         """Return how far a job is."""
-        return self._do(calls.job(job_id))
+        return self.do(calls.job(job_id))
 
     def jobs(self, limit: int = 20) -> list[generations.JobOut]:
         """Return the latest jobs, newest first."""
-        return self._do(calls.jobs(limit))
+        return self.do(calls.jobs(limit))
 
     def watch(self, job_id: str, every_s: float = 1.0) -> Iterator[generations.JobOut]:
         """Yield a job's state every so many seconds until it has ended; raises JobEnded if it did not succeed."""
@@ -140,25 +140,26 @@ class Client:
 
     def cancel(self, job_id: str) -> generations.JobOut:
         """Stop a job and remove what it has built."""
-        return self._do(calls.cancel(job_id))
+        return self.do(calls.cancel(job_id))
 
     def activate(self, generation: str) -> generations.IndexOut:
         """Switch to a generation."""
-        return self._do(calls.activate(generation))
+        return self.do(calls.activate(generation))
 
     def rollback(self) -> generations.IndexOut:
         """Switch back to the generation that was active before."""
-        return self._do(calls.rollback())
+        return self.do(calls.rollback())
 
     def trial(self, generation: str) -> generations.IndexOut:
         """Load a generation beside the live one; `generation="trial"` of `rank` and `explain` asks for it."""
-        return self._do(calls.trial(generation))
+        return self.do(calls.trial(generation))
 
     def end_trial(self) -> generations.IndexOut:
         """End the trial, if there is one."""
-        return self._do(calls.end_trial())
+        return self.do(calls.end_trial())
 
-    def _do(self, call: Call[T]) -> T:
+    def do(self, call: Call[T]) -> T:
+        """Make a call, one of `calls` or another; returns what it reads of the answer."""
         attempts = Attempts(call, self._timeout_s, self._max_retries)
         while True:
             try:
@@ -204,39 +205,39 @@ class AsyncClient:
 
     async def rank(self, context: calls.Context, **options: Unpack[calls.RankOptions]) -> answers.RankOut:
         """Rank replies, those sent as `candidates` or the served ones, for a conversation, oldest turn first."""
-        return await self._do(calls.rank(context, options))
+        return await self.do(calls.rank(context, options))
 
     async def explain(
         self, context: calls.Context, candidates: calls.Documents, **options: Unpack[calls.ExplainOptions]
     ) -> answers.ExplainOut:
         """Tell where the scores of candidates come from, 1 to 10 of them: texts, or ids as `{"id": …}`."""
-        return await self._do(calls.explain(context, candidates, options))
+        return await self.do(calls.explain(context, candidates, options))
 
     async def rank_batch(
         self, requests: Sequence[Mapping[str, Any]], *, timeout_ms: int | None = None
     ) -> list[answers.RankOut | Refused]:
         """Rank several bodies of `POST /rank` in one call; what is refused is returned in its place, not raised."""
-        return await self._do(calls.rank_batch(requests, timeout_ms))
+        return await self.do(calls.rank_batch(requests, timeout_ms))
 
     async def rerank(
         self, query: str, documents: calls.Documents, **options: Unpack[calls.RerankOptions]
     ) -> list[answers.RerankResultOut]:
         """Order documents by the server's reranker, or by its model where it has none; the best first."""
-        return await self._do(calls.rerank(query, documents, options))
+        return await self.do(calls.rerank(query, documents, options))
 
     async def classify(
         self, context: calls.Context, texts: Sequence[str], **options: Unpack[calls.ClassifyOptions]
     ) -> answers.ClassifyOut:
         """Tell which of the served classifier's classes each text is; `context` may be empty for single texts."""
-        return await self._do(calls.classify(context, texts, options))
+        return await self.do(calls.classify(context, texts, options))
 
     async def embed(self, texts: Sequence[str], *, timeout_ms: int | None = None) -> NDArray[np.float32]:
         """Return the vectors of texts as candidates, (N, D), of length 1."""
-        return await self._do(calls.embed(texts, timeout_ms))
+        return await self.do(calls.embed(texts, timeout_ms))
 
-    async def candidate(self, candidate_id: str) -> generations.CandidateOut:
+    async def candidate(self, candidate_id: str) -> generations.StoredOut:
         """Return a stored candidate; raises NotThere if there is none."""
-        return await self._do(calls.candidate(candidate_id))
+        return await self.do(calls.candidate(candidate_id))
 
     async def candidates(
         self, filter: Mapping[str, Any] | None = None, page: int = 1000
@@ -244,7 +245,7 @@ class AsyncClient:
         """Yield all stored candidates that pass the filter, fetched page by page."""
         after: str | None = None
         while True:
-            found = await self._do(calls.candidates(after, page, filter))
+            found = await self.do(calls.candidates(after, page, filter))
             for each in found.candidates:
                 yield each
             if (after := found.next) is None:
@@ -252,27 +253,27 @@ class AsyncClient:
 
     async def upsert(self, candidates: Iterable[Mapping[str, Any]]) -> generations.UpsertedOut:
         """Add candidates (`text`, `id`, `metadata`), or replace those with the same ids; searchable on return."""
-        return await self._do(calls.upsert(candidates))
+        return await self.do(calls.upsert(candidates))
 
     async def delete(self, ids: Iterable[str]) -> generations.DeletedOut:
         """Remove candidates; ids that are not there are no error."""
-        return await self._do(calls.delete(ids))
+        return await self.do(calls.delete(ids))
 
     async def index(self) -> generations.IndexOut:
         """Return what is served, what is kept, and the job that runs."""
-        return await self._do(calls.index())
+        return await self.do(calls.index())
 
     async def rebuild(self, **options: Unpack[calls.RebuildOptions]) -> generations.JobOut:
         """Start a rebuild from a `pool` under the server's pool root, or from `candidates`; `watch` follows it."""
-        return await self._do(calls.rebuild(options))
+        return await self.do(calls.rebuild(options))
 
     async def job(self, job_id: str) -> generations.JobOut:
         """Return how far a job is."""
-        return await self._do(calls.job(job_id))
+        return await self.do(calls.job(job_id))
 
     async def jobs(self, limit: int = 20) -> list[generations.JobOut]:
         """Return the latest jobs, newest first."""
-        return await self._do(calls.jobs(limit))
+        return await self.do(calls.jobs(limit))
 
     async def watch(self, job_id: str, every_s: float = 1.0) -> AsyncIterator[generations.JobOut]:
         """Yield a job's state every so many seconds until it has ended; raises JobEnded if it did not succeed."""
@@ -287,25 +288,26 @@ class AsyncClient:
 
     async def cancel(self, job_id: str) -> generations.JobOut:
         """Stop a job and remove what it has built."""
-        return await self._do(calls.cancel(job_id))
+        return await self.do(calls.cancel(job_id))
 
     async def activate(self, generation: str) -> generations.IndexOut:
         """Switch to a generation."""
-        return await self._do(calls.activate(generation))
+        return await self.do(calls.activate(generation))
 
     async def rollback(self) -> generations.IndexOut:
         """Switch back to the generation that was active before."""
-        return await self._do(calls.rollback())
+        return await self.do(calls.rollback())
 
     async def trial(self, generation: str) -> generations.IndexOut:
         """Load a generation beside the live one; `generation="trial"` of `rank` and `explain` asks for it."""
-        return await self._do(calls.trial(generation))
+        return await self.do(calls.trial(generation))
 
     async def end_trial(self) -> generations.IndexOut:
         """End the trial, if there is one."""
-        return await self._do(calls.end_trial())
+        return await self.do(calls.end_trial())
 
-    async def _do(self, call: Call[T]) -> T:
+    async def do(self, call: Call[T]) -> T:
+        """Make a call, one of `calls` or another; returns what it reads of the answer."""
         attempts = Attempts(call, self._timeout_s, self._max_retries)
         while True:
             try:

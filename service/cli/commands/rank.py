@@ -67,10 +67,10 @@ def _from_store(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _from_service(arguments: argparse.Namespace) -> dict[str, Any]:
-    service = service_of(arguments)
-    body = {"context": arguments.turns, "top_k": arguments.top_k, "rerank": arguments.rerank}
-    answer = service.call("POST", "/rank", body, expected="results")
-    if arguments.explain and answer["results"]:
-        asked = to_explain(arguments.turns, answer, crossed=arguments.rerank)
-        answer["explanation"] = service.call("POST", "/explain", asked, expected="candidates")
+    with service_of(arguments) as service:
+        ranking = service.rank(arguments.turns, top_k=arguments.top_k, rerank=arguments.rerank)
+        answer = ranking.model_dump(mode="json", exclude_unset=True)
+        if arguments.explain and ranking.results:
+            asked = to_explain(arguments.turns, answer, crossed=arguments.rerank)
+            answer["explanation"] = service.explain(**asked).model_dump(mode="json")
     return answer
