@@ -25,8 +25,8 @@ from polyrank.model.inference.disk_cache import DEFAULT_MIB, MEBIBYTES, DiskCach
 from polyrank.model.inference.names import BackendName, PrecisionName, Runner, why_refused
 from polyrank.model.inputs import read_input
 from polyrank.service import API_KEY, CONFIG, PREFIX
+from polyrank.service.api import CANDIDATES_CEILING
 from polyrank.service.api.findings import TYPES, what_is_wrong
-from polyrank.service.api.pool_requests import CANDIDATES_CEILING
 from polyrank.service.auth import PER_S, keys
 from polyrank.service.errors import SettingsError
 

@@ -15,11 +15,11 @@ from pydantic import (
 )
 
 from polyrank.index_builder.names import is_encoding
-from polyrank.index_builder.vectors.ids import text_id
+from polyrank.index_builder.vectors.local import text_id
+from polyrank.service.api import CANDIDATES_CEILING
 from polyrank.service.api.fields import IN_ORDER, Filter, Id, Metadata, Strict, Text
 
 MAX_LISTED = 1000
-CANDIDATES_CEILING = 100_000  # of the setting max_candidates
 
 _FILTER = TypeAdapter(Filter)
 

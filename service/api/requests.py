@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from polyrank.index_builder.pool.limits import MAX_ID_CHARS, check_value
+from polyrank.index_builder.pool.documents import MAX_ID_CHARS, check_value
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.model.text.messages import text_of, turn_of

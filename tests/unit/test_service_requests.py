@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from polyrank.index_builder.pool.limits import MAX_ID_CHARS
+from polyrank.index_builder.pool.documents import MAX_ID_CHARS
 from polyrank.service.api import requests
 from polyrank.service.api.fields import Strict
 from polyrank.service.api.pool_requests import DeleteIn, IndexIn, UpsertIn

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, ConfigDict, Field, JsonValue, model_validator
 
-from polyrank.index_builder.pool.limits import check_value
+from polyrank.index_builder.pool.documents import check_value
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Truncation
 from polyrank.service.api.fields import IN_ORDER, Text
