@@ -12,9 +12,8 @@ from polyrank.index_builder.build.progress import StageClock
 from polyrank.index_builder.generation.candidates import CandidateTable
 from polyrank.index_builder.generation.generation import CANDIDATES_FILE, MODEL_DIRECTORY
 from polyrank.index_builder.generation.words import evidence_of, new_files, write_statistics
-from polyrank.model.evidence.joining import TableInParts
-from polyrank.model.evidence.statistics import Statistics
-from polyrank.model.evidence.table import WordTable
+from polyrank.model.lexical.table import TableInParts, WordTable
+from polyrank.model.lexical.words import Statistics
 
 # Texts that are counted together take 9 to 28 bytes of memory for each letter.
 _LETTERS_AT_ONCE = 1 << 20

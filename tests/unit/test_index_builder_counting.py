@@ -11,8 +11,8 @@ from polyrank.index_builder.build.pipeline import build
 from polyrank.index_builder.generation import candidates
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.model.evidence.statistics import Statistics
-from polyrank.model.evidence.table import WordTable
+from polyrank.model.lexical.table import WordTable
+from polyrank.model.lexical.words import Statistics
 
 SOME = ["lamp", "Desk!", "a", "the", "v2.3", "?", "über", *(f"ord-{n}-x" for n in range(90))]
 SHARES = 1 / np.arange(1, len(SOME) + 1)  # the first are common, the last are rare

@@ -8,7 +8,7 @@ from polyrank.index_builder.index import recall as module
 from polyrank.index_builder.index.choice import IndexSpec
 from polyrank.index_builder.index.faiss_index import CandidateIndex
 from polyrank.index_builder.index.recall import EXACT, VECTORS, VECTORS_AND_WORDS, Probe, Probes, measured
-from polyrank.model.search.additions import Additions
+from polyrank.model.representations import Additions
 
 RNG = np.random.default_rng(0)
 MATRIX = RNG.standard_normal((2000, 16)).astype(np.float16)

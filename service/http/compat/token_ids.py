@@ -10,7 +10,7 @@ from pydantic import Discriminator, Field, Tag
 from starlette.requests import Request
 
 from polyrank.model.errors import InvalidInput
-from polyrank.model.text.vocabulary import Vocabulary
+from polyrank.model.text.tokenizer import Vocabulary
 from polyrank.service.http.compat.lenient import Inputs
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.resources import Resources

@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from polyrank.model.architectures.late import Unexplained
-from polyrank.model.evidence.features import FEATURES
+from polyrank.model.lexical.features import FEATURES
 from polyrank.service.http.native.responses import ModelOut, TimingsOut, TruncatedOut
 from polyrank.service.http.plumbing.fields import Out
 

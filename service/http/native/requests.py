@@ -25,7 +25,7 @@ from polyrank.index_builder.pool.limits import ID_PATTERN, MAX_ID_CHARS, check_v
 from polyrank.index_builder.vectors.ids import text_id
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation, Turn
-from polyrank.model.text.messages import text_of, turn_of
+from polyrank.model.text.dialogues import text_of, turn_of
 from polyrank.service.http.native.filters_in import FILTER_DESCRIPTION, checked_filter
 from polyrank.service.http.plumbing.fields import IN_ORDER, In, Text
 from polyrank.service.ranking.values import TOP_N
