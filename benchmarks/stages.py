@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks import encode, scoring, serving
 from benchmarks.timing import machine
 
-from polyrank.index_builder.build.pipeline import BuildResult, build
+from polyrank.index_builder.building.pipeline import BuildResult, build
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.model.checkpoint.kind import LEXICAL, is_checkpoint
 from polyrank.model.config import ModelConfig

@@ -17,9 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from polyrank.index_builder.build.job_records import CANCELLED, FAILED, SUCCEEDED, JobRecord, JobRequest, JobStore
-from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
-from polyrank.index_builder.build.progress import PUBLISHING, OnProgress
+from polyrank.index_builder.building.job_records import CANCELLED, FAILED, SUCCEEDED, JobRecord, JobRequest, JobStore
+from polyrank.index_builder.building.pipeline import BuildOptions, BuildResult, build
+from polyrank.index_builder.building.stages import PUBLISHING, OnProgress
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationNotFound, StoreBusy
 from polyrank.index_builder.generation.generation import MODEL_DIRECTORY
 from polyrank.index_builder.generation.manifest import ModelReference

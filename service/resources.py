@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 from starlette.requests import Request
 
-from polyrank.index_builder.build.job_records import SUCCEEDED, JobRecord, JobRequest, JobStore
+from polyrank.index_builder.building.job_records import SUCCEEDED, JobRecord, JobRequest, JobStore
 from polyrank.index_builder.errors import disk_full_named
 from polyrank.index_builder.scale.cluster import connected
 from polyrank.index_builder.scale.sets import PartsStore

@@ -10,10 +10,9 @@ from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
-from polyrank.index_builder.build.compaction import ModelFiles, candidates_of, chosen_again, compact, stored_vectors
-from polyrank.index_builder.build.counting import statistics_of
-from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
-from polyrank.index_builder.build.progress import OnProgress, StageClock, no_progress
+from polyrank.index_builder.building.compaction import ModelFiles, candidates_of, chosen_again, compact, stored_vectors
+from polyrank.index_builder.building.pipeline import BuildOptions, BuildResult, build
+from polyrank.index_builder.building.stages import OnProgress, StageClock, no_progress, statistics_of
 from polyrank.index_builder.errors import NothingToCompact, disk_full_named
 from polyrank.index_builder.layout import is_in_parts
 from polyrank.index_builder.scale.cutting import Built, SetResult

@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from polyrank.index_builder.build.job_records import (
+from polyrank.index_builder.building.job_records import (
     CANCELLED,
     FAILED,
     RUNNING,
@@ -26,7 +26,7 @@ from polyrank.index_builder.build.job_records import (
     JobRequest,
     JobStore,
 )
-from polyrank.index_builder.build.progress import PUBLISHING
+from polyrank.index_builder.building.stages import PUBLISHING
 from polyrank.index_builder.errors import JobConflict, JobNotFound, PoolInvalid
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.index_builder.store.pool_store import PoolStore

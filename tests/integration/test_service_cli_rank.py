@@ -14,7 +14,7 @@ from service_fakes import build_store, load, pool
 from tiny import write_checkpoint
 
 import polyrank
-from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.building.pipeline import build
 from polyrank.model.config import EvidenceConfig
 from polyrank.service.app import create_app
 from polyrank.service.settings import Settings

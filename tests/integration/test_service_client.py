@@ -11,7 +11,7 @@ from served import serve
 from service_fakes import build_store, load, pool
 
 import polyrank
-from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.building.pipeline import build
 from polyrank.service.app import create_app
 from polyrank.service.client.answers import Ranking
 from polyrank.service.settings import Settings

@@ -11,7 +11,7 @@ from served import Served, serve
 from service_fakes import build_store, load, pool
 
 import polyrank
-from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.app import create_app

@@ -12,7 +12,7 @@ from service_fakes import pool
 from tiny import write_checkpoint
 
 import polyrank
-from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.building.pipeline import build
 from polyrank.model.config import AssemblyConfig
 from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.text.assembly import Conversation

@@ -16,7 +16,7 @@ from service_fakes import build_store, load, pool
 from tiny import CLS, SEP, word_ids, write_checkpoint
 
 import polyrank
-from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.building.pipeline import build
 from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.tokenizer import Vocabulary

@@ -13,7 +13,7 @@ from service_fakes import numbered, pool
 from tiny import write_checkpoint
 
 import polyrank
-from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.registry import DeformerConfig, MixConfig, VirtConfig
 from polyrank.service.app import create_app

@@ -9,7 +9,7 @@ from in_process import TestClient
 from service_fakes import pool
 
 import polyrank
-from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.index.choice import IndexSpec, SearchTimes
 from polyrank.model.inference.runners import Choice
 from polyrank.service.app import create_app

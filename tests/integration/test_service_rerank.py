@@ -14,7 +14,7 @@ from service_fakes import build_store, load, pool
 from tiny import write_checkpoint
 
 import polyrank
-from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.building.pipeline import build
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
 from polyrank.model.config import CalibrationConfig
 from polyrank.model.rankers.load import load_cross

@@ -14,8 +14,8 @@ from tiny import write_checkpoint
 from updated import LiveStore, updated
 
 import polyrank
-from polyrank.index_builder.build.compaction import compact
-from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.building.compaction import compact
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.generation import candidates
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.scale.compacting import compact_parts

@@ -11,7 +11,7 @@ from service_fakes import WordRanker, build_store, load, pool
 from tiny import write_checkpoint
 
 import polyrank
-from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service import memory
 from polyrank.service.app import create_app

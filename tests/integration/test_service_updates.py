@@ -19,7 +19,7 @@ from service_fakes import WordRanker, build_store, load, pool
 from warm_python import WarmPython
 
 import polyrank
-from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.app import create_app
 from polyrank.service.http.native.responses import DeletedOut, IndexOut, RankOut, UpsertedOut

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from polyrank.index_builder.index import retrieval
 from polyrank.index_builder.index.choice import IndexSpec
 from polyrank.index_builder.index.faiss_index import CandidateIndex
-from polyrank.index_builder.index.recall import Probe, Probes
+from polyrank.index_builder.index.measuring import Probe, Probes
 from polyrank.index_builder.index.retrieval import retrieve
 from polyrank.model.representations import Additions
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from polyrank.index_builder.build.compaction import compact
-from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.building.compaction import compact
+from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.snapshot import Snapshot

@@ -12,7 +12,7 @@ from golden import oracle
 from service_fakes import WordRanker, asked, build_store, rank
 from updated import LiveStore
 
-from polyrank.index_builder.build.compaction import compact
+from polyrank.index_builder.building.compaction import compact
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.config import EvidenceConfig
 from polyrank.model.lexical.features import FEATURES, TURN_FEATURES

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from fakes import HashEncoder
 
-from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store import pages
 from polyrank.index_builder.store.generation_store import GenerationStore

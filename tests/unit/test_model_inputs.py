@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from polyrank.index_builder.build.job_records import JobStore
+from polyrank.index_builder.building.job_records import JobStore
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationError, JobNotFound, PoolInvalid
 from polyrank.index_builder.generation.generation import read_manifest
 from polyrank.index_builder.pool.rows import read_pool

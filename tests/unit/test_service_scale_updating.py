@@ -10,7 +10,7 @@ import pytest
 from service_fakes import WordRanker, asked, pool
 from shards_in_process import ServedParts, ServedPool, until
 
-from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import GenerationCorrupt
 from polyrank.index_builder.layout import is_in_parts
 from polyrank.index_builder.pool.rows import Candidate

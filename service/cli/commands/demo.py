@@ -73,7 +73,7 @@ def _sample(name: str) -> Path:
 
 
 def _build(pool: Path) -> None:
-    from polyrank.index_builder.build.pipeline import build
+    from polyrank.index_builder.building.pipeline import build
     from polyrank.index_builder.pool.rows import read_pool
     from polyrank.model.rankers.load import load_late
 

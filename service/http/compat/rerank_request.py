@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, ConfigDict, Field, JsonValue, model_validator
 
-from polyrank.index_builder.pool.limits import check_value
+from polyrank.index_builder.pool.documents import check_value
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Truncation
 from polyrank.service.errors import DialectUnknown, HeaderInvalid

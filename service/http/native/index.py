@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from polyrank.index_builder.build.job_records import JobRecord
+from polyrank.index_builder.building.job_records import JobRecord
 from polyrank.index_builder.errors import (
     DiskFull,
     FingerprintMismatch,

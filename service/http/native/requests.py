@@ -21,8 +21,8 @@ from pydantic import (
 )
 
 from polyrank.index_builder.names import is_encoding
-from polyrank.index_builder.pool.limits import ID_PATTERN, MAX_ID_CHARS, check_value, checked_id, kept_metadata
-from polyrank.index_builder.vectors.ids import text_id
+from polyrank.index_builder.pool.documents import ID_PATTERN, MAX_ID_CHARS, check_value, checked_id, kept_metadata
+from polyrank.index_builder.vectors.local import text_id
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.model.text.dialogues import text_of, turn_of

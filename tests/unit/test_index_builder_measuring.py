@@ -1,18 +1,38 @@
+from collections.abc import Callable, Sequence
+from itertools import cycle
+from typing import Any
+
+import faiss
 import numpy as np
 import pytest
+import torch
 from brute_force import paper_scores
 from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import BuildError
-from polyrank.index_builder.index import recall as module
-from polyrank.index_builder.index.choice import IndexSpec
+from polyrank.index_builder.index import measuring
+from polyrank.index_builder.index import measuring as module
+from polyrank.index_builder.index.choice import IndexSpec, SearchTimes
 from polyrank.index_builder.index.faiss_index import CandidateIndex
-from polyrank.index_builder.index.recall import EXACT, VECTORS, VECTORS_AND_WORDS, Probe, Probes, measured
+from polyrank.index_builder.index.measuring import (
+    EXACT,
+    VECTORS,
+    VECTORS_AND_WORDS,
+    Probe,
+    Probes,
+    measured,
+    time_searches,
+)
 from polyrank.model.representations import Additions
+from polyrank.model.search import scan
 
 RNG = np.random.default_rng(0)
 MATRIX = RNG.standard_normal((2000, 16)).astype(np.float16)
 GIVEN = [Probe(RNG.standard_normal((int(count), 16)).astype(np.float32)) for count in RNG.integers(1, 5, 20)]
+
+
+SEARCHED = np.random.default_rng(0).standard_normal((256, 8)).astype(np.float16)
+CONTEXTS = [np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32) for _ in range(4)]
 
 
 def built(factory: str, matrix: NDArray[np.float16] = MATRIX, **params: int) -> CandidateIndex:
@@ -60,9 +80,9 @@ def test_recall_of_a_small_pool(count: int) -> None:
 def test_a_large_pool_is_probed_less(monkeypatch: pytest.MonkeyPatch) -> None:
     index = built("IVF4,Flat")
     assert Probes(MATRIX, []).measure(index).count == 256
-    monkeypatch.setattr(module, "_SCANNED_ROWS", 80_000)
+    monkeypatch.setattr(module, "_PROBED_ROWS", 80_000)
     assert Probes(MATRIX, []).measure(index).count == 40
-    monkeypatch.setattr(module, "_SCANNED_ROWS", 1)
+    monkeypatch.setattr(module, "_PROBED_ROWS", 1)
     assert Probes(MATRIX, GIVEN).measure(index).count == 20
     assert Probes(MATRIX, []).measure(index).count == 32
 
@@ -137,3 +157,69 @@ def test_rows_that_are_good_by_both_can_be_missed_by_each_until_enough_are_retri
     assert Probes(matrix, [Probe(code)]).measure(built("Flat", matrix)).at_10 == 1
     index, recall = measured(built("Flat", matrix), matrix, [Probe(code, lambda: Additions(1.0, values))], 1.0)
     assert (recall.at_10, index.depth) == (1.0, 400)
+
+
+class Machine:
+    """Searches that find nothing and take as long as they are told: seconds by the number of rows."""
+
+    def __init__(self, scan: Callable[[int], float], graph: Callable[[int], float]) -> None:
+        self.now = 0.0
+        self.scanned: list[int] = []
+        self.searched: list[int] = []
+        self._scan, self._graph = scan, graph
+
+    def prepare(self, matrix: NDArray[Any]) -> "Machine":
+        self._rows = len(matrix)
+        return self
+
+    def top_k(self, _queries: Sequence[object]) -> None:
+        self.scanned.append(self._rows)
+        self.now += self._scan(self._rows)
+
+    def search(self, _index: object, matrix: NDArray[Any], _codes: object, _k: int) -> None:
+        self.searched.append(len(matrix))
+        self.now += self._graph(len(matrix))
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Machine], SearchTimes]:
+    """Times the searches of a machine in small samples."""
+
+    def run(machine: Machine) -> SearchTimes:
+        monkeypatch.setattr(measuring, "thread_time", lambda: machine.now)
+        monkeypatch.setattr(scan, "prepare", machine.prepare)
+        monkeypatch.setattr(measuring, "search", machine.search)
+        return time_searches(SEARCHED, CONTEXTS)
+
+    monkeypatch.setattr(measuring, "SCANNED_ROWS", 64)
+    monkeypatch.setattr(measuring, "GRAPH_ROWS", (4, 16))
+    return run
+
+
+def test_the_times_of_samples_are_predicted_for_the_pool(timed: Callable[[Machine], SearchTimes]) -> None:
+    machine = Machine(scan=lambda _: 0.1, graph=lambda rows: 0.001 * rows)
+    times = timed(machine)
+    assert times.exact_ms == pytest.approx(100 * 4**0.82, abs=0.001), "four times the rows of the sample"
+    assert times.hnsw_ms == pytest.approx(16 * 2), "twice the logarithm of the rows of the larger graph"
+    assert (set(machine.scanned), set(machine.searched)) == ({64}, {4, 16})
+
+
+def test_no_larger_graph_is_built_where_a_small_one_loses(timed: Callable[[Machine], SearchTimes]) -> None:
+    machine = Machine(scan=lambda _: 0.001, graph=lambda _: 0.001)
+    times = timed(machine)
+    assert set(machine.searched) == {4}
+    assert times.hnsw_ms == pytest.approx(4.0), "of the small graph"
+    assert times.ratio > 1
+
+
+def test_other_work_on_the_machine_changes_nothing(timed: Callable[[Machine], SearchTimes]) -> None:
+    quiet = timed(Machine(scan=lambda _: 0.1, graph=lambda _: 0.02))
+    scans, graphs = cycle([9.0] * 4 + [0.1] * 8), cycle([0.02] * 8 + [9.0] * 4)  # a round of four contexts is disturbed
+    assert timed(Machine(scan=lambda _: next(scans), graph=lambda _: next(graphs))) == quiet
+
+
+def test_a_real_scan_and_a_real_graph_are_timed() -> None:
+    before = faiss.omp_get_max_threads(), torch.get_num_threads()
+    times = time_searches(SEARCHED[:100], CONTEXTS)
+    assert min(times.exact_ms, times.hnsw_ms) > 0
+    assert (faiss.omp_get_max_threads(), torch.get_num_threads()) == before

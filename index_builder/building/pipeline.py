@@ -18,11 +18,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.build.counting import count_pool, counted_anew
-from polyrank.index_builder.build.encoding import Encoded, VectorSource, encode, encoded_by, find_none
-from polyrank.index_builder.build.indexing import EncodedContext, make_index, search_times
-from polyrank.index_builder.build.ingest import Ingested, ingest
-from polyrank.index_builder.build.progress import OnProgress, StageClock, no_progress
+from polyrank.index_builder.building.encoding import Encoded, VectorSource, encode, encoded_by, find_none
+from polyrank.index_builder.building.stages import (
+    EncodedContext,
+    Ingested,
+    OnProgress,
+    StageClock,
+    count_pool,
+    counted_anew,
+    ingest,
+    make_index,
+    no_progress,
+    search_times,
+)
 from polyrank.index_builder.errors import StoreBusy, StoreUnavailable, disk_full_named
 from polyrank.index_builder.generation.generation import (
     CANDIDATES_FILE,
@@ -34,7 +42,7 @@ from polyrank.index_builder.generation.generation import (
 from polyrank.index_builder.generation.manifest import MANIFEST_FILE, BuildStats, Manifest, ModelReference
 from polyrank.index_builder.generation.texts import FindTexts
 from polyrank.index_builder.index.choice import IndexSpec, check_factory, choose_index, needs_times
-from polyrank.index_builder.index.recall import Recall
+from polyrank.index_builder.index.measuring import Recall
 from polyrank.index_builder.layout import TEMPORARY_PREFIX
 from polyrank.index_builder.names import AskedOptions
 from polyrank.index_builder.pool.rows import Candidate, Rejected
@@ -42,8 +50,7 @@ from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
 from polyrank.index_builder.store.copies import Copies
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.leftovers import discard
-from polyrank.index_builder.vectors.codec import DTYPES
-from polyrank.index_builder.vectors.encoder import Model, TextEncoder, encode_texts
+from polyrank.index_builder.vectors.encoder import DTYPES, Model, TextEncoder, encode_texts
 from polyrank.index_builder.vectors.late import each_of
 from polyrank.index_builder.vectors.local import LocalEmbeddings
 from polyrank.index_builder.vectors.redis import RedisEmbeddings

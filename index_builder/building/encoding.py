@@ -18,14 +18,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.build.progress import StageClock
+from polyrank.index_builder.building.stages import StageClock
 from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.generation.candidates import CandidateTable
 from polyrank.index_builder.generation.generation import CANDIDATES_FILE
 from polyrank.index_builder.generation.texts import FindTexts, KnownTexts, TextIndex
 from polyrank.index_builder.store.leftovers import Chunk, Journal, Leftover, content_digest, journal_of, source_digest
-from polyrank.index_builder.vectors.codec import rounded_all
-from polyrank.index_builder.vectors.encoder import Model, TextEncoder
+from polyrank.index_builder.vectors.encoder import Model, TextEncoder, rounded_all
 from polyrank.index_builder.vectors.late import fits
 from polyrank.index_builder.vectors.local import EmbeddingsWriter, LeftBlocks, written
 from polyrank.model.durable import sync_directory

@@ -11,9 +11,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from polyrank.index_builder.build.encoding import ChunkTexts, EncodedChunk
-from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
-from polyrank.index_builder.build.progress import OnProgress, no_progress
+from polyrank.index_builder.building.encoding import ChunkTexts, EncodedChunk
+from polyrank.index_builder.building.pipeline import BuildOptions, BuildResult, build
+from polyrank.index_builder.building.stages import OnProgress, no_progress
 from polyrank.index_builder.errors import GenerationNotFound, NothingToCompact
 from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.generation.manifest import Manifest

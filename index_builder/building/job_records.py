@@ -18,8 +18,8 @@ from typing import Any
 import orjson
 
 from polyrank.index_builder.errors import JobConflict, JobNotFound, StoreBusy
+from polyrank.index_builder.layout import is_time_id, new_time_id
 from polyrank.index_builder.store.locks import is_locked, locked, try_locked
-from polyrank.index_builder.time_ids import is_time_id, new_time_id
 from polyrank.model.durable import make_directory, write_atomically
 from polyrank.model.errors import shortage_in
 from polyrank.model.inputs import read_input
