@@ -3,8 +3,7 @@
 import codecs
 from dataclasses import dataclass
 
-from polyrank.model.bounds import Bounds
-from polyrank.model.options import option
+from polyrank.model.options import Bounds, option
 
 KINDS = ("auto", "exact", "flat", "hnsw", "ivf", "ivfpq")  # of indexes
 DTYPE_NAMES = ("float16", "float32")  # of stored vectors; a stored copy holds the place in this order

@@ -12,7 +12,8 @@ from polyrank.index_builder.errors import GenerationCorrupt
 from polyrank.index_builder.generation.slots import ALL, SLOTS, Slots
 from polyrank.index_builder.index.choice import IndexSpec, SearchTimes
 from polyrank.index_builder.records import exactly, record, sealed, unsealed
-from polyrank.index_builder.vectors.codec import DTYPES, MAX_DIM
+from polyrank.index_builder.vectors.encoder import DTYPES
+from polyrank.index_builder.vectors.redis import MAX_DIM
 from polyrank.model.representations import LateRows
 
 FORMAT_VERSION = 4
@@ -100,7 +101,7 @@ class Manifest:
 
     Attributes:
         created_at: ISO 8601, UTC.
-        backend, precision: what ran the model over the pool (polyrank.model.inference.names.Runner). Others make
+        backend, precision: what ran the model over the pool (polyrank.model.inference.runners.Runner). Others make
             vectors that are close to these, not equal.
         revision: of the last update that the pool can reflect; the generation receives later ones when it becomes
             active.

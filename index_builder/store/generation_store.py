@@ -36,7 +36,16 @@ from polyrank.index_builder.generation.generation import (
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.generation.stored_texts import StoredTexts
 from polyrank.index_builder.generation.texts import FindTexts
-from polyrank.index_builder.layout import GENERATIONS, TEMPORARY_PREFIX, Stray, entries, why_not_plain
+from polyrank.index_builder.layout import (
+    GENERATIONS,
+    TEMPORARY_PREFIX,
+    Stray,
+    entries,
+    is_time_id,
+    new_time_id,
+    stamp,
+    why_not_plain,
+)
 from polyrank.index_builder.store.copies import Copies
 from polyrank.index_builder.store.leftovers import (
     Forget,
@@ -50,7 +59,6 @@ from polyrank.index_builder.store.leftovers import (
 from polyrank.index_builder.store.locks import Lease, build_lock, fenced, leased
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.store.switch import Switch
-from polyrank.index_builder.time_ids import is_time_id, new_time_id, stamp
 from polyrank.index_builder.vectors.encoder import Encode
 from polyrank.model.durable import make_directory, rename_durably, sync_tree
 from polyrank.model.errors import InvalidInput

@@ -16,12 +16,12 @@ from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt
 from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.store.snapshot import Snapshot
-from polyrank.index_builder.vectors.codec import DTYPES
-from polyrank.index_builder.vectors.encoder import encode_texts
+from polyrank.index_builder.vectors.encoder import DTYPES, encode_texts
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, ModelError, shortage_in
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.representations import Representations
-from polyrank.model.search.scan import Scan, prepare
+from polyrank.model.search.scan import prepare
+from polyrank.model.search.scan.plain import Scan
 from polyrank.service.caching.caches import Caches
 from polyrank.service.caching.largest import Largest, largest_of
 from polyrank.service.caching.redis_server import Budget

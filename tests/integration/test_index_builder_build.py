@@ -8,14 +8,13 @@ from fakes import HashEncoder, assert_whole, pool
 from numpy.typing import NDArray
 from redis_process import vector_keys
 
-from polyrank.index_builder.build.indexing import EncodedContext
-from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.stages import EncodedContext
 from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.generation import candidates
 from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.vectors.codec import HIT
-from polyrank.index_builder.vectors.redis import RedisEmbeddings
+from polyrank.index_builder.vectors.redis import HIT, RedisEmbeddings
 from polyrank.model.config import EvidenceConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation
@@ -111,11 +110,11 @@ def test_given_probes_set_how_hard_the_index_is_searched(tmp_path: Path) -> None
     tuned = build(
         encoder, pool(2000), tmp_path, BuildOptions(index="IVF500,Flat", probes=contexts(encoder, 50), min_recall=0.98)
     )
-    assert (loose.recall.probes, tuned.recall.probes) == ("pool", "given")
-    assert loose.recall.at_10 < 0.98 <= tuned.recall.at_10
-    assert loose.warning is not None
-    assert "give --probes with real contexts" in loose.warning
-    assert tuned.warning is None
+    assert (loose.worst.recall.probes, tuned.worst.recall.probes) == ("pool", "given")
+    assert loose.worst.recall.at_10 < 0.98 <= tuned.worst.recall.at_10
+    assert loose.worst.warning is not None
+    assert "give --probes with real contexts" in loose.worst.warning
+    assert tuned.worst.warning is None
     generation = GenerationStore(tmp_path).open(tuned.generation)
     assert generation.index is not None
     assert generation.index.spec == generation.manifest.index == tuned.index
@@ -154,7 +153,7 @@ def test_recall_is_that_of_the_whole_score_where_words_count(tmp_path: Path) -> 
     probe = EncodedContext(Conversation.of(["hello"]), np.eye(1, 8, dtype=np.float32))
     options = BuildOptions(index="flat", probes=[probe], min_recall=0.95)
     plain = build(FirstWordEncoder(), rows, tmp_path / "plain", options)
-    assert (plain.recall.at_10, plain.recall.of, plain.recall.probes) == (1.0, "vectors", "given")
+    assert (plain.worst.recall.at_10, plain.worst.recall.of, plain.worst.recall.probes) == (1.0, "vectors", "given")
     spoken = FirstWordEncoder(evidence=EvidenceConfig(late_weight=1.0, weights={"length": 1.0}))
     refused = r"recall@10 of Flat is 0\.000 on 1 probes by vectors and words even with depth 1600, below the 0.95 asked"
     with pytest.raises(BuildError, match=refused):

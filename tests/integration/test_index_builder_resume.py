@@ -18,8 +18,8 @@ import pytest
 from fakes import HashEncoder, assert_whole, pool
 from resumed_builder import CHUNK, ENCODER
 
-from polyrank.index_builder.build.encoding import ChunkTexts, EncodedChunk, encoded_by
-from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
+from polyrank.index_builder.building.encoding import ChunkTexts, EncodedChunk, encoded_by
+from polyrank.index_builder.building.pipeline import BuildOptions, BuildResult, build
 from polyrank.index_builder.errors import DiskFull
 from polyrank.index_builder.generation import candidates
 from polyrank.index_builder.generation.manifest import Manifest
@@ -228,7 +228,7 @@ def test_progress_begins_behind_what_was_taken_over(killed: Path) -> None:
     told: list[tuple[str, int, int | None]] = []
     build(ENCODER, pool(ROWS), killed, progress=lambda *each: told.append(each))
     resumed = [each for each in told if each[0] == "resume"]
-    assert resumed == [("resume", i * CHUNK, 7 * CHUNK) for i in range(7)]
+    assert resumed == [("resume", i * CHUNK, ROWS) for i in range(7)]
     assert next(each for each in told if each[0] == "encode") == ("encode", 7 * CHUNK, ROWS)
 
 

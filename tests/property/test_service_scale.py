@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from service_fakes import DIM, WordRanker, asked, build_store, numbered, open_serving, pool, rank
 from shards_in_process import ServedParts
 
-from polyrank.index_builder.build.compaction import move
-from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.building.compaction import move
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.model.representations import LateRows
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.ranking.parts import PartFound, Serving

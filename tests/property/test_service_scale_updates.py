@@ -15,8 +15,8 @@ from service_fakes import DIM, WordRanker, asked, build_store, numbered, pool, r
 from shards_in_process import ServedParts
 from updated import LiveStore
 
-from polyrank.index_builder.build.compaction import compact, move
-from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.building.compaction import compact, move
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.representations import LateRows
 from polyrank.model.text.assembly import Conversation

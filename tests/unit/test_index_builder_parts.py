@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from fakes import EVIDENCE, HashEncoder, pool
 
-from polyrank.index_builder.build import pipeline
-from polyrank.index_builder.build.compaction import compact, move
-from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
+from polyrank.index_builder.building import pipeline
+from polyrank.index_builder.building.compaction import compact, move
+from polyrank.index_builder.building.pipeline import BuildOptions, BuildResult, build
 from polyrank.index_builder.errors import (
     BuildBusy,
     CompactionOvertaken,
@@ -28,10 +28,9 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.leftovers import discard
 from polyrank.index_builder.store.membership import Counts, Membership
 from polyrank.index_builder.store.update_log import Update
-from polyrank.index_builder.vectors.codec import rounded_all
-from polyrank.index_builder.vectors.encoder import encode_texts
+from polyrank.index_builder.vectors.encoder import encode_texts, rounded_all
 from polyrank.model.errors import InvalidInput
-from polyrank.model.evidence.statistics import Statistics
+from polyrank.model.lexical.words import Statistics
 from polyrank.model.representations import LateRows, Representations
 
 ENCODER = HashEncoder(late=LateRows(3, None))

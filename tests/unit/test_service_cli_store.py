@@ -11,8 +11,8 @@ from fakes import HashEncoder, pool
 from redis_process import RedisProcess, vector_keys
 from report_pages import Page
 
-from polyrank.index_builder.build import pipeline
-from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.building import pipeline
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.index import choice
 from polyrank.index_builder.index.choice import SearchTimes, choose_index
 from polyrank.index_builder.pool.rows import Candidate

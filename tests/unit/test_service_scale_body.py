@@ -10,16 +10,15 @@ import pytest
 from fakes import EVIDENCE
 from service_fakes import WordRanker, asked, pool
 
-from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.generation.slots import slots_of
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update, UpdateLog
-from polyrank.index_builder.vectors.codec import rounded_all
-from polyrank.index_builder.vectors.encoder import encode_texts
-from polyrank.model.search.scan import Status
-from polyrank.model.search.scan.quantised import product
+from polyrank.index_builder.vectors.encoder import encode_texts, rounded_all
+from polyrank.model.search.scan import product
+from polyrank.model.search.scan.plain import Status
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.parts import PoolQuery, Wanted

@@ -12,7 +12,7 @@ from fakes import EVIDENCE
 from service_fakes import DIM, WordRanker, asked, numbered, pool
 from shards_in_process import LocalReplica, ServedParts
 
-from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.generation.slots import slots_of
 from polyrank.model.representations import LateRows
 from polyrank.service.errors import DeadlineExceeded, ShardsMissing, UnknownCandidates

@@ -10,8 +10,8 @@ import pytest
 from service_fakes import WordRanker, asked, pool
 from shards_in_process import ServedParts, until
 
-from polyrank.index_builder.build.compaction import move
-from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.building.compaction import move
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound, StoreBusy
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.store.generation_store import GenerationStore

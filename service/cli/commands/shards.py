@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.index_builder.names import MOST_PARTS
-from polyrank.model.bounds import Bounds
+from polyrank.model.options import Bounds
 from polyrank.service.cli.files import require_store
 from polyrank.service.cli.output import Progress, add_json_option, print_result
 from polyrank.service.cli.parsing import Within
@@ -30,7 +30,7 @@ def add_to(commands: Any) -> None:
 
 def _move(arguments: argparse.Namespace) -> int:
     require_store(arguments.store)
-    from polyrank.index_builder.build.compaction import move
+    from polyrank.index_builder.building.compaction import move
 
     with Progress("candidates") as progress:
         moved = move(arguments.store, arguments.to, redis_url=arguments.redis, progress=progress)

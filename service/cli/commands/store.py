@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationError
-from polyrank.model.bounds import Bounds
+from polyrank.model.options import Bounds
 from polyrank.service.cli.files import require_store, require_writable
 from polyrank.service.cli.models import encoded_by
 from polyrank.service.cli.output import Progress, add_json_option, print_result
@@ -177,7 +177,7 @@ def _rollback(store: "GenerationStore", arguments: argparse.Namespace) -> int:
 
 
 def _compact(store: "GenerationStore", arguments: argparse.Namespace) -> int:
-    from polyrank.index_builder.build.compaction import compact
+    from polyrank.index_builder.building.compaction import compact
 
     with Progress("candidates") as progress:
         built = compact(store.root, redis_url=arguments.redis, progress=progress)
