@@ -117,8 +117,8 @@ def test_given_probes_set_how_hard_the_index_is_searched(tmp_path: Path) -> None
     assert tuned.worst.warning is None
     generation = GenerationStore(tmp_path).open(tuned.generation)
     assert generation.index is not None
-    assert generation.index.spec == generation.manifest.index == tuned.index
-    assert tuned.index.params["nprobe"] > loose.index.params["nprobe"]
+    assert generation.index.spec == generation.manifest.index == tuned.worst.index
+    assert tuned.worst.index.params["nprobe"] > loose.worst.index.params["nprobe"]
     assert generation.manifest.recall["min_recall"] == 0.98
     generation.close()
 
@@ -160,11 +160,15 @@ def test_recall_is_that_of_the_whole_score_where_words_count(tmp_path: Path) -> 
         build(spoken, rows, tmp_path / "spoken", options)
     assert GenerationStore(tmp_path / "spoken").ids() == []
     unasked = build(spoken, rows, tmp_path / "spoken", BuildOptions(index="flat"))
-    assert (unasked.recall.probes, unasked.recall.of) == ("none", "vectors")
+    assert (unasked.worst.recall.probes, unasked.worst.recall.of) == ("none", "vectors")
     scanned = build(spoken, rows, tmp_path / "spoken", BuildOptions(index="exact", probes=[probe]))
-    assert (scanned.recall.at_10, scanned.recall.probes, scanned.recall.of) == (1.0, "none", "vectors and words")
+    assert (scanned.worst.recall.at_10, scanned.worst.recall.probes, scanned.worst.recall.of) == (
+        1.0,
+        "none",
+        "vectors and words",
+    )
     easy = build(spoken, rows[::20], tmp_path / "spoken", options)
-    assert (easy.recall.at_10, easy.recall.of) == (1.0, "vectors and words")
+    assert (easy.worst.recall.at_10, easy.worst.recall.of) == (1.0, "vectors and words")
     assert GenerationStore(tmp_path / "spoken").manifest(easy.generation).recall["of"] == "vectors and words"
 
 

@@ -48,6 +48,7 @@ class Both:
 
     whole: LiveStore
     parts: ServedParts
+    were_made_alike: bool = True  # so the same updates are since then
 
     def change(self, change: Change) -> None:
         upserts, deletes = change
@@ -58,8 +59,9 @@ class Both:
     def check(self, *requests: RankRequest) -> None:
         """Compare answers, counts and revisions."""
         one, other = self.whole.serving.snapshot, self.parts.serving.snapshot
-        assert (one.revision, one.count, one.changes) == (other.revision, other.count, other.changes)
-        assert (one.added, one.removed) == (other.added, other.removed)
+        assert (one.revision, one.count) == (other.revision, other.count)
+        if self.were_made_alike:
+            assert (one.changes, one.added, one.removed) == (other.changes, other.added, other.removed)
         for found, request in zip(self.parts.rank(*requests), requests, strict=True):
             assert found.degraded == []
             assert _told(found) == _told(rank(self.whole.serving, request))
@@ -118,6 +120,7 @@ def test_answers_after_updates_a_compaction_a_move_and_more_updates(both: Both) 
     if len(both.parts.serving.parts) != 3:
         move(both.parts.store.root, 3)
         both.parts.live.follow()
+        both.were_made_alike = False
         both.check(*REQUESTS)
         for change in _drawn(3, 3):
             both.change(change)
