@@ -26,7 +26,6 @@ from polyrank.service.http.plumbing.described import DEADLINE_IN, fails, takes
 from polyrank.service.http.plumbing.findings import MAX_ERRORS, refusal
 from polyrank.service.http.plumbing.guards import RANK
 from polyrank.service.observe.account import Account
-from polyrank.service.ranking.stages import until
 from polyrank.service.resources import Resources, resources
 
 log = logging.getLogger("polyrank.request")
@@ -53,8 +52,8 @@ async def rank_batch(request: Request) -> Response:
     """Rank several times in one call; `answers` has for each an answer of `POST /rank` or its problem."""
     held = resources(request)
     batch = await bodies.read(request, BatchIn)
-    end = bodies.deadline(request, held.settings, batch.timeout_ms)  # a wrong header is not of one ranking alone
-    async with until(end):
+    journey = bodies.journey(request, held.settings, batch.timeout_ms)  # a wrong header is not of one ranking alone
+    async with journey.in_time():
         # Never on the event loop: a few values can be a hundred mistakes, and each takes its time.
         values = max(request.state.bound, bodies.INLINE_VALUES + 1)
         checked = await bodies.beside(request, partial(_all_checked, batch.requests), values)
@@ -106,8 +105,8 @@ async def _entry(
         if isinstance(body, RankingError):
             return _refused(request, held, body)
         allowed = [each for each in (timeout_ms, body.timeout_ms) if each is not None]
-        deadline = bodies.deadline(request, held.settings, min(allowed, default=None))
-        done = await answered(request, held, body, deadline)
+        journey = bodies.journey(request, held.settings, min(allowed, default=None))
+        done = await answered(request, held, body, journey)
     except RankingError as error:
         return _refused(request, held, error)
     except Exception as error:
