@@ -19,7 +19,7 @@ from benchmarks.http_calls import call
 from benchmarks.redis_server import redis_server
 from benchmarks.serving import served
 
-from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.model.rankers.load import load_late
 

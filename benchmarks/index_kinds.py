@@ -30,9 +30,8 @@ from numpy.typing import NDArray
 import polyrank
 from polyrank.index_builder.index.choice import IndexSpec, choose_index
 from polyrank.index_builder.index.faiss_index import RETRIEVE_K, CandidateIndex
-from polyrank.index_builder.index.recall import Probe, Probes
+from polyrank.index_builder.index.measuring import Probe, Probes, time_searches
 from polyrank.index_builder.index.retrieval import retrieve
-from polyrank.index_builder.index.timing import time_searches
 from polyrank.model.rankers.load import load_late
 from polyrank.model.search.scan import Query, Scan, prepare
 from polyrank.model.search.topk import top_k

@@ -33,7 +33,7 @@ import numpy as np
 from benchmarks.build_memory import HashEncoder
 from numpy.typing import NDArray
 
-from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.scale.cluster import connected
 from polyrank.index_builder.scale.cutting import build_parts

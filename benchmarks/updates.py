@@ -22,7 +22,7 @@ from benchmarks.http_calls import call
 from benchmarks.serving import served
 from benchmarks.timing import wall_seconds
 
-from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.model.rankers.load import load_late
 from polyrank.model.text.dialogues import read_dialogues

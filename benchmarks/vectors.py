@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from polyrank.index_builder.build.encoding import ChunkTexts, EncodedChunk, VectorSource
+from polyrank.index_builder.building.encoding import ChunkTexts, EncodedChunk, VectorSource
 from polyrank.model.representations import Representations
 
 

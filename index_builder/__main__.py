@@ -17,9 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from polyrank.index_builder.build.job_records import CANCELLED, FAILED, SUCCEEDED, JobRecord, JobRequest, JobStore
-from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
-from polyrank.index_builder.build.progress import PUBLISHING, OnProgress
+from polyrank.index_builder.building.job_records import CANCELLED, FAILED, SUCCEEDED, JobRecord, JobRequest, JobStore
+from polyrank.index_builder.building.pipeline import BuildOptions, BuildResult, build
+from polyrank.index_builder.building.stages import PUBLISHING, OnProgress
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationNotFound, StoreBusy
 from polyrank.index_builder.generation.generation import MODEL_DIRECTORY
 from polyrank.index_builder.generation.manifest import ModelReference
@@ -32,7 +32,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.vectors.encoder import CandidateEncoder
 from polyrank.model.errors import RankingError
 from polyrank.model.inference import disk_cache
-from polyrank.model.inference.names import AUTO
+from polyrank.model.inference.runners import AUTO
 
 _REPORT_SECONDS = 0.5
 _LOOK_FOR_WITHDRAWAL_SECONDS = 0.5

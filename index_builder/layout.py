@@ -4,15 +4,20 @@
     .tmp-<id>/        one that is being built, or being removed
     .journal-<id>     the finished chunks of a build
 
+An id sorts by time, as those of jobs: <UTC, to the microsecond>-<8 hexadecimal digits>.
+
 Everything else is a stray: a symbolic link, or a name or a kind of file that no store makes. Strays are named and left
 alone: they are neither followed nor removed.
 """
 
+import re
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import MAXYEAR, UTC, datetime, timedelta
 from pathlib import Path
 
-from polyrank.index_builder.time_ids import is_time_id
+from polyrank.index_builder.errors import BuildError
 
 TEMPORARY_PREFIX = ".tmp-"
 JOURNAL_PREFIX = ".journal-"
@@ -20,6 +25,9 @@ JOURNAL_PREFIX = ".journal-"
 GENERATIONS = "generations"
 PARTS = "parts"  # of a store that is cut into parts: polyrank.index_builder.scale.sets
 _OWN = (GENERATIONS, PARTS, "jobs")  # a store has one of these as soon as anything was done with it
+
+_FORM = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}", re.ASCII)
+_STAMP = "%Y%m%dT%H%M%S%f"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +98,38 @@ def _why_stray(path: Path) -> str | None:
     if not is_time_id(path.name.removeprefix(JOURNAL_PREFIX if is_journal else TEMPORARY_PREFIX)):
         return "has a name that no store gives"
     return why_not_plain(path, is_directory=not is_journal)
+
+
+def is_time_id(text: str) -> bool:
+    """Whether the text has the form of such an id; nothing else may become part of a path."""
+    return _FORM.fullmatch(text) is not None and _is_date(text)
+
+
+def new_time_id(taken: Sequence[str], digits: str) -> str:
+    """Make an id that sorts after every one that is taken, even if the clock was set back.
+
+    Raises BuildError if one is taken that none can follow: the last ones of the year 9998.
+    """
+    now = datetime.now(UTC)
+    if taken:
+        now = max(now, _time_of(max(taken)) + timedelta(microseconds=1))
+    made = f"{stamp(now)}-{digits}"
+    if not is_time_id(made):
+        raise BuildError(f"no id can follow {max(taken)}; remove what has this name, a clock was wrong")
+    return made
+
+
+def stamp(time: datetime) -> str:
+    """The beginning of an id of that time."""
+    return time.strftime(_STAMP)
+
+
+def _time_of(time_id: str) -> datetime:
+    return datetime.strptime(time_id.split("-")[0], _STAMP).replace(tzinfo=UTC)
+
+
+def _is_date(text: str) -> bool:
+    try:
+        return _time_of(text).year < MAXYEAR  # a microsecond after the last one there is still a date
+    except ValueError:
+        return False

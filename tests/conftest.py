@@ -25,7 +25,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported: no 
 # No process measures others first, unless it is told to, and scores are those of float32.
 KEPT = {"POLYRANK_BACKEND": "torch", "POLYRANK_PRECISION": "float32", "POLYRANK_COMPILED_CACHE_MB": "0"}
 os.environ.update(KEPT)
-LIGHT = ("polyrank.service.cli", "polyrank.service.settings", "polyrank.index_builder.build.pipeline")
+LIGHT = ("polyrank.service.cli", "polyrank.service.settings", "polyrank.index_builder.building.pipeline")
 REDIS_SECONDS = {name: getattr(redis_server, name) for name in ("BUDGET_SECONDS", "SERVING_TIMEOUT_SECONDS")}
 # On a busy machine an example may take long to draw and to try, and that is no failure.
 settings.register_profile(

@@ -14,7 +14,7 @@ from pathlib import Path
 from fakes import HashEncoder
 from nursery import serve, tell
 
-from polyrank.index_builder.build.compaction import compact
+from polyrank.index_builder.building.compaction import compact
 from polyrank.index_builder.generation import candidates
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore

@@ -19,9 +19,9 @@ from typing import Any
 from fakes import EVIDENCE, HashEncoder, pool
 from nursery import tell
 
-from polyrank.index_builder.build import counting
-from polyrank.index_builder.build.encoding import ChunkTexts, EncodedChunk, encoded_by
-from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.building import stages
+from polyrank.index_builder.building.encoding import ChunkTexts, EncodedChunk, encoded_by
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.generation import candidates
 from polyrank.model.representations import LateRows
 
@@ -62,5 +62,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    candidates.BATCH_ROWS = counting._TEXTS_AT_ONCE = CHUNK
+    candidates.BATCH_ROWS = stages._TEXTS_AT_ONCE = CHUNK
     main()

@@ -18,7 +18,7 @@ from ray_cluster import WITHIN_SECONDS
 from service_fakes import numbered, pool
 from tiny import write_base
 
-from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.scale.cutting import build_parts
 from polyrank.index_builder.scale.sets import PartSet
 from polyrank.model.rankers.load import load_retriever

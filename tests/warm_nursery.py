@@ -35,7 +35,7 @@ PRELOADED = (
     "polyrank.service.process.server",
     "polyrank.service.process.draining",
     "polyrank.service.cli",
-    "polyrank.index_builder.build.compaction",
+    "polyrank.index_builder.building.compaction",
     "polyrank.model.rankers.load",
     "transformers.models.bert.modeling_bert",
 )

@@ -20,7 +20,7 @@ from benchmarks.load.generator import Phase, Plan
 from benchmarks.load.mix import SAMPLE, Mix
 from benchmarks.serving import url_when_ready
 
-from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.model.rankers.load import load_late
 

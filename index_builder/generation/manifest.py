@@ -11,7 +11,8 @@ from typing import Any
 from polyrank.index_builder.errors import GenerationCorrupt
 from polyrank.index_builder.index.choice import IndexSpec, SearchTimes
 from polyrank.index_builder.records import exactly, record, sealed, unsealed
-from polyrank.index_builder.vectors.codec import DTYPES, MAX_DIM
+from polyrank.index_builder.vectors.encoder import DTYPES
+from polyrank.index_builder.vectors.redis import MAX_DIM
 from polyrank.model.representations import LateRows
 
 # 2 is that of a generation with a block for a second stage. Others stay 1, so that an older polyrank opens them.
@@ -72,7 +73,7 @@ class Manifest:
 
     Attributes:
         created_at: ISO 8601, UTC.
-        backend, precision: what ran the model over the pool (polyrank.model.inference.names.Runner). Others make
+        backend, precision: what ran the model over the pool (polyrank.model.inference.runners.Runner). Others make
             vectors that are close to these, not equal.
         revision: of the last update that the pool can reflect; the generation receives later ones when it becomes
             active.

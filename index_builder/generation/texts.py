@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.generation.candidates import CandidateTable
-from polyrank.index_builder.vectors.ids import IdIndex, hash_id
+from polyrank.index_builder.vectors.local import IdIndex, hash_id
 from polyrank.model.representations import Representations
 
 TEXTS_FILE = "texts.index"

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.index.choice import IndexSpec, core_of, lists_of, reason
-from polyrank.index_builder.index.faiss_gpu import copy_to_gpu
 
 _BLOCK_ROWS = 65_536
 _EF_CONSTRUCTION = 200
@@ -29,6 +28,8 @@ MOST_DEPTH = 1600  # rows to retrieve at most when an index is tuned
 
 Rows = NDArray[np.int64]
 Products = NDArray[np.float32]
+
+_MOST = 2048  # rows or lists of one GPU search: faiss/gpu/utils/DeviceDefs.cuh
 
 
 class CandidateIndex:
@@ -290,3 +291,38 @@ def _kept(rows: Rows, products: Products, kept: NDArray[np.bool_], depth: int) -
         np.pad(rows, ((0, 0), (0, missing)), constant_values=-1),
         np.pad(products, ((0, 0), (0, missing)), constant_values=-np.inf),
     )
+
+
+class GpuCopy:
+    """A copy of an index in the first GPU's memory, for one thread at a time.
+
+    GPU indexes ignore ID selectors. The caller therefore asks for more rows and drops the excluded ones, and searches
+    the index in main memory where only some rows are allowed.
+    """
+
+    def __init__(self, index: Any) -> None:
+        self._resources = faiss.StandardGpuResources()  # must outlive the copy
+        self._index = faiss.index_cpu_to_gpu(self._resources, 0, index)
+
+    def takes(self, depth: int, params: dict[str, int]) -> bool:
+        """Whether the GPU can search for `depth` rows a code with these parameters."""
+        return max(depth, params.get("nprobe", 1)) <= _MOST
+
+    def search(
+        self, codes: NDArray[np.float32], depth: int, params: dict[str, int]
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Find the nearest rows to each of the codes (M, D): inner products and rows, both (M, depth)."""
+        if "nprobe" in params:
+            faiss.GpuParameterSpace().set_index_parameter(self._index, "nprobe", params["nprobe"])
+        products, rows = self._index.search(codes, depth)
+        return products, rows
+
+
+def copy_to_gpu(index: Any) -> GpuCopy | None:
+    """Copy an index; None without a GPU, and for kinds that have no form there, such as graphs."""
+    if not hasattr(faiss, "StandardGpuResources") or faiss.get_num_gpus() == 0:
+        return None
+    try:
+        return GpuCopy(index)
+    except RuntimeError:
+        return None

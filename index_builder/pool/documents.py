@@ -1,15 +1,20 @@
-"""What a row means, whichever format it comes from: an id, a text, and metadata.
+"""What a row means, whichever format it comes from: an id, a text, and metadata; and what of these may be.
+
+The same limits hold for pools, updates and builds by HTTP.
 
 `text` is the reply, `id` its name. Every other field is metadata, and the fields of an object `metadata` join them. A
 null is absent. A row that has `_id` instead of `id` is of BEIR's form: its title, if any, stands in front of its text.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
-from polyrank.index_builder.pool.fields import Fields
-from polyrank.index_builder.pool.limits import checked_id, kept_metadata
-from polyrank.index_builder.pool.text import RowError, parsed
+import orjson
+
 from polyrank.model.evaluation.beir import titled
 
 MAX_TEXT_CHARACTERS = 20_000
@@ -19,6 +24,182 @@ _SHOWN_COLUMNS, _SHOWN_CHARACTERS = 8, 30
 _NAMELESS = "its name is empty"
 _OPERATOR = "its name begins with '$', as operators of filters do"
 _ELSEWHERE = "'metadata' has another value of this name, which counts"
+
+MAX_ID_CHARS = 1024
+MAX_DEPTH = 100  # orjson writes 254 levels, and an answer puts metadata below three of its own
+MAX_METADATA_BYTES = 65_536
+MAX_FIELDS = 4096  # of a row, and columns of a table: each costs time in every row
+_CONTROL = r"\u0000-\u001f\u007f-\u009f\u2028\u2029"
+ID_PATTERN = f"^[^{_CONTROL}]*$"  # of JSON Schema; a JSON text holds no half of a surrogate pair
+_LONG_NUMBER = re.compile(rb"\d{19}")
+_UNREADABLE = re.compile(rf"[{_CONTROL}\ud800-\udfff]")
+V = TypeVar("V")
+TEXT, NUMBER, TRUE_FALSE, LIST, OBJECT, MIXED = "text", "number", "true/false", "list", "object", "mixed"
+_KINDS = {str: TEXT, int: NUMBER, float: NUMBER, bool: TRUE_FALSE, list: LIST, dict: OBJECT}
+_MOST_COUNTED = 1000  # names are a pool's to choose, so their number is not bounded
+_MOST_SHOWN = 30
+_NAME_CHARACTERS = 40
+
+
+class RowError(Exception):
+    """What is wrong with one row. Readers yield it in the row's place, so that the caller can name the line."""
+
+
+def checked_id(candidate_id: str) -> str:
+    """Return the id if a path can hold it: `GET /index/candidates/{id}` reads whatever can be put.
+
+    Raises ValueError if it is empty, too long or a name of directories, or holds a control character, a line separator
+    or half a surrogate pair.
+    """
+    if not 1 <= len(candidate_id) <= MAX_ID_CHARS:
+        raise ValueError(f"must have 1 to {MAX_ID_CHARS} characters, not {len(candidate_id)}")
+    if found := _UNREADABLE.search(candidate_id):
+        what = f"U+{ord(found[0]):04X} at character {found.start() + 1}"
+        raise ValueError(f"must not hold control characters or line separators, as {what} is")
+    if candidate_id in (".", ".."):
+        raise ValueError("must be another than . and .., which programs drop from a path")
+    return candidate_id
+
+
+def kept_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Return metadata as a store keeps them, whichever way they came.
+
+    A null in an object is absent. A number without a fraction is a whole number (5.0 is 5, up to 2^53), because formats
+    and programs write either. Keys are in order.
+
+    Raises ValueError if a store cannot keep the metadata, or if they are too large.
+    """
+    if len(metadata) > MAX_FIELDS:
+        raise ValueError(f"must have at most {MAX_FIELDS} fields, not {len(metadata)}")
+    for key, value in metadata.items():
+        if key.startswith("$"):
+            raise ValueError(f"the key {key[:80]!r} begins with '$', as operators of filters do")
+        try:
+            check_value(value)
+        except ValueError as error:
+            raise ValueError(f"{key[:80]!r}: {error}") from None
+    kept: dict[str, Any] = _kept(metadata)
+    if len(orjson.dumps(kept)) > MAX_METADATA_BYTES:
+        raise ValueError(f"must be at most {MAX_METADATA_BYTES} bytes of JSON")
+    return kept
+
+
+def _kept(value: Any) -> Any:
+    match value:
+        case str():
+            return value
+        case dict():
+            return {key: _kept(inner) for key, inner in sorted(value.items()) if inner is not None}
+        case list():
+            return list(map(_kept, value))
+        case float() if value.is_integer() and abs(value) <= 2**53:
+            return int(value)
+    return value
+
+
+def check_value(value: V) -> V:
+    """Return the value; raise ValueError if JSON or a store cannot keep it as it is.
+
+    It must not hold NaN, an infinity, a whole number beyond 64 bits, or lists and objects nested too deep.
+    """
+    level: list[Any] = [value]
+    depth = 0
+    while level:
+        if depth > MAX_DEPTH:
+            raise ValueError(f"must not be nested deeper than {MAX_DEPTH} levels")
+        level = [inner for outer in level for inner in _inside(outer)]
+        depth += 1
+    return value
+
+
+def _inside(value: object) -> list[Any]:
+    """Return the values right inside a list or an object; check a number."""
+    match value:
+        case dict():
+            return list(value.values())
+        case list():
+            return value
+        case float() if not math.isfinite(value):
+            raise ValueError("numbers must be finite")
+        case int() if not -(2**63) <= value < 2**63:
+            raise ValueError("whole numbers must fit 64 bits")
+    return []
+
+
+class Fields:
+    """What metadata a pool has: counts the fields of rows that are taken, and what is left out of them.
+
+    Of both at most `_MOST_COUNTED` names.
+
+    Attributes:
+        titled: rows of BEIR's form whose title was put in front of the text.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, Counter[str]] = {}
+        self._left_out: Counter[tuple[str, str]] = Counter()
+        self._uncounted = False
+        self.titled = 0
+
+    def count(self, metadata: Mapping[str, Any]) -> None:
+        """Take in the metadata of a row."""
+        for name, value in metadata.items():
+            if name in self._kinds:
+                self._kinds[name][_KINDS[type(value)]] += 1
+            elif len(self._kinds) < _MOST_COUNTED:
+                self._kinds[name] = Counter([_KINDS[type(value)]])
+            else:
+                self._uncounted = True
+
+    def leave_out(self, name: str, why: str, rows: int = 1) -> None:
+        """Note that rows have a field that was not taken."""
+        if (name, why) in self._left_out or len(self._left_out) < _MOST_COUNTED:
+            self._left_out[name, why] += rows
+
+    def described(self) -> dict[str, Any]:
+        """Return what was found as JSON can say it: `fields`, by name, and `left_out`."""
+        return {
+            "fields": {name: {"kind": _one(kinds), "rows": kinds.total()} for name, kinds in self._kinds.items()},
+            "left_out": [{"field": name, "why": why, "rows": rows} for (name, why), rows in self._left_out.items()],
+        }
+
+    def lines(self) -> list[str]:
+        """Return what a person should know of the fields, at most three lines of bounded length."""
+        found = [f"{_shown(name)} ({_with_rows(kinds)})" for name, kinds in self._kinds.items()]
+        lines = [f"fields: {_some(found)}" if found else "fields: none besides id and text"]
+        if self._uncounted:
+            lines[0] += f"; there are more than {_MOST_COUNTED} names"
+        if self.titled:
+            lines.append(f"the title stands in front of the text in {_rows(self.titled)} with _id, as in BEIR's files")
+        if self._left_out:
+            left = [f"{_shown(name)} ({why}; {_rows(rows)})" for (name, why), rows in self._left_out.items()]
+            lines.append(f"left out: {_some(left)}")
+        return lines
+
+
+def _one(kinds: Counter[str]) -> str:
+    return next(iter(kinds)) if len(kinds) == 1 else MIXED
+
+
+def _with_rows(kinds: Counter[str]) -> str:
+    if len(kinds) == 1:
+        return f"{_one(kinds)}, {_rows(kinds.total())}"
+    return f"{MIXED}: " + ", ".join(f"{kind} in {_rows(rows)}" for kind, rows in kinds.most_common())
+
+
+def _rows(count: int) -> str:
+    return f"{count} row" if count == 1 else f"{count} rows"
+
+
+def _shown(name: str) -> str:
+    short = name if len(name) <= _NAME_CHARACTERS else f"{name[:_NAME_CHARACTERS]}…"
+    return short if short.isprintable() and short else repr(short)
+
+
+def _some(items: Iterable[str]) -> str:
+    shown = list(items)
+    more = len(shown) - _MOST_SHOWN
+    return ", ".join(shown[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 class PoolDocument(NamedTuple):
@@ -117,3 +298,19 @@ def _check_id(name: str, candidate_id: object) -> None:
 def _json_name(value: object) -> str:
     names = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "a list", dict: "an object"}
     return names.get(type(value), "null")
+
+
+def parsed(line: bytes) -> object:
+    """Return the value of a JSON text, or a RowError that says what is wrong with it."""
+    try:
+        value = orjson.loads(line)
+        # Of a whole number beyond 64 bits orjson makes a float. It is read again as it is, and refused.
+        return json.loads(line) if _LONG_NUMBER.search(line) else value
+    except RecursionError:
+        return RowError("nested too deep")
+    except orjson.JSONDecodeError as error:
+        try:
+            line.decode()
+        except UnicodeDecodeError as bad:
+            return RowError(f"not valid UTF-8 at byte {bad.start}")
+        return RowError(f"not valid JSON: {error.msg} at character {error.pos}")

@@ -18,10 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from polyrank.index_builder.errors import PoolInvalid
-from polyrank.index_builder.pool.documents import column_names, shown_names
-from polyrank.index_builder.pool.fields import Fields
-from polyrank.index_builder.pool.limits import MAX_FIELDS
-from polyrank.index_builder.pool.text import MAX_LINE_BYTES, RowError
+from polyrank.index_builder.pool.documents import MAX_FIELDS, Fields, RowError, column_names, shown_names
+from polyrank.index_builder.pool.text import MAX_LINE_BYTES
 from polyrank.model.inputs import open_input
 
 if TYPE_CHECKING:

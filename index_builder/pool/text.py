@@ -1,18 +1,27 @@
-"""Read JSON lines as a stream of plain objects, each with its line number."""
+"""Read JSON lines and CSV as a stream of plain objects, each with its line number.
 
+CSV is read as spreadsheets and programs write it. The header tells the separator: of comma, semicolon, tab and vertical
+bar the one that gives a column `text`. A line `sep=;` before the header is believed. A byte order mark tells the
+encoding; without one it is UTF-8, or what is asked for. An empty cell is absent.
+
+A cell says no more than its letters. So a column is of numbers, or of true and false, if all its cells in all files of
+a pool are. `column_kinds` reads the files once for that, `csv_rows` once more for the rows.
+"""
+
+import codecs
+import csv
 import errno
 import io
-import json
 import re
-from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import IO, AnyStr
 
-import orjson
-
 from polyrank.index_builder.errors import PoolInvalid
+from polyrank.index_builder.pool.documents import KNOWN, MAX_FIELDS, RowError, column_names, parsed, shown_names
 from polyrank.model.inputs import BlankLines, Compression, open_unfolded
 
 # A longer line is refused, so that it does not fill the memory: 20,000 characters, escaped twice over, are 240 kB.
@@ -20,12 +29,25 @@ MAX_LINE_BYTES = 4 << 20
 # A line that goes on for longer ends the reading: a sparse file or a small compressed one may hold terabytes.
 _MOST_SKIPPED_BYTES = 1 << 28
 
-_LONG_NUMBER = re.compile(rb"\d{19}")
 _COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd"}
 
-
-class RowError(Exception):
-    """What is wrong with one row. Readers yield it in the row's place, so that the caller can name the line."""
+_BOMS = [  # that of UTF-16 begins that of UTF-32
+    (codecs.BOM_UTF8, "UTF-8-SIG"),
+    (codecs.BOM_UTF32_LE, "UTF-32"),
+    (codecs.BOM_UTF32_BE, "UTF-32"),
+    (codecs.BOM_UTF16_LE, "UTF-16"),
+    (codecs.BOM_UTF16_BE, "UTF-16"),
+]
+_SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "vertical bar"}
+_NOTHING = "\x1f"  # where there is one column; a comma in a text does not separate then
+_SAID = re.compile(r"sep=([^\w\"\r\n])\r?\n?", re.IGNORECASE)
+_TRUE_FALSE = {"true": True, "false": False}
+# As JSON writes numbers, without an exponent. Not +49, 007, 1e5 or 1,5: whoever writes these may mean no number.
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,15})(\.[0-9]+)?")
+_MOST = 2**53  # a larger one is rounded where numbers are floats, and likely an id
+_HINT = "name another encoding, such as windows-1252, with --encoding"
+_NO_TEXT = "\udcff"  # stands for bytes that the encoding does not have; no encoding has it
+_MARK = "polyrank-mark"
 
 
 def json_rows(path: Path) -> Iterator[tuple[int, object]]:
@@ -35,10 +57,10 @@ def json_rows(path: Path) -> Iterator[tuple[int, object]]:
     """
     with opened(path) as stream:
         first = stream.peek(3)
-        if first.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+        if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise PoolInvalid(path, "is in UTF-16; JSON lines are in UTF-8: save the file so")
-        if first.startswith(BOM_UTF8):  # as Windows tools write it
-            stream.read(len(BOM_UTF8))
+        if first.startswith(codecs.BOM_UTF8):  # as Windows tools write it
+            stream.read(len(codecs.BOM_UTF8))
         blank = BlankLines()
         for number, line in bounded_lines(stream, (b"\n",)):
             if isinstance(line, RowError):
@@ -76,17 +98,156 @@ def bounded_lines(stream: IO[AnyStr], ends: tuple[AnyStr, ...]) -> Iterator[tupl
         yield number, RowError(f"the line is longer than {MAX_LINE_BYTES} bytes")
 
 
-def parsed(line: bytes) -> object:
-    """Return the value of a JSON text, or a RowError that says what is wrong with it."""
-    try:
-        value = orjson.loads(line)
-        # Of a whole number beyond 64 bits orjson makes a float. It is read again as it is, and refused.
-        return json.loads(line) if _LONG_NUMBER.search(line) else value
-    except RecursionError:
-        return RowError("nested too deep")
-    except orjson.JSONDecodeError as error:
+def _mark(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    return _NO_TEXT, error.end
+
+
+codecs.register_error(_MARK, _mark)
+
+
+def column_kinds(paths: Sequence[Path], encoding: str | None) -> frozenset[str]:
+    """Return the columns in which all cells of all files are plain numbers, or all are true or false.
+
+    Columns that have a meaning of their own, such as `id`, are texts. Raises PoolInvalid as `csv_rows` does.
+    """
+    kinds: dict[str, type] = {}
+    for path in paths:
+        for _, row in _rows(path, encoding):
+            if isinstance(row, dict):
+                for name, cell in row.items():
+                    if kinds.get(name) is not str:
+                        kind = type(_value(cell))
+                        kinds[name] = kind if kinds.get(name, kind) is kind else str
+    return frozenset(name for name, kind in kinds.items() if kind is not str and name not in KNOWN)
+
+
+def csv_rows(path: Path, encoding: str | None, typed: Collection[str]) -> Iterator[tuple[int, object]]:
+    """Yield the line number of each row and the object that a JSON line would hold, or a RowError.
+
+    `typed` are the columns whose cells are values of their own. Blank rows are skipped.
+
+    Raises PoolInvalid for a file that is unreadable, or without a usable header.
+    """
+    for line, row in _rows(path, encoding):
+        if isinstance(row, RowError):
+            yield line, row
+        else:
+            yield line, {name: _value(cell) if name in typed else cell for name, cell in row.items()}
+
+
+def _value(cell: str) -> bool | float | str:
+    """Return the number that a cell says plainly, or true or false; else the cell. A whole number is a float, too."""
+    if _NUMBER.fullmatch(cell) and abs(number := float(cell)) < _MOST:
+        return number
+    return _TRUE_FALSE.get(cell.lower(), cell) if len(cell) <= len("false") else cell
+
+
+def _rows(path: Path, encoding: str | None) -> Iterator[tuple[int, dict[str, str] | RowError]]:
+    """Yield the cells that are not empty by their columns."""
+    with _decoded(path, encoding) as stream:
+        lines, encoding, blank = _lines(stream), stream.encoding.removesuffix("-SIG"), BlankLines()
+        skipped, first, said = _first_line(lines, blank)
+        separator = said or _separator(first)
+        reader = csv.reader(chain([first], lines), delimiter=separator, strict=True)
+        header: list[str] | None = None
+        while True:
+            line = reader.line_num + 1 + skipped
+            try:
+                cells = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                if header is None:
+                    raise PoolInvalid(path, f"the header is not valid CSV: {error}") from error
+                yield line, RowError(f"not valid CSV: {error}")
+                # A bad row each: without an end the quotes may hold most of a file.
+                for lost in range(line + 1, reader.line_num + skipped + 1):
+                    yield lost, RowError(f"in the quotes that begin in line {line}")
+                continue
+            if not any(map(str.strip, cells)):
+                blank.skip()
+                continue
+            if header is None:
+                header = _header(path, cells, separator, encoding)
+            else:
+                yield line, _row(header, cells, separator, encoding)
+
+
+@contextmanager
+def _decoded(path: Path, encoding: str | None) -> Iterator[io.TextIOWrapper]:
+    with opened(path) as raw:
+        start = raw.peek(4)
+        found = next((name for bom, name in _BOMS if start.startswith(bom)), encoding or "UTF-8")
         try:
-            line.decode()
-        except UnicodeDecodeError as bad:
-            return RowError(f"not valid UTF-8 at byte {bad.start}")
-        return RowError(f"not valid JSON: {error.msg} at character {error.pos}")
+            with io.TextIOWrapper(raw, found, _MARK, newline="") as stream:
+                yield stream
+        except UnicodeError as error:  # of UTF-16 and UTF-32 without a byte order mark
+            raise PoolInvalid(path, f"cannot be read as {found}: {error}; try --encoding {found}-le") from error
+
+
+def _lines(stream: io.TextIOWrapper) -> Iterator[str]:
+    """Lines with their ends, of any kind. One that is too long becomes a cell too long, which spoils only its row."""
+    for _, line in bounded_lines(stream, ("\n", "\r")):
+        yield "x" * (csv.field_size_limit() + 1) + "\n" if isinstance(line, RowError) else line
+
+
+def _first_line(lines: Iterator[str], blank: BlankLines) -> tuple[int, str, str | None]:
+    """Return how many lines stand before the header, its first line, and the separator if one of them says it."""
+    said = None
+    for skipped, line in enumerate(lines):
+        if match := _SAID.fullmatch(line):
+            said = match[1]
+        elif line.strip():
+            return skipped, line, said
+        else:
+            blank.skip()
+    return 0, "", said
+
+
+def _separator(line: str) -> str:
+    """Return the separator that gives a header the column `text`; else the one that gives the most columns, if any."""
+
+    def fits(separator: str) -> tuple[bool, int]:
+        cells = next(csv.reader([line], delimiter=separator), [])
+        return "text" in column_names(cells), len(cells)
+
+    best = max(_SEPARATORS, key=fits) if len(line) <= csv.field_size_limit() else ","
+    return best if best in line else _NOTHING
+
+
+def _header(path: Path, cells: list[str], separator: str, encoding: str) -> list[str]:
+    if not _is_valid(cells):
+        raise PoolInvalid(path, f"the header is not valid {encoding}; {_HINT}")
+    names = column_names(cells)
+    if "text" not in names:
+        between = {**_SEPARATORS, _NOTHING: "nothing"}.get(separator, repr(separator))
+        read = f"read as {encoding} with {between} between columns"
+        found = f"the first line, {read}, names {shown_names(names)}"
+        advice = f"begin the file with a line such as id,text, or {_HINT}"
+        raise PoolInvalid(path, f"there is no column 'text': {found}; {advice}")
+    if twice := [name for name, times in Counter(names).items() if name and times > 1]:
+        raise PoolInvalid(path, f"the header names twice: {shown_names(twice)}")
+    if len(cells) > MAX_FIELDS:
+        raise PoolInvalid(path, f"there are {len(cells)} columns, more than {MAX_FIELDS}; leave some out")
+    return names
+
+
+def _row(header: list[str], cells: list[str], separator: str, encoding: str) -> dict[str, str] | RowError:
+    if len(cells) != len(header):
+        why = f"; a cell that holds {separator!r} needs quotes around it" if len(cells) > len(header) else ""
+        return RowError(f"{len(cells)} cells, but the header has {len(header)}{why}")
+    if not _is_valid(cells):
+        return RowError(f"not valid {encoding}; if the whole file is so, {_HINT}")
+    return {
+        name: cell for name, cell in zip(header, cells, strict=True) if name == "text" or (cell and not cell.isspace())
+    }
+
+
+def _is_valid(cells: list[str]) -> bool:
+    try:
+        "".join(cells).encode()
+    except UnicodeEncodeError:
+        return False
+    return True

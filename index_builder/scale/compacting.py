@@ -10,17 +10,16 @@ from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
-from polyrank.index_builder.build.compaction import ModelFiles, candidates_of, chosen_again, compact, stored_vectors
-from polyrank.index_builder.build.counting import statistics_of
-from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build
-from polyrank.index_builder.build.progress import OnProgress, StageClock, no_progress
+from polyrank.index_builder.building.compaction import ModelFiles, candidates_of, chosen_again, compact, stored_vectors
+from polyrank.index_builder.building.pipeline import BuildOptions, BuildResult, build
+from polyrank.index_builder.building.stages import OnProgress, StageClock, no_progress, statistics_of
 from polyrank.index_builder.errors import NothingToCompact, disk_full_named
 from polyrank.index_builder.layout import is_in_parts
 from polyrank.index_builder.scale.cutting import Built, SetResult
 from polyrank.index_builder.scale.moving import report_part
 from polyrank.index_builder.scale.sets import PartsStore, PoolPart, part_of, set_of
 from polyrank.index_builder.scale.updated_part import UpdatedPart
-from polyrank.model.evidence.statistics import Statistics
+from polyrank.model.lexical.words import Statistics
 
 
 def compact_store(root: Path, redis_url: str | None = None, *, progress: OnProgress = no_progress) -> Built:

@@ -24,11 +24,18 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from polyrank.index_builder.build.counting import counted_anew, statistics_of, texts_of
-from polyrank.index_builder.build.encoding import VectorSource
-from polyrank.index_builder.build.ingest import Ingested, ingest
-from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult, build, check_options, index_for
-from polyrank.index_builder.build.progress import OnProgress, StageClock, no_progress
+from polyrank.index_builder.building.encoding import VectorSource
+from polyrank.index_builder.building.pipeline import BuildOptions, BuildResult, build, check_options, index_for
+from polyrank.index_builder.building.stages import (
+    Ingested,
+    OnProgress,
+    StageClock,
+    counted_anew,
+    ingest,
+    no_progress,
+    statistics_of,
+    texts_of,
+)
 from polyrank.index_builder.errors import GenerationError, StoreBusy, disk_full_named
 from polyrank.index_builder.generation.candidates import CandidateTable
 from polyrank.index_builder.generation.generation import CANDIDATES_FILE, MODEL_DIRECTORY
@@ -41,8 +48,8 @@ from polyrank.index_builder.scale.slots import Slots, ranges, slots_of
 from polyrank.index_builder.vectors.encoder import Model, TextEncoder, encode_texts
 from polyrank.model.durable import make_directory
 from polyrank.model.errors import InvalidInput
-from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.inputs import read_input
+from polyrank.model.lexical.words import Statistics
 
 _BATCH_ROWS = 8192
 _FINISHED = "finished.jsonl"

@@ -19,15 +19,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from polyrank.index_builder.build.encoding import ChunkTexts, EncodedChunk
+from polyrank.index_builder.building.encoding import ChunkTexts, EncodedChunk
 from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.scale.cluster import require_token
-from polyrank.index_builder.vectors.codec import rounded_all
-from polyrank.index_builder.vectors.encoder import CandidateEncoder, Model
+from polyrank.index_builder.vectors.encoder import CandidateEncoder, Model, rounded_all
 from polyrank.model.errors import RankingError
 from polyrank.model.inference import disk_cache
-from polyrank.model.inference.kept import code, processor, versions
-from polyrank.model.inference.names import Runner
+from polyrank.model.inference.compiler import code, processor, versions
+from polyrank.model.inference.runners import Runner
 from polyrank.model.rankers import load as checkpoint
 from polyrank.model.representations import Representations
 

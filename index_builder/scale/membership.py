@@ -6,8 +6,7 @@ from pathlib import Path
 
 from polyrank.index_builder.scale.slots import Slots
 from polyrank.index_builder.store.update_log import Update
-from polyrank.index_builder.vectors.ids import IdIndex
-from polyrank.index_builder.vectors.local import IDS_FILE
+from polyrank.index_builder.vectors.local import IDS_FILE, IdIndex
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.build.compaction import ModelFiles, chosen_again
-from polyrank.index_builder.build.encoding import ChunkTexts, EncodedChunk
-from polyrank.index_builder.build.pipeline import BuildOptions, build
-from polyrank.index_builder.build.progress import OnProgress, no_progress
+from polyrank.index_builder.building.compaction import ModelFiles, chosen_again
+from polyrank.index_builder.building.encoding import ChunkTexts, EncodedChunk
+from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.stages import OnProgress, no_progress
 from polyrank.index_builder.errors import disk_full_named
 from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.names import MOST_PARTS

@@ -51,6 +51,7 @@ from polyrank.index_builder.layout import (
     TEMPORARY_PREFIX,
     entries,
     is_in_parts,
+    is_time_id,
     why_not_plain,
 )
 from polyrank.index_builder.records import record, sealed, unsealed
@@ -59,7 +60,6 @@ from polyrank.index_builder.scale.slots import SLOTS, Slots
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.locks import build_lock
 from polyrank.index_builder.store.pool_store import PoolStore
-from polyrank.index_builder.time_ids import is_time_id
 from polyrank.model.durable import make_directory, rename_durably, sync_tree
 from polyrank.model.errors import InvalidInput, shortage_in
 from polyrank.model.inputs import read_input

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.vectors.ids import hash_id
+from polyrank.index_builder.vectors.local import hash_id
 
 SLOTS = 4096
 _SHIFT = 52  # of the 64 bits of a hash

@@ -6,8 +6,7 @@ Keys alone do not say whose they are, because several stores may share a Redis.
 
 from pathlib import Path
 
-from polyrank.index_builder.layout import TEMPORARY_PREFIX
-from polyrank.index_builder.time_ids import is_time_id
+from polyrank.index_builder.layout import TEMPORARY_PREFIX, is_time_id
 from polyrank.index_builder.vectors.redis import drop_generation
 from polyrank.model.durable import make_directory, sync_directory
 

@@ -30,6 +30,7 @@ from polyrank.index_builder.layout import (
     TEMPORARY_PREFIX,
     entries,
     is_in_parts,
+    stamp,
 )
 from polyrank.index_builder.store.copies import Copies
 from polyrank.index_builder.store.leftovers import (
@@ -44,7 +45,6 @@ from polyrank.index_builder.store.leftovers import (
 from polyrank.index_builder.store.locks import Lease, build_lock, fenced, leased
 from polyrank.index_builder.store.pool_store import PoolStore
 from polyrank.index_builder.store.snapshot import Snapshot
-from polyrank.index_builder.time_ids import stamp
 from polyrank.model.durable import make_directory, rename_durably, sync_tree
 
 _STRAYS_NAMED = 10

@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound
-from polyrank.index_builder.time_ids import is_time_id
+from polyrank.index_builder.layout import is_time_id
 from polyrank.model.durable import write_atomically
 from polyrank.model.errors import shortage_in
 from polyrank.model.inputs import read_input

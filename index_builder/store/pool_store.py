@@ -17,12 +17,11 @@ from typing import Any, Generic, TypeVar
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound, StoreBusy
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.generation.texts import FindTexts
-from polyrank.index_builder.layout import TEMPORARY_PREFIX, Stray, entries, why_not_plain
+from polyrank.index_builder.layout import TEMPORARY_PREFIX, Stray, entries, is_time_id, new_time_id, why_not_plain
 from polyrank.index_builder.store.leftovers import Forget, discard, forget_nothing
 from polyrank.index_builder.store.locks import Lease
 from polyrank.index_builder.store.switch import Switch
 from polyrank.index_builder.store.updates import Version
-from polyrank.index_builder.time_ids import is_time_id, new_time_id
 from polyrank.index_builder.vectors.encoder import Encode
 from polyrank.model.durable import rename_durably
 from polyrank.model.errors import InvalidInput

@@ -33,9 +33,9 @@ import numpy as np
 import orjson
 
 from polyrank.index_builder.errors import GenerationCorrupt
-from polyrank.index_builder.pool.limits import checked_id
+from polyrank.index_builder.pool.documents import checked_id
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.vectors.codec import DTYPES
+from polyrank.index_builder.vectors.encoder import DTYPES
 from polyrank.index_builder.vectors.late import fits
 from polyrank.model.durable import make_directory, write_atomically
 from polyrank.model.inputs import open_input

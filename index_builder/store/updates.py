@@ -23,8 +23,7 @@ from polyrank.index_builder.generation.manifest import ModelReference
 from polyrank.index_builder.generation.texts import FindTexts
 from polyrank.index_builder.store.locks import locked
 from polyrank.index_builder.store.update_log import Subject, Update, UpdateLog
-from polyrank.index_builder.vectors.codec import rounded_all
-from polyrank.index_builder.vectors.encoder import Encode
+from polyrank.index_builder.vectors.encoder import Encode, rounded_all
 from polyrank.model.durable import make_directory
 from polyrank.model.representations import LateRows, Representations
 

@@ -1,5 +1,5 @@
 """Where candidate i's vector is: row i of the matrix on disk (local.py), and under its id in Redis (redis.py).
 
 What a model keeps of each candidate for a second stage lies in a block of its own, in the same two places (late.py).
-ids.py finds the row of an id, codec.py says how vectors are rounded and stored, encoder.py what makes them.
+encoder.py says what makes vectors, and how they are rounded.
 """

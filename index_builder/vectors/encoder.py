@@ -1,17 +1,20 @@
-"""What the index builder asks of a model; `LateRanker` and `LexicalRanker` have it."""
+"""What the index builder asks of a model, which `LateRanker` and `LexicalRanker` have; and how vectors are rounded."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.index_builder.errors import BuildError
+from polyrank.index_builder.names import DTYPE_NAMES
 from polyrank.model.representations import LateRows, Representations
 
 if TYPE_CHECKING:
     from polyrank.model.text.assembly import Conversation, Truncation
 
+DTYPES: dict[str, np.dtype[Any]] = {name: np.dtype(name).newbyteorder("<") for name in DTYPE_NAMES}
 # Candidate texts to what the model makes of them.
 Encode = Callable[[list[str]], Representations]
 
@@ -47,7 +50,7 @@ class Model(Protocol):
         name: what it was loaded by.
         architecture: its name in polyrank.model.registry.
         fingerprint: identifies everything that its vectors depend on; 64 hexadecimal digits.
-        backend, precision: what runs its forward passes (polyrank.model.inference.names.Runner).
+        backend, precision: what runs its forward passes (polyrank.model.inference.runners.Runner).
         late_rows: what it keeps of each candidate for a second stage; None: it has none.
     """
 
@@ -71,3 +74,18 @@ def encode_texts(encoder: TextEncoder, texts: Sequence[str]) -> Representations:
     """Return what a model makes of texts."""
     tokens, _ = encoder.tokenize_candidates(texts)
     return encoder.represent_candidates(tokens)
+
+
+def rounded(vectors: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """Round vectors to a store's dtype. Raises BuildError if a value is not finite, before or after rounding."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        stored = vectors.astype(DTYPES[dtype], copy=False)
+    if not np.isfinite(stored).all():
+        raise BuildError(f"the model gave vectors that are not finite in {dtype}; check its weights")
+    return stored
+
+
+def rounded_all(made: Representations, dtype: str) -> Representations:
+    """Round everything of candidates; errors as `rounded`."""
+    late = None if made.late is None else rounded(made.late, dtype)
+    return Representations(rounded(made.first, dtype), late, made.counts)

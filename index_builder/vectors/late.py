@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import MatrixMissing
-from polyrank.index_builder.vectors.codec import DTYPES
+from polyrank.index_builder.vectors.encoder import DTYPES
 from polyrank.model.inputs import open_input
 from polyrank.model.representations import LateRows, Representations, row_places
 

@@ -1,19 +1,31 @@
 """The copy of a generation's embeddings in Redis, for servers that do not hold the matrix.
 
-    pe:{<generation>}:c:<id>   the vector of a candidate: codec.py
-    pe:{<generation>}:r:<id>   its rows for the second stage, where the model has one: codec.py
+    pe:{<generation>}:c:<id>   the vector of a candidate
+    pe:{<generation>}:r:<id>   its rows for the second stage, where the model has one
     pe:{<generation>}:meta     count, dim, dtype, and "late" with a second stage; written last: the copy is complete
 
 The braces are literal, and put a generation on one slot of a cluster. Redis may lose any value at any time, and others
 may write there. So every value is checked when it is read: its form, its checksum, and that its vectors are numbers and
 no longer than the model makes them. Where the URL names a secret, each value has a digest behind it
 (polyrank.index_builder.redis_client.Seal).
+
+A vector is stored as
+
+    version u8 | dtype u8 | dim u16 | crc32 u32 over the key and the vector | the vector, little-endian
+
+and the rows for a second stage as
+
+    version u8 | dtype u8 | dim u16 | count u32 | crc32 u32 over the key, the count and the rows | the rows, one by one
+
+The checksum covers the key too: a damaged value is recognised, and so is one that belongs to another key.
 """
 
 import math
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple, cast
+from zlib import crc32
 
 import numpy as np
 import orjson
@@ -28,18 +40,7 @@ from polyrank.index_builder.redis_client import (
     disconnect,
     translated,
 )
-from polyrank.index_builder.vectors.codec import (
-    CORRUPT,
-    DTYPES,
-    Fetched,
-    FetchedRows,
-    decode_many,
-    decode_rows,
-    encode,
-    encode_rows,
-    prefix,
-    within,
-)
+from polyrank.index_builder.vectors.encoder import DTYPES
 from polyrank.model.representations import LateRows
 
 MGET_KEYS = 512
@@ -47,6 +48,107 @@ _PIPELINE_COMMANDS = 2000
 _SCAN_COUNT = 1000
 # Rows are asked for in answers of about this size.
 _MGET_BYTES = 1 << 20
+
+VERSION = 1
+ROWS_VERSION = 2
+MAX_DIM = 0xFFFF
+HIT, MISS, CORRUPT = 0, 1, 2
+_PREFIX = struct.Struct("<BBH")
+_CRC_END = _PREFIX.size + 4
+_COUNT = struct.Struct("<I")
+_COUNT_END = _PREFIX.size + _COUNT.size
+_ROWS_CRC_END = _COUNT_END + 4
+
+
+class Fetched(NamedTuple):
+    """Vectors (N, D), zero where none was found, and the status of each, (N,): HIT, MISS or CORRUPT."""
+
+    vectors: NDArray[Any]
+    status: NDArray[np.uint8]
+
+
+class FetchedRows(NamedTuple):
+    """Rows (k, D2) of each of N names, None where none were found, and the status of each, (N,)."""
+
+    rows: list[NDArray[Any] | None]
+    status: NDArray[np.uint8]
+
+
+def prefix(dtype: np.dtype[Any], dim: int) -> bytes:
+    """The first bytes of every value of this dtype and dimension."""
+    return _PREFIX.pack(VERSION, list(DTYPES.values()).index(dtype), dim)
+
+
+def encode(key: bytes, vector: NDArray[Any], head: bytes) -> bytes:
+    """The value that stores a vector (D,) under a key; `head` is the `prefix` of its dtype and dimension."""
+    body = vector.tobytes()
+    return head + crc32(body, crc32(key)).to_bytes(4, "little") + body
+
+
+def decode_many(keys: Sequence[bytes], values: Sequence[bytes | None], dtype: np.dtype[Any], dim: int) -> Fetched:
+    """Read the vectors in the values of keys.
+
+    A key without a value is a MISS. A value of another length, version, dtype or dimension is CORRUPT, and so is one
+    whose checksum does not fit.
+    """
+    head, size = prefix(dtype, dim), _CRC_END + dim * dtype.itemsize
+    status = np.full(len(keys), CORRUPT, np.uint8)
+    bodies = []
+    for i, (key, value) in enumerate(zip(keys, values, strict=True)):
+        if value is None:
+            status[i] = MISS
+        elif len(value) == size and value.startswith(head):
+            body = memoryview(value)[_CRC_END:]
+            if crc32(body, crc32(key)) == int.from_bytes(value[_PREFIX.size : _CRC_END], "little"):
+                status[i] = HIT
+                bodies.append(body)
+    vectors = np.zeros((len(keys), dim), dtype)
+    vectors[status == HIT] = np.frombuffer(b"".join(bodies), dtype).reshape(-1, dim)
+    return Fetched(vectors, status)
+
+
+def within(rows: NDArray[Any], longest: float) -> NDArray[np.bool_]:
+    """Tell which rows (N, D) are numbers throughout and no longer than that, (N,)."""
+    wide = rows.astype(np.float64)
+    squares = np.einsum("nd,nd->n", wide, wide)
+    inside: NDArray[np.bool_] = np.isfinite(squares) & (squares <= longest**2)
+    return inside
+
+
+def encode_rows(key: bytes, rows: NDArray[Any]) -> bytes:
+    """The value that stores the rows (k, D2) of a candidate, in a store's dtype, under a key."""
+    count, body = _COUNT.pack(len(rows)), np.ascontiguousarray(rows).tobytes()
+    checksum = crc32(body, crc32(count, crc32(key))).to_bytes(4, "little")
+    return _rows_prefix(rows.dtype, rows.shape[1]) + count + checksum + body
+
+
+def decode_rows(
+    keys: Sequence[bytes], values: Sequence[bytes | None], dtype: np.dtype[Any], late: LateRows
+) -> FetchedRows:
+    """Read the rows in the values of keys; status as `decode_many`. Another number of rows is CORRUPT, too."""
+    head = _rows_prefix(dtype, late.dim)
+    found = [_rows_in(key, value, dtype, late, head) for key, value in zip(keys, values, strict=True)]
+    status = [
+        MISS if value is None else CORRUPT if rows is None else HIT for value, rows in zip(values, found, strict=True)
+    ]
+    return FetchedRows(found, np.array(status, np.uint8))
+
+
+def _rows_prefix(dtype: np.dtype[Any], dim: int) -> bytes:
+    return _PREFIX.pack(ROWS_VERSION, list(DTYPES.values()).index(dtype), dim)
+
+
+def _rows_in(key: bytes, value: bytes | None, dtype: np.dtype[Any], late: LateRows, head: bytes) -> NDArray[Any] | None:
+    if value is None or len(value) < _ROWS_CRC_END or not value.startswith(head):
+        return None
+    (count,) = _COUNT.unpack_from(value, _PREFIX.size)
+    body = memoryview(value)[_ROWS_CRC_END:]
+    if len(body) != count * late.dim * dtype.itemsize or late.count not in (None, count):
+        return None
+    checksum = crc32(body, crc32(memoryview(value)[_PREFIX.size : _COUNT_END], crc32(key)))
+    if checksum != int.from_bytes(value[_COUNT_END:_ROWS_CRC_END], "little"):
+        return None
+    return np.frombuffer(body, dtype).reshape(count, late.dim)
 
 
 class StoredVectors:

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.vectors.codec import CORRUPT, DTYPES, HIT, MISS, Fetched
+from polyrank.index_builder.vectors.encoder import DTYPES
 from polyrank.index_builder.vectors.late import each_of
-from polyrank.index_builder.vectors.redis import MGET_KEYS, StoredRows, StoredVectors
+from polyrank.index_builder.vectors.redis import CORRUPT, HIT, MGET_KEYS, MISS, Fetched, StoredRows, StoredVectors
 from polyrank.model.representations import LateRows, Representations
 from polyrank.service.caching.largest import Largest
 from polyrank.service.caching.lru import Key, Lru

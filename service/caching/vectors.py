@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.vectors.codec import rounded, rounded_all
+from polyrank.index_builder.vectors.encoder import rounded, rounded_all
 from polyrank.index_builder.vectors.late import LocalLateRows, each_of
 from polyrank.index_builder.vectors.redis import RedisEmbeddings
 from polyrank.model.representations import Representations

@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from polyrank.index_builder.build.job_records import (
+from polyrank.index_builder.building.job_records import (
     CANCELLED,
     FAILED,
     RUNNING,
@@ -26,14 +26,14 @@ from polyrank.index_builder.build.job_records import (
     JobRequest,
     JobStore,
 )
-from polyrank.index_builder.build.progress import PUBLISHING
+from polyrank.index_builder.building.stages import PUBLISHING
 from polyrank.index_builder.errors import JobConflict, JobNotFound, PoolInvalid
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.index_builder.store.pool_store import PoolStore
 from polyrank.index_builder.store.updates import UpdateLogs
 from polyrank.model.checkpoint.kind import LEXICAL
 from polyrank.model.errors import InvalidInput, RankingError
-from polyrank.model.inference.names import Runner
+from polyrank.model.inference.runners import Runner
 from polyrank.service.changes.builder_process import BuilderProcess
 from polyrank.service.changes.idempotency import IdempotencyKeys
 from polyrank.service.errors import NotConfigured

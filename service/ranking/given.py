@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import BuildError, StoreUnavailable
-from polyrank.index_builder.vectors.codec import DTYPES, rounded_all
+from polyrank.index_builder.vectors.encoder import DTYPES, rounded_all
 from polyrank.index_builder.vectors.late import each_of
-from polyrank.model.representations import Representations
-from polyrank.model.search.additions import Additions
+from polyrank.model.representations import Additions, Representations
 from polyrank.model.search.topk import TopK, longest_row, top_k
 from polyrank.model.text.assembly import Truncation
 from polyrank.service.caching.redis_server import Budget

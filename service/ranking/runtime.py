@@ -17,7 +17,7 @@ from functools import partial
 from typing import TypeVar, cast
 
 from polyrank.model.rankers.classifier import Classifier
-from polyrank.model.text.steps import Steps, step
+from polyrank.model.text.reading import Steps, step
 from polyrank.service.errors import NotConfigured
 from polyrank.service.live.models import PairScorer
 from polyrank.service.observe.labels import Stage

@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 
 from polyrank.model.errors import InvalidInput
 from polyrank.model.rankers.classifier import Classifier, shares
-from polyrank.model.rankers.cross import CrossRanker
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.networks import CrossRanker, LateRanker
 from polyrank.model.representations import ContextEncoding, Representations
 from polyrank.model.text.assembly import Conversation, Truncation
-from polyrank.model.text.pairs import Pairs
-from polyrank.model.text.steps import letters_worth, one_by_one
+from polyrank.model.text.reading import letters_worth, one_by_one
+from polyrank.model.text.sequences import Pairs
 from polyrank.service.errors import InferenceFailed, NotConfigured
 from polyrank.service.observe.labels import Lane
 from polyrank.service.ranking import prices

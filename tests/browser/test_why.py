@@ -13,7 +13,7 @@ from service_fakes import pool
 from tiny import CLS, SEP, word_ids, write_checkpoint
 
 import polyrank
-from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.building.pipeline import build
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
 from polyrank.model.registry import MixConfig
 from polyrank.service.app import create_app

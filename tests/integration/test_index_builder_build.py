@@ -8,14 +8,13 @@ from fakes import HashEncoder, assert_whole, pool
 from numpy.typing import NDArray
 from redis_process import vector_keys
 
-from polyrank.index_builder.build.indexing import EncodedContext
-from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.stages import EncodedContext
 from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.generation import candidates
 from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.vectors.codec import HIT
-from polyrank.index_builder.vectors.redis import RedisEmbeddings
+from polyrank.index_builder.vectors.redis import HIT, RedisEmbeddings
 from polyrank.model.config import EvidenceConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation

@@ -15,8 +15,8 @@ import zstandard
 from fakes import EVIDENCE, HashEncoder, assert_whole, pool
 from redis_process import RedisProcess, vector_keys
 
-from polyrank.index_builder.build import pipeline
-from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.building import pipeline
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import (
     BuildBusy,
     BuildError,
@@ -31,9 +31,8 @@ from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.pool.rows import Rejected, read_pool
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.vectors.codec import HIT
 from polyrank.index_builder.vectors.local import EmbeddingsWriter
-from polyrank.index_builder.vectors.redis import RedisEmbeddings
+from polyrank.index_builder.vectors.redis import HIT, RedisEmbeddings
 from polyrank.model.errors import InvalidInput
 
 pytestmark = pytest.mark.quick
@@ -237,7 +236,7 @@ def test_the_operating_systems_own_refusal_is_one_clear_line(root: Path, limit: 
         from itertools import product
         from pathlib import Path
         from fakes import EVIDENCE, HashEncoder
-        from polyrank.index_builder.build.pipeline import BuildOptions, build
+        from polyrank.index_builder.building.pipeline import BuildOptions, build
         from polyrank.index_builder.errors import DiskFull
         from polyrank.index_builder.pool.rows import Candidate
         resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))

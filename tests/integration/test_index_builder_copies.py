@@ -10,13 +10,12 @@ import pytest
 from fakes import HashEncoder, pool
 from redis_process import RedisProcess, vector_keys
 
-from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import BuildBusy, StoreUnavailable
 from polyrank.index_builder.redis_client import Seal
 from polyrank.index_builder.store.copies import Copies
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.vectors.codec import HIT
-from polyrank.index_builder.vectors.redis import RedisEmbeddings, StoredVectors, drop_generation
+from polyrank.index_builder.vectors.redis import HIT, RedisEmbeddings, StoredVectors, drop_generation
 
 pytestmark = pytest.mark.quick
 

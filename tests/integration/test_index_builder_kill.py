@@ -8,7 +8,7 @@ from fakes import assert_whole, pool
 from killed_builder import ENCODER, POOL_SIZE
 from nursery import Killer, Nursery
 
-from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.store.generation_store import GenerationStore
 
 STEPS = ["read", "encode", "append", "index", "manifest", "rename", "CURRENT", "rollback", "activate", "gc"]

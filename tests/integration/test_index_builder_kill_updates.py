@@ -10,8 +10,8 @@ from fakes import pool
 from killed_updater import ENCODER, POOL_SIZE, UPDATES_A_COMPACTION, write
 from nursery import Killer, Nursery
 
-from polyrank.index_builder.build.compaction import compact
-from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.building.compaction import compact
+from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.store.generation_store import GenerationStore
 
 STEPS = ["update", "read", "encode", "append", "index", "manifest", "rename", "CURRENT", "gc"]

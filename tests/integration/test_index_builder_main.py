@@ -15,7 +15,7 @@ from fakes import HashEncoder, pool
 from warm_python import WarmProcess, WarmPython
 
 import polyrank
-from polyrank.index_builder.build.job_records import (
+from polyrank.index_builder.building.job_records import (
     CANCELLED,
     FAILED,
     RUNNING,
@@ -24,11 +24,10 @@ from polyrank.index_builder.build.job_records import (
     JobRequest,
     JobStore,
 )
-from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
-from polyrank.index_builder.vectors.codec import HIT
-from polyrank.index_builder.vectors.redis import RedisEmbeddings
+from polyrank.index_builder.vectors.redis import HIT, RedisEmbeddings
 from polyrank.model.representations import Representations
 
 REPOSITORY = Path(__file__).parents[2]

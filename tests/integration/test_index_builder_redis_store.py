@@ -8,8 +8,7 @@ import pytest
 from redis_process import RedisProcess
 
 from polyrank.index_builder.errors import StoreUnavailable
-from polyrank.index_builder.vectors.codec import CORRUPT, HIT, MISS
-from polyrank.index_builder.vectors.redis import RedisEmbeddings, drop_generation
+from polyrank.index_builder.vectors.redis import CORRUPT, HIT, MISS, RedisEmbeddings, drop_generation
 
 DIM = 4
 

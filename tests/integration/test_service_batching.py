@@ -12,7 +12,7 @@ from service_fakes import WORDS, ranking, running
 from tiny import write_checkpoint
 
 import polyrank
-from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.rankers.load import load_cross

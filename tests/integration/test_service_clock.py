@@ -14,8 +14,8 @@ import redis
 from served import serve
 from service_fakes import build_store, load, pool
 
-from polyrank.index_builder.build import job_records
-from polyrank.index_builder.build.job_records import FAILED, QUEUED, RUNNING, SUCCEEDED, JobRequest, JobStore
+from polyrank.index_builder.building import job_records
+from polyrank.index_builder.building.job_records import FAILED, QUEUED, RUNNING, SUCCEEDED, JobRequest, JobStore
 from polyrank.index_builder.errors import BuildBusy
 from polyrank.index_builder.store import locks
 from polyrank.index_builder.store.generation_store import GenerationStore

@@ -13,7 +13,7 @@ from server_process import HEADERS, Load, ServerProcess, get
 from service_fakes import pool
 
 import polyrank
-from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.building.pipeline import build
 
 Start = Callable[..., ServerProcess]
 

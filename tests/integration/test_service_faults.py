@@ -22,7 +22,7 @@ from service_fakes import pool as words
 from unprivileged import bound_by_permissions, python_bound_by_permissions, read_only
 from updated import LiveStore
 
-from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.app import create_app
 from polyrank.service.changes import builder_process

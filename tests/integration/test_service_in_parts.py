@@ -14,7 +14,7 @@ from service_fakes import DIM, WordRanker, build_store, load, numbered, pool
 from shards_in_process import LocalShards
 from tiny import write_base
 
-from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.scale.cutting import build_parts
 from polyrank.index_builder.scale.sets import PartSet, PartsStore
 from polyrank.model.rankers.load import load_retriever

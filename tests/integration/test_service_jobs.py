@@ -17,15 +17,15 @@ from in_process import TestClient
 from service_fakes import pool
 
 import polyrank
-from polyrank.index_builder.build.job_records import FAILED, RUNNING, JobRecord, JobRequest, JobStore
-from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.building.job_records import FAILED, RUNNING, JobRecord, JobRequest, JobStore
+from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.errors import JobConflict
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.model.inference.names import Runner
+from polyrank.model.inference.runners import Runner
+from polyrank.service.api.generations import JobOut, JobsOut
 from polyrank.service.app import create_app
 from polyrank.service.changes import builder_process
 from polyrank.service.changes.jobs import Jobs
-from polyrank.service.http.native.responses import JobOut, JobsOut
 from polyrank.service.settings import Settings
 
 PYTHON = sys.executable
@@ -364,7 +364,7 @@ def test_a_cancel_while_the_builder_publishes_comes_too_late(
 ) -> None:
     monkeypatch.setattr(builder_process, "GRACE_SECONDS", 0.1)
     stub(
-        "import signal\nfrom pathlib import Path\nfrom polyrank.index_builder.build.job_records import JobStore\n"
+        "import signal\nfrom pathlib import Path\nfrom polyrank.index_builder.building.job_records import JobStore\n"
         "jobs = JobStore(Path(sys.argv[-3]))\n"
         "with jobs.running(sys.argv[-1]) as record:\n"
         "    signal.signal(15, signal.SIG_IGN)\n"

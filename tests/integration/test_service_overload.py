@@ -14,7 +14,7 @@ import pytest
 from served import Served, serve
 from service_fakes import build_store, load
 
-from polyrank.index_builder.build.job_records import JobRequest, JobStore
+from polyrank.index_builder.building.job_records import JobRequest, JobStore
 from polyrank.service.app import create_app
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.ranking.prices import TOKENS_A_REQUEST
@@ -147,7 +147,7 @@ def test_a_store_that_cannot_be_written(
     build_store(root)
     jobs = JobStore(root)
     jobs.update(jobs.create(JobRequest(pool=())).evolve(state="running"))  # its process has died
-    monkeypatch.setattr("polyrank.index_builder.build.job_records.write_atomically", refuse)
+    monkeypatch.setattr("polyrank.index_builder.building.job_records.write_atomically", refuse)
     monkeypatch.setattr("polyrank.index_builder.store.pointer.write_atomically", refuse)
     if call == "rebuild":
         response = busy.server.client.post("/index", json={"candidates": [{"text": "w1"}]})

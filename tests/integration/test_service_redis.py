@@ -9,7 +9,7 @@ from redis_process import RedisProcess
 from served import Served, serve
 from service_fakes import build_store, load, pool
 
-from polyrank.index_builder.build.compaction import compact
+from polyrank.index_builder.building.compaction import compact
 from polyrank.index_builder.errors import MatrixMissing
 from polyrank.service.app import create_app
 from polyrank.service.settings import Settings

@@ -17,7 +17,7 @@ from served import Served, serve
 from service_fakes import DIM, MAX_TOKENS, WordRanker, build_store, load, pool
 
 from polyrank.index_builder.redis_client import Seal
-from polyrank.index_builder.vectors import codec
+from polyrank.index_builder.vectors import redis as stored
 from polyrank.model.representations import LateRows
 from polyrank.service.app import create_app
 from polyrank.service.caching.largest import largest_of
@@ -79,7 +79,7 @@ def keys_of_texts(texts: Sequence[str]) -> list[bytes]:
 
 def value_of(key: bytes, vector: Sequence[float] | NDArray[Any]) -> bytes:
     """A value as polyrank writes it, with a checksum that is right."""
-    return codec.encode(key, np.array(vector, HALF), codec.prefix(HALF, DIM))
+    return stored.encode(key, np.array(vector, HALF), stored.prefix(HALF, DIM))
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -153,7 +153,7 @@ def test_rows_of_a_second_stage_that_the_model_does_not_make_are_not_used(
         for key in forged:
             assert client.exists(key)
             rows = [[0.1] * DIM] * (MAX_TOKENS + 2) if kind == "too many" else [[0.1] * DIM, FORGED[kind]]
-            client.set(key, codec.encode_rows(key, np.array(rows, HALF)))
+            client.set(key, stored.encode_rows(key, np.array(rows, HALF)))
     assert ask(server, TEXTS) == expected
     assert counted(server, "text")["corrupt"] == len(TEXTS)
     for candidates in (ids(), None):

@@ -14,17 +14,16 @@ from service_fakes import build_store, load, pool
 from tiny import write_checkpoint
 
 import polyrank
-from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.building.pipeline import build
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
 from polyrank.model.config import CalibrationConfig
 from polyrank.model.rankers.load import load_cross
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.app import create_app
-from polyrank.service.http.compat.cohere import CompatRerankOut
-from polyrank.service.http.compat.error_forms import RERANK_PATHS
+from polyrank.service.http.compat.cohere import CompatRerankOut, VoyageRerankOut
 from polyrank.service.http.compat.openai import OpenAiErrorOut
+from polyrank.service.http.compat.rerank import RERANK_PATHS
 from polyrank.service.http.compat.tei import TeiRerankOut
-from polyrank.service.http.compat.voyage import VoyageRerankOut
 from polyrank.service.http.operations import InfoOut
 from polyrank.service.settings import Settings
 

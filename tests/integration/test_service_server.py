@@ -23,7 +23,7 @@ from server_process import HEADERS, Load, ServerProcess, get
 from service_fakes import pool
 
 import polyrank
-from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.locks import locked
 from polyrank.model.errors import InvalidInput

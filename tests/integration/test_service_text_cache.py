@@ -14,7 +14,7 @@ from redis_process import RedisProcess
 from served import Served, serve
 from service_fakes import DIM, WordRanker, build_store, count_nothing, load, pool
 
-from polyrank.index_builder.vectors import codec
+from polyrank.index_builder.vectors import redis as stored
 from polyrank.model.representations import Representations
 from polyrank.service.app import create_app
 from polyrank.service.caching.breaker import FAILURES_IN_A_ROW
@@ -93,7 +93,7 @@ def test_what_is_cached_is_what_is_scored(start: Start, redis_process: RedisProc
     last = next(each["text"] for each in reversed(first) if each["text"] in TEXTS)
     name = key(last).encode()
     best = WordRanker().encode_contexts([WordRanker().tokenize_candidates(["w1 w2 w3"])[0][0]])[0][0] / 5
-    value = codec.encode(name, best.astype(np.float16), codec.prefix(np.dtype("<f2"), DIM))
+    value = stored.encode(name, best.astype(np.float16), stored.prefix(np.dtype("<f2"), DIM))
     with redis_process.client() as client:
         client.set(name, value)
     assert answer(server)[0][0]["text"] == last
@@ -128,11 +128,11 @@ def test_damaged_misplaced_and_foreign_values_are_not_used(start: Start, redis_p
         client.set(key(TEXTS[1]), value)
         client.set(key(TEXTS[2]), value[:-1])
         client.set(key(TEXTS[3]), value + b"\0")
-        wide = codec.encode(key(TEXTS[4]).encode(), np.ones(DIM, np.float32), codec.prefix(np.dtype("<f4"), DIM))
+        wide = stored.encode(key(TEXTS[4]).encode(), np.ones(DIM, np.float32), stored.prefix(np.dtype("<f4"), DIM))
         client.set(key(TEXTS[4]), wide)
         # What another model made of the text lies under another key, and does not pass for this one's.
         foreign = key(TEXTS[5], WordRanker(seed=1).fingerprint)
-        client.set(key(TEXTS[5]), codec.encode(foreign.encode(), np.ones(DIM, np.float16), value[:4]))
+        client.set(key(TEXTS[5]), stored.encode(foreign.encode(), np.ones(DIM, np.float16), value[:4]))
         client.delete(key(TEXTS[6]))
         client.delete(key(TEXTS[7]))
         client.lpush(key(TEXTS[7]), "no string")

@@ -14,14 +14,14 @@ from tiny import write_checkpoint
 from updated import LiveStore, updated
 
 import polyrank
-from polyrank.index_builder.build.compaction import compact
-from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.building.compaction import compact
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.generation import candidates
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.scale.compacting import compact_parts
 from polyrank.index_builder.scale.cutting import build_parts
 from polyrank.index_builder.vectors.encoder import encode_texts
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.networks import LateRanker
 from polyrank.service.changes.updating import Acknowledged, Updating
 from polyrank.service.ranking.values import Given, RankedCandidate
 

@@ -16,7 +16,7 @@ from server_process import Load, ServerProcess, get
 from service_fakes import pool
 
 import polyrank
-from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.building.pipeline import build
 
 Start = Callable[..., ServerProcess]
 ROWS = 60

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from polyrank.index_builder.vectors.codec import (
+from polyrank.index_builder.vectors.encoder import DTYPES
+from polyrank.index_builder.vectors.redis import (
     CORRUPT,
-    DTYPES,
     HIT,
     MISS,
     decode_many,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from polyrank.index_builder.index.largest import largest_rows
+from polyrank.index_builder.index.retrieval import largest_rows
 
 # Few different numbers tie often; many rows for the number wanted are looked through in groups.
 NUMBERS = st.one_of(st.sampled_from([-2.0, 0.0, 0.5, 3.0]), st.floats(-1e6, 1e6, width=32))

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from polyrank.index_builder.index import retrieval
 from polyrank.index_builder.index.choice import IndexSpec
 from polyrank.index_builder.index.faiss_index import CandidateIndex
-from polyrank.index_builder.index.recall import Probe, Probes
+from polyrank.index_builder.index.measuring import Probe, Probes
 from polyrank.index_builder.index.retrieval import retrieve
-from polyrank.model.search.additions import Additions
+from polyrank.model.representations import Additions
 
 RETRIEVED = 20
 

@@ -9,13 +9,13 @@ from fakes import HashEncoder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.store.update_log import Update
-from polyrank.index_builder.vectors.codec import rounded_all
+from polyrank.index_builder.vectors.encoder import rounded_all
 from polyrank.model.representations import LateRows
 
 ENCODERS = [HashEncoder(dim=4), HashEncoder(dim=4, late=LateRows(3, 2)), HashEncoder(dim=4, late=LateRows(2, None))]

@@ -14,7 +14,7 @@ from served import Served, serve
 from service_fakes import build_store, load, pool
 
 import polyrank
-from polyrank.index_builder.pool.limits import MAX_ID_CHARS, checked_id
+from polyrank.index_builder.pool.documents import MAX_ID_CHARS, checked_id
 from polyrank.service.app import create_app
 from polyrank.service.settings import Settings
 

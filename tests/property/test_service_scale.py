@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from service_fakes import DIM, WordRanker, asked, build_store, numbered, open_serving, pool, rank
 from shards_in_process import ServedParts
 
-from polyrank.index_builder.build.pipeline import BuildOptions
+from polyrank.index_builder.building.pipeline import BuildOptions
 from polyrank.index_builder.scale.cutting import build_parts
 from polyrank.index_builder.scale.moving import move
 from polyrank.model.representations import LateRows

@@ -15,8 +15,8 @@ from service_fakes import DIM, WordRanker, asked, build_store, numbered, pool, r
 from shards_in_process import ServedParts
 from updated import LiveStore
 
-from polyrank.index_builder.build.compaction import compact
-from polyrank.index_builder.build.pipeline import BuildOptions
+from polyrank.index_builder.building.compaction import compact
+from polyrank.index_builder.building.pipeline import BuildOptions
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.scale.compacting import compact_parts
 from polyrank.index_builder.scale.cutting import build_parts

@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.generation import candidates
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.index_builder.scale.cluster import connected

@@ -17,7 +17,7 @@ import pytest
 from ray_cluster import WITHIN_SECONDS, Cluster
 from tiny import write_base
 
-from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.generation import candidates
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.pool.rows import read_pool

@@ -5,17 +5,16 @@ import numpy as np
 import pytest
 from fakes import EVIDENCE, HashEncoder, assert_whole, pool
 
-from polyrank.index_builder.build import compaction
-from polyrank.index_builder.build.compaction import compact
-from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.building import compaction, stages
+from polyrank.index_builder.building.compaction import compact
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import CompactionOvertaken, GenerationNotFound, NothingToCompact
 from polyrank.index_builder.index import choice as index_choice
-from polyrank.index_builder.index import timing
 from polyrank.index_builder.index.choice import SearchTimes, choose_index
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
-from polyrank.model.evidence.statistics import Statistics
+from polyrank.model.lexical.words import Statistics
 from polyrank.model.representations import LateRows
 from polyrank.model.text.assembly import Conversation
 
@@ -109,7 +108,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(timing, "time_searches", never)
+    monkeypatch.setattr(stages, "time_searches", never)
 
 
 @pytest.mark.usefixtures("measured")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from fakes import HashEncoder
 
-from polyrank.index_builder.build.encoding import ChunkTexts, EncodedChunk
+from polyrank.index_builder.building.encoding import ChunkTexts, EncodedChunk
 from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.scale import encoders as module
 from polyrank.index_builder.scale.encoders import ChunkDone, Encoder, Encoders, Maker, Readiness

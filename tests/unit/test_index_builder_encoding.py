@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 from fakes import HashEncoder, pool
 
-from polyrank.index_builder.build.encoding import ChunkTexts, EncodedChunk, VectorSource, encoded_by
-from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.building.encoding import ChunkTexts, EncodedChunk, VectorSource, encoded_by
+from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.generation import candidates
 from polyrank.index_builder.store.generation_store import GenerationStore

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from fakes import HashEncoder, pool
 
-from polyrank.index_builder import time_ids
-from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder import layout
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import BuildBusy, GenerationCorrupt, GenerationNotFound
 from polyrank.index_builder.store import pointer
 from polyrank.index_builder.store.generation_store import GenerationStore
@@ -184,7 +184,7 @@ def test_ids_sort_after_all_others_even_when_the_clock_was_set_back(
 
     newest = store.ids()[-1]
     assert store.new_id("ab" * 32) > newest
-    monkeypatch.setattr(time_ids, "datetime", Clock)
+    monkeypatch.setattr(layout, "datetime", Clock)
     following = store.new_id("cd" * 32)
     assert following > newest
     assert following.endswith("-cdcdcdcd")

@@ -10,8 +10,16 @@ from threading import Thread
 
 import pytest
 
-from polyrank.index_builder.build import job_records as module
-from polyrank.index_builder.build.job_records import CANCELLED, FAILED, QUEUED, RUNNING, SUCCEEDED, JobRequest, JobStore
+from polyrank.index_builder.building import job_records as module
+from polyrank.index_builder.building.job_records import (
+    CANCELLED,
+    FAILED,
+    QUEUED,
+    RUNNING,
+    SUCCEEDED,
+    JobRequest,
+    JobStore,
+)
 from polyrank.index_builder.errors import JobConflict, JobNotFound
 
 REQUEST = JobRequest(pool=("a.jsonl", "b.csv"), model="m", activate=False, index="hnsw")
@@ -85,7 +93,7 @@ def test_a_job_whose_process_was_killed_is_failed(jobs: JobStore, tmp_path: Path
     record = jobs.create(REQUEST)
     script = (
         "import os, signal, sys; from pathlib import Path\n"
-        "from polyrank.index_builder.build.job_records import JobStore\n"
+        "from polyrank.index_builder.building.job_records import JobStore\n"
         "with JobStore(Path(sys.argv[1])).running(sys.argv[2]): os.kill(os.getpid(), signal.SIGKILL)"
     )
     environment = {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}

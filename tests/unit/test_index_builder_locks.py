@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from fakes import HashEncoder, pool
 
-from polyrank.index_builder.build.compaction import compact
-from polyrank.index_builder.build.job_records import FAILED, JobRequest, JobStore
-from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.building.compaction import compact
+from polyrank.index_builder.building.job_records import FAILED, JobRequest, JobStore
+from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.errors import BuildBusy, StoreBusy
 from polyrank.index_builder.store import locks
 from polyrank.index_builder.store.generation_store import GenerationStore

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyrank.index_builder.build.indexing import EncodedContext
-from polyrank.index_builder.build.pipeline import BuildOptions
+from polyrank.index_builder.building.pipeline import BuildOptions
+from polyrank.index_builder.building.stages import EncodedContext
 from polyrank.index_builder.index.choice import IndexSpec
 from polyrank.model.text.assembly import Conversation
 

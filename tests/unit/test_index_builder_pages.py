@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 from fakes import HashEncoder
 
-from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store import pages
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.pages import Page, page
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.store.update_log import Update
-from polyrank.model.text.steps import finish
+from polyrank.model.text.reading import finish
 
 ENCODER = HashEncoder()
 COUNT = 50

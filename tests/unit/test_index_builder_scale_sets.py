@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from fakes import EVIDENCE, HashEncoder, pool
 
-from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import (
     BuildBusy,
     GenerationCorrupt,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fakes import EVIDENCE, HashEncoder, pool
 
-from polyrank.index_builder.build.pipeline import BuildOptions
+from polyrank.index_builder.building.pipeline import BuildOptions
 from polyrank.index_builder.errors import (
     CompactionOvertaken,
     FingerprintMismatch,
@@ -31,9 +31,8 @@ from polyrank.index_builder.store.pointer import Pointer
 from polyrank.index_builder.store.switch import Switch
 from polyrank.index_builder.store.update_log import Update, UpdateLog
 from polyrank.index_builder.store.updates import MissedUpdates
-from polyrank.index_builder.vectors.codec import rounded_all
-from polyrank.index_builder.vectors.encoder import encode_texts
-from polyrank.model.evidence.statistics import Statistics
+from polyrank.index_builder.vectors.encoder import encode_texts, rounded_all
+from polyrank.model.lexical.words import Statistics
 from polyrank.model.representations import LateRows
 
 ENCODER = HashEncoder(late=LateRows(3, None))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from fakes import EVIDENCE, HashEncoder, pool
 
-from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.generation.words import Words
 from polyrank.index_builder.pool.rows import Candidate
@@ -15,9 +15,9 @@ from polyrank.index_builder.store import snapshot as snapshot_module
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.store.update_log import Update
-from polyrank.model.evidence.evidence import Evidence
-from polyrank.model.evidence.statistics import Statistics
-from polyrank.model.evidence.table import WordTable
+from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.table import WordTable
+from polyrank.model.lexical.words import Statistics
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fakes import HashEncoder
 
-from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.generation import texts as module
 from polyrank.index_builder.generation.stored_texts import StoredTexts
 from polyrank.index_builder.pool.rows import Candidate
@@ -32,7 +32,7 @@ def test_a_text_with_the_hash_of_another_is_not_taken_for_it(tmp_path: Path, mon
     monkeypatch.setattr(module, "hash_id", lambda text: len(text))
     path = stored(tmp_path, "one", "two", "three", "one")
     opened = GenerationStore(tmp_path).open(path.name)
-    monkeypatch.setattr("polyrank.index_builder.vectors.ids.hash_id", lambda text: len(text))
+    monkeypatch.setattr("polyrank.index_builder.vectors.local.hash_id", lambda text: len(text))
     assert opened.texts.first_rows(["one", "two", "three", "seven"]).tolist() == [0, -1, 2, -1]
     vectors = opened.embeddings.matrix.astype(np.float32)
     expected = np.array([ENCODER.vector(text) for text in ("one", "two", "three", "one")])

@@ -12,9 +12,9 @@ import pytest
 from fakes import HashEncoder, pool
 from full_disk import fill_disk
 
-from polyrank.index_builder.build.compaction import compact
-from polyrank.index_builder.build.pipeline import BuildOptions, build
-from polyrank.index_builder.build.progress import OnProgress, no_progress
+from polyrank.index_builder.building.compaction import compact
+from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.stages import OnProgress, no_progress
 from polyrank.index_builder.errors import (
     BuildError,
     CompactionOvertaken,
@@ -32,8 +32,7 @@ from polyrank.index_builder.store.pointer import Pointer
 from polyrank.index_builder.store.switch import Switch
 from polyrank.index_builder.store.update_log import Update, UpdateLog
 from polyrank.index_builder.store.updates import MissedUpdates, UpdateLogs
-from polyrank.index_builder.vectors.codec import DTYPES, rounded_all
-from polyrank.index_builder.vectors.encoder import encode_texts
+from polyrank.index_builder.vectors.encoder import DTYPES, encode_texts, rounded_all
 from polyrank.model.representations import Representations
 
 OTHER = HashEncoder(dim=12, fingerprint="f" * 64)  # another model, of another dimension

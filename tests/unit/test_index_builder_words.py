@@ -12,7 +12,7 @@ import pytest
 from fakes import EVIDENCE, HashEncoder, pool
 from numpy.typing import NDArray
 
-from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.errors import GenerationCorrupt
 from polyrank.index_builder.generation.generation import Generation, describe_files
 from polyrank.index_builder.generation.manifest import Manifest

@@ -85,7 +85,7 @@ def test_a_users_own_modules_do_not_get_in_the_way(tmp_path: Path) -> None:
     script.write_text(
         "import index_builder, model, service\n"
         "from polyrank.service.cli import main\n"
-        "from polyrank.index_builder.build.job_records import JobRequest\n"
+        "from polyrank.index_builder.building.job_records import JobRequest\n"
         "print(model.MINE, service.MINE, index_builder.MINE, main.__module__)\n"
     )
     assert run(script, cwd=tmp_path) == "model service index_builder polyrank.service.cli"

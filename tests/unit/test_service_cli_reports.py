@@ -10,7 +10,7 @@ from command_line import call
 from fakes import HashEncoder, pool
 from report_pages import Page, require_self_contained
 
-from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.names import KINDS
 from polyrank.service.cli.reports.charts import Interval, Series, curves, intervals, ticks
 from polyrank.service.cli.reports.page import Section, write_page

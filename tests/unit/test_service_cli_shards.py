@@ -6,7 +6,7 @@ import pytest
 from command_line import call
 from fakes import HashEncoder, pool
 
-from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.scale.cutting import build_parts
 from polyrank.index_builder.scale.sets import PartsStore
 

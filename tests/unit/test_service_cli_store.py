@@ -11,7 +11,7 @@ from fakes import HashEncoder, pool
 from redis_process import RedisProcess, vector_keys
 from report_pages import Page
 
-from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.index import choice
 from polyrank.index_builder.index.choice import SearchTimes, choose_index
 from polyrank.index_builder.pool.rows import Candidate

@@ -9,8 +9,8 @@ import pytest
 from tiny import write_base
 
 import polyrank
-from polyrank.index_builder.vectors.codec import within
 from polyrank.index_builder.vectors.encoder import encode_texts
+from polyrank.index_builder.vectors.redis import within
 from polyrank.model.config import ModelConfig
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.representations import Representations

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from service_fakes import build_store, count_nothing, load, pool
 
-from polyrank.index_builder.build.job_records import JobRecord, JobRequest
+from polyrank.index_builder.building.job_records import JobRecord, JobRequest
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service import resources
 from polyrank.service.changes.jobs import Jobs

@@ -10,16 +10,14 @@ import pytest
 from fakes import EVIDENCE
 from service_fakes import WordRanker, asked, pool
 
-from polyrank.index_builder.build.pipeline import BuildOptions
+from polyrank.index_builder.building.pipeline import BuildOptions
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.scale.cutting import build_parts
 from polyrank.index_builder.scale.sets import PartSet, PartsStore
 from polyrank.index_builder.scale.slots import slots_of
 from polyrank.index_builder.store.update_log import Update, UpdateLog
-from polyrank.index_builder.vectors.codec import rounded_all
-from polyrank.index_builder.vectors.encoder import encode_texts
-from polyrank.model.search.scan import Status
-from polyrank.model.search.scan.quantised import product
+from polyrank.index_builder.vectors.encoder import encode_texts, rounded_all
+from polyrank.model.search.scan import Status, product
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.parts import PoolQuery, Wanted

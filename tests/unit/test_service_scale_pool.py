@@ -11,7 +11,7 @@ from fakes import EVIDENCE
 from service_fakes import DIM, WordRanker, asked, numbered, pool
 from shards_in_process import LocalReplica, ServedParts
 
-from polyrank.index_builder.build.pipeline import BuildOptions
+from polyrank.index_builder.building.pipeline import BuildOptions
 from polyrank.index_builder.scale.cutting import build_parts
 from polyrank.index_builder.scale.slots import slots_of
 from polyrank.model.representations import LateRows

@@ -11,7 +11,7 @@ import pytest
 from service_fakes import WordRanker, pool
 from shards_in_process import LocalReplica, LocalShards, until
 
-from polyrank.index_builder.build.pipeline import BuildOptions
+from polyrank.index_builder.building.pipeline import BuildOptions
 from polyrank.index_builder.scale.cutting import build_parts
 from polyrank.index_builder.scale.sets import PartSet
 from polyrank.model.errors import Shortage

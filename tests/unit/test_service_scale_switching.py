@@ -10,7 +10,7 @@ import pytest
 from service_fakes import WordRanker, asked, pool, ranking
 from shards_in_process import ServedParts, until
 
-from polyrank.index_builder.build.pipeline import BuildOptions
+from polyrank.index_builder.building.pipeline import BuildOptions
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound, StoreBusy
 from polyrank.index_builder.scale.cutting import build_parts
 from polyrank.index_builder.scale.moving import move

@@ -10,7 +10,7 @@ import pytest
 from service_fakes import WordRanker, asked, pool
 from shards_in_process import ServedParts, ServedPool, until
 
-from polyrank.index_builder.build.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import GenerationCorrupt
 from polyrank.index_builder.layout import is_in_parts
 from polyrank.index_builder.pool.rows import Candidate
@@ -112,7 +112,7 @@ def test_a_server_takes_over_what_another_one_wrote(one: ServedPool, other: Serv
     assert reached.snapshot.revision == 2
     assert "new" not in ids(one)
     with pytest.raises(RevisionNotReached):
-        one.updated(lambda updating: updating.reached(3, time.monotonic() + 0.1))
+        one.updated(lambda updating: updating.reached(3, Journey(time.monotonic() + 0.1)))
 
 
 def test_a_text_that_stays_as_it_is_keeps_its_vector(here: ServedParts, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 from service_fakes import WordRanker, asked, brute_force, build_store, load, only_part, pool, rank
 from updated import LiveStore
 
-from polyrank.index_builder.build.compaction import compact
+from polyrank.index_builder.building.compaction import compact
 from polyrank.index_builder.errors import GenerationCorrupt, StoreBusy
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore

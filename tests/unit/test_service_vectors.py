@@ -11,8 +11,8 @@ from service_fakes import DIM, WordRanker, build_store, pool
 from polyrank.index_builder.errors import MatrixMissing, StoreUnavailable
 from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.vectors.codec import CORRUPT, HIT, MISS, Fetched
 from polyrank.index_builder.vectors.encoder import encode_texts
+from polyrank.index_builder.vectors.redis import CORRUPT, HIT, MISS, Fetched
 from polyrank.model.representations import Representations
 from polyrank.service.caching.redis_server import Budget
 from polyrank.service.caching.vector_cache import Cached

@@ -31,14 +31,14 @@ from service_fakes import (
 from updated import updated
 
 import polyrank
-from polyrank.index_builder.build.pipeline import build
+from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.generation.words import Words
 from polyrank.index_builder.index.retrieval import BestByWords, best_by_words
 from polyrank.index_builder.index.retrieval import search as search_index
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.model.evidence.evidence import Evidence
+from polyrank.model.lexical.score import Evidence
 from polyrank.model.text.assembly import Conversation
-from polyrank.model.text.steps import Steps, finish
+from polyrank.model.text.reading import Steps, finish
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking import given, local_part, retrieval, runtime
 from polyrank.service.ranking.forwards import PairScores

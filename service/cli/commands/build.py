@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.index_builder.names import DTYPE_NAMES, MOST_PARTS, AskedOptions
-from polyrank.model.bounds import Bounds
 from polyrank.model.errors import InvalidInput
-from polyrank.model.options import options_of
+from polyrank.model.options import Bounds, options_of
 from polyrank.service.cli.files import add_encoding_option
 from polyrank.service.cli.models import add_runner_options, chosen_runner, load
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 from polyrank.service.cli.parsing import Within, add_options_of, given
 
 if TYPE_CHECKING:
-    from polyrank.index_builder.build.pipeline import BuildOptions, BuildResult
+    from polyrank.index_builder.building.pipeline import BuildOptions, BuildResult
     from polyrank.index_builder.scale.cutting import SetResult
     from polyrank.index_builder.scale.encoders import Encoders
     from polyrank.model.rankers.networks import Retriever
@@ -79,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     built: BuildResult | SetResult
     with Progress("candidates") as progress, _encoders(arguments, ranker, options.dtype, progress) as encoders:
         if arguments.shards is None:
-            from polyrank.index_builder.build.pipeline import build
+            from polyrank.index_builder.building.pipeline import build
 
             built = build(ranker, pool, arguments.store, options, vectors=encoders, progress=progress)
             facts = _described(built)
@@ -133,8 +132,8 @@ def _encoders(
 
 
 def _options(arguments: argparse.Namespace, ranker: "Retriever", probes: "list[Conversation]") -> "BuildOptions":
-    from polyrank.index_builder.build.indexing import EncodedContext
-    from polyrank.index_builder.build.pipeline import BuildOptions, index_for
+    from polyrank.index_builder.building.pipeline import BuildOptions, index_for
+    from polyrank.index_builder.building.stages import EncodedContext
 
     asked = given(arguments, options_of(AskedOptions))
     try:
@@ -147,7 +146,7 @@ def _options(arguments: argparse.Namespace, ranker: "Retriever", probes: "list[C
 
 def _probes(file: Path) -> "list[Conversation]":
     """At most MOST_PROBES contexts of a file, drawn at random with a fixed seed."""
-    from polyrank.index_builder.index.recall import MOST_PROBES
+    from polyrank.index_builder.index.measuring import MOST_PROBES
     from polyrank.model.text.dialogues import read_dialogues
 
     kept: list[Conversation] = []

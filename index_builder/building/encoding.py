@@ -1,0 +1,289 @@
+"""The second stage of a build: make the vectors of the candidate table's rows and write them to the matrix.
+
+The matrix grows chunk by chunk, and beside it the block of the model's second stage, if it has one. A batch of the
+candidate table is a chunk. A chunk is put on the disk and then noted in the build's journal. If the build is killed,
+the next one compares the journal with its own pool and model and copies the chunks that agree.
+
+Each text is encoded once: a row with the text of an earlier one takes what was made of that.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.index_builder.building.stages import StageClock
+from polyrank.index_builder.errors import BuildError
+from polyrank.index_builder.generation.candidates import CandidateTable
+from polyrank.index_builder.generation.generation import CANDIDATES_FILE
+from polyrank.index_builder.generation.texts import FindTexts, KnownTexts, TextIndex
+from polyrank.index_builder.store.leftovers import Chunk, Journal, Leftover, content_digest, journal_of, source_digest
+from polyrank.index_builder.vectors.encoder import Model, TextEncoder, rounded_all
+from polyrank.index_builder.vectors.late import fits
+from polyrank.index_builder.vectors.local import EmbeddingsWriter, LeftBlocks, written
+from polyrank.model.durable import sync_directory
+from polyrank.model.representations import Representations
+
+
+class ChunkTexts(NamedTuple):
+    """What a chunk is made from: the rows of the candidate table from row `start` on, or some of them.
+
+    Attributes:
+        rows: of the ids and texts, (N,).
+    """
+
+    start: int
+    ids: Sequence[str]
+    texts: Sequence[str]
+    rows: Sequence[int]
+
+    def only(self, positions: Sequence[int]) -> "ChunkTexts":
+        """Return it with the rows at some positions alone."""
+        ids, texts = [self.ids[at] for at in positions], [self.texts[at] for at in positions]
+        return ChunkTexts(self.start, ids, texts, [self.rows[at] for at in positions])
+
+
+class EncodedChunk(NamedTuple):
+    """What was made of a chunk, of any floating dtype, and how many of its texts were cut."""
+
+    chunk: ChunkTexts
+    made: Representations
+    truncated: int
+
+
+# Called with the chunks to make and a function to call with the number of rows that were made. Yields every chunk in
+# its order; it may read ahead.
+VectorSource = Callable[[Iterator[ChunkTexts], Callable[[int], None]], Iterator[EncodedChunk]]
+
+
+def find_none(model: Model, _texts: Sequence[str]) -> KnownTexts:
+    """Find nothing."""
+    return KnownTexts(np.empty(0, np.int64), Representations.none(model.dim, model.late_rows))
+
+
+def encoded_by(model: Model | TextEncoder) -> VectorSource:
+    """A source that has the model encode the texts. Raises TypeError if the model encodes no texts."""
+    if not isinstance(model, TextEncoder):
+        raise TypeError("a model that encodes no texts needs another source of vectors")
+    return partial(_encode_chunks, model)
+
+
+def _encode_chunks(
+    encoder: TextEncoder, chunks: Iterator[ChunkTexts], on_done: Callable[[int], None]
+) -> Iterator[EncodedChunk]:
+    for chunk in chunks:
+        tokens, truncated = encoder.tokenize_candidates(chunk.texts)
+        yield EncodedChunk(chunk, encoder.represent_candidates(tokens, on_done), truncated)
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """How the encoding went; for the fields see `BuildResult` and `BuildStats`."""
+
+    truncated: int
+    resumed: int
+    attempts: int
+
+
+def encode(
+    directory: Path,
+    model: Model,
+    dtype: str,
+    source: VectorSource,
+    find: FindTexts,
+    leftover: Leftover | None,
+    clock: StageClock,
+) -> Encoded:
+    """Write the matrix and the indexes of ids and texts for the candidate table in the build's directory.
+
+    The source makes the vectors that no killed build has left and `find` does not know. What one has left is removed
+    once its chunks are copied.
+
+    Raises:
+        BuildError: the source gave vectors that are not finite or not of the model's dimension, or not all of them.
+    """
+    table = CandidateTable(directory / CANDIDATES_FILE)
+    TextIndex.write(directory, table)
+    with closing(EmbeddingsWriter(directory, dtype, model.late_rows)) as matrix:
+        assembly = _Assembly(directory, model, dtype, matrix)
+        if leftover is not None:
+            assembly.take_over(leftover, table, clock)
+            leftover.discard()  # only now: until the journal was written the old one knew more
+        resumed = assembly.rows
+        if resumed < len(table):
+            _fill(assembly, table, source, find, clock)
+        matrix.commit()
+    return Encoded(sum(chunk.truncated for chunk in assembly.chunks), resumed, assembly.attempts)
+
+
+def _fill(
+    assembly: "_Assembly", table: CandidateTable, source: VectorSource, find: FindTexts, clock: StageClock
+) -> None:
+    """Write what the source makes of all rows that the assembly lacks."""
+    made, total = assembly.rows, len(table)  # a source that reads ahead has made more than was written
+    texts, planned = TextIndex(assembly.directory, table), deque[_Plan]()
+
+    def asked() -> Iterator[ChunkTexts]:
+        for chunk in _chunks(table, len(assembly.chunks)):
+            planned.append(_plan(chunk, texts, find))
+            yield chunk.only(planned[-1].new)
+
+    def on_done(rows: int) -> None:
+        nonlocal made
+        made += rows
+        clock("encode", made, total)
+
+    clock("encode", made, total)
+    for encoded in source(asked(), on_done):
+        clock("append", assembly.rows, total)
+        assembly.append(encoded, planned.popleft())
+        made = max(made, assembly.rows)
+        if assembly.rows < total:
+            clock("encode", made, total)
+    if assembly.rows != total:
+        raise BuildError(f"vectors of {assembly.rows} candidates were made, not of all {total}")
+
+
+def _chunks(table: CandidateTable, skipped: int) -> Iterator[ChunkTexts]:
+    start = 0
+    for place, (ids, texts) in enumerate(table.batches()):
+        if place >= skipped:
+            yield ChunkTexts(start, ids, texts, range(start, start + len(ids)))
+        start += len(ids)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Plan:
+    """Where the vectors of a chunk come from.
+
+    Attributes:
+        earlier: positions of texts that a row before the chunk has, and `rows`, the first of these.
+        known: those stored elsewhere.
+        new: positions of the texts to encode, each once, in the order of the rows.
+        of_new: for each position that is neither earlier nor known, which of the new texts it has.
+    """
+
+    chunk: ChunkTexts
+    earlier: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    known: KnownTexts
+    new: list[int]
+    of_new: dict[int, int]
+
+    def whole(self, parts: Sequence[Representations]) -> Representations:
+        """Put together what was made of the new texts, of the earlier rows and of the known texts."""
+        places, start = np.empty(len(self.chunk.ids), np.int64), len(self.new)
+        places[list(self.of_new)] = list(self.of_new.values())
+        for positions in (self.earlier, self.known.positions):
+            places[positions] = start + np.arange(len(positions))
+            start += len(positions)
+        return Representations.join([part for part in parts if len(part.first)]).take(places)
+
+
+def _plan(chunk: ChunkTexts, texts: TextIndex, find: FindTexts) -> _Plan:
+    first = texts.first_rows(chunk.texts)
+    is_earlier = (first >= 0) & (first < chunk.start)
+    known, is_open = find(chunk.texts), ~is_earlier
+    is_open[known.positions] = False
+    is_earlier[known.positions] = False
+    number: dict[str, int] = {}
+    new: list[int] = []
+    of_new: dict[int, int] = {}
+    for at in np.flatnonzero(is_open).tolist():
+        if chunk.texts[at] not in number:
+            number[chunk.texts[at]] = len(new)
+            new.append(at)
+        of_new[at] = number[chunk.texts[at]]
+    # A source is asked for something of every chunk.
+    return _Plan(chunk, np.flatnonzero(is_earlier), first[is_earlier], known, new or [0], of_new)
+
+
+class _Assembly:
+    """The matrix and the journal of a build, of which it is the only writer, whoever makes the vectors.
+
+    Attributes:
+        chunks: those that are on the disk and in the journal.
+        rows: of these.
+        attempts: how many builds, this one included, have worked on them.
+    """
+
+    def __init__(self, directory: Path, model: Model, dtype: str, matrix: EmbeddingsWriter) -> None:
+        self.directory, self._model, self._dtype, self._matrix = directory, model, dtype, matrix
+        self._journal: Journal | None = None
+        self.chunks: list[Chunk] = []
+        self.rows, self.attempts = 0, 1
+
+    def _written(self, rows: NDArray[np.int64]) -> Representations:
+        dim, late = self._model.dim, self._model.late_rows
+        if not len(rows):
+            return Representations.none(dim, late)
+        return written(self.directory, rows, self.rows, dim, self._dtype, late)
+
+    def append(self, encoded: EncodedChunk, plan: _Plan) -> None:
+        """Write the next chunk, and note it when it is on the disk."""
+        chunk, made, truncated = plan.chunk, encoded.made, encoded.truncated
+        if encoded.chunk.start != self.rows:
+            raise BuildError(f"the chunk from row {encoded.chunk.start} came where that from row {self.rows} was due")
+        new = _stored(made, len(plan.new), self._model, self._dtype)
+        stored = plan.whole([new, self._written(plan.rows), plan.known.made])
+        self._matrix.put_many(chunk.ids, stored)
+        self._matrix.sync()
+        self._add(_described(self._model, self._dtype, chunk.ids, chunk.texts, stored, truncated))
+        if self._journal is None:
+            self._begin_journal()
+        else:
+            self._journal.append(self.chunks[-1])
+
+    def take_over(self, leftover: Leftover, table: CandidateTable, clock: StageClock) -> None:
+        """Copy a killed build's chunks, up to the first that does not fit the model, dtype or table."""
+        attempts, found = leftover.journal()
+        total = sum(chunk.rows for chunk in found)
+        with (
+            suppress(FileNotFoundError),
+            closing(LeftBlocks(leftover.matrix, self._model.dim, self._model.late_rows, self._dtype)) as left,
+        ):
+            for chunk, (ids, texts) in zip(found, table.batches(), strict=False):
+                clock("resume", self.rows, total)
+                made = left.read(len(ids))
+                if made is None or chunk != _described(self._model, self._dtype, ids, texts, made, chunk.truncated):
+                    break
+                self._matrix.put_many(ids, made)
+                self._add(chunk)
+        if self.chunks:
+            self.attempts = attempts + 1
+            self._matrix.sync()
+            self._begin_journal()
+
+    def _add(self, chunk: Chunk) -> None:
+        self.chunks.append(chunk)
+        self.rows += chunk.rows
+
+    def _begin_journal(self) -> None:
+        """Start the journal once the first chunks are on the disk: without any, there is nothing to take over."""
+        sync_directory(self.directory)
+        self._journal = Journal(journal_of(self.directory), self.attempts, self.chunks)
+
+
+def _described(
+    model: Model, dtype: str, ids: Sequence[str], texts: Sequence[str], made: Representations, truncated: int
+) -> Chunk:
+    source = source_digest(model.fingerprint, (model.backend, model.precision), dtype, ids, texts)
+    return Chunk(len(ids), truncated, source, content_digest(made, truncated))
+
+
+def _stored(made: Representations, count: int, model: Model, dtype: str) -> Representations:
+    """What was made of so many candidates as the files hold it: in their dtype, one row after the other."""
+    if made.first.shape != (count, model.dim):
+        raise BuildError(f"the model gave vectors of shape {made.first.shape}, not {(count, model.dim)}")
+    if not fits(made, model.late_rows):
+        raise BuildError("the model gave other rows for its second stage than it says it has")
+    first, late, counts = rounded_all(made, dtype)
+    if late is None or counts is None:
+        return Representations(np.ascontiguousarray(first))
+    return Representations(np.ascontiguousarray(first), np.ascontiguousarray(late), counts.astype(np.int64))

@@ -1,0 +1,251 @@
+"""The stages of a build beside encoding, and its progress: what its caller hears of it, and how long each took.
+
+`ingest` writes the pool's good rows into the candidate table. `count_pool` writes the inverted index of its words,
+where they count: the texts are read twice, once for how common each word is, once to write every entry to its place;
+memory grows with the distinct words, and by 12 bytes a candidate while the hashes of the texts are sorted.
+`search_times` and `make_index` time what the index is chosen by, build it and measure it.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from functools import partial, reduce
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from polyrank.index_builder.errors import PoolEmpty, TooManyRejected
+from polyrank.index_builder.generation.candidates import CandidateTable, CandidateWriter
+from polyrank.index_builder.generation.generation import CANDIDATES_FILE, INDEX_FILE, MODEL_DIRECTORY
+from polyrank.index_builder.generation.words import evidence_of, new_files, open_words, write_statistics
+from polyrank.index_builder.index.choice import IndexSpec, SearchTimes
+from polyrank.index_builder.index.faiss_index import CandidateIndex
+from polyrank.index_builder.index.measuring import EXACT, VECTORS_AND_WORDS, Probe, Recall, measured, time_searches
+from polyrank.index_builder.pool.rows import Candidate, Rejected
+from polyrank.index_builder.vectors.encoder import ContextEncoder, Model
+from polyrank.model.lexical.table import TableInParts, WordTable
+from polyrank.model.lexical.words import Statistics
+from polyrank.model.text.assembly import Conversation
+
+# In these stages other processes begin to see the generation, so the build can no longer be cancelled.
+PUBLISHING = ("rename", "CURRENT")
+
+# Called with (stage, done, total); the total is None while it is unknown.
+OnProgress = Callable[[str, int, int | None], None]
+
+MOST_LISTED = 10_000  # a small compressed pool may hold millions of bad rows
+_ROWS_A_REPORT = 1000
+# Texts that are counted together take 9 to 28 bytes of memory for each letter.
+_LETTERS_AT_ONCE = 1 << 20
+_TEXTS_AT_ONCE = 8192
+# How many contexts "auto" times searches with, and how many candidates make one where no real ones are given.
+_CONTEXTS = 12
+_TURNS = 4
+Codes = NDArray[np.float32]
+
+
+def no_progress(_stage: str, _done: int, _total: int | None) -> None:
+    """Report to nobody."""
+
+
+class StageClock:
+    """Passes progress on and adds up the seconds of each stage. What the caller's function raises ends the build.
+
+    Attributes:
+        seconds: by stage, up to the latest call.
+    """
+
+    def __init__(self, on_progress: OnProgress) -> None:
+        self._on_progress = on_progress
+        self._start = self._since = time.monotonic()
+        self._latest: tuple[str, int, int | None] = ("read", 0, None)
+        self.seconds: dict[str, float] = {}
+
+    def __call__(self, stage: str, done: int, total: int | None) -> None:
+        """Announce the next step; the time since the last call belongs to the stage announced then."""
+        now, before = time.monotonic(), self._latest[0]
+        self.seconds[before] = self.seconds.get(before, 0.0) + now - self._since
+        self._latest, self._since = (stage, done, total), now
+        self._on_progress(stage, done, total)
+
+    def advance(self, rows: int) -> None:
+        """Announce that so many more rows of the current stage are done."""
+        stage, done, total = self._latest
+        self(stage, done + rows, total)
+
+    def elapsed(self) -> float:
+        """Seconds since the beginning of the build."""
+        return time.monotonic() - self._start
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """How many rows of a pool are good and bad, and the log of the bad ones; None if there are none."""
+
+    count: int
+    rejected: int
+    log: Path | None
+
+
+def ingest(
+    pool: Iterable[Candidate | Rejected], table: Path, log: Path, max_rejected: float, clock: StageClock
+) -> Ingested:
+    """Write the candidate table. If a row is bad, also write the log: JSON lines of file, line and reason.
+
+    The log lists the first `MOST_LISTED` bad rows. Once there are more, every further one ends the reading if the share
+    of bad rows is too large by then.
+
+    Raises:
+        TooManyRejected: more than the share `max_rejected` of the rows are bad; the log is kept.
+        PoolEmpty: no row is good, or there is none.
+    """
+    clock("read", 0, None)
+    count = rejected = 0
+    first: Rejected | None = None
+    ended_early = False
+    with ExitStack() as files:
+        writer = files.enter_context(CandidateWriter(table))
+        for row in pool:
+            if isinstance(row, Candidate):
+                writer.add(row)
+                count += 1
+            else:
+                if first is None:
+                    first = row
+                    log.parent.mkdir(parents=True, exist_ok=True)
+                    bad_rows = files.enter_context(log.open("wb"))
+                rejected += 1
+                if rejected <= MOST_LISTED:
+                    bad_rows.write(orjson.dumps(asdict(row), option=orjson.OPT_APPEND_NEWLINE))
+                elif rejected > max_rejected * (count + rejected):
+                    ended_early = True
+                    break
+            if (count + rejected) % _ROWS_A_REPORT == 0:
+                clock("read", count + rejected, None)
+    total = count + rejected
+    if first is not None and rejected > max_rejected * total:
+        rows = f"the first {total} rows" if ended_early else f"{total} rows"
+        raise TooManyRejected(rejected, rows, max_rejected, log, f"{first.file}:{first.line}: {first.reason}")
+    if count == 0:
+        raise PoolEmpty("the pool holds no candidate" + (f"; the bad rows: {log}" if rejected else ""))
+    return Ingested(count, rejected, log if rejected else None)
+
+
+def count_pool(directory: Path, statistics: Statistics | None, clock: StageClock) -> None:
+    """Write the words of the candidate table in the build's directory, if they count for the model that lies there.
+
+    `statistics` are those by which words count; None: those of the table itself.
+    """
+    if evidence_of(directory / MODEL_DIRECTORY) is None:
+        return
+    table = CandidateTable(directory / CANDIDATES_FILE)
+    clock("words", 0, 2 * len(table))
+    counted = statistics_of(texts_of(table), clock)
+    statistics = statistics or counted
+    tells = statistics.rarity(counted.keys) > 0
+    files = TableInParts(counted.keys[tells], counted.frequencies[tells], len(table), new_files(directory))
+    for texts in _parts(texts_of(table), clock):
+        files.add(WordTable.of(texts, statistics))
+    files.finished(statistics)
+    write_statistics(directory, statistics)
+
+
+def statistics_of(texts: Iterable[str], clock: StageClock) -> Statistics:
+    """Count how common each word is in texts."""
+    return reduce(Statistics.plus, map(Statistics.of, _parts(texts, clock)), Statistics.of([]))
+
+
+def counted_anew(count: int) -> str:
+    """Return what is said of a compaction that counted the words of so many candidates."""
+    return f"words were counted anew, in {count} candidates: what they add to scores may have changed"
+
+
+def texts_of(table: CandidateTable) -> Iterator[str]:
+    """Yield the texts of a table in their order."""
+    return (text for _, batch in table.batches() for text in batch)
+
+
+def _parts(texts: Iterable[str], clock: StageClock) -> Iterator[list[str]]:
+    """Yield the texts in order, some at a time, and announce each part when it was used."""
+    part: list[str] = []
+    letters = 0
+    for text in texts:
+        part.append(text)
+        letters += len(text)
+        if letters >= _LETTERS_AT_ONCE or len(part) >= _TEXTS_AT_ONCE:
+            yield part
+            clock.advance(len(part))
+            part, letters = [], 0
+    if part:
+        yield part
+        clock.advance(len(part))
+
+
+class EncodedContext(NamedTuple):
+    """A real context.
+
+    Attributes:
+        conversation: what its words are read from.
+        codes: its vectors (M, D), with the score scale multiplied in.
+    """
+
+    conversation: Conversation
+    codes: Codes
+
+
+def search_times(
+    directory: Path, model: Model, matrix: NDArray[Any], contexts: Sequence[EncodedContext]
+) -> SearchTimes:
+    """Time searches of the matrix (N, D) in the build's directory, with real contexts if there are any."""
+    codes = [context.codes for context in _some(contexts)]
+    return time_searches(matrix, codes or _made_of_candidates(directory, model, matrix))
+
+
+def make_index(
+    directory: Path,
+    matrix: NDArray[Any],
+    spec: IndexSpec,
+    contexts: Sequence[EncodedContext],
+    min_recall: float,
+    clock: StageClock,
+) -> tuple[IndexSpec, Recall]:
+    """Build and save the index, unless a scan is the index, and measure its recall.
+
+    If there are real contexts, and words count for the model in the build's directory, it is the recall of both.
+    """
+    clock("index", 0, 1)
+    evidence = evidence_of(directory / MODEL_DIRECTORY)
+    if spec.factory is None:
+        return spec, EXACT if evidence is None else replace(EXACT, of=VECTORS_AND_WORDS)
+    index = CandidateIndex.build(spec, matrix)
+    index.save(directory / INDEX_FILE)
+    clock("recall", 0, 1)
+    if evidence is None:
+        probes = [Probe(codes) for _, codes in contexts]
+    else:
+        table = open_words(directory, evidence, len(matrix)).table
+        probes = [Probe(codes, partial(evidence.additions, conversation, table)) for conversation, codes in contexts]
+    index, recall = measured(index, matrix, probes, min_recall)
+    return index.spec, recall
+
+
+def _some(contexts: Sequence[EncodedContext]) -> Sequence[EncodedContext]:
+    """Some of the contexts, evenly spread."""
+    return contexts[:: max(1, len(contexts) // _CONTEXTS)][:_CONTEXTS]
+
+
+def _made_of_candidates(directory: Path, model: Model, matrix: NDArray[Any]) -> list[Codes]:
+    """Contexts of candidates that follow each other in the pool, for they cost a search what real ones do.
+
+    A model that encodes no contexts is taken for a Bi-encoder: a candidate's vector stands for a context.
+    """
+    starts = np.linspace(0, len(matrix) - _TURNS, _CONTEXTS).astype(np.int64).tolist()
+    if not isinstance(model, ContextEncoder):
+        return [np.asarray(matrix[[start]], np.float32) for start in starts]
+    table = CandidateTable(directory / CANDIDATES_FILE)
+    turns = [[each.text for each in table.rows(range(start, start + _TURNS))] for start in starts]
+    return model.encode_contexts([model.tokenize_context(Conversation.of(texts))[0] for texts in turns])
