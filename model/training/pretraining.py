@@ -16,11 +16,11 @@ from polyrank.model.checkpoint.files import BASE_BACKBONE_FILE, TOKENIZER_FILE, 
 from polyrank.model.durable import replacing, write_atomically
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inputs import read_input
-from polyrank.model.training.config import PretrainConfig
+from polyrank.model.training.config import Data, PretrainConfig
 from polyrank.model.training.loop import Watch
 from polyrank.model.training.objectives.pretraining import PretrainObjective, WordGuesser
 from polyrank.model.training.recipes import PRETRAINING_FILE
-from polyrank.model.training.run import Begun, Data, OnSurvey, require_no_classes, summary, surveyed, to_the_end
+from polyrank.model.training.run import Begun, OnSurvey, require_no_classes, summary, surveyed, to_the_end
 from polyrank.model.training.state import STATE_FILE
 from polyrank.model.training.student.student import Student, start
 

@@ -20,8 +20,8 @@ from polyrank.model.rankers.load import load_classifier
 from polyrank.model.registry import classifiers
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import read_dialogues
+from polyrank.model.training.config import Data
 from polyrank.model.training.errors import TrainingDataInvalid
-from polyrank.model.training.run import Data
 
 pytestmark = pytest.mark.slow
 

@@ -33,14 +33,13 @@ from polyrank.model.architectures.bi import BiEncoder
 from polyrank.model.checkpoint.files import WEIGHTS_FILE
 from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.model.training import loop
-from polyrank.model.training.config import TrainConfig
+from polyrank.model.training.config import Data, TrainConfig
 from polyrank.model.training.data.corpus import survey
 from polyrank.model.training.data.stream import draw_rows
 from polyrank.model.training.errors import OutOfMemory, OutputInUse, TrainingDataInvalid, TrainingDiverged
 from polyrank.model.training.objectives.late import LateObjective
 from polyrank.model.training.objectives.objective import Batch, Measured
 from polyrank.model.training.objectives.pairs import PairObjective
-from polyrank.model.training.run import Data
 from polyrank.model.training.selection import look, selection_batches
 from polyrank.model.training.state import STATE_FILE, read_state, write_state
 from polyrank.model.training.student.student import start
