@@ -5,8 +5,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from polyrank.model.bounds import Bounds
-from polyrank.model.options import option
+from polyrank.model.options import Bounds, option
 
 KINDS = ("auto", "exact", "flat", "hnsw", "ivf", "ivfpq")  # of indexes
 DTYPE_NAMES = ("float16", "float32")  # of stored vectors; a stored copy holds the place in this order

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-from polyrank.model.inference.names import Runner
+from polyrank.model.inference.runners import Runner
+from polyrank.service import PREFIX
 from polyrank.service.settings import Settings
-from polyrank.service.variables import PREFIX
 
 GRACE_SECONDS = 10.0
 TAIL_BYTES = 4096

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from polyrank.index_builder.layout import why_no_store
 from polyrank.index_builder.names import is_encoding
 from polyrank.model.errors import WrongKind
-from polyrank.model.inference import disk_cache
-from polyrank.model.inference.names import (
+from polyrank.model.inference.runners import (
     AUTO,
     BACKENDS,
     FLOAT32,
@@ -23,14 +22,15 @@ from polyrank.model.inference.names import (
     Runner,
     why_refused,
 )
+from polyrank.service import API_KEY, BACKEND, PRECISION
 from polyrank.service.cli.output import UsageError
-from polyrank.service.variables import API_KEY, BACKEND, PRECISION
+from polyrank.service.errors import ServiceUnreachable
 
 if TYPE_CHECKING:
     from polyrank.index_builder.pool.rows import Candidate, Rejected
     from polyrank.index_builder.vectors.encoder import Encode
-    from polyrank.model.rankers.late import LateRanker
-    from polyrank.service.cli.remote import Service
+    from polyrank.model.rankers.networks import LateRanker
+    from polyrank.service.client.clients import Client
 
 _ENCODING_HELP = "of .csv pools, such as windows-1252 or utf-16; default: UTF-8, or what their first bytes say"
 L = TypeVar("L")
@@ -140,6 +140,8 @@ def loaded(loader: Callable[..., L], name: str, runner: Runner = REFERENCE, befo
 
     Raises UsageError as `usage`.
     """
+    from polyrank.model.inference import disk_cache
+
     with usage(before, after):
         return loader(name, backend=runner.backend, precision=runner.precision, disk=disk_cache.configured(os.environ))
 
@@ -162,18 +164,32 @@ def add_service_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--api-key", metavar="KEY", help=f"the service's; better {API_KEY}: other users see arguments")
 
 
-def service_of(arguments: argparse.Namespace) -> "Service":
-    """Return the service that the arguments name.
+@contextmanager
+def service_of(arguments: argparse.Namespace) -> Iterator["Client"]:
+    """Yield a client of the service that the arguments name; it asks once.
 
     Raises:
         UsageError: the URL is none, or the key cannot be sent; the error does not quote it.
+        ServiceUnreachable: the service does not answer, or says that something is wrong.
     """
     key = (arguments.api_key or os.environ.get(API_KEY, "")).strip()
     if not key.isascii() or not key.isprintable():
         raise UsageError(f"the API key (--api-key or {API_KEY}) has characters that no key has")
-    from polyrank.service.cli.remote import Service
-
     url = arguments.url or DEFAULT_URL
     if not url.startswith(("http://", "https://")):
         raise UsageError(f"--url {url}: begin it with http:// or https://")
-    return Service(url, key)
+    from polyrank.service.client.attempts import CallFailed, Refused
+    from polyrank.service.client.clients import Client
+
+    try:
+        client = Client(url, key or None, max_retries=0)
+    except ValueError as error:
+        raise UsageError(f"--url {url}: {error}") from None
+    try:
+        with client:
+            yield client
+    except Refused as error:
+        hint = f" (the variable {API_KEY})" if error.status == 401 else ""
+        raise ServiceUnreachable(f"{url.rstrip('/')}: {error.detail}{hint}") from error
+    except CallFailed as error:
+        raise ServiceUnreachable(f"{url.rstrip('/')}: {error}") from error

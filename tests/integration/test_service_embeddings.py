@@ -17,14 +17,13 @@ from tiny import CLS, SEP, word_ids, write_checkpoint
 
 import polyrank
 from polyrank.index_builder.building.pipeline import build
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.text.assembly import Conversation
-from polyrank.model.text.vocabulary import Vocabulary
+from polyrank.model.text.tokenizer import Vocabulary
 from polyrank.service.app import create_app
 from polyrank.service.errors import Overloaded, SettingsError
 from polyrank.service.http.compat import embeddings
-from polyrank.service.http.compat.cohere import AnyErrorOut
-from polyrank.service.http.compat.cohere_embed import CohereEmbedOut
+from polyrank.service.http.compat.cohere import AnyErrorOut, CohereEmbedOut
 from polyrank.service.http.compat.openai import EmbeddingsOut, ModelsOut, OpenAiErrorOut
 from polyrank.service.http.compat.tei import EmbedOut, SimilarityOut, TeiErrorOut, TokenizeOut
 from polyrank.service.settings import Settings

@@ -6,11 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyrank.model.config import EvidenceConfig
-from polyrank.model.evidence.evidence import Evidence
-from polyrank.model.evidence.features import FEATURES
-from polyrank.model.evidence.statistics import Statistics
-from polyrank.model.evidence.table import WordTable
-from polyrank.model.evidence.words import words
+from polyrank.model.lexical.features import FEATURES
+from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.table import WordTable
+from polyrank.model.lexical.words import Statistics, words
 from polyrank.model.text.assembly import Conversation
 
 WORDS = st.sampled_from(["a", "lamp", "Lamp!", "boat", "ord-1-x", "v2.3", "?", "the", "sail", "über", "don't", "77"])

@@ -6,9 +6,8 @@ from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyrank.model.evidence.joining import TableInParts, joined
-from polyrank.model.evidence.statistics import Statistics
-from polyrank.model.evidence.table import WordTable
+from polyrank.model.lexical.table import TableInParts, WordTable, joined
+from polyrank.model.lexical.words import Statistics
 
 WORDS = st.sampled_from(["a", "lamp", "Lamp!", "boat", "ord-1-x", "v2.3", "?", "the", "über", "77"])
 MANY = Statistics.of(["the a"] * 1000)  # beside them some words are rare, and some common

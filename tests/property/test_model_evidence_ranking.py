@@ -13,15 +13,13 @@ from tiny import write_checkpoint
 
 import polyrank
 from polyrank.model.config import EvidenceConfig
-from polyrank.model.evaluation.lists import rank_lists
-from polyrank.model.evaluation.retrieval import DEPTH, rerank, retrieve
-from polyrank.model.evidence.evidence import Evidence
-from polyrank.model.evidence.features import FEATURES
-from polyrank.model.evidence.statistics import Statistics
-from polyrank.model.evidence.table import WordTable
-from polyrank.model.rankers.cross import CrossRanker
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.evaluation.rankings import DEPTH, rank_lists, rerank, retrieve
+from polyrank.model.lexical.features import FEATURES
+from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.table import WordTable
+from polyrank.model.lexical.words import Statistics
 from polyrank.model.rankers.load import load_cross
+from polyrank.model.rankers.networks import CrossRanker, LateRanker
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
 

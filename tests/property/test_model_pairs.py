@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyrank.model.text.pairs import Pairs
+from polyrank.model.text.sequences import Pairs
 
 
 @st.composite

@@ -7,10 +7,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from polyrank.model.search.rounding import rounding
 from polyrank.model.search.scan import Additions, Query, prepare
 from polyrank.model.search.scan.plain import PlainScan
-from polyrank.model.search.topk import closed_form, longest_row, scores_of, top_k
+from polyrank.model.search.topk import closed_form, longest_row, rounding, scores_of, top_k
 
 pytestmark = pytest.mark.quick
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from polyrank.model.search.scan.gpu.codes import GpuCodes
+from polyrank.model.search.scan.gpu import GpuCodes
 
 Rows = NDArray[np.floating]
 Codes = NDArray[np.float32]

@@ -10,9 +10,8 @@ import torch
 from additions import additions_of
 from numpy.typing import NDArray
 
-from polyrank.model.search.scan import Query, prepare
-from polyrank.model.search.scan.quantised import product
-from polyrank.model.search.scan.quantised.scan import QuantisedScan
+from polyrank.model.search.scan import Query, prepare, product
+from polyrank.model.search.scan.quantised import QuantisedScan
 from polyrank.model.search.topk import scores_of
 
 torch.set_num_threads(1)  # on matrices this small threads only wait for each other

@@ -11,7 +11,7 @@ from tiny import CLS, SEP, word_ids, write_base
 
 from polyrank.model.config import AssemblyConfig, ModelConfig
 from polyrank.model.text.assembly import Assembler, Conversation, Truncation, Turn
-from polyrank.model.text.pairs import Pairs
+from polyrank.model.text.sequences import Pairs
 from polyrank.model.text.tokenizer import Tokenizer
 
 MARKERS = {"user": "w38", "agent": "w39 w38"}

@@ -11,7 +11,7 @@ from golden import oracle
 from numpy.typing import NDArray
 
 import polyrank.model.search.topk
-from polyrank.model.search.additions import Additions
+from polyrank.model.representations import Additions
 from polyrank.model.search.topk import TopK, longest_row, scores_of, top_k
 
 pytestmark = pytest.mark.quick

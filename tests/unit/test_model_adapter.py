@@ -10,7 +10,7 @@ from tiny_training import run, settings, write_examples
 from torch import Tensor, nn
 
 import polyrank
-from polyrank.model.checkpoint.adapter import merge, split
+from polyrank.model.checkpoint.read import merge, split
 from polyrank.model.errors import CheckpointInvalid
 
 NAME = "0.inner"

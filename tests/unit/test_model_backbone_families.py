@@ -28,8 +28,8 @@ import polyrank
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.batching import pad
 from polyrank.model.errors import InvalidInput
-from polyrank.model.training.student.student import start
-from polyrank.model.training.student.tuning import set_dropout
+from polyrank.model.training.student import start
+from polyrank.model.training.tuning import set_dropout
 
 POSITIONS = 300
 COMMON: dict[str, Any] = {

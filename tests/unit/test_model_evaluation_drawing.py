@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyrank.model.evaluation.drawing import ReplyDraw
 from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.conversations import ReplyDraw
 from polyrank.model.text.dialogues import Dialogue
-from polyrank.model.text.positives import text_key
+from polyrank.model.text.folding import text_key
 
 
 def example(context: str, response: str, dialogue: str, *candidates: str) -> Dialogue:

@@ -12,13 +12,13 @@ from tiny import write_checkpoint
 
 import polyrank
 from polyrank.model.errors import InvalidInput, ModelError
-from polyrank.model.evaluation.lists import RankedLists, gold_ties, rank_lists
-from polyrank.model.rankers.cross import CrossRanker
+from polyrank.model.evaluation.rankings import RankedLists, gold_ties, rank_lists
+from polyrank.model.rankers.networks import CrossRanker
 from polyrank.model.representations import ContextEncoding, Representations
 from polyrank.model.search.topk import scores_of
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.dialogues import Dialogue
-from polyrank.model.text.pairs import Pairs
+from polyrank.model.text.sequences import Pairs
 
 
 class Late:

@@ -11,14 +11,13 @@ from tiny import write_base
 from tiny_training import dialogue, settings, trained
 
 import polyrank
-from polyrank.model.evaluation.lists import rank_lists
-from polyrank.model.rankers.cross import CrossRanker
-from polyrank.model.rankers.networks import NetworkRanker
+from polyrank.model.evaluation.rankings import rank_lists
+from polyrank.model.rankers.networks import CrossRanker, NetworkRanker
 from polyrank.model.registry import ARCHITECTURES, trainable
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
-from polyrank.model.training.objectives.objective import Batch
-from polyrank.model.training.student.student import start
+from polyrank.model.training.objective import Batch
+from polyrank.model.training.student import start
 
 CONTEXTS = ["w1", "w2 w3 w4 w5", "w30 w31 w32 w33 w34 w35 w36 w37 w38"]
 REPLIES = ["w1 w2", "w3", "w4 w5 w6 w7 w8 w9 w10", "w39 w38 w37"]

@@ -6,10 +6,10 @@ from numpy.typing import NDArray
 
 from polyrank.model.config import EvidenceConfig
 from polyrank.model.errors import CheckpointInvalid
-from polyrank.model.evidence.evidence import Evidence
-from polyrank.model.evidence.features import FEATURES, TURN_FEATURES
-from polyrank.model.evidence.statistics import Statistics
-from polyrank.model.evidence.table import WordTable
+from polyrank.model.lexical.features import FEATURES, TURN_FEATURES
+from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.table import WordTable
+from polyrank.model.lexical.words import Statistics
 from polyrank.model.text.assembly import COUNTED_LETTERS, Conversation
 
 TEXTS = ["I sell lamps", "we have ORD-77-A in stock", "my boat is blue", "yes", "the lamp?", "no idea"]

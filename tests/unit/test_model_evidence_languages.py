@@ -5,9 +5,9 @@ from unicodedata import normalize
 import numpy as np
 import pytest
 
-from polyrank.model.evidence.evidence import Evidence
-from polyrank.model.evidence.statistics import Statistics
-from polyrank.model.evidence.table import WordTable
+from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.table import WordTable
+from polyrank.model.lexical.words import Statistics
 from polyrank.model.rankers.lexical import BUILT_IN
 from polyrank.model.text.assembly import Conversation
 

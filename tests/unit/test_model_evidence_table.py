@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.model.evidence.statistics import Statistics
-from polyrank.model.evidence.table import WordTable
-from polyrank.model.evidence.words import key_of, normalised, words
+from polyrank.model.lexical.table import WordTable
+from polyrank.model.lexical.words import Statistics, key_of, normalised, words
 
 TEXTS = ["A lamp for a desk", "a desk", "", "...", "lamp lamp lamp, LAMP", "Chairs and ord-1-x", "a desk!"]
 POOL = [*TEXTS, *["what is common"] * 500]

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from polyrank.model.evidence.words import key_of, normalised, words
+from polyrank.model.lexical.words import key_of, normalised, words
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,10 @@ import torch
 from numpy.typing import NDArray
 
 import polyrank
-from polyrank.model.explanation.attribution import relative
-from polyrank.model.explanation.occlusion import without
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.explanation import relative, without
+from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.text.assembly import Conversation
-from polyrank.model.text.steps import finish
+from polyrank.model.text.reading import finish
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,7 @@ from tokenizers import Tokenizer as RustTokenizer
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from polyrank.model.errors import CheckpointInvalid
-from polyrank.model.text.growth import require_bounded
-from polyrank.model.text.tokenizer import Tokenizer
+from polyrank.model.text.tokenizer import Tokenizer, require_bounded
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from tiny import write_checkpoint
 from torch import Tensor
 
 import polyrank
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.registry import ARCHITECTURES
 
 

@@ -20,7 +20,7 @@ from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
 from polyrank.model.inference import choice, disk_cache, openvino_backend
 from polyrank.model.inference.disk_cache import DiskCache
-from polyrank.model.inference.names import Runner
+from polyrank.model.inference.runners import Runner
 from polyrank.model.rankers.load import load
 from polyrank.model.text.assembly import Conversation
 

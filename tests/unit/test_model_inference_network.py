@@ -12,8 +12,7 @@ from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.checkpoint.read import begin_from_base
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid
-from polyrank.model.inference.network import Network
-from polyrank.model.inference.parts import CandidatePart
+from polyrank.model.inference.network import CandidatePart, Network
 
 
 @pytest.fixture

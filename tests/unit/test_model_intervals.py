@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from polyrank.model.evaluation.intervals import RESAMPLES, group_numbers, intervals, resampled_means
+from polyrank.model.metrics import RESAMPLES, group_numbers, intervals, resampled_means
 
 
 def test_names_are_numbered_without_a_gap() -> None:
@@ -48,5 +48,5 @@ def test_figures_of_one_call_share_the_draws_and_every_call_draws_alike() -> Non
 def test_many_dialogues_are_drawn_some_resamples_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     values, groups = np.random.default_rng(0).random((40, 2)), np.arange(40)
     at_once = resampled_means(values, groups)
-    monkeypatch.setattr("polyrank.model.evaluation.intervals._DRAWN_AT_ONCE", 1)
+    monkeypatch.setattr("polyrank.model.metrics._DRAWN_AT_ONCE", 1)
     np.testing.assert_allclose(resampled_means(values, groups), at_once)

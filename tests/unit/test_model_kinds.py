@@ -6,9 +6,8 @@ import pytest
 from tiny import write_base, write_checkpoint
 
 from polyrank.model.errors import InvalidInput, ModelNotFound
-from polyrank.model.rankers.cross import CrossRanker
-from polyrank.model.rankers.late import LateRanker
 from polyrank.model.rankers.load import load_cross, load_late
+from polyrank.model.rankers.networks import CrossRanker, LateRanker
 from polyrank.model.registry import names_in_words
 
 

@@ -4,8 +4,7 @@ import pytest
 import torch
 from transformers import BertConfig
 
-from polyrank.model.architectures.backbone import Backbone
-from polyrank.model.architectures.layers import Layer, layers_of
+from polyrank.model.architectures.backbone import Backbone, Layer, layers_of
 from polyrank.model.errors import CheckpointInvalid
 
 DIM, ROWS = 16, 7

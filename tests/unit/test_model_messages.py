@@ -4,7 +4,7 @@ import pytest
 
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Turn
-from polyrank.model.text.messages import text_of, turn_of
+from polyrank.model.text.dialogues import text_of, turn_of
 
 IMAGE = {"type": "image_url", "image_url": {"url": "http://a/b.png"}}
 CALL = {"id": "c1", "type": "function", "function": {"name": "track", "arguments": "{}"}}

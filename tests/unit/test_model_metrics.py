@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from polyrank.model.evaluation.metrics import equal_to, judged_values, ndcg_at_k, rank_values
-from polyrank.model.text.positives import text_key
-from polyrank.model.ties import Ties
+from polyrank.model.metrics import Ties, equal_to, judged_values, ndcg_at_k, rank_values
+from polyrank.model.text.folding import text_key
 
 
 def array(*numbers: float) -> NDArray[np.float64]:

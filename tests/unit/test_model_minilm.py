@@ -11,7 +11,7 @@ from transformers import BertConfig, BertModel
 
 import polyrank
 from polyrank.model.checkpoint.base import MINILM, resolve_base
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.text.assembly import Conversation
 
 EATING = "A man is eating food."

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.conversations import Positives
 from polyrank.model.text.dialogues import Dialogue
-from polyrank.model.text.positives import Positives, text_key
+from polyrank.model.text.folding import text_key
 
 
 def example(response: str, *context: str, persona: tuple[str, ...] = ()) -> Dialogue:

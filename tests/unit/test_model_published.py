@@ -207,7 +207,7 @@ def test_modules_lie_in_the_directory(tmp_path: Path, folder: object) -> None:
 def test_training_begins_with_the_published_pooling(tmp_path: Path) -> None:
     from tiny_training import settings
 
-    from polyrank.model.training.student.student import start
+    from polyrank.model.training.student import start
 
     directory = publish(tmp_path / "m", pooling={"pooling_mode": "cls"}, settings={"prompts": {"query": "w1 "}})
     config = start(settings(directory, architecture="bi", reduction=None)).config

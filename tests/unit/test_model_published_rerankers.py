@@ -17,7 +17,7 @@ import polyrank
 from polyrank.model.checkpoint.kind import require_pair_scorer, require_retriever, require_teacher
 from polyrank.model.checkpoint.published import is_reranker
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, WrongKind
-from polyrank.model.training.student.student import start
+from polyrank.model.training.student import start
 
 QUERY = "w1 w2 w3"
 TEXTS = ["w4", "w1 w2 w3 w9", "w5 w6 w7 w8", "w30 w31", "w7 " * 40]  # the last one is longer than half of all tokens

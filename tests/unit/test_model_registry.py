@@ -13,7 +13,7 @@ from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.registry import ARCHITECTURES, trainable
 from polyrank.model.training.config import TrainConfig, settings_of
-from polyrank.model.training.objectives.objective import Objective
+from polyrank.model.training.objective import Objective
 
 
 def test_only_the_lexical_row_has_no_network() -> None:

@@ -11,10 +11,10 @@ from tiny import CLS, SEP, write_checkpoint
 from polyrank.model.architectures.attention import poly_scores
 from polyrank.model.architectures.batching import pad
 from polyrank.model.architectures.cross import CrossEncoder
-from polyrank.model.inference import forwards, openvino_backend
-from polyrank.model.inference.forwards import LateForwards
+from polyrank.model.inference import openvino_backend, passes
+from polyrank.model.inference.passes import LateForwards
 from polyrank.model.rankers.load import load_cross
-from polyrank.model.text.pairs import Pairs
+from polyrank.model.text.sequences import Pairs
 
 LONG = [CLS, *range(10, 30), SEP]
 PAIRS = Pairs(
@@ -80,7 +80,7 @@ def test_a_context_is_encoded_once_for_all_batches_of_its_candidates(
         return encode(forwards, contexts)
 
     monkeypatch.setattr(LateForwards, "encode_contexts", counted)
-    monkeypatch.setattr(forwards, "_KNOWN_CONTEXTS", 2)
+    monkeypatch.setattr(passes, "_KNOWN_CONTEXTS", 2)
     for position in (0, 1, 2, 3):
         served.score_pairs(PAIRS.take([position]))
     assert seen == PAIRS.contexts

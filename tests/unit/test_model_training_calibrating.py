@@ -9,10 +9,9 @@ import pytest
 
 from polyrank.model.config import CalibrationConfig, EvidenceConfig
 from polyrank.model.errors import CheckpointInvalid
-from polyrank.model.evidence.features import FEATURES
-from polyrank.model.evidence.fit import ScoredList
-from polyrank.model.training.calibrating import PRIOR, Calibrated, calibrate, lack
-from polyrank.model.training.weighing import FEWEST_LISTS
+from polyrank.model.lexical.features import FEATURES
+from polyrank.model.lexical.fit import ScoredList
+from polyrank.model.training.weighing import FEWEST_LISTS, PRIOR, Calibrated, calibrate, lack
 
 RIGHT, WRONG, DEVIATION = 3.0, -1.0, 2.0
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from command_line import write_rows
 
+from polyrank.model.errors import TrainingDataInvalid
 from polyrank.model.text.dialogues import Dialogue, DialoguesInvalid
-from polyrank.model.training.data.corpus import Corpus, Report, survey
-from polyrank.model.training.errors import TrainingDataInvalid
+from polyrank.model.training.data import Corpus, Report, survey
 
 Rows = list[dict[str, Any]]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from polyrank.model.training.objectives.objective import cached_backward, plain_backward
+from polyrank.model.training.objective import cached_backward, plain_backward
 
 CHUNKS = [torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, -1.0], [0.5, 0.25]])]
 

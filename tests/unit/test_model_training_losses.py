@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from polyrank.model.training.objectives.objective import distillation, listwise, pointwise
+from polyrank.model.training.objective import distillation, listwise, pointwise
 
 Matrix = list[list[float]]
 ROWS, COLUMNS = 4, 6

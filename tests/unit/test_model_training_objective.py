@@ -18,19 +18,18 @@ import polyrank
 from polyrank.model.architectures.attention import ContextCodes
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import LateEncoder
-from polyrank.model.evidence.evidence import Evidence
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.lexical.score import Evidence
 from polyrank.model.rankers.load import load_cross
+from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.text.conversations import identified
 from polyrank.model.text.dialogues import Dialogue, read_dialogues
+from polyrank.model.training.apart import LateObjective
 from polyrank.model.training.config import TrainConfig
-from polyrank.model.training.data.corpus import Corpus, survey
-from polyrank.model.training.data.words import PairWords
-from polyrank.model.training.objectives.late import LateObjective
-from polyrank.model.training.objectives.objective import Batch, Measured, Objective, code_cosine
-from polyrank.model.training.objectives.pairs import PairObjective
-from polyrank.model.training.selection import Look, look, selection_batches
-from polyrank.model.training.student.student import Student, start
+from polyrank.model.training.data import Corpus, PairWords, survey
+from polyrank.model.training.loop import Look, look, selection_batches
+from polyrank.model.training.objective import Batch, Measured, Objective, code_cosine
+from polyrank.model.training.student import Student, start
+from polyrank.model.training.together import PairObjective
 
 CPU = torch.device("cpu")
 

@@ -11,8 +11,8 @@ from tiny import write_base
 from tiny_training import dialogue, settings
 
 from polyrank.model.registry import ARCHITECTURES, trainable
-from polyrank.model.training.objectives.objective import Batch
-from polyrank.model.training.student.student import start
+from polyrank.model.training.objective import Batch
+from polyrank.model.training.student import start
 
 pytestmark = pytest.mark.slow
 

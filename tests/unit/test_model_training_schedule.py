@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 
-from polyrank.model.training.schedule import PLATEAU_FACTOR, LearningRate, Schedule
+from polyrank.model.training.loop import PLATEAU_FACTOR, LearningRate, Schedule
 
 WARMUP, STEPS = 4, 20
 

@@ -11,8 +11,7 @@ from command_line import write_rows
 
 from polyrank.model.text.conversations import Conversations
 from polyrank.model.text.dialogues import Dialogue
-from polyrank.model.training.data.corpus import Corpus
-from polyrank.model.training.data.stream import Rows, draw_rows
+from polyrank.model.training.data import Corpus, Rows, draw_rows
 
 
 @pytest.fixture

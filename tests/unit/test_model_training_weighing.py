@@ -18,15 +18,14 @@ from tiny_training import orders
 
 import polyrank
 from polyrank.model.config import EvidenceConfig
-from polyrank.model.evidence.fit import Figures
-from polyrank.model.rankers.cross import CrossRanker
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.lexical.fit import Figures
 from polyrank.model.rankers.load import load_cross
+from polyrank.model.rankers.networks import CrossRanker, LateRanker
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
-from polyrank.model.text.pairs import Pairs
+from polyrank.model.text.sequences import Pairs
 from polyrank.model.training import weighing
-from polyrank.model.training.data.corpus import Corpus, survey
+from polyrank.model.training.data import Corpus, survey
 from polyrank.model.training.weighing import FEWEST_LISTS, Weighed, scored_lists, weigh
 
 

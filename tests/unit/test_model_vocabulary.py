@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from polyrank.model.errors import InvalidInput
-from polyrank.model.text import vocabulary
-from polyrank.model.text.vocabulary import Vocabulary
+from polyrank.model.text import tokenizer
+from polyrank.model.text.tokenizer import Vocabulary
 
 
 def written(path: Path, tokens: list[bytes]) -> Path:
@@ -39,7 +39,7 @@ def test_ids_become_the_text_that_they_were_cut_from(tmp_path: Path) -> None:
     ],
 )
 def test_files_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, says: str) -> None:
-    monkeypatch.setattr(vocabulary, "MOST_FILE_BYTES", 1000)
+    monkeypatch.setattr(tokenizer, "MOST_FILE_BYTES", 1000)
     (tmp_path / "own").write_bytes(content)
     with pytest.raises(InvalidInput, match=says):
         Vocabulary.read(tmp_path / "own")

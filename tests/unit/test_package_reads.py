@@ -21,12 +21,11 @@ SPOKEN_TO = {
 OWN_FILES = {
     "index_builder/store/locks.py",
     "model/durable.py",
-    "model/inference/kept.py",
+    "model/inference/compiler.py",
     "model/inputs.py",
-    "service/http/docs_page.py",
-    "service/http/playground/files.py",
-    "service/memory.py",
-    "service/processors.py",
+    "service/http/operations.py",
+    "service/http/playground/page.py",
+    "service/machine.py",
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 from no_descriptors import no_descriptors
 
 from polyrank.service.auth import keys
-from polyrank.service.auth.access import ANYBODY, Access, TokenBucket
+from polyrank.service.auth.keys import ANYBODY, Access, TokenBucket
 from polyrank.service.errors import Forbidden, RateLimited, SettingsError, Unauthenticated
 from polyrank.service.observe.metrics import Metrics
 

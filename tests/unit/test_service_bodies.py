@@ -12,10 +12,10 @@ from starlette.requests import Request
 
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation, Turn
+from polyrank.service.api.requests import RankIn
 from polyrank.service.app import create_app
 from polyrank.service.errors import HeaderInvalid, TooManyCandidates
 from polyrank.service.http.native.rank import to_request
-from polyrank.service.http.native.requests import RankIn
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.bodies import INLINE_BYTES, INLINE_VALUES, MAX_FIELDS, deadline
 from polyrank.service.ranking.values import Given

@@ -8,8 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from polyrank.service import app  # noqa: F401  (loads the models of every route)
-from polyrank.service.http.native.requests import RankIn, TurnIn
-from polyrank.service.http.plumbing.fields import In
+from polyrank.service.api.fields import In
+from polyrank.service.api.requests import RankIn, TurnIn
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

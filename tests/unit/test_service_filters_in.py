@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from polyrank.service.http.native.filters_in import MAX_CONDITIONS, MAX_DEPTH, MAX_VALUES, checked_filter
+from polyrank.service.api.fields import MAX_CONDITIONS, MAX_DEPTH, MAX_VALUES, checked_filter
 
 
 def nested(depth: int) -> dict[str, Any]:

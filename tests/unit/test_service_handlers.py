@@ -6,8 +6,8 @@ import pytest
 from in_process import TestClient
 from service_fakes import build_store, load
 
+from polyrank.service import app
 from polyrank.service.app import create_app
-from polyrank.service.http import handlers
 from polyrank.service.settings import Settings
 
 
@@ -15,8 +15,8 @@ def test_the_paths_that_there_are_are_listed_once_for_all_calls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed: list[object] = []
-    walk = handlers.iter_route_contexts
-    monkeypatch.setattr(handlers, "iter_route_contexts", lambda routes: listed.append(routes) or walk(routes))
+    walk = app.iter_route_contexts
+    monkeypatch.setattr(app, "iter_route_contexts", lambda routes: listed.append(routes) or walk(routes))
     build_store(tmp_path)
     with TestClient(create_app(Settings(store=tmp_path), load)) as client:
         told = [client.get(path).json()["detail"] for path in ("/rnak", "/index/candidate", "/nothing", "/rnak")]
@@ -28,8 +28,8 @@ def test_the_paths_that_there_are_are_listed_once_for_all_calls(
 
 def test_a_path_without_end_is_compared_by_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[str] = []
-    monkeypatch.setattr(handlers, "get_close_matches", lambda asked, *_, **__: compared.append(asked) or [])
+    monkeypatch.setattr(app, "get_close_matches", lambda asked, *_, **__: compared.append(asked) or [])
     build_store(tmp_path)
     with TestClient(create_app(Settings(store=tmp_path), load)) as client:
         assert client.get("/" + "x" * 30_000).status_code == 404
-    assert list(map(len, compared)) == [handlers.MAX_PATH_CHARS]
+    assert list(map(len, compared)) == [app.MAX_PATH_CHARS]

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyrank.service.http.plumbing import json_values
-from polyrank.service.http.plumbing.json_values import PER_LIST, count_values, marks, most_fields
+from polyrank.service.http.plumbing import bodies
+from polyrank.service.http.plumbing.bodies import PER_LIST, count_values, marks, most_fields
 
 STRINGS = st.text(st.sampled_from('a"\\,[{}]: \n'), max_size=8)
 VALUES = st.recursive(
@@ -27,7 +27,7 @@ def counted(value: Any) -> int:
 @given(value=VALUES, block=st.integers(1, 7))
 def test_the_count_is_a_parsers(value: Any, block: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(json_values, "BLOCK_BYTES", block)
+        patched.setattr(bodies, "BLOCK_BYTES", block)
         assert count_values(marks(json.dumps(value).encode())) == counted(value)
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from polyrank.service.memory import Tidying, available_bytes
+from polyrank.service.machine import Tidying, available_bytes
 
 COUNT = """
 import ctypes, sys, threading
-from polyrank.service.memory import share_arenas
+from polyrank.service.machine import share_arenas
 if sys.argv[2] == "shared":
     share_arenas()
 library = ctypes.CDLL(None)
@@ -37,7 +37,7 @@ meeting.wait()
 """
 KEEP = """
 import ctypes, os, pathlib
-from polyrank.service.memory import give_back
+from polyrank.service.machine import give_back
 library = ctypes.CDLL(None)
 library.malloc.restype, library.free.argtypes = ctypes.c_void_p, (ctypes.c_void_p,)
 def resident():

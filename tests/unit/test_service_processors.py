@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from polyrank.service import processors
+from polyrank.service import machine
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +29,7 @@ def _eight_here(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_quota_of_version_2(tmp_path: Path, told: str, count: int) -> None:
     (tmp_path / "cpu.max").write_text(told + "\n")
-    assert processors.available(tmp_path) == count
+    assert machine.processors(tmp_path) == count
 
 
 @pytest.mark.parametrize(("quota", "count"), [("300000", 3), ("-1", 8)])
@@ -37,8 +37,8 @@ def test_a_quota_of_version_1(tmp_path: Path, quota: str, count: int) -> None:
     (tmp_path / "cpu").mkdir()
     (tmp_path / "cpu/cpu.cfs_quota_us").write_text(quota + "\n")
     (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")
-    assert processors.available(tmp_path) == count
+    assert machine.processors(tmp_path) == count
 
 
 def test_no_quota(tmp_path: Path) -> None:
-    assert processors.available(tmp_path) == 8
+    assert machine.processors(tmp_path) == 8

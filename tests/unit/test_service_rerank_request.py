@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from polyrank.service.errors import DialectUnknown, HeaderInvalid
-from polyrank.service.http.compat.rerank_request import DIALECTS, CompatRerankIn, dialect_of, dialect_of_header
+from polyrank.service.http.compat.reranked import DIALECTS, CompatRerankIn, dialect_of, dialect_of_header
 
 TEXTS, DOCUMENTS = {"texts": ["a"]}, {"documents": ["a"]}
 

@@ -5,7 +5,7 @@ import pytest
 
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Truncation
-from polyrank.service.http.compat import cohere, tei, voyage
+from polyrank.service.http.compat import cohere, tei
 from polyrank.service.http.compat.reranked import (
     Document,
     Reranked,
@@ -103,7 +103,7 @@ def test_a_document_that_was_not_asked_for_is_absent_in_every_dialect() -> None:
         {"index": 0, "relevance_score": 0.0, "id": "x"},
     ]
     assert cohere.answer(reranked(), "1", plain_documents=True)["results"] == cohere.answer(reranked(), "2")["results"]
-    assert voyage.answer(reranked())["data"] == cohere.answer(reranked(), "2")["results"]
+    assert cohere.voyage_answer(reranked())["data"] == cohere.answer(reranked(), "2")["results"]
     assert tei.answer(reranked()) == [{"index": 1, "score": 1.0}, {"index": 0, "score": 0.0}]
 
 
@@ -111,7 +111,7 @@ def test_a_document_has_the_dialects_type() -> None:
     asked = reranked(with_documents=True)
     assert cohere.answer(asked, "2")["results"][0]["document"] == {"text": "b"}
     assert cohere.answer(asked, "1", plain_documents=True)["results"][0]["document"] == "b"
-    assert voyage.answer(asked)["data"][0]["document"] == "b"
+    assert cohere.voyage_answer(asked)["data"][0]["document"] == "b"
     assert tei.answer(asked)[0]["text"] == "b"
 
 
@@ -124,5 +124,5 @@ def test_tokens_units_and_cuts_are_told() -> None:
         "truncated: the query lost 4 tokens",
         "truncated: 1 documents lost their end",
     ]
-    assert voyage.answer(reranked())["usage"] == {"total_tokens": 9}
+    assert cohere.voyage_answer(reranked())["usage"] == {"total_tokens": 9}
     assert [search_units(count) for count in (0, 1, 100, 101)] == [0, 1, 1, 2]

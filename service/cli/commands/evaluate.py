@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyrank.model.bounds import Bounds
 from polyrank.model.durable import write_atomically
-from polyrank.model.inference.names import Runner
+from polyrank.model.inference.runners import Runner
+from polyrank.model.options import Bounds
 from polyrank.service.cli.arguments import (
     RERANKER_HINT,
     add_encoding_option,

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyrank.model.bounds import Bounds
-from polyrank.model.inference import disk_cache
-from polyrank.model.inference.disk_cache import DiskCache
-from polyrank.model.inference.names import Runner
+from polyrank.model.inference.runners import Runner
+from polyrank.model.options import Bounds
+from polyrank.service import API_KEY, BACKEND, PRECISION
 from polyrank.service.cli.arguments import (
     DEFAULT_URL,
     chosen_runner,
@@ -23,11 +22,11 @@ from polyrank.service.cli.arguments import (
 )
 from polyrank.service.cli.output import UsageError, print_json
 from polyrank.service.cli.parsing import Within
-from polyrank.service.variables import API_KEY, BACKEND, PRECISION
 
 if TYPE_CHECKING:
     from polyrank.index_builder.generation.generation import Generation
     from polyrank.index_builder.store.generation_store import GenerationStore
+    from polyrank.model.inference.disk_cache import DiskCache
 
 MOST_EXPLAINED = 10
 _MOST_WORDS = 12  # of a reply; the others are added up
@@ -90,12 +89,12 @@ def _from_store(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _from_service(arguments: argparse.Namespace) -> dict[str, Any]:
-    service = service_of(arguments)
-    body = {"context": arguments.turns, "top_k": arguments.top_k, "rerank": arguments.rerank}
-    answer = service.call("POST", "/rank", body, expected="results")
-    if arguments.explain and answer["results"]:
-        asked = to_explain(arguments.turns, answer, crossed=arguments.rerank)
-        answer["explanation"] = service.call("POST", "/explain", asked, expected="candidates")
+    with service_of(arguments) as service:
+        ranking = service.rank(arguments.turns, top_k=arguments.top_k, rerank=arguments.rerank)
+        answer = ranking.model_dump(mode="json", exclude_unset=True)
+        if arguments.explain and ranking.results:
+            asked = to_explain(arguments.turns, answer, crossed=arguments.rerank)
+            answer["explanation"] = service.explain(**asked).model_dump(mode="json")
     return answer
 
 
@@ -202,18 +201,19 @@ def _ranked(
 ) -> dict[str, Any]:
     import asyncio
 
+    from polyrank.model.inference import disk_cache
     from polyrank.model.rankers.load import load, load_cross
     from polyrank.model.text.assembly import Conversation
-    from polyrank.model.text.steps import finish
+    from polyrank.model.text.reading import finish
+    from polyrank.service.api.requests import TOP_N, ExplainIn
     from polyrank.service.http.native import explain as explaining
-    from polyrank.service.http.native.requests import ExplainIn
-    from polyrank.service.http.native.responses import answer_of
+    from polyrank.service.http.native.rank import answer_of
     from polyrank.service.live.models import LateScorer
     from polyrank.service.live.serving import Opener
     from polyrank.service.observe.metrics import Metrics
     from polyrank.service.ranking.engine import Engine, EngineSettings
     from polyrank.service.ranking.opening import serve
-    from polyrank.service.ranking.values import TOP_N, RankRequest
+    from polyrank.service.ranking.values import RankRequest
     from polyrank.service.settings import Settings
 
     conversation = Conversation.of(turns)
@@ -246,7 +246,7 @@ def _ranked(
         engine.close()
 
 
-def _runner(disk: DiskCache | None) -> Runner:
+def _runner(disk: "DiskCache | None") -> Runner:
     """Return what is to run the models: what a server would choose, because compiling and measuring are kept.
 
     Without a cache the reference, which needs neither: one request would not repay them.

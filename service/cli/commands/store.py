@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationError
 from polyrank.index_builder.names import MOST_PARTS
-from polyrank.model.bounds import Bounds
+from polyrank.model.options import Bounds
 from polyrank.service.cli.arguments import encoded_by, require_store, require_writable
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 from polyrank.service.cli.parsing import Within

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from polyrank.model.config import CalibrationConfig, EvidenceConfig, ModelConfig
     from polyrank.model.rankers.classifier import Classifier
     from polyrank.model.rankers.networks import Ranker
-    from polyrank.model.training.data.corpus import Report
+    from polyrank.model.training.data import Report
     from polyrank.model.training.loop import Watch
 
 # Settings of what it has not: adapters, vectors, listed negatives.

@@ -1,0 +1,323 @@
+"""What the requests of polyrank's own routes may hold: strict models, with bounds.
+
+Unknown fields are refused. When a key occurs twice in a JSON object, the last one counts. The bounds here are
+ceilings; routes check the lower ones that an operator sets (number of candidates, length of a text).
+"""
+
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PrivateAttr,
+    model_validator,
+)
+
+from polyrank.index_builder.pool.documents import MAX_ID_CHARS, check_value
+from polyrank.model.errors import InvalidInput
+from polyrank.model.text.assembly import Conversation, Turn
+from polyrank.model.text.dialogues import text_of, turn_of
+from polyrank.service.api.fields import FILTER_DESCRIPTION, IN_ORDER, Filter, Id, Strict, Text
+
+TOP_N = 20  # candidates that the cross-encoder reads where the request gives no number
+MAX_TURNS = 1000
+MAX_PERSONA = 100
+MAX_RESULTS = 1000
+MAX_BATCH = 100
+MAX_EXPLAINED = 10
+MAX_CODES = 1000
+_WITHOUT_CONTENT = ("refusal", "tool_calls", "function_call", "audio")  # a message with one of these may have none
+
+
+def _readable(content: str | list[Any] | None) -> str | list[Any] | None:
+    try:
+        text_of(content)
+    except InvalidInput as error:
+        raise ValueError(str(error)) from None
+    return content
+
+
+Part = Annotated[Annotated[dict[str, JsonValue], AfterValidator(check_value)] | str, IN_ORDER]
+Parts = Annotated[list[Part], Field(max_length=MAX_TURNS, fail_fast=True)]
+Unread = Annotated[JsonValue, AfterValidator(check_value), Field(default=None, description="taken, and not read")]
+
+
+class TurnIn(Strict):
+    """One turn and who said it: `text`, or a message in OpenAI's shape, of which the text in `content` is read."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [{"required": [name]} for name in ("text", "content", *_WITHOUT_CONTENT)],
+            "examples": [{"role": "user", "text": "it is 1234"}, {"role": "user", "content": "it is 1234"}],
+        }
+    )
+
+    OTHER_NAMES: ClassVar = {"message": "text", "value": "text", "from": "role", "speaker": "role", "author": "role"}
+
+    text: str | None = None
+    content: Annotated[Parts | str | None, IN_ORDER, AfterValidator(_readable)] = Field(
+        default=None,
+        description="text, or a list of parts, of which those of text are read; null: the assistant only called a tool",
+    )
+    role: str | None = Field(default=None, min_length=1, max_length=64, examples=["user"])
+    refusal: str | None = Field(default=None, description="read where the content holds no text")
+    name: Unread
+    tool_calls: Unread
+    tool_call_id: Unread
+    function_call: Unread
+    audio: Unread
+    annotations: Unread
+    reasoning_content: Unread
+    parsed: Unread
+    id: Unread
+    type: Unread
+    status: Unread
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if self.text is not None and self.content is not None:
+            raise ValueError("give either `text` or `content`")
+        # A null as content says that nothing was said.
+        says = self.text is not None or "content" in self.model_fields_set
+        if not says and all(getattr(self, name) is None for name in _WITHOUT_CONTENT):
+            raise ValueError("give either `text` or `content`")
+        return self
+
+    def said(self) -> Turn:
+        """Return it as the models read it."""
+        if self.text is not None:
+            return Turn(self.text, self.role)
+        return turn_of({"role": self.role, "content": self.content, "refusal": self.refusal})
+
+
+class CandidateIn(Strict):
+    """A candidate of the active generation (`id`), a text, or a text under a name (both)."""
+
+    id: Id | None = None
+    text: Text | None = None
+
+    @model_validator(mode="after")
+    def _named_or_given(self) -> Self:
+        if self.id is None and self.text is None:
+            raise ValueError("give `id`, `text` or both")
+        return self
+
+
+class RerankIn(Strict):
+    """How many of the best the cross-encoder reads."""
+
+    top_n: int = Field(default=TOP_N, ge=1, le=1000)
+
+
+class ExpectIn(Strict):
+    """What the caller believes is served; 409 when it is not."""
+
+    fingerprint: str | None = Field(default=None, max_length=128)
+    generation: str | None = Field(default=None, max_length=128)
+
+
+Turns = Annotated[list[str | TurnIn], Field(min_length=1, max_length=MAX_TURNS, fail_fast=True)]
+Context = Annotated[Turns | str, IN_ORDER]
+
+
+class SaidIn(Strict):
+    """What was said so far."""
+
+    context: Context = Field(description="oldest turn first; at least one turn has text")
+    persona: list[str] = Field(
+        default=[], max_length=MAX_PERSONA, fail_fast=True, description="facts about the replying side"
+    )
+
+    _turns: tuple[Turn, ...] = PrivateAttr()
+
+    @model_validator(mode="after")
+    def _something_was_said(self) -> Self:
+        sent = [self.context] if isinstance(self.context, str) else self.context
+        self._turns = tuple(Turn(turn) if isinstance(turn, str) else turn.said() for turn in sent)
+        if "context" in self.model_fields_set and not any(turn.text.strip() for turn in self._turns):
+            raise ValueError("context: at least one turn must have text")
+        return self
+
+    def conversation(self) -> Conversation:
+        """Return what was said and by whom, oldest first."""
+        return Conversation(self._turns, tuple(self.persona))
+
+
+_NAMES_OF_CONTEXT = dict.fromkeys(
+    ("query", "messages", "conversation", "history", "question", "prompt", "input"), "context"
+)
+_NAMES_OF_TIMEOUT = dict.fromkeys(("timeout", "timeout_seconds"), "timeout_ms")
+
+
+Which = Literal["live", "trial"]
+_WHICH = "which generation answers: the one that is served, or the one on trial"
+
+
+class RankIn(SaidIn):
+    """A context, and what to rank against it."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"context": ["hi, my parcel is late", "sorry! what is the order number?", "it is 1234"], "top_k": 3},
+                {"context": "my parcel is late", "candidates": ["Let me check.", "We open at nine."], "rerank": True},
+            ]
+        }
+    )
+
+    OTHER_NAMES: ClassVar = {
+        **_NAMES_OF_CONTEXT,
+        **dict.fromkeys(("documents", "texts", "passages", "responses", "replies"), "candidates"),
+        **dict.fromkeys(("k", "limit", "n", "top_n", "num_results"), "top_k"),
+        **dict.fromkeys(("filters", "where"), "filter"),
+        **dict.fromkeys(("threshold", "min_score", "score_cutoff"), "score_threshold"),
+        **dict.fromkeys(("group_size", "per_group"), "limit_per_group"),
+        **_NAMES_OF_TIMEOUT,
+    }
+
+    candidates: Annotated[list[Text | CandidateIn], Field(min_length=1, fail_fast=True)] | None = Field(
+        default=None, description="absent: retrieve from the active generation"
+    )
+    top_k: int = Field(default=10, ge=1, le=MAX_RESULTS)
+    retrieve_k: int = Field(default=200, ge=1, le=10_000, description="size of the retrieved union that is scored")
+    exact: bool = Field(default=False, description="score the whole pool")
+    rerank: bool | RerankIn = Field(default=False, description="cross-encoder over the first `top_n`")
+    filter: Filter | None = Field(
+        default=None, description=FILTER_DESCRIPTION, examples=[{"lang": ["en", "de"], "price": {"gte": 5, "lt": 10}}]
+    )
+    exclude_ids: list[Id] = Field(
+        default=[], max_length=10_000, fail_fast=True, json_schema_extra={"uniqueItems": False}
+    )
+    score_threshold: float | None = Field(default=None, description="leave out results whose `score` is lower")
+    group_by: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_ID_CHARS,
+        description="a field of the metadata: `top_k` counts its values, and of each so many are answered",
+    )
+    limit_per_group: int = Field(default=1, ge=1, le=1000, description="with `group_by`")
+    generation: Which = Field(default="live", description=_WHICH)
+    expect: ExpectIn | None = None
+    min_revision: int | None = Field(default=None, ge=0, description="wait for this update; 409 where it does not come")
+    timeout_ms: int | None = Field(default=None, ge=1, description="above the server's maximum: clamped to it")
+
+    @model_validator(mode="after")
+    def _retrieval_or_candidates(self) -> Self:
+        if self.candidates is not None:
+            beside = [name for name in ("filter", "exact", "retrieve_k") if name in self.model_fields_set]
+            if beside:
+                raise ValueError(f"{', '.join(beside)}: only for retrieval, not beside `candidates`")
+        return self
+
+    @model_validator(mode="after")
+    def _updates_are_of_the_live_one(self) -> Self:
+        if self.generation == "trial" and self.min_revision is not None:
+            raise ValueError("min_revision: only with the live generation, which receives the updates")
+        return self
+
+    @model_validator(mode="after")
+    def _groups(self) -> Self:
+        if self.group_by is None and "limit_per_group" in self.model_fields_set:
+            raise ValueError("limit_per_group: only with `group_by`")
+        if self.group_by is not None and self.top_k * self.limit_per_group > MAX_RESULTS:
+            raise ValueError(f"top_k times limit_per_group: must be {MAX_RESULTS} or less")
+        return self
+
+    def top_n(self) -> int | None:
+        """Return how many candidates the cross-encoder reads; None: it is not asked."""
+        if isinstance(self.rerank, RerankIn):
+            return self.rerank.top_n
+        return RerankIn().top_n if self.rerank else None
+
+
+class ExplainIn(SaidIn):
+    """A context, and candidates whose scores are explained."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "context": ["hi, my parcel is late", "sorry! what is the order number?", "it is 1234"],
+                    "candidates": [{"id": "r17"}, "Let me check."],
+                }
+            ]
+        }
+    )
+
+    OTHER_NAMES: ClassVar = {
+        **_NAMES_OF_CONTEXT,
+        **dict.fromkeys(("documents", "texts", "passages", "responses", "replies"), "candidates"),
+        **dict.fromkeys(("rival", "relative_to", "baseline"), "against"),
+        **_NAMES_OF_TIMEOUT,
+    }
+
+    candidates: list[Text | CandidateIn] = Field(min_length=1, max_length=MAX_EXPLAINED, fail_fast=True)
+    against: str = Field(
+        default="mean",
+        min_length=1,
+        max_length=MAX_ID_CHARS,
+        description="what `relative` compares with: `mean` of the candidates, or the id of one of them",
+    )
+    codes: int = Field(default=8, ge=0, le=MAX_CODES, description="how many context vectors to tell, heaviest first")
+    pairs: bool = Field(default=False, description="tell what each token of the context adds with each of the reply")
+    occlusion: bool = Field(
+        default=False, description="tell what the score by vectors loses without each token: a forward pass a token"
+    )
+    cross: Literal["turns", "words"] | None = Field(
+        default=None, description="tell what the cross-encoder's score loses without each of these"
+    )
+    generation: Which = Field(default="live", description=_WHICH)
+    timeout_ms: int | None = Field(default=None, ge=1, description="above the server's maximum: clamped to it")
+
+    @model_validator(mode="after")
+    def _against_one_of_them(self) -> Self:
+        if self.against != "mean" and self.rival() is None:
+            raise ValueError("against: must be mean or the id of one of the candidates")
+        return self
+
+    def rival(self) -> int | None:
+        """Return the position of the candidate that the others are compared with; None: the mean of all."""
+        ids = [None if isinstance(sent, str) else sent.id for sent in self.candidates]
+        return ids.index(self.against) if self.against != "mean" and self.against in ids else None
+
+
+class ClassifyIn(SaidIn):
+    """Texts whose classes are asked for, and what was said before."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"context": ["where is my parcel?"], "texts": ["It comes tomorrow.", "We sell lamps."]}]
+        }
+    )
+
+    OTHER_NAMES: ClassVar = {
+        **_NAMES_OF_CONTEXT,
+        **dict.fromkeys(("candidates", "documents", "text", "response", "responses", "replies"), "texts"),
+        **_NAMES_OF_TIMEOUT,
+    }
+
+    context: Context = Field(default=[], description="oldest turn first; a classifier of pairs needs it")
+    texts: list[Text] = Field(min_length=1, fail_fast=True)
+    timeout_ms: int | None = Field(default=None, ge=1, description="above the server's maximum: clamped to it")
+
+
+def _let_others_in(value: JsonValue) -> JsonValue:
+    """Return the value: where a function of Python begins, other threads may go on, and in pydantic's own code none."""
+    return value
+
+
+class BatchIn(Strict):
+    """Several rankings, each of which is answered or refused on its own."""
+
+    OTHER_NAMES: ClassVar = {"contexts": "requests", "queries": "requests", "batch": "requests"}
+
+    requests: list[Annotated[JsonValue, AfterValidator(_let_others_in)]] = Field(
+        min_length=1,
+        max_length=MAX_BATCH,
+        fail_fast=True,
+        description="bodies of `POST /rank`",
+        json_schema_extra={"items": {"$ref": "#/components/schemas/RankIn"}},
+    )
+    timeout_ms: int | None = Field(default=None, ge=1, description="for all of them; each may have a shorter one")
