@@ -1,4 +1,4 @@
-"""Every route has an access rule, and keys are found in the headers that clients send them in."""
+"""What a route says of itself: its access rule."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is said of a wrong body: one finding for each mistake, which says what to do."""
+"""What is wrong with a request, in words."""
 
 from typing import Any
 

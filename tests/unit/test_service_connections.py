@@ -1,4 +1,4 @@
-"""Turns for pipelined requests."""
+"""Turns of pipelined requests."""
 
 import asyncio
 from collections.abc import Sequence

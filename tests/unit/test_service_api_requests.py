@@ -1,4 +1,4 @@
-"""The bounds and the grammar of requests."""
+"""What requests may hold."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The files in which several processes count: they need no disk, and outlive their directory."""
+"""The files in which serving processes count."""
 
 import os
 import shutil
