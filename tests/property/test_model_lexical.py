@@ -1,4 +1,4 @@
-"""Rankings with evidence: rank, lists and whole pools give the same score, that of brute force in float64."""
+"""What words say: tables in parts and whole, scores, and searches with them."""
 
 import itertools
 from pathlib import Path
@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from cases import cases
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tiny import write_checkpoint
@@ -16,12 +17,109 @@ from polyrank.model.config import EvidenceConfig
 from polyrank.model.evaluation.rankings import DEPTH, rank_lists, rerank, retrieve
 from polyrank.model.lexical.features import FEATURES
 from polyrank.model.lexical.score import Evidence
-from polyrank.model.lexical.table import WordTable
-from polyrank.model.lexical.words import Statistics
+from polyrank.model.lexical.table import TableInParts, WordTable, joined
+from polyrank.model.lexical.words import Statistics, words
 from polyrank.model.rankers.load import load_cross
 from polyrank.model.rankers.networks import CrossRanker, LateRanker
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
+
+WORDS = st.sampled_from(["a", "lamp", "Lamp!", "boat", "ord-1-x", "v2.3", "?", "the", "sail", "über", "don't", "77"])
+TEXT = st.lists(WORDS, max_size=8).map(" ".join)
+CONVERSATION = st.builds(
+    lambda turns, last, persona: Conversation.of([*turns, f"{last} x"], persona),
+    st.lists(TEXT, max_size=5),
+    TEXT,
+    st.lists(TEXT, max_size=3),
+)
+WEIGHT = st.floats(-10, 10, allow_nan=False, width=32)
+EVIDENCES = st.builds(
+    lambda weights: Evidence(EvidenceConfig(weights=dict(zip(FEATURES, weights, strict=True)))),
+    st.lists(WEIGHT, min_size=len(FEATURES), max_size=len(FEATURES)),
+)
+PLAIN = st.text(st.characters(max_codepoint=0x600) | st.sampled_from(" .-'_1\u2018\u2019\u201c\u2014\u20ac\u2026"))
+FILLERS = Statistics.of(["what is the common"] * 300)  # so that other words are rare
+
+
+@settings(max_examples=cases(200), deadline=None)
+@given(EVIDENCES, CONVERSATION, st.lists(TEXT, min_size=1, max_size=12), st.lists(TEXT, max_size=12))
+def test_values_do_not_depend_on_the_other_rows(
+    evidence: Evidence, conversation: Conversation, texts: list[str], others: list[str]
+) -> None:
+    statistics = FILLERS.plus(Statistics.of(texts + others))
+    whole = evidence.values(conversation, WordTable.of(texts + others, statistics))
+    alone = [evidence.values(conversation, WordTable.of([text], statistics))[0] for text in texts]
+    backwards = evidence.values(conversation, WordTable.of([*reversed(texts)], statistics))[::-1]
+    np.testing.assert_array_equal(whole[: len(texts)].view(np.uint32), np.array(alone, np.float32).view(np.uint32))
+    np.testing.assert_array_equal(backwards.view(np.uint32), whole[: len(texts)].view(np.uint32))
+    assert np.isfinite(whole).all()
+
+
+@settings(max_examples=cases(100), deadline=None)
+@given(EVIDENCES, CONVERSATION, st.lists(TEXT, min_size=1, max_size=12))
+def test_words_that_the_rows_lack_may_be_left_out_of_the_statistics(
+    evidence: Evidence, conversation: Conversation, texts: list[str]
+) -> None:
+    full = FILLERS.plus(Statistics.of([*texts, "other words 99", "and more"]))
+    own = np.isin(full.keys, Statistics.of(texts).keys)
+    fewer = Statistics(full.texts, full.words, full.keys[own], full.frequencies[own])
+    found = [evidence.values(conversation, WordTable.of(texts, statistics)) for statistics in (full, fewer)]
+    np.testing.assert_array_equal(found[0].view(np.uint32), found[1].view(np.uint32))
+    assert len(found[0]) == len(texts)
+    assert not any(words(text) for text in texts) or own.any()
+
+
+@settings(max_examples=cases(500), deadline=None)
+@given(PLAIN)
+def test_the_fast_way_to_words_and_the_long_one_agree(text: str) -> None:
+    """A zero-width space is ignored, and no plain text has one."""
+    assert words(text) == words(f"{text} \u200b")
+
+
+FEW_WORDS = st.sampled_from(["a", "lamp", "Lamp!", "boat", "ord-1-x", "v2.3", "?", "the", "über", "77"])
+MANY = Statistics.of(["the a"] * 1000)  # beside them some words are rare, and some common
+TEXTS = st.lists(st.lists(FEW_WORDS, max_size=6).map(" ".join), max_size=12)
+
+
+def assert_equal(found: WordTable, expected: WordTable) -> None:
+    for name, array in expected.arrays().items():
+        assert found.arrays()[name].dtype == array.dtype, name
+        np.testing.assert_array_equal(found.arrays()[name], array, name)
+
+
+@settings(max_examples=cases(200), deadline=None)
+@given(st.lists(TEXTS, min_size=1, max_size=4), TEXTS)
+def test_parts_make_the_whole(parts: list[list[str]], others: list[str]) -> None:
+    texts = [text for part in parts for text in part]
+    statistics, counted = MANY.plus(Statistics.of(texts + others)), Statistics.of(texts)
+    tables = [WordTable.of(part, statistics) for part in parts]
+    expected = WordTable.of(texts, statistics)
+    assert_equal(joined(tables), expected)
+    tells = statistics.rarity(counted.keys) > 0
+    whole = TableInParts(counted.keys[tells], counted.frequencies[tells], len(texts))
+    for table in tables:
+        whole.add(table)
+    found = whole.finished(statistics)
+    assert_equal(found, expected)
+    assert found.statistics is statistics
+
+
+def test_what_was_joined_is_not_changed_by_joining() -> None:
+    statistics = MANY.plus(Statistics.of(["a lamp", "a boat"]))
+    first, second = (WordTable.of([text], statistics) for text in ("a lamp", "a boat"))
+    before = {name: array.copy() for name, array in first.arrays().items()}
+    assert len(joined([first, second])) == 2
+    for name, array in before.items():
+        np.testing.assert_array_equal(first.arrays()[name], array)
+    assert [rows.tolist() for _, rows in joined([first]).rows_with(first.texts[:1])] == [[0]]
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["?", ""]])
+def test_rows_without_words(texts: list[str]) -> None:
+    statistics = Statistics.of(texts)
+    table = WordTable.of(texts, statistics)
+    assert_equal(joined([table, table]), WordTable.of(texts * 2, statistics))
+
 
 FIELDS: dict[str, Any] = {"architecture": "poly", "n_codes": 4, "normalize": True, "score_scale": 5.0}
 EVIDENCE = EvidenceConfig(
