@@ -1,1 +1,10 @@
-"""The HTTP service and the command line."""
+"""Serves ranking over HTTP, and the command line.
+
+Here are the environment variables that a command reads itself: importing them takes no package.
+"""
+
+PREFIX = "POLYRANK_"
+CONFIG = f"{PREFIX}CONFIG"
+API_KEY = f"{PREFIX}API_KEY"  # read by clients; not a setting, but known
+BACKEND = f"{PREFIX}BACKEND"
+PRECISION = f"{PREFIX}PRECISION"

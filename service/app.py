@@ -3,32 +3,41 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from difflib import get_close_matches
 from functools import cache, partial
 
 import torch
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import iter_route_contexts
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import JSONResponse
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from polyrank import __version__
-from polyrank.model.errors import InvalidInput
+from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.model.inference import choice
 from polyrank.model.rankers import load as checkpoint
-from polyrank.service.errors import SettingsError
-from polyrank.service.http import handlers, openapi, operations
+from polyrank.service.api.findings import found_in
+from polyrank.service.errors import BodyInvalid, BodyTooLarge, ClientGone, MethodNotAllowed, NoSuchPath, SettingsError
+from polyrank.service.http import openapi, operations
 from polyrank.service.http.compat import embeddings, rerank
-from polyrank.service.http.compat.error_forms import of_route
-from polyrank.service.http.native import batch, candidates, classify, explain, index, rank
-from polyrank.service.http.playground import routes as playground
+from polyrank.service.http.compat.rerank import of_route
+from polyrank.service.http.native import candidates, classify, explain, index, rank
+from polyrank.service.http.playground import page as playground
+from polyrank.service.http.plumbing import problems
 from polyrank.service.http.plumbing.gzipped import Zip
-from polyrank.service.http.plumbing.middleware import BodyBound, HeadAsGet, Requests
-from polyrank.service.http.plumbing.sites import Hosts, Sites
+from polyrank.service.http.plumbing.middleware import BodyBound, HeadAsGet, Hosts, Requests, Sites
+from polyrank.service.http.plumbing.problems import Kind, ProblemAnswer
 from polyrank.service.live.models import Loaders, LoadRanker, LoadScorer
 from polyrank.service.observe import tracing
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.resources import device_of, opened
 from polyrank.service.settings import Settings
 
+MAX_PATH_CHARS = 128  # of the one asked for, in the answer that there is no such path
 DESCRIPTION = (
     "Ranks replies, or anything else with a text, against a conversation. Errors are `application/problem+json`. "
     "In a JSON object that has a key twice, the last one counts. Bodies may be sent with `Content-Encoding: gzip`; "
@@ -75,14 +84,14 @@ def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: L
         redirect_slashes=False,  # a redirect would lead to any host that the caller names, before anything is checked
     )
     app.state.draining = False
-    for routes in (rank, batch, explain, classify, rerank, embeddings, index, candidates, operations):
+    for routes in (rank, explain, classify, rerank, embeddings, index, candidates, operations):
         app.include_router(routes.router)
     if settings.playground:
         app.include_router(playground.router)
     # FastAPI's own way to replace it. Made when it is first asked for, and once: it takes a third of a second.
     app.openapi = cache(partial(openapi.describe, app))  # type: ignore[method-assign]  # as FastAPI says to
     app.state.openapi_answer = cache(lambda: JSONResponse(app.openapi()))
-    handlers.add_to(app, metrics)
+    _add_handlers(app, metrics)
     # The middleware added last is the outermost.
     app.add_middleware(BodyBound, limit=settings.max_body_bytes, metrics=metrics, in_form=of_route)
     app.add_middleware(Zip)
@@ -108,3 +117,74 @@ def _check_runner(settings: Settings, device: str) -> None:
         choice.candidates(settings.backend, settings.precision, torch.device(device))
     except InvalidInput as error:
         raise SettingsError(f"backend: {error}") from error
+
+
+def _add_handlers(app: FastAPI, metrics: Metrics) -> None:
+    """Register the handlers; the metrics count refused requests and hung-up clients."""
+    app.state.paths = cache(partial(_paths, app))  # with the first 404: by then all routes are there
+    app.exception_handler(RankingError)(partial(_on_error, metrics))
+    app.exception_handler(RequestValidationError)(_on_parameters)
+    app.exception_handler(HTTPException)(_on_http)
+
+
+async def _on_error(metrics: Metrics, request: Request, error: RankingError) -> Response:
+    is_large = isinstance(error, BodyTooLarge)  # BodyBound counts and answers: it reads on for a while and closes
+    if error.rejected and not is_large:
+        metrics.count_rejected(error.rejected)
+    if error.status == 500 or is_large:
+        try:
+            raise error  # the outermost middleware logs it with its traceback
+        finally:
+            del error  # it holds this frame: in a circle, what was read of the body would stay for long
+    if isinstance(error, ClientGone):
+        metrics.count_cancelled()
+        return Response(status_code=error.status)
+    return of_route(request.scope, problems.from_error(error, request.state.request_id))
+
+
+async def _on_parameters(request: Request, error: RequestValidationError) -> Response:
+    dependant = getattr(request.scope.get("route"), "dependant", None)
+    kinds = [field.field_info.annotation for field in dependant.query_params] if dependant else []
+    model = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+    refused = BodyInvalid(found_in(error.errors(), model))
+    return of_route(request.scope, problems.from_error(refused, request.state.request_id))
+
+
+async def _on_http(request: Request, error: HTTPException) -> Response:
+    if error.status_code == 404:
+        problem = problems.from_error(NoSuchPath(_no_such_path(request)), request.state.request_id)
+    elif error.status_code == 405:
+        refused = MethodNotAllowed(request.method[:16], request.url.path[:MAX_PATH_CHARS], _methods(request))
+        problem = problems.from_error(refused, request.state.request_id)
+    else:
+        kind = Kind(error.status_code, "http-error", error.detail)
+        problem = ProblemAnswer(kind, error.detail, request.state.request_id)
+    problem.headers.update(error.headers or {} if error.status_code != 405 else {})
+    return of_route(request.scope, problem)
+
+
+def _paths(app: FastAPI) -> dict[str, str]:
+    """Return all paths that are described, with their methods before them."""
+    methods: dict[str, list[str]] = {}
+    for route in iter_route_contexts(app.routes):
+        if getattr(route, "include_in_schema", True) and route.path_format:
+            methods.setdefault(route.path_format, []).extend(sorted(route.methods or ()))
+    return {path: f"{'|'.join(methods[path])} {path}" for path in sorted(methods)}
+
+
+def _no_such_path(request: Request) -> str:
+    """Name the paths that are like the one asked for, or all of them."""
+    paths = request.app.state.paths()
+    asked = request.url.path[:MAX_PATH_CHARS]
+    like = get_close_matches(asked.rstrip("/"), paths, 3, cutoff=0.75)
+    if like:
+        return f"there is no {asked}; did you mean {' or '.join(paths[path] for path in like)}?"
+    return f"there is no {asked}; there are {', '.join(paths.values())}"
+
+
+def _methods(request: Request) -> list[str]:
+    """Return all methods of the request's path; a route knows only its own."""
+    path = getattr(request.scope.get("route"), "path_format", None)
+    here = [route for route in iter_route_contexts(request.app.routes) if route.path_format == path]
+    methods = {method for route in here for method in route.methods or ()}
+    return sorted(methods | {"HEAD"} if "GET" in methods else methods)

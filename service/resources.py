@@ -26,8 +26,8 @@ from polyrank.model.errors import InvalidInput, RankingError, Shortage, shortage
 from polyrank.model.inference.runners import AUTO, TORCH, Runner
 from polyrank.model.rankers.classifier import Classifier
 from polyrank.model.text.tokenizer import Vocabulary
-from polyrank.service import memory, processors
-from polyrank.service.auth.access import Access
+from polyrank.service import machine
+from polyrank.service.auth.keys import Access
 from polyrank.service.caching.caches import Caches
 from polyrank.service.caching.lru import Lru
 from polyrank.service.changes.compacting import Compacting
@@ -254,7 +254,7 @@ async def _opened(
             _Look("compaction", Compacting(pool.store, pool.live, jobs, settings.compact_after).look),
             _Look("the model", partial(_probe, engine, pool.live)),
             _Look("the keys file", partial(asyncio.to_thread, access.look)),
-            _Look("memory", partial(asyncio.to_thread, memory.Tidying().tidy), TIDY_SECONDS, LONGEST_PAUSE_SECONDS),
+            _Look("memory", partial(asyncio.to_thread, machine.Tidying().tidy), TIDY_SECONDS, LONGEST_PAUSE_SECONDS),
         )
         async with _looking(looks):
             yield Resources(
@@ -374,7 +374,7 @@ def device_of(settings: Settings) -> str:
 
 
 def _threads(settings: Settings) -> int:
-    return settings.threads or min(torch.get_num_threads(), processors.available())  # torch heeds OMP_NUM_THREADS
+    return settings.threads or min(torch.get_num_threads(), machine.processors())  # torch heeds OMP_NUM_THREADS
 
 
 def _engine_settings(settings: Settings) -> EngineSettings:

@@ -24,12 +24,12 @@ from polyrank.model.inference.disk_cache import DEFAULT_MIB, MEBIBYTES, DiskCach
 from polyrank.model.inference.runners import BackendName, PrecisionName, Runner, why_refused
 from polyrank.model.inputs import read_input
 from polyrank.model.options import Bounds
+from polyrank.service import API_KEY, CONFIG, PREFIX
+from polyrank.service.api import CANDIDATES_CEILING
+from polyrank.service.api.findings import TYPES, what_is_wrong
 from polyrank.service.auth import PER_S, keys
 from polyrank.service.errors import SettingsError
-from polyrank.service.mistakes import TYPES, what_is_wrong
-from polyrank.service.variables import API_KEY, CONFIG, PREFIX
 
-CANDIDATES_CEILING = 100_000
 _MOST_CONFIG_BYTES = 1 << 20
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?", re.ASCII)
 HOST = re.compile(r"\*|(\*\.)?[\w-]+(\.[\w-]+)*|[\da-f.]*:[\da-f:.]*", re.ASCII | re.IGNORECASE)  # no port

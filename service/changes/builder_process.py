@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from polyrank.model.inference.runners import Runner
+from polyrank.service import PREFIX
 from polyrank.service.settings import Settings
-from polyrank.service.variables import PREFIX
 
 GRACE_SECONDS = 10.0
 TAIL_BYTES = 4096

@@ -13,10 +13,10 @@ from polyrank.model.checkpoint.kind import require_pair_scorer
 from polyrank.model.inference import disk_cache
 from polyrank.model.inference.disk_cache import DiskCache
 from polyrank.model.inference.runners import Runner
+from polyrank.service import BACKEND, PRECISION
 from polyrank.service.cli.explained import to_explain
 from polyrank.service.cli.files import require_store
 from polyrank.service.cli.models import chosen_runner, reference_runner, usage, words_left_out
-from polyrank.service.variables import BACKEND, PRECISION
 
 _TIMEOUT_SECONDS = 30.0
 
@@ -47,15 +47,15 @@ def _ranked(
     from polyrank.model.rankers.load import load, load_cross
     from polyrank.model.text.assembly import Conversation
     from polyrank.model.text.reading import finish
+    from polyrank.service.api.requests import TOP_N, ExplainIn
     from polyrank.service.http.native import explain as explaining
-    from polyrank.service.http.native.requests import ExplainIn
-    from polyrank.service.http.native.responses import answer_of
+    from polyrank.service.http.native.rank import answer_of
     from polyrank.service.live.models import LateScorer
     from polyrank.service.live.serving import Opener
     from polyrank.service.observe.metrics import Metrics
     from polyrank.service.ranking.engine import Engine, EngineSettings
     from polyrank.service.ranking.opening import serve
-    from polyrank.service.ranking.values import TOP_N, RankRequest
+    from polyrank.service.ranking.values import RankRequest
     from polyrank.service.settings import Settings
 
     conversation = Conversation.of(turns)

@@ -20,8 +20,8 @@ from polyrank.model.inference.runners import (
     Runner,
     why_refused,
 )
+from polyrank.service import BACKEND, PRECISION
 from polyrank.service.cli.output import UsageError
-from polyrank.service.variables import BACKEND, PRECISION
 
 if TYPE_CHECKING:
     from polyrank.index_builder.vectors.encoder import Encode

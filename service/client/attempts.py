@@ -1,16 +1,125 @@
-"""The attempts of one call: what is sent, whether to try again, and after how long."""
+"""The attempts of one call: what is sent, whether to try again, after how long, and what it ends with but an answer."""
 
 import ipaddress
 import json
 import random
 import time
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import httpx2
 
-from polyrank.service.client.calls import Call
-from polyrank.service.client.failures import CallFailed, NoAnswer, NotAnAnswer, refused
+from polyrank.service.api.answers import TYPE_PREFIX
+
+
+class CallFailed(Exception):
+    """A call has no answer; every error of the clients is one."""
+
+
+class NoAnswer(CallFailed):
+    """The server could not be reached, or the connection broke; a change may have been made nevertheless."""
+
+
+class NotAnAnswer(CallFailed):
+    """Something answered, but not as a polyrank server does."""
+
+
+class WrongField(NamedTuple):
+    """One thing that is wrong with a request: where in its body, and what."""
+
+    where: str
+    what: str
+
+
+class Refused(CallFailed):
+    """The server answered with an error.
+
+    Attributes:
+        status: of HTTP.
+        kind: the end of the problem's `type`, such as "invalid-input"; "" where the answer names none.
+        title, detail: what is wrong.
+        request_id: under which the server's log has it.
+        findings: with status 422, each thing that is wrong.
+        retry_after: seconds after which to come back; None: the server did not say.
+        job: with the kind "job-conflict", the path of the job that runs.
+    """
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: Any) -> None:
+        told: dict[str, Any] = body if isinstance(body, dict) else {}
+        inner = told.get("error") if isinstance(told.get("error"), dict) else {}
+        assert isinstance(inner, dict)
+        self.status = status
+        self.kind = str(told.get("type") or inner.get("code") or "").removeprefix(TYPE_PREFIX)
+        self.title = str(told.get("title") or "")
+        self.detail = str(told.get("detail") or inner.get("message") or f"status {status}")
+        self.request_id = str(told.get("request_id") or headers.get("x-request-id", ""))
+        self.findings = _findings(told.get("errors"))
+        self.retry_after = _seconds(headers.get("retry-after"))
+        self.job: str | None = told.get("job")
+        super().__init__(f"{self.detail} (status {status}, request {self.request_id})")
+
+
+class RequestWrong(Refused):
+    """The request cannot be used as it is: statuses 400, 413, 415, 422 and others of the kind."""
+
+
+class KeyRefused(Refused):
+    """No key, an unknown one, or one that is not for this: statuses 401 and 403."""
+
+
+class NotThere(Refused):
+    """There is no such route, job, generation or candidate: status 404."""
+
+
+class Conflicting(Refused):
+    """What is served or running does not go together with the request: status 409."""
+
+
+class Busy(Refused):
+    """The server has too much to do or is not ready, or the key asks too often: statuses 429 and 503."""
+
+
+class TimeOver(Refused):
+    """The time of the request was over before the answer: status 504."""
+
+
+class ServerFailed(Refused):
+    """The server failed: the other statuses from 500."""
+
+
+class JobEnded(CallFailed):
+    """A job failed or was cancelled; its id, state and error are in the message."""
+
+
+_BY_STATUS: dict[int, type[Refused]] = {
+    401: KeyRefused,
+    403: KeyRefused,
+    404: NotThere,
+    409: Conflicting,
+    429: Busy,
+    503: Busy,
+    504: TimeOver,
+}
+
+
+def refused(status: int, headers: Mapping[str, str], body: Any) -> Refused:
+    """Make the error of an answer; `headers` by names in lower case."""
+    kind = _BY_STATUS.get(status, ServerFailed if status >= 500 else RequestWrong)
+    return kind(status, headers, body)
+
+
+def _findings(errors: Any) -> list[WrongField]:
+    """Read what is wrong; something else than the server may answer by a list of another kind, which says nothing."""
+    listed = errors if isinstance(errors, list) else []
+    named = [one for one in listed if isinstance(one, dict) and {"where", "what"} <= one.keys()]
+    return [WrongField(str(one["where"]), str(one["what"])) for one in named]
+
+
+def _seconds(value: str | None) -> float | None:
+    """Read Retry-After; a date, which this server never sends, counts as nothing said."""
+    return float(value) if value is not None and value.isascii() and value.isdigit() else None
+
 
 T = TypeVar("T")
 
@@ -19,6 +128,26 @@ ANSWER_SECONDS = 1.0
 FIRST_PAUSE_SECONDS = 0.1
 # Refused before anything was done, so even a change may be asked for again.
 AT_THE_DOOR = frozenset({"overloaded", "rate-limited", "bodies-held", "draining", "not-ready", "store-busy"})
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """A request, and what reads its answer.
+
+    Attributes:
+        may_repeat: asking twice changes no more than asking once.
+        timeout_ms: how long all attempts may take together; None: as long as the client says.
+        deadline_in: where the server is told how much of that is left.
+    """
+
+    method: str
+    path: str
+    read: Callable[[Any], T]
+    body: Any = None
+    headers: Mapping[str, str] | None = None
+    may_repeat: bool = True
+    timeout_ms: int | None = None
+    deadline_in: Literal["body", "header"] = "header"
 
 
 class Attempts(Generic[T]):
@@ -57,7 +186,7 @@ class Attempts(Generic[T]):
         try:
             return self._call.read(response.json())
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise NotAnAnswer(f"{response.url} answers, but not as polyrank serve does") from error
+            raise NotAnAnswer("something answers, but not as polyrank serve does") from error
 
     def after_failure(self, error: httpx2.RequestError) -> float:
         """Return how many seconds to wait before another attempt; raises NoAnswer where there is none."""
@@ -96,8 +225,15 @@ def _milliseconds(seconds: float) -> int:
 
 
 def options(url: str, api_key: str | None) -> dict[str, Any]:
-    """Return the options of the HTTP client for a server; proxies are for other machines, not for this one."""
-    host = httpx2.URL(url).host
+    """Return the options of the HTTP client for a server; proxies are for other machines, not for this one.
+
+    Raises:
+        ValueError: the URL is none.
+    """
+    try:
+        host = httpx2.URL(url).host
+    except httpx2.InvalidURL as error:
+        raise ValueError(f"this is no URL ({error})") from None
     try:
         is_here = ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -3,18 +3,20 @@
 import base64
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypedDict, TypeVar
+from functools import partial
+from typing import Any, Literal, TypedDict, TypeVar
 from urllib.parse import quote, urlencode
 from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
-from polyrank.service.client import answers
-from polyrank.service.client.failures import Refused, refused
+from polyrank.service.api import answers, generations
+from polyrank.service.client.attempts import Call, Refused, refused
 
 T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 
 Context = str | Sequence[str | Mapping[str, Any]]
 Documents = Sequence[str | Mapping[str, Any]]
@@ -83,24 +85,9 @@ class RebuildOptions(TypedDict, total=False):
     idempotency_key: str
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Generic[T]):
-    """A request, and what reads its answer.
-
-    Attributes:
-        may_repeat: asking twice changes no more than asking once.
-        timeout_ms: how long all attempts may take together; None: as long as the client says.
-        deadline_in: where the server is told how much of that is left.
-    """
-
-    method: str
-    path: str
-    read: Callable[[Any], T]
-    body: Any = None
-    headers: Mapping[str, str] | None = None
-    may_repeat: bool = True
-    timeout_ms: int | None = None
-    deadline_in: Literal["body", "header"] = "header"
+def _as(kind: type[M]) -> Callable[[Any], M]:
+    """Return what reads an answer of this kind; fields that a later server adds are ignored."""
+    return partial(kind.model_validate, extra="ignore")
 
 
 def _several(name: str, values: Iterable[T]) -> list[T]:
@@ -115,41 +102,39 @@ def _in_path(name: str) -> str:
     return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
 
 
-def rank(context: Context, options: RankOptions) -> Call[answers.Ranking]:
+def rank(context: Context, options: RankOptions) -> Call[answers.RankOut]:
     """Rank replies."""
     body = {"context": context, **options}
     timeout_ms = options.get("timeout_ms")
-    return Call("POST", "/rank", answers.Ranking.model_validate, body, timeout_ms=timeout_ms, deadline_in="body")
+    return Call("POST", "/rank", _as(answers.RankOut), body, timeout_ms=timeout_ms, deadline_in="body")
 
 
-def explain(context: Context, candidates: Documents, options: ExplainOptions) -> Call[answers.ScoresExplained]:
+def explain(context: Context, candidates: Documents, options: ExplainOptions) -> Call[answers.ExplainOut]:
     """Explain scores."""
     body = {"context": context, "candidates": _several("candidates", candidates), **options}
     timeout_ms = options.get("timeout_ms")
-    return Call(
-        "POST", "/explain", answers.ScoresExplained.model_validate, body, timeout_ms=timeout_ms, deadline_in="body"
-    )
+    return Call("POST", "/explain", _as(answers.ExplainOut), body, timeout_ms=timeout_ms, deadline_in="body")
 
 
-def rank_batch(requests: Sequence[Mapping[str, Any]], timeout_ms: int | None) -> Call[list[answers.Ranking | Refused]]:
+def rank_batch(requests: Sequence[Mapping[str, Any]], timeout_ms: int | None) -> Call[list[answers.RankOut | Refused]]:
     """Rank several times."""
     body = {"requests": _several("requests", requests)}
     return Call("POST", "/rank/batch", _rankings, body, timeout_ms=timeout_ms, deadline_in="body")
 
 
-def _rankings(answer: Any) -> list[answers.Ranking | Refused]:
+def _rankings(answer: Any) -> list[answers.RankOut | Refused]:
     return [_ranking_or_refusal(entry) for entry in answer["answers"]]
 
 
-def _ranking_or_refusal(entry: Any) -> answers.Ranking | Refused:
+def _ranking_or_refusal(entry: Any) -> answers.RankOut | Refused:
     if entry.get("answer") is not None:
-        return answers.Ranking.model_validate(entry["answer"])
+        return _as(answers.RankOut)(entry["answer"])
     seconds = entry.get("retry_after")
     headers = {} if seconds is None else {"retry-after": str(seconds)}
     return refused(entry["status"], headers, entry["problem"])
 
 
-def rerank(query: str, documents: Documents, options: RerankOptions) -> Call[list[answers.RerankedDocument]]:
+def rerank(query: str, documents: Documents, options: RerankOptions) -> Call[list[answers.RerankResultOut]]:
     """Order documents."""
     body: dict[str, Any] = {"query": query, "documents": _several("documents", documents), **options}
     timeout_ms = body.pop("timeout_ms", None)
@@ -157,19 +142,17 @@ def rerank(query: str, documents: Documents, options: RerankOptions) -> Call[lis
     return Call("POST", "/v2/rerank", _documents, body, named, timeout_ms=timeout_ms)
 
 
-def _documents(answer: Any) -> list[answers.RerankedDocument]:
-    return [answers.RerankedDocument.model_validate(result) for result in answer["results"]]
+def _documents(answer: Any) -> list[answers.RerankResultOut]:
+    return [_as(answers.RerankResultOut)(result) for result in answer["results"]]
 
 
-def classify(context: Context, texts: Sequence[str], options: ClassifyOptions) -> Call[answers.Classification]:
+def classify(context: Context, texts: Sequence[str], options: ClassifyOptions) -> Call[answers.ClassifyOut]:
     """Tell classes."""
     body = {"texts": _several("texts", texts), **options}
     if context:
         body["context"] = context
     timeout_ms = options.get("timeout_ms")
-    return Call(
-        "POST", "/classify", answers.Classification.model_validate, body, timeout_ms=timeout_ms, deadline_in="body"
-    )
+    return Call("POST", "/classify", _as(answers.ClassifyOut), body, timeout_ms=timeout_ms, deadline_in="body")
 
 
 def embed(texts: Sequence[str], timeout_ms: int | None) -> Call[NDArray[np.float32]]:
@@ -183,84 +166,84 @@ def _vectors(answer: Any) -> NDArray[np.float32]:
     return np.stack(rows).astype(np.float32, copy=False)
 
 
-def index() -> Call[answers.ServedIndex]:
+def index() -> Call[generations.IndexOut]:
     """What is served."""
-    return Call("GET", "/index", answers.ServedIndex.model_validate)
+    return Call("GET", "/index", _as(generations.IndexOut))
 
 
-def candidate(candidate_id: str) -> Call[answers.StoredCandidate]:
+def candidate(candidate_id: str) -> Call[generations.StoredOut]:
     """A stored candidate."""
-    return Call("GET", f"/index/candidates/{_in_path(candidate_id)}", answers.StoredCandidate.model_validate)
+    return Call("GET", f"/index/candidates/{_in_path(candidate_id)}", _as(generations.StoredOut))
 
 
-def candidates(after: str | None, limit: int, filter: Mapping[str, Any] | None) -> Call[answers.CandidatePage]:
+def candidates(after: str | None, limit: int, filter: Mapping[str, Any] | None) -> Call[generations.CandidatesOut]:
     """A page of stored candidates."""
     asked = {"limit": limit, **({} if after is None else {"after": after})}
     if filter is not None:
         asked["filter"] = json.dumps(filter, allow_nan=False)
-    return Call("GET", f"/index/candidates?{urlencode(asked)}", answers.CandidatePage.model_validate)
+    return Call("GET", f"/index/candidates?{urlencode(asked)}", _as(generations.CandidatesOut))
 
 
-def upsert(candidates: Iterable[Mapping[str, Any]]) -> Call[answers.Upserted]:
+def upsert(candidates: Iterable[Mapping[str, Any]]) -> Call[generations.UpsertedOut]:
     """Put candidates."""
     return Call(
         "PUT",
         "/index/candidates",
-        answers.Upserted.model_validate,
+        _as(generations.UpsertedOut),
         _several("candidates", candidates),
         may_repeat=False,
     )
 
 
-def delete(ids: Iterable[str]) -> Call[answers.Deleted]:
+def delete(ids: Iterable[str]) -> Call[generations.DeletedOut]:
     """Remove candidates."""
     path, body = "/index/candidates/delete", {"ids": _several("ids", ids)}
-    return Call("POST", path, answers.Deleted.model_validate, body, may_repeat=False)
+    return Call("POST", path, _as(generations.DeletedOut), body, may_repeat=False)
 
 
-def rebuild(options: RebuildOptions) -> Call[answers.IndexJob]:
+def rebuild(options: RebuildOptions) -> Call[generations.JobOut]:
     """Start a rebuild; by its key the server knows a repetition."""
     body: dict[str, Any] = {**options}
     key = body.pop("idempotency_key", None) or uuid4().hex
-    return Call("POST", "/index", answers.IndexJob.model_validate, body, {"Idempotency-Key": key})
+    return Call("POST", "/index", _as(generations.JobOut), body, {"Idempotency-Key": key})
 
 
-def job(job_id: str) -> Call[answers.IndexJob]:
+def job(job_id: str) -> Call[generations.JobOut]:
     """How far a job is."""
-    return Call("GET", f"/index/jobs/{_in_path(job_id)}", answers.IndexJob.model_validate)
+    return Call("GET", f"/index/jobs/{_in_path(job_id)}", _as(generations.JobOut))
 
 
-def jobs(limit: int) -> Call[list[answers.IndexJob]]:
+def jobs(limit: int) -> Call[list[generations.JobOut]]:
     """The latest jobs."""
     return Call("GET", f"/index/jobs?limit={limit}", _jobs)
 
 
-def _jobs(answer: Any) -> list[answers.IndexJob]:
-    return [answers.IndexJob.model_validate(each) for each in answer["jobs"]]
+def _jobs(answer: Any) -> list[generations.JobOut]:
+    return [_as(generations.JobOut)(each) for each in answer["jobs"]]
 
 
-def cancel(job_id: str) -> Call[answers.IndexJob]:
+def cancel(job_id: str) -> Call[generations.JobOut]:
     """Stop a job; one that has ended stays as it is."""
-    return Call("POST", f"/index/jobs/{_in_path(job_id)}/cancel", answers.IndexJob.model_validate)
+    return Call("POST", f"/index/jobs/{_in_path(job_id)}/cancel", _as(generations.JobOut))
 
 
-def activate(generation: str) -> Call[answers.ServedIndex]:
+def activate(generation: str) -> Call[generations.IndexOut]:
     """Switch to a generation."""
     body = {"generation": generation}
-    return Call("POST", "/index/activate", answers.ServedIndex.model_validate, body, may_repeat=False)
+    return Call("POST", "/index/activate", _as(generations.IndexOut), body, may_repeat=False)
 
 
-def rollback() -> Call[answers.ServedIndex]:
+def rollback() -> Call[generations.IndexOut]:
     """Switch back."""
-    return Call("POST", "/index/rollback", answers.ServedIndex.model_validate, may_repeat=False)
+    return Call("POST", "/index/rollback", _as(generations.IndexOut), may_repeat=False)
 
 
-def trial(generation: str) -> Call[answers.ServedIndex]:
+def trial(generation: str) -> Call[generations.IndexOut]:
     """Put a generation on trial."""
     body = {"generation": generation}
-    return Call("POST", "/index/trial", answers.ServedIndex.model_validate, body, may_repeat=True)
+    return Call("POST", "/index/trial", _as(generations.IndexOut), body, may_repeat=True)
 
 
-def end_trial() -> Call[answers.ServedIndex]:
+def end_trial() -> Call[generations.IndexOut]:
     """End the trial."""
-    return Call("POST", "/index/trial/end", answers.ServedIndex.model_validate)
+    return Call("POST", "/index/trial/end", _as(generations.IndexOut))

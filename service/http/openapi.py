@@ -1,42 +1,28 @@
 """The OpenAPI document: what FastAPI finds out, and what routes read or raise by themselves."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import iter_route_contexts
 from pydantic.json_schema import models_json_schema
 
-from polyrank.service.http.compat.cohere import AnyErrorOut
-from polyrank.service.http.compat.cohere_embed import CohereEmbedIn
-from polyrank.service.http.compat.error_forms import RerankErrorOut
-from polyrank.service.http.compat.openai import EmbeddingsIn, OpenAiErrorOut
-from polyrank.service.http.compat.rerank_request import CompatRerankIn
-from polyrank.service.http.compat.tei import EmbedIn, SimilarityIn, TeiErrorOut, TokenizeIn
-from polyrank.service.http.native.requests import (
-    ActivateIn,
-    BatchIn,
-    ClassifyIn,
-    DeleteIn,
-    ExplainIn,
-    IndexIn,
-    RankIn,
-    UpsertIn,
-)
-from polyrank.service.http.plumbing.described import REFERENCE, REFUSALS, fails
-from polyrank.service.http.plumbing.guards import Needs, rules
-from polyrank.service.http.plumbing.problems import Problem
+from polyrank.model.architectures.late import Unexplained
+from polyrank.model.lexical.features import FEATURES
+from polyrank.model.registry import ARCHITECTURES
+from polyrank.service.http.plumbing.described import NAMED, REFERENCE, REFUSALS, Needs, fails, rules
 
-# The models that routes name in `takes` and `fails`: FastAPI does not see them.
-_REQUESTS = (
-    *(RankIn, BatchIn, ExplainIn, ClassifyIn, IndexIn, ActivateIn, UpsertIn, DeleteIn),
-    *(CompatRerankIn, EmbeddingsIn, EmbedIn, CohereEmbedIn, SimilarityIn, TokenizeIn),
-)
-_ERRORS = (Problem, RerankErrorOut, AnyErrorOut, OpenAiErrorOut, TeiErrorOut)
+# Names that `service/api` cannot list, because the clients, which read answers by it, import no models.
+_NAMES: dict[tuple[str, str], Iterable[str]] = {
+    ("ModelOut", "architecture"): ARCHITECTURES,
+    ("LoadedModelOut", "architecture"): ARCHITECTURES,
+    ("TermOut", "feature"): FEATURES,
+    ("UnexplainedOut", "part"): get_args(Unexplained),
+}
 _REQUEST_ID = {"description": "the caller's, or one made for it", "required": True, "schema": {"type": "string"}}
 _SCHEMES = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "where the server has a keys file"},
@@ -48,8 +34,7 @@ _SCHEMES = {
 def describe(app: FastAPI) -> dict[str, Any]:
     """Build the OpenAPI document of an app."""
     document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-    models = [*((kind, "validation") for kind in _REQUESTS), *((kind, "serialization") for kind in _ERRORS)]
-    _, ours = models_json_schema(models, ref_template=REFERENCE)  # type: ignore[arg-type]  # mixed modes
+    _, ours = models_json_schema([*NAMED.items()], ref_template=REFERENCE)
     schemas = {**document["components"]["schemas"], **ours["$defs"]}
     _describe_access(app, document["paths"])
     for operation in chain.from_iterable(methods.values() for methods in document["paths"].values()):
@@ -58,6 +43,8 @@ def describe(app: FastAPI) -> dict[str, Any]:
             del operation["responses"]["422"]
         for answer in operation["responses"].values():
             answer["headers"] = {**answer.get("headers", {}), "X-Request-ID": _REQUEST_ID}
+    for (schema, field), names in _NAMES.items():
+        schemas[schema]["properties"][field]["enum"] = [*names]
     for unused in ("HTTPValidationError", "ValidationError"):
         schemas.pop(unused, None)
     document["components"].update(schemas=dict(sorted(schemas.items())), securitySchemes=_SCHEMES)

@@ -1,10 +1,14 @@
 """Health, facts and metrics: for operators, and under the paths where other systems' clients look for them."""
 
 import asyncio
+import base64
+import hashlib
 from dataclasses import asdict
+from importlib.resources import files
 from typing import Any, Literal
 
 from fastapi import APIRouter
+from fastapi.openapi.docs import get_swagger_ui_html
 from pydantic import Field
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -12,18 +16,49 @@ from starlette.responses import RedirectResponse, Response
 
 from polyrank import __version__
 from polyrank.model.representations import LateRows
+from polyrank.service.api.answers import ModelOut, Out
+from polyrank.service.api.generations import LateRowsOut
 from polyrank.service.errors import Draining, NotReady
-from polyrank.service.http import docs_page
 from polyrank.service.http.compat import served_models, tei
-from polyrank.service.http.native.responses import LateRowsOut, ModelOut
-from polyrank.service.http.playground import routes as playground
-from polyrank.service.http.plumbing.described import fails
-from polyrank.service.http.plumbing.fields import Out
-from polyrank.service.http.plumbing.guards import METRICS, OPEN, RANK
+from polyrank.service.http.playground import page as playground
+from polyrank.service.http.plumbing.described import METRICS, OPEN, RANK, fails
 from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.observe.labels import Searched
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.resources import resources
+
+# Swagger UI, which shows the API and tries it out. Its files come with the package fastapi-swagger, so the page asks no
+# other host. Its policy, which browsers enforce, lets it run these files and its own lines, and call this server.
+# Nothing else, and no frame around it.
+_TYPES = {
+    "swagger-ui-bundle.js": "text/javascript",
+    "swagger-ui.css": "text/css",
+    "favicon-32x32.png": "image/png",
+}
+_SCRIPT, _STYLE, _ICON = (f"/docs/{name}" for name in _TYPES)
+_A_DAY = {"Cache-Control": "public, max-age=86400"}
+
+_PAGE = get_swagger_ui_html(
+    openapi_url="/openapi.json",
+    title="polyrank",
+    swagger_js_url=_SCRIPT,
+    swagger_css_url=_STYLE,
+    swagger_favicon_url=_ICON,
+)
+_OWN_LINES = bytes(_PAGE.body).partition(b"<script>")[2].partition(b"</script>")[0]
+_DIGEST = base64.b64encode(hashlib.sha256(_OWN_LINES).digest()).decode()
+_PAGE.headers["Content-Security-Policy"] = "; ".join(
+    [
+        "default-src 'none'",
+        f"script-src 'sha256-{_DIGEST}' 'self'",
+        "style-src 'unsafe-inline' 'self'",
+        "img-src data: 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    ]
+)
 
 router = APIRouter(tags=["operations"])
 
@@ -125,16 +160,16 @@ async def root(request: Request) -> Response:
 @router.get("/docs/{name}", include_in_schema=False, dependencies=[OPEN])
 async def documentation_file(name: str) -> Response:
     """Return a file of the documentation's page."""
-    found = await asyncio.to_thread(docs_page.asset, name)
-    if found is None:
+    if name not in _TYPES:
         raise HTTPException(404)
-    return found
+    content = await asyncio.to_thread(files("fastapi_swagger").joinpath("resources", name).read_bytes)
+    return Response(content, media_type=_TYPES[name], headers=_A_DAY)
 
 
 @router.get("/docs", include_in_schema=False, dependencies=[OPEN])
 async def documentation() -> Response:
     """Show the API's documentation."""
-    return docs_page.page
+    return _PAGE
 
 
 @router.get("/openapi.json", include_in_schema=False, dependencies=[OPEN])

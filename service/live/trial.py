@@ -16,7 +16,7 @@ from polyrank.index_builder.store.pool_store import PoolStore
 from polyrank.model.checkpoint.base import find_base_files
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
 from polyrank.model.errors import InvalidInput, RankingError, Shortage
-from polyrank.service import memory
+from polyrank.service import machine
 from polyrank.service.errors import NoTrial
 from polyrank.service.live.switching import Live, S
 from polyrank.service.observe.metrics import Metrics
@@ -111,7 +111,7 @@ class Trials(Generic[S]):
 
     def _loaded(self, generation: str) -> tuple[S, int]:
         manifest = self._store.manifest(generation)
-        price, free = self._price(manifest), memory.available_bytes()
+        price, free = self._price(manifest), machine.available_bytes()
         if price > free:
             needed, left = price // _MIB, int(free) // _MIB
             raise Shortage(f"a trial of {generation} takes about {needed} MiB of memory, and {left} MiB are free")

@@ -16,8 +16,7 @@ from opentelemetry.trace import Link, NoOpTracer, Span, SpanContext, SpanKind, S
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import Attributes
 
-from polyrank.service.observe.account import Account
-from polyrank.service.observe.labels import QUIET
+from polyrank.service.observe.labels import QUIET, Account
 
 SCOPE = "polyrank"
 # A collector that does not answer must not keep a server from ending.

@@ -1,12 +1,16 @@
 """HTTP connections with bounds: on their number, on the time of a request's head, and on answers that nobody reads.
 
-uvicorn bounds none of these, and when it stops it closes idle connections only. `incoming.py` bounds what is sent.
+uvicorn bounds none of these, and when it stops it closes idle connections only.
+
+h11 parses what is sent, and not llhttp (uvicorn's usual choice): h11 ignores an upgrade that nobody takes, reads one
+request at a time, bounds trailers and keeps them apart from headers.
 """
 
 import asyncio
+import re
 import sys
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from uuid import uuid4
 
 import h11
@@ -15,8 +19,136 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from uvicorn.server import ServerState
 
 from polyrank.service.http.plumbing.problems import Kind, ProblemAnswer
-from polyrank.service.process.incoming import HEAD_BYTES, HEAD_LINES, Incoming
-from polyrank.service.process.pipelined import Turns
+
+HEAD_BYTES: Final = 32 * 1024
+HEAD_LINES: Final = 256  # and parameters of a query
+# A body may come in so many chunks, and in one more for each so many bytes: a chunk of one byte takes h11 4 us.
+CHUNKS: Final = 1000
+BYTES_FOR_A_CHUNK: Final = 1024
+END_OF_HEAD: Final = re.compile(rb"\n\r?\n")  # as h11 finds it
+
+
+class Incoming(h11.Connection):
+    """h11's side of a server's connection; what is over a bound is a `h11.RemoteProtocolError`."""
+
+    def __init__(self) -> None:
+        super().__init__(h11.SERVER, max_incomplete_event_size=HEAD_BYTES)
+        self.in_body = False  # whether a request has begun, and more of its body is to come
+        self._chunks = self._body_bytes = 0
+
+    @property
+    def unread_bytes(self) -> int:
+        """How many bytes wait to be parsed."""
+        return len(self.trailing_data[0])
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        """Parse the next event.
+
+        Raises:
+            h11.RemoteProtocolError: this is no HTTP, or more than may be sent; `error_status_hint` is the status.
+        """
+        if self.their_state is h11.IDLE:
+            _check_lines(self.trailing_data[0])
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            _check_size(event)
+            _check_framing(event)
+            self.in_body = True
+            self._chunks = self._body_bytes = 0
+        elif isinstance(event, h11.Data):
+            self._count(event)
+        elif isinstance(event, h11.EndOfMessage):
+            _check_number(len(event.headers))
+            self.in_body = False
+        return event
+
+    def _count(self, data: h11.Data) -> None:
+        self._chunks += data.chunk_start
+        self._body_bytes += len(data.data)
+        if self._chunks > CHUNKS + self._body_bytes // BYTES_FOR_A_CHUNK:
+            raise h11.RemoteProtocolError("the chunks of the body are too small")
+
+
+def _check_lines(unread: bytes) -> None:
+    """Refuse a head of too many lines before it is parsed, whether all of it has come or not."""
+    end = END_OF_HEAD.search(unread)
+    # The last two bytes may begin the empty line that ends the head.
+    _check_number(unread.count(b"\n", 0, end.start() if end else -2))
+
+
+def _check_number(lines: int) -> None:
+    if lines > HEAD_LINES:
+        raise h11.RemoteProtocolError("too many headers", error_status_hint=431)
+
+
+def _check_size(request: h11.Request) -> None:
+    """Refuse a large head that came at once, which h11 does not, and a query of many parameters."""
+    _check_number(request.target.count(b"&") + 1)
+    if len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers) > HEAD_BYTES:
+        raise h11.RemoteProtocolError("too large a head", error_status_hint=431)
+
+
+def _check_framing(request: h11.Request) -> None:
+    """Refuse what two servers in a row could read differently: the end of the body decides where a request begins."""
+    framing = {name for name, _ in request.headers} & {b"content-length", b"transfer-encoding"}
+    if len(framing) > 1:
+        raise h11.RemoteProtocolError("Content-Length beside Transfer-Encoding")
+    if request.http_version == b"1.0" and b"transfer-encoding" in framing:
+        raise h11.RemoteProtocolError("Transfer-Encoding in HTTP/1.0")
+    if request.http_version not in (b"1.0", b"1.1"):
+        raise h11.RemoteProtocolError("this HTTP version is not spoken here")
+
+
+# The next one begins after so long even if this one is not answered: it may wait for its body, or for a model.
+TURN_SECONDS: Final = 0.1
+
+
+class Pipelined(Protocol):
+    """A connection on which a request waits for its turn."""
+
+    def begin_next(self) -> None:
+        """Begin the request that waits; called once in a turn."""
+
+
+class Turns:
+    """Gives pipelined requests their turns, in the order asked for; use it in the event loop only.
+
+    Such a request came before the answer to the one before, on the same connection. A few bytes ask for many answers,
+    which their client may not even read. So they begin one after the other over all connections. A client that waits
+    for its answers never needs a turn.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[Pipelined, None] = {}  # an ordered set
+        self._present: Pipelined | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def ask(self, connection: Pipelined) -> None:
+        """Wait for a turn; asking again changes nothing."""
+        self._waiting[connection] = None
+        if self._present is None:
+            self._next()
+
+    def end(self, connection: Pipelined) -> None:
+        """Let the next one begin if it is this one's turn."""
+        if connection is self._present:
+            self._next()
+
+    def leave(self, connection: Pipelined) -> None:
+        """Wait no longer, and end the turn."""
+        self._waiting.pop(connection, None)
+        self.end(connection)
+
+    def _next(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._present = next(iter(self._waiting), None)
+        if self._present is not None:
+            del self._waiting[self._present]
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(TURN_SECONDS, self.end, self._present)
+            loop.call_soon(self._present.begin_next)  # others come between
+
 
 HEAD_SECONDS: Final = 10.0
 # A connection that is to be closed is read for so long: closing on unread data would reset it and lose the answer.

@@ -17,11 +17,11 @@ from typing import TextIO
 import uvicorn
 
 from polyrank.model.errors import RankingError
-from polyrank.service import memory
+from polyrank.service import machine
 from polyrank.service.observe import logs
 from polyrank.service.process import supervisor
 from polyrank.service.process.listening import bind
-from polyrank.service.process.metric_files import KINDS
+from polyrank.service.process.supervisor import KINDS
 from polyrank.service.settings import Settings
 
 CUT_SHORT = 1  # the exit status after a second signal, which leaves requests unanswered
@@ -99,7 +99,7 @@ def serve(
     Raises:
         ModelError, InvalidInput: the reranker cannot be loaded, or is none.
     """
-    memory.share_arenas()
+    machine.share_arenas()
     sys.setswitchinterval(SWITCH_SECONDS)
     _allow_files(settings.max_connections + (len(KINDS) * settings.workers if settings.workers > 1 else 0))
     from polyrank.service.app import create_app  # imports torch; by now a signal ends the process at once

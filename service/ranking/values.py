@@ -9,8 +9,6 @@ from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.service.caching.redis_server import Budget
 from polyrank.service.observe.labels import Degraded, Plan
 
-TOP_N = 20  # candidates that the cross-encoder reads where the request gives no number
-
 _WITHOUT_SECOND_STAGE: frozenset[Degraded] = frozenset({"late_skipped_deadline", "late_failed"})
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from polyrank.index_builder.scale.cluster import require_token
 from polyrank.model.errors import Shortage
-from polyrank.service import processors
+from polyrank.service import machine
 from polyrank.service.scale.calls import Replica, ReplicaLost, Reply
 
 
@@ -29,7 +29,7 @@ class ShardActor:
 
         from polyrank.service.scale.body import Body, ShardDesk
 
-        threads = threads or processors.available()
+        threads = threads or machine.processors()
         torch.set_num_threads(threads)
         self._desk = ShardDesk(Body(root, threads))
 

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from polyrank.model.rankers.load import load, load_classifier
     from polyrank.model.rankers.networks import CrossRanker, LateRanker, from_base
     from polyrank.model.text.assembly import Turn
-    from polyrank.service.client.awaiting import AsyncClient
-    from polyrank.service.client.blocking import Client
-    from polyrank.service.client.failures import (
+    from polyrank.service.client.attempts import (
         Busy,
         CallFailed,
         Conflicting,
@@ -37,34 +35,35 @@ if TYPE_CHECKING:
         ServerFailed,
         TimeOver,
     )
+    from polyrank.service.client.clients import AsyncClient, Client
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "AssemblyConfig": "polyrank.model.config",
-    "AsyncClient": "polyrank.service.client.awaiting",
-    "Busy": "polyrank.service.client.failures",
-    "CallFailed": "polyrank.service.client.failures",
+    "AsyncClient": "polyrank.service.client.clients",
+    "Busy": "polyrank.service.client.attempts",
+    "CallFailed": "polyrank.service.client.attempts",
     "CheckpointInvalid": "polyrank.model.errors",
     "Classifier": "polyrank.model.rankers.classifier",
-    "Client": "polyrank.service.client.blocking",
-    "Conflicting": "polyrank.service.client.failures",
+    "Client": "polyrank.service.client.clients",
+    "Conflicting": "polyrank.service.client.attempts",
     "CrossRanker": "polyrank.model.rankers.networks",
     "InvalidInput": "polyrank.model.errors",
-    "JobEnded": "polyrank.service.client.failures",
-    "KeyRefused": "polyrank.service.client.failures",
+    "JobEnded": "polyrank.service.client.attempts",
+    "KeyRefused": "polyrank.service.client.attempts",
     "LateRanker": "polyrank.model.rankers.networks",
     "LexicalRanker": "polyrank.model.rankers.lexical",
     "ModelConfig": "polyrank.model.config",
     "ModelNotFound": "polyrank.model.errors",
-    "NoAnswer": "polyrank.service.client.failures",
-    "NotAnAnswer": "polyrank.service.client.failures",
-    "NotThere": "polyrank.service.client.failures",
+    "NoAnswer": "polyrank.service.client.attempts",
+    "NotAnAnswer": "polyrank.service.client.attempts",
+    "NotThere": "polyrank.service.client.attempts",
     "RankingError": "polyrank.model.errors",
-    "Refused": "polyrank.service.client.failures",
-    "RequestWrong": "polyrank.service.client.failures",
-    "ServerFailed": "polyrank.service.client.failures",
-    "TimeOver": "polyrank.service.client.failures",
+    "Refused": "polyrank.service.client.attempts",
+    "RequestWrong": "polyrank.service.client.attempts",
+    "ServerFailed": "polyrank.service.client.attempts",
+    "TimeOver": "polyrank.service.client.attempts",
     "Turn": "polyrank.model.text.assembly",
     "from_base": "polyrank.model.rankers.networks",
     "load": "polyrank.model.rankers.load",

@@ -11,8 +11,7 @@ from service_fakes import load
 from polyrank import __version__
 from polyrank.service.app import create_app
 from polyrank.service.http import openapi
-from polyrank.service.http.compat import error_forms as errors
-from polyrank.service.http.compat import headers
+from polyrank.service.http.compat import rerank, served_models
 from polyrank.service.http.plumbing import problems
 from polyrank.service.settings import Settings
 
@@ -48,7 +47,7 @@ COMPATIBLE = {
 
 
 def test_errors_of_compatible_routes_are_of_their_form(document: dict[str, Any]) -> None:
-    assert {path for paths in COMPATIBLE.values() for path in paths} == set(errors.OF_PATH)
+    assert {path for paths in COMPATIBLE.values() for path in paths} == set(rerank.OF_PATH)
     for form, paths in COMPATIBLE.items():
         for path in paths:
             answers = [operation["responses"] for operation in document["paths"][path].values()]
@@ -61,7 +60,7 @@ def test_errors_of_compatible_routes_are_of_their_form(document: dict[str, Any])
 
 def test_every_other_error_is_a_problem(document: dict[str, Any]) -> None:
     for name, operation in operations(document).items():
-        if name.split()[1] in errors.OF_PATH:
+        if name.split()[1] in rerank.OF_PATH:
             continue
         told = {status: answer for status, answer in operation["responses"].items() if status >= "400"}
         assert "500" in told, name
@@ -124,7 +123,7 @@ def test_errors_are_told_where_they_can_happen(document: dict[str, Any]) -> None
         for name, each in operations(document).items()
     }
     for name, answers in told.items():
-        path, is_compatible = name.split()[1], name.split()[1] in errors.OF_PATH
+        path, is_compatible = name.split()[1], name.split()[1] in rerank.OF_PATH
         updates = {"PUT /index/candidates", "POST /index/candidates/delete"}
         works = name in {"POST /rank", "POST /explain", "POST /classify", *updates} or (
             is_compatible and "504" in answers
@@ -145,7 +144,7 @@ def test_answers_headers_are_described(document: dict[str, Any]) -> None:
     for name, operation in operations(document).items():
         for status, answer in operation["responses"].items():
             assert "X-Request-ID" in answer["headers"], f"{name} {status}"
-    own = headers.of_answer(SimpleNamespace(state=SimpleNamespace(arrived=0.0)), {}, 0, "f", "g")  # type: ignore[arg-type]
+    own = served_models.headers_of(SimpleNamespace(state=SimpleNamespace(arrived=0.0)), {}, 0, "f", "g")  # type: ignore[arg-type]
     for path in ("/rerank", "/v1/rerank", "/v2/rerank", "/v1/embeddings", "/embeddings", "/embed", "/similarity"):
         described = document["paths"][path]["post"]["responses"]["200"]["headers"]
         assert set(described) == {*own, "X-Request-ID"}, path

@@ -10,11 +10,11 @@ import pytest
 from in_process import TestClient
 from service_fakes import WordRanker, build_store, load, pool
 
+from polyrank.service.api import findings
+from polyrank.service.api.answers import BatchOut
+from polyrank.service.api.requests import MAX_BATCH
 from polyrank.service.app import create_app
 from polyrank.service.auth.keys import hashed
-from polyrank.service.http.native.requests import MAX_BATCH
-from polyrank.service.http.native.responses import BatchOut
-from polyrank.service.http.plumbing import findings
 from polyrank.service.http.plumbing.problems import Problem
 from polyrank.service.settings import Settings
 

@@ -10,8 +10,8 @@ import pytest
 from in_process import TestClient
 from service_fakes import build_store, load, pool
 
+from polyrank.service.api.generations import CandidatesOut, StoredOut
 from polyrank.service.app import create_app
-from polyrank.service.http.native.responses import CandidatesOut, StoredOut
 from polyrank.service.http.plumbing.problems import Problem
 from polyrank.service.settings import Settings
 

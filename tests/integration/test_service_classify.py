@@ -19,8 +19,8 @@ from polyrank.model.rankers.classifier import Classifier
 from polyrank.model.rankers.load import load_classifier
 from polyrank.model.registry import classifiers
 from polyrank.model.text.assembly import Turn
+from polyrank.service.api.answers import ClassifyOut
 from polyrank.service.app import create_app
-from polyrank.service.http.native.responses import ClassifyOut
 from polyrank.service.http.operations import InfoOut
 from polyrank.service.settings import Settings
 

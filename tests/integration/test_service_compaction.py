@@ -14,8 +14,8 @@ import polyrank
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.service.api.generations import JobOut
 from polyrank.service.app import create_app
-from polyrank.service.http.native.responses import JobOut
 from polyrank.service.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("warm_children")

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from polyrank.service.app import create_app
-from polyrank.service.process import connections, pipelined
+from polyrank.service.process import connections
 from polyrank.service.settings import Settings
 
 READYZ = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -170,7 +170,7 @@ def test_an_answer_goes_before_the_refusal_of_what_follows_it(connection: socket
 
 
 def test_pipelined_requests_begin_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipelined, "TURN_SECONDS", 60)  # so whoever hangs up must hand it on
+    monkeypatch.setattr(connections, "TURN_SECONDS", 60)  # so whoever hangs up must hand it on
     build_store(tmp_path)
     app = create_app(Settings(store=tmp_path), load)
     seen: Counter[object] = Counter()

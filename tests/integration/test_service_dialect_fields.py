@@ -17,10 +17,10 @@ from polyrank.model.config import AssemblyConfig
 from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.app import create_app
-from polyrank.service.http.compat.cohere_embed import CohereEmbedIn
+from polyrank.service.http.compat.cohere import CohereEmbedIn
 from polyrank.service.http.compat.lenient import Ignored, Lenient, RefusedField
 from polyrank.service.http.compat.openai import EmbeddingsIn
-from polyrank.service.http.compat.rerank_request import CompatRerankIn
+from polyrank.service.http.compat.reranked import CompatRerankIn
 from polyrank.service.http.compat.tei import ComparingIn, EmbedIn, SimilarityIn, TokenizeIn
 from polyrank.service.settings import Settings
 

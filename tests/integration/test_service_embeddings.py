@@ -23,8 +23,7 @@ from polyrank.model.text.tokenizer import Vocabulary
 from polyrank.service.app import create_app
 from polyrank.service.errors import Overloaded, SettingsError
 from polyrank.service.http.compat import embeddings
-from polyrank.service.http.compat.cohere import AnyErrorOut
-from polyrank.service.http.compat.cohere_embed import CohereEmbedOut
+from polyrank.service.http.compat.cohere import AnyErrorOut, CohereEmbedOut
 from polyrank.service.http.compat.openai import EmbeddingsOut, ModelsOut, OpenAiErrorOut
 from polyrank.service.http.compat.tei import EmbedOut, SimilarityOut, TeiErrorOut, TokenizeOut
 from polyrank.service.settings import Settings

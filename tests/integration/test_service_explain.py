@@ -16,9 +16,9 @@ import polyrank
 from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.registry import DeformerConfig, MixConfig, VirtConfig
+from polyrank.service.api.answers import ExplainOut
 from polyrank.service.app import create_app
 from polyrank.service.http.native import explain as routes_explain
-from polyrank.service.http.native.explain_out import ExplainOut
 from polyrank.service.settings import Settings
 
 SAID = ["w1 w2 w3 ord-3", "w5 w6", "w9 w4 ord-7"]

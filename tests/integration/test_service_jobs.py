@@ -22,10 +22,10 @@ from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.errors import JobConflict
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.inference.runners import Runner
+from polyrank.service.api.generations import JobOut, JobsOut
 from polyrank.service.app import create_app
 from polyrank.service.changes import builder_process
 from polyrank.service.changes.jobs import Jobs
-from polyrank.service.http.native.responses import JobOut, JobsOut
 from polyrank.service.settings import Settings
 
 PYTHON = sys.executable

@@ -11,7 +11,7 @@ from in_process import TestClient
 from service_fakes import build_store, load
 
 from polyrank.service.app import create_app
-from polyrank.service.http.playground.files import policy, read_all
+from polyrank.service.http.playground.page import policy, read_all
 from polyrank.service.settings import Settings
 
 STATIC = Path(__file__).resolve().parents[2] / "service" / "http" / "playground" / "static"

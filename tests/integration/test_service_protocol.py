@@ -20,7 +20,7 @@ from served import Served
 
 from polyrank.service.http.plumbing import middleware
 from polyrank.service.process import connections
-from polyrank.service.process.incoming import CHUNKS, HEAD_BYTES, HEAD_LINES
+from polyrank.service.process.connections import CHUNKS, HEAD_BYTES, HEAD_LINES
 
 LIVEZ = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"

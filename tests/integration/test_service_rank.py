@@ -12,8 +12,9 @@ import polyrank
 from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.index.choice import IndexSpec, SearchTimes
 from polyrank.model.inference.runners import Choice
+from polyrank.service.api.answers import RankOut
+from polyrank.service.api.generations import IndexOut
 from polyrank.service.app import create_app
-from polyrank.service.http.native.responses import IndexOut, RankOut
 from polyrank.service.http.operations import InfoOut, StatusOut
 from polyrank.service.http.plumbing.problems import Problem
 from polyrank.service.settings import Settings

@@ -20,11 +20,10 @@ from polyrank.model.config import CalibrationConfig
 from polyrank.model.rankers.load import load_cross
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.app import create_app
-from polyrank.service.http.compat.cohere import CompatRerankOut
-from polyrank.service.http.compat.error_forms import RERANK_PATHS
+from polyrank.service.http.compat.cohere import CompatRerankOut, VoyageRerankOut
 from polyrank.service.http.compat.openai import OpenAiErrorOut
+from polyrank.service.http.compat.rerank import RERANK_PATHS
 from polyrank.service.http.compat.tei import TeiRerankOut
-from polyrank.service.http.compat.voyage import VoyageRerankOut
 from polyrank.service.http.operations import InfoOut
 from polyrank.service.settings import Settings
 

@@ -16,10 +16,9 @@ from polyrank.service.auth import keys
 from polyrank.service.auth.keys import Key
 from polyrank.service.errors import Overloaded
 from polyrank.service.http.compat import rerank as routes_rerank
-from polyrank.service.http.compat.cohere import AnyErrorOut
+from polyrank.service.http.compat.cohere import AnyErrorOut, DetailErrorOut
 from polyrank.service.http.compat.openai import OpenAiErrorOut
 from polyrank.service.http.compat.tei import TeiErrorOut
-from polyrank.service.http.compat.voyage import DetailErrorOut
 from polyrank.service.settings import Settings
 
 FORMS = {

@@ -13,9 +13,9 @@ from tiny import write_checkpoint
 import polyrank
 from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.service import memory
+from polyrank.service import machine
+from polyrank.service.api.generations import IndexOut
 from polyrank.service.app import create_app
-from polyrank.service.http.native.responses import IndexOut
 from polyrank.service.observe.metrics import KEPT_SECONDS
 from polyrank.service.settings import Settings
 
@@ -157,7 +157,7 @@ def test_what_cannot_be_tried_changes_nothing(stage: Stage, monkeypatch: pytest.
     path.write_bytes(path.read_bytes()[::-1])
     stage.ask("/index/trial", status=409, generation=damaged)
     with monkeypatch.context() as patched:
-        patched.setattr(memory, "available_bytes", lambda: 100.0)
+        patched.setattr(machine, "available_bytes", lambda: 100.0)
         short = stage.ask("/index/trial", status=503, generation=stage.other)
     assert "of memory, and 0 MiB are free" in short["detail"]
     assert stage.on_trial() is None
@@ -181,7 +181,7 @@ def test_a_trial_that_finds_too_little_memory_at_the_start_is_tried_again(
     """As in a rolling restart, where the old process still holds its own."""
     GenerationStore(stage.root).begin_trial(stage.other)
     with monkeypatch.context() as patched:
-        patched.setattr(memory, "available_bytes", lambda: 100.0)
+        patched.setattr(machine, "available_bytes", lambda: 100.0)
         with TestClient(create_app(Settings(store=stage.root), load)) as client:
             [refused] = client.get("/index").json()["refused"]
             assert refused["id"] == stage.other

@@ -21,8 +21,9 @@ from warm_python import WarmPython
 import polyrank
 from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.service.api.answers import RankOut
+from polyrank.service.api.generations import DeletedOut, IndexOut, UpsertedOut
 from polyrank.service.app import create_app
-from polyrank.service.http.native.responses import DeletedOut, IndexOut, RankOut, UpsertedOut
 from polyrank.service.http.plumbing.problems import Problem
 from polyrank.service.settings import Settings
 

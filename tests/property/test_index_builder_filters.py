@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from polyrank.index_builder.generation.candidates import CandidateTable, CandidateWriter
 from polyrank.index_builder.generation.filters import matching_places, matching_rows
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.service.http.native.filters_in import checked_filter
+from polyrank.service.api.fields import checked_filter
 
 pytestmark = pytest.mark.quick
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from warm_python import WarmPython
 
-from polyrank.service.http.native.requests import RankIn
+from polyrank.service.api.requests import RankIn
 
 ROOT = Path(__file__).parents[2]
 SUPPORT = ROOT / "examples" / "support"

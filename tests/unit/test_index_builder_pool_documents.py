@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from polyrank.index_builder.pool.documents import Fields, checked_id
 from polyrank.index_builder.pool.rows import Candidate, PoolRows, Rejected, read_pool
-from polyrank.service.http.native.requests import DeleteIn, IndexIn, UpsertIn
+from polyrank.service.api.pool_requests import DeleteIn, IndexIn, UpsertIn
 
 Row = dict[str, Any]
 

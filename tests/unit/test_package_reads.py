@@ -23,10 +23,9 @@ OWN_FILES = {
     "model/durable.py",
     "model/inference/compiler.py",
     "model/inputs.py",
-    "service/http/docs_page.py",
-    "service/http/playground/files.py",
-    "service/memory.py",
-    "service/processors.py",
+    "service/http/operations.py",
+    "service/http/playground/page.py",
+    "service/machine.py",
 }
 
 

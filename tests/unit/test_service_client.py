@@ -11,8 +11,9 @@ import httpx2
 import pytest
 
 import polyrank
+from polyrank.service.api.generations import JobOut
 from polyrank.service.client import attempts
-from polyrank.service.client.answers import IndexJob
+from polyrank.service.observe.labels import STAGES
 
 RANKING = {
     "results": [{"rank": 1, "id": "a", "text": "hello", "score": 2.5, "scores": {"late": 2.5}, "metadata": {"n": 1}}],
@@ -23,7 +24,7 @@ RANKING = {
     "exact": True,
     "degraded": [],
     "truncated": {"turns": 0, "tokens": 0, "candidates": 0},
-    "timings_ms": {"total": 1.0},
+    "timings_ms": dict.fromkeys((*STAGES, "total"), 1.0),
     "request_id": "r1",
     "a_later_field": 1,
 }
@@ -38,6 +39,12 @@ JOB: dict[str, Any] = {
     "error": None,
     "generation": None,
     "notes": [],
+    "activate": True,
+    "compacts": False,
+    "created": "2026-11-26T10:00:00+00:00",
+    "started": None,
+    "finished": None,
+    "links": {"self": "/index/jobs/j1"},
 }
 
 Outcome = httpx2.Response | httpx2.RequestError
@@ -83,7 +90,7 @@ class Both:
                 return await call(client)
 
         with self._monkeypatch.context() as patch:
-            patch.setattr("polyrank.service.client.awaiting.asyncio.sleep", sleep)
+            patch.setattr("polyrank.service.client.clients.asyncio.sleep", sleep)
             second = _ended(lambda: asyncio.run(awaited()))
         assert seen == [(each.method, each.url.path) for each in self.sent]
         assert len(self.pauses) == 2 * paused
@@ -280,7 +287,7 @@ STEPS = [JOB, {**JOB, "state": "running", "progress": {"done": 3, "total": 9}}]
 
 @pytest.mark.parametrize("state", ["succeeded", "failed", "cancelled"])
 def test_a_job_is_watched_to_its_end(both: Both, state: str) -> None:
-    seen: list[IndexJob] = []
+    seen: list[JobOut] = []
 
     def watch(client: Any) -> Any:
         if isinstance(client, polyrank.Client):
@@ -306,7 +313,11 @@ def test_a_job_is_watched_to_its_end(both: Both, state: str) -> None:
 
 def test_candidates_come_page_by_page(both: Both) -> None:
     stored = [{"id": f"c/{n}", "text": "t", "metadata": {}} for n in range(3)]
-    pages = [ok({"candidates": stored[:2], "next": "g.2"}), ok({"candidates": stored[2:], "next": None})]
+    page = {"generation": "g", "revision": 0}
+    pages = [
+        ok({**page, "candidates": stored[:2], "next": "g.2"}),
+        ok({**page, "candidates": stored[2:], "next": None}),
+    ]
     seen: list[str] = []
 
     def read(client: Any) -> Any:
@@ -353,7 +364,7 @@ def test_an_id_is_one_part_of_a_path(both: Both) -> None:
         ("a/../b?c", "a%2F..%2Fb%3Fc"),
         ("v1.2", "v1.2"),
     ):
-        stored = {"id": candidate_id, "text": "t", "metadata": {}}
+        stored = {"id": candidate_id, "text": "t", "metadata": {}, "generation": "g", "revision": 0}
         assert both.do(lambda client, name=candidate_id: client.candidate(name), ok(stored)).id == candidate_id
         assert both.sent[0].url.raw_path.decode() == f"/index/candidates/{path}"
 

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from polyrank.service.http.compat.openai import EmbeddingsIn
-from polyrank.service.http.compat.rerank_request import CompatRerankIn
+from polyrank.service.http.compat.reranked import CompatRerankIn
 from polyrank.service.http.compat.tei import EmbedIn, SimilarityIn
 
 RERANK = {"query": "q", "documents": ["a"]}

@@ -1,19 +1,72 @@
-"""Documents in, places out."""
+"""A request to /rerank tells its dialect; documents in, places out."""
+
+from typing import Any
 
 import numpy as np
 import pytest
 
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Truncation
-from polyrank.service.http.compat import cohere, tei, voyage
+from polyrank.service.errors import DialectUnknown, HeaderInvalid
+from polyrank.service.http.compat import cohere, tei
 from polyrank.service.http.compat.reranked import (
+    DIALECTS,
+    CompatRerankIn,
     Document,
     Reranked,
+    dialect_of,
+    dialect_of_header,
     document_of,
     placed,
     relevance,
     search_units,
 )
+
+TEXTS, DOCUMENTS = {"texts": ["a"]}, {"documents": ["a"]}
+
+
+def body(fields: dict[str, Any]) -> CompatRerankIn:
+    return CompatRerankIn.model_validate({"query": "q", **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "dialect"),
+    [
+        (TEXTS, "tei"),
+        (TEXTS | {"top_n": 1}, "tei"),
+        (TEXTS | {"documents": None, "top_k": 1}, "tei"),
+        (DOCUMENTS, "cohere"),
+        (DOCUMENTS | {"texts": None}, "cohere"),
+        (DOCUMENTS | {"top_k": 3}, "voyage"),
+        (DOCUMENTS | {"top_k": None}, "voyage"),
+        (DOCUMENTS | {"top_k": 3, "top_n": None}, "voyage"),
+        (DOCUMENTS | {"top_k": 3, "top_n": 0}, "cohere"),
+    ],
+)
+def test_the_shape_tells(fields: dict[str, Any], dialect: str) -> None:
+    assert dialect_of(body(fields), None, None) == dialect
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_setting_tells_what_the_shape_cannot_and_a_header_everything(dialect: Any) -> None:
+    assert dialect_of(body(DOCUMENTS), None, dialect) == dialect
+    assert dialect_of(body(DOCUMENTS | {"top_k": 1}), None, dialect) == dialect
+    assert dialect_of(body(TEXTS), None, dialect) == "tei"
+    for fields in (TEXTS, DOCUMENTS, DOCUMENTS | {"top_k": 1}):
+        assert dialect_of(body(fields), dialect, "cohere") == dialect
+
+
+def test_nothing_to_rank_is_no_dialect() -> None:
+    for fields in ({}, {"texts": None}, {"documents": None}):
+        with pytest.raises(DialectUnknown, match="documents"):
+            dialect_of(body(fields), "tei", "voyage")
+
+
+def test_the_header() -> None:
+    assert dialect_of_header(None) is None
+    assert dialect_of_header(" TEI ") == "tei"
+    with pytest.raises(HeaderInvalid, match="tei, cohere, jina, infinity, voyage"):
+        dialect_of_header("vespa")
 
 
 def test_relevance_keeps_the_order_of_neighbouring_float32() -> None:
@@ -103,7 +156,7 @@ def test_a_document_that_was_not_asked_for_is_absent_in_every_dialect() -> None:
         {"index": 0, "relevance_score": 0.0, "id": "x"},
     ]
     assert cohere.answer(reranked(), "1", plain_documents=True)["results"] == cohere.answer(reranked(), "2")["results"]
-    assert voyage.answer(reranked())["data"] == cohere.answer(reranked(), "2")["results"]
+    assert cohere.voyage_answer(reranked())["data"] == cohere.answer(reranked(), "2")["results"]
     assert tei.answer(reranked()) == [{"index": 1, "score": 1.0}, {"index": 0, "score": 0.0}]
 
 
@@ -111,7 +164,7 @@ def test_a_document_has_the_dialects_type() -> None:
     asked = reranked(with_documents=True)
     assert cohere.answer(asked, "2")["results"][0]["document"] == {"text": "b"}
     assert cohere.answer(asked, "1", plain_documents=True)["results"][0]["document"] == "b"
-    assert voyage.answer(asked)["data"][0]["document"] == "b"
+    assert cohere.voyage_answer(asked)["data"][0]["document"] == "b"
     assert tei.answer(asked)[0]["text"] == "b"
 
 
@@ -124,5 +177,5 @@ def test_tokens_units_and_cuts_are_told() -> None:
         "truncated: the query lost 4 tokens",
         "truncated: 1 documents lost their end",
     ]
-    assert voyage.answer(reranked())["usage"] == {"total_tokens": 9}
+    assert cohere.voyage_answer(reranked())["usage"] == {"total_tokens": 9}
     assert [search_units(count) for count in (0, 1, 100, 101)] == [0, 1, 1, 2]

@@ -8,8 +8,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanKind, StatusCode
 
-from polyrank.service.observe.account import Account
-from polyrank.service.observe.labels import QUIET
+from polyrank.service.observe.labels import QUIET, Account
 from polyrank.service.observe.tracing import OFF, Tracing, current, trace_id
 
 TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

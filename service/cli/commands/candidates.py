@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode
 
 from polyrank.service.cli.files import add_encoding_option, read_candidates
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_json, print_result
@@ -14,9 +13,8 @@ from polyrank.service.cli.parsing import ANY_COUNT, Within
 from polyrank.service.cli.service_options import add_service_options, service_of
 
 if TYPE_CHECKING:
-    from polyrank.service.cli.remote import Service
+    from polyrank.service.client.clients import Client
 
-PATH = "/index/candidates"
 PAGE = 1000
 # A call that puts candidates takes so many at most, and this share of the bytes that the service allows.
 MOST_AT_ONCE = 1000
@@ -55,35 +53,36 @@ def add_to(commands: Any) -> None:
 
 
 def _get(arguments: argparse.Namespace) -> int:
-    found = service_of(arguments).call("GET", f"{PATH}/{quote(arguments.id, safe='')}", expected="text")
-    print_json(found if arguments.json else _candidate(found))
+    with service_of(arguments) as service:
+        found = service.candidate(arguments.id)
+    print_json(found.model_dump(mode="json", exclude=None if arguments.json else {"generation", "revision"}))
     return 0
 
 
 def _list(arguments: argparse.Namespace) -> int:
     filter_ = None if arguments.filter is None else _object("--filter", arguments.filter)
-    found = _listed(service_of(arguments), filter_, arguments.limit)
-    if arguments.json:
-        print_json({"candidates": list(found)})
-        return 0
-    for candidate in found:
-        print_json(candidate)
+    with service_of(arguments) as service:
+        found = _listed(service, filter_, arguments.limit)
+        if arguments.json:
+            print_json({"candidates": list(found)})
+            return 0
+        for candidate in found:
+            print_json(candidate)
     return 0
 
 
-def _listed(service: "Service", filter_: dict[str, Any] | None, limit: int | None) -> Iterator[dict[str, Any]]:
-    parameters: dict[str, str] = {} if filter_ is None else {"filter": json.dumps(filter_)}
-    left = limit
+def _listed(service: "Client", filter_: dict[str, Any] | None, limit: int | None) -> Iterator[dict[str, Any]]:
+    from polyrank.service.client import calls
+
+    after, left = None, limit
     while left is None or left > 0:
-        parameters["limit"] = str(PAGE if left is None else min(PAGE, left))
-        page = service.call("GET", f"{PATH}?{urlencode(parameters)}", expected="candidates")
-        yield from page["candidates"]
-        for note in page.get("notes", ()):
+        page = service.do(calls.candidates(after, PAGE if left is None else min(PAGE, left), filter_))
+        yield from (each.model_dump(mode="json") for each in page.candidates)
+        for note in page.notes or ():
             print(note, file=sys.stderr)
-        if page["next"] is None:
+        if (after := page.next) is None:
             return
-        parameters["after"] = page["next"]
-        left = None if left is None else left - len(page["candidates"])
+        left = None if left is None else left - len(page.candidates)
 
 
 def _put(arguments: argparse.Namespace) -> int:
@@ -91,13 +90,11 @@ def _put(arguments: argparse.Namespace) -> int:
         raise UsageError("give either pool files or --text")
     if arguments.text is None and (arguments.id or arguments.metadata):
         raise UsageError("--id and --metadata go with --text; in files, each candidate has its own")
-    service = service_of(arguments)
     rows = _rows(arguments.pool, arguments.encoding) if arguments.text is None else [_one(arguments)]
     count, revision = 0, None
-    with Progress("candidates") as progress:
+    with service_of(arguments) as service, Progress("candidates") as progress:
         for batch in _batches(rows, service):
-            done = service.call("PUT", PATH, batch, expected="revision")
-            count, revision = count + len(batch), done["revision"]
+            count, revision = count + len(batch), service.upsert(batch).revision
             progress("put", count, None)
     if revision is None:
         raise UsageError("the files hold no candidate")
@@ -115,9 +112,11 @@ def _rows(pools: list[Path], encoding: str | None) -> Iterator[dict[str, Any]]:
         yield {"id": candidate.id, "text": candidate.text, "metadata": candidate.metadata}
 
 
-def _batches(rows: Iterable[dict[str, Any]], service: "Service") -> Iterator[list[dict[str, Any]]]:
+def _batches(rows: Iterable[dict[str, Any]], service: "Client") -> Iterator[list[dict[str, Any]]]:
     """Cut rows into lists that the service takes in one call."""
-    limits = service.call("GET", "/info", expected="limits")["limits"]
+    from polyrank.service.client.attempts import Call
+
+    limits = service.do(Call("GET", "/info", lambda told: told["limits"]))
     most, room = min(MOST_AT_ONCE, limits["max_candidates"]), SHARE_OF_BODY * limits["max_body_bytes"]
     batch: list[dict[str, Any]] = []
     held = 0
@@ -133,18 +132,13 @@ def _batches(rows: Iterable[dict[str, Any]], service: "Service") -> Iterator[lis
 
 
 def _delete(arguments: argparse.Namespace) -> int:
-    done = service_of(arguments).call("POST", f"{PATH}/delete", {"ids": arguments.ids}, expected="deleted")
-    missing = done["missing_ids"]
-    if missing and not arguments.json:
-        print(f"not there: {', '.join(missing)}", file=sys.stderr)
-    line = f"{done['deleted']} candidates deleted; revision {done['revision']}"
-    facts = {name: done[name] for name in ("deleted", "missing_ids", "revision")}
-    print_result(arguments, facts, line)
+    with service_of(arguments) as service:
+        done = service.delete(arguments.ids)
+    if done.missing_ids and not arguments.json:
+        print(f"not there: {', '.join(done.missing_ids)}", file=sys.stderr)
+    line = f"{done.deleted} candidates deleted; revision {done.revision}"
+    print_result(arguments, done.model_dump(mode="json", exclude={"generation"}), line)
     return 0
-
-
-def _candidate(found: dict[str, Any]) -> dict[str, Any]:
-    return {name: found.get(name) for name in ("id", "text", "metadata")}
 
 
 def _object(flag: str, text: str) -> dict[str, Any]:

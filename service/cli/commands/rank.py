@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.model.options import Bounds
+from polyrank.service import API_KEY
 from polyrank.service.cli.explained import MOST_EXPLAINED, print_explained, to_explain
 from polyrank.service.cli.output import UsageError, print_json
 from polyrank.service.cli.parsing import Within
 from polyrank.service.cli.service_options import DEFAULT_URL, service_of
-from polyrank.service.variables import API_KEY
 
 
 def add_to(commands: Any) -> None:
@@ -67,10 +67,10 @@ def _from_store(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _from_service(arguments: argparse.Namespace) -> dict[str, Any]:
-    service = service_of(arguments)
-    body = {"context": arguments.turns, "top_k": arguments.top_k, "rerank": arguments.rerank}
-    answer = service.call("POST", "/rank", body, expected="results")
-    if arguments.explain and answer["results"]:
-        asked = to_explain(arguments.turns, answer, crossed=arguments.rerank)
-        answer["explanation"] = service.call("POST", "/explain", asked, expected="candidates")
+    with service_of(arguments) as service:
+        ranking = service.rank(arguments.turns, top_k=arguments.top_k, rerank=arguments.rerank)
+        answer = ranking.model_dump(mode="json", exclude_unset=True)
+        if arguments.explain and ranking.results:
+            asked = to_explain(arguments.turns, answer, crossed=arguments.rerank)
+            answer["explanation"] = service.explain(**asked).model_dump(mode="json")
     return answer

@@ -15,13 +15,12 @@ from polyrank.model.errors import InvalidInput
 from polyrank.model.registry import ARCHITECTURES, in_words, names_in_words
 from polyrank.model.text.tokenizer import Token
 from polyrank.service.errors import ModelNotServed, NoTexts
-from polyrank.service.http.compat import cohere, cohere_embed, headers, openai, served_models, tei, token_ids
+from polyrank.service.http.compat import cohere, openai, served_models, tei
 from polyrank.service.http.compat.lenient import Cutting, are_queries, check_limit
 from polyrank.service.http.plumbing import bodies
-from polyrank.service.http.plumbing.described import ASKS, DEADLINE_IN, READS, fails, takes
-from polyrank.service.http.plumbing.guards import RANK
+from polyrank.service.http.plumbing.described import ASKS, DEADLINE_IN, RANK, READS, fails, takes
 from polyrank.service.live.models import LateScorer
-from polyrank.service.observe.account import Account
+from polyrank.service.observe.labels import Account
 from polyrank.service.ranking.engine import Embeddings
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.resources import Resources, resources
@@ -35,18 +34,18 @@ _OPENAI: dict[str, Any] = {
     "response_model": openai.EmbeddingsOut,
     "openapi_extra": takes(openai.EmbeddingsIn, DEADLINE_IN),
     "responses": {
-        200: headers.DESCRIBED,
+        200: served_models.HEADERS_OUT,
         **fails(*READS, NoTexts, ModelNotServed, body=True, form=openai.OpenAiErrorOut),
     },
 }
 _TEI: dict[str, Any] = {
-    "responses": {200: headers.DESCRIBED, **fails(*READS, NoTexts, body=True, form=tei.TeiErrorOut)}
+    "responses": {200: served_models.HEADERS_OUT, **fails(*READS, NoTexts, body=True, form=tei.TeiErrorOut)}
 }
 _COHERE: dict[str, Any] = {
-    "response_model": cohere_embed.CohereEmbedOut,
-    "openapi_extra": takes(cohere_embed.CohereEmbedIn, DEADLINE_IN),
+    "response_model": cohere.CohereEmbedOut,
+    "openapi_extra": takes(cohere.CohereEmbedIn, DEADLINE_IN),
     "responses": {
-        200: headers.DESCRIBED,
+        200: served_models.HEADERS_OUT,
         **fails(*READS, NoTexts, ModelNotServed, body=True, form=cohere.AnyErrorOut),
     },
 }
@@ -63,7 +62,7 @@ async def embeddings(request: Request) -> Response:
     body = await bodies.read(request, openai.EmbeddingsIn, values)
     served, serving = served_models.embedder(held, body.model, body.strict_model)
     _require_vectors(serving)
-    texts = _texts(held, "input", await token_ids.texts(request, body.input, held))
+    texts = _texts(held, "input", await openai.texts_of(request, body.input, held))
     _check_dimensions(body.dimensions, serving)
     _check_dimensions(body.output_dimension, serving, "output_dimension")
     queries = are_queries(input_type=body.input_type, task=body.task, prompt_name=body.prompt_name)
@@ -92,7 +91,7 @@ async def embed(request: Request) -> Response:
 async def cohere_embeddings(request: Request) -> Response:
     """Embed texts as Cohere's interface does; `input_type` says whether as candidates or as contexts."""
     held = resources(request)
-    body = await bodies.read(request, cohere_embed.CohereEmbedIn)
+    body = await bodies.read(request, cohere.CohereEmbedIn)
     _, serving = served_models.embedder(held, body.model, None)
     _require_vectors(serving)
     texts = _texts(held, "texts", body.texts)
@@ -103,7 +102,7 @@ async def cohere_embeddings(request: Request) -> Response:
     made = await _embed(request, held, serving, body, "texts", texts, queries)
     version = "1" if request.url.path == "/v1/embed" else "2"
     unit, request_id = _unit(made.made.first), request.state.request_id
-    answer = partial(cohere_embed.embeddings, body, unit, made.tokens, made.cut, request_id, version)
+    answer = partial(cohere.embeddings, body, unit, made.tokens, made.cut, request_id, version)
     return await _answer(request, answer, made, serving)
 
 
@@ -227,7 +226,7 @@ def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 
 async def _answer(request: Request, answer: Callable[[], Any], made: Embeddings, serving: Serving) -> Response:
     request.state.account = Account(serving.generation.id, seconds=made.seconds)
-    facts = headers.of_answer(request, made.seconds, made.cut, serving.ranker.fingerprint, serving.generation.id)
+    facts = served_models.headers_of(request, made.seconds, made.cut, serving.ranker.fingerprint, serving.generation.id)
     body = await bodies.beside(request, partial(_rendered, answer), made.made.first.size // 16)
     return Response(body, headers=facts, media_type="application/json")
 

@@ -23,7 +23,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
 from polyrank.model.errors import InvalidInput
-from polyrank.service.http.plumbing.fields import IN_ORDER, In
+from polyrank.service.api.fields import IN_ORDER, In
 
 _AS_STRINGS = {"true": True, "True": True, "false": False, "False": False}
 

@@ -1,44 +1,105 @@
 """`/rerank` in the dialects of other systems; docs/how-to/other-clients.md says which client needs what."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import orjson
 from fastapi import APIRouter
 from numpy.typing import NDArray
-from pydantic import RootModel
+from pydantic import BaseModel, RootModel
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from polyrank.model.text.assembly import Conversation, Truncation
-from polyrank.service.errors import DialectUnknown, InferenceFailed, ModelNotServed, NoTexts
-from polyrank.service.http.compat import cohere, headers, served_models, tei, voyage
-from polyrank.service.http.compat.error_forms import RerankErrorOut
-from polyrank.service.http.compat.rerank_request import (
+from polyrank.service.errors import DialectUnknown, HeaderInvalid, InferenceFailed, ModelNotServed, NoTexts
+from polyrank.service.http.compat import cohere, openai, served_models, tei
+from polyrank.service.http.compat.reranked import (
+    AS_IT_IS,
     DIALECTS,
     HEADER,
     CompatRerankIn,
     Dialect,
+    Document,
+    Line,
+    Reranked,
     dialect_of,
     dialect_of_header,
+    document_of,
+    placed,
 )
-from polyrank.service.http.compat.reranked import AS_IT_IS, Document, Line, Reranked, document_of, placed
 from polyrank.service.http.compat.served_models import ServedModel
 from polyrank.service.http.plumbing import bodies
-from polyrank.service.http.plumbing.described import DEADLINE_IN, PROBLEM, RANKS, fails, header, takes
-from polyrank.service.http.plumbing.guards import RANK
-from polyrank.service.observe.account import Account
-from polyrank.service.observe.labels import Degraded
+from polyrank.service.http.plumbing.described import DEADLINE_IN, PROBLEM, RANK, RANKS, fails, header, takes
+from polyrank.service.http.plumbing.problems import TOO_MANY_REQUESTS, ProblemAnswer
+from polyrank.service.observe.labels import Account, Degraded
 from polyrank.service.ranking.values import Given, RankRequest
 from polyrank.service.resources import Resources, resources
+
+Form = Callable[[ProblemAnswer], BaseModel]
+
+RERANK_PATHS: Final = ("/rerank", "/v1/rerank", "/v2/rerank")
+OF_PATH: Final[dict[str, Form]] = {
+    **dict.fromkeys(RERANK_PATHS, cohere.error),  # until the dialect is known
+    **dict.fromkeys(("/v1/embeddings", "/embeddings", "/v1/models", "/models"), openai.error),
+    **dict.fromkeys(("/", "/embed", "/similarity", "/tokenize"), tei.error),
+    **dict.fromkeys(("/v1/embed", "/v2/embed"), cohere.error),
+}
+OF_DIALECT: Final[dict[Dialect, Form]] = {
+    "tei": tei.error,
+    "cohere": cohere.error,
+    "jina": cohere.error,
+    "infinity": openai.error,
+    "voyage": cohere.voyage_error,
+}
+
+
+class RerankErrorOut(RootModel[cohere.AnyErrorOut | tei.TeiErrorOut | cohere.DetailErrorOut | openai.OpenAiErrorOut]):
+    """An error in the dialect's form; the first one where the dialect is not known yet."""
+
+
+def of_route(scope: Scope, problem: ProblemAnswer) -> Response:
+    """Put a problem in the form that the route's clients expect; on all other routes it stays as it is.
+
+    A full queue is status 429 there, not 503: on 429 their clients wait and try again. The problem is kept for the log.
+    """
+    scope.setdefault("state", {})["problem"] = problem
+    form = _form(scope)
+    if form is None or problem.kind.slug == "dialect-unknown":
+        return problem
+    if problem.kind.slug == "overloaded":
+        problem.status_code = TOO_MANY_REQUESTS
+    headers = {name: value for name, value in problem.headers.items() if not name.startswith("content-")}
+    body = form(problem).model_dump_json()
+    return Response(body, problem.status_code, headers, media_type="application/json")
+
+
+def _form(scope: Scope) -> Form | None:
+    path = scope["path"]
+    if path not in RERANK_PATHS:
+        return OF_PATH.get(path)
+    dialect = scope.get("state", {}).get("dialect") or _announced(scope)
+    return OF_PATH[path] if dialect is None else OF_DIALECT[dialect]
+
+
+def _announced(scope: Scope) -> Dialect | None:
+    """Return the dialect that the header or the setting names, before the body is read."""
+    try:
+        named = dialect_of_header(Headers(scope=scope).get(HEADER))
+    except HeaderInvalid:
+        named = None
+    resources = getattr(scope["app"].state, "resources", None)
+    return named or (resources and resources.settings.rerank_dialect)
+
 
 router = APIRouter(tags=["compatible"], dependencies=[RANK])
 
 
-class AnyRerankOut(RootModel[cohere.CompatRerankOut | tei.TeiRerankOut | voyage.VoyageRerankOut]):
+class AnyRerankOut(RootModel[cohere.CompatRerankOut | tei.TeiRerankOut | cohere.VoyageRerankOut]):
     """The dialect's answer."""
 
 
@@ -48,7 +109,7 @@ _ERRORS[422]["content"] |= PROBLEM  # where not even the dialect is known
 _DESCRIBED: dict[str, Any] = {
     "response_model": AnyRerankOut,
     "openapi_extra": takes(CompatRerankIn, [_DIALECT_IN, *DEADLINE_IN]),
-    "responses": {200: headers.DESCRIBED, **_ERRORS},
+    "responses": {200: served_models.HEADERS_OUT, **_ERRORS},
 }
 
 
@@ -147,7 +208,7 @@ def _answer(
     )
     generation = None if served.serving is None else served.serving.generation.id
     request.state.account = Account(generation, scored.degraded, scored.seconds)
-    facts = headers.of_answer(request, scored.seconds, scored.cut.candidates, served.fingerprint, generation)
+    facts = served_models.headers_of(request, scored.seconds, scored.cut.candidates, served.fingerprint, generation)
     content = orjson.dumps(_rendered(dialect, reranked, request.url.path))
     return Response(content, headers=facts, media_type="application/json")
 
@@ -166,7 +227,7 @@ def _rendered(dialect: Dialect, reranked: Reranked, path: str) -> Any:
         case "tei":
             return tei.answer(reranked)
         case "voyage":
-            return voyage.answer(reranked)
+            return cohere.voyage_answer(reranked)
         case "infinity":
             return cohere.answer(reranked, "1", plain_documents=True)
         case "cohere" | "jina":

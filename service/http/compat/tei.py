@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, RootModel
 
+from polyrank.service.api.answers import Out
 from polyrank.service.http.compat.lenient import (
     Anything,
     Count,
@@ -17,7 +18,6 @@ from polyrank.service.http.compat.lenient import (
 )
 from polyrank.service.http.compat.reranked import Reranked
 from polyrank.service.http.compat.served_models import ServedModel
-from polyrank.service.http.plumbing.fields import Out
 from polyrank.service.http.plumbing.problems import ProblemAnswer
 from polyrank.service.settings import Settings
 

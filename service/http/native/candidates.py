@@ -13,6 +13,8 @@ from starlette.responses import Response
 from polyrank.index_builder.errors import DiskFull, GenerationError, StoreBusy
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.errors import InvalidInput
+from polyrank.service.api.generations import CandidatesOut, DeletedOut, StoredOut, UpsertedOut
+from polyrank.service.api.pool_requests import DeleteIn, ListIn, ReadIn, UpsertIn
 from polyrank.service.errors import (
     BodyInvalid,
     CandidateNotFound,
@@ -26,11 +28,8 @@ from polyrank.service.errors import (
     StoreReadOnly,
     TooManyCandidates,
 )
-from polyrank.service.http.native.requests import DeleteIn, ListIn, ReadIn, UpsertIn
-from polyrank.service.http.native.responses import CandidatesOut, DeletedOut, StoredOut, UpsertedOut
 from polyrank.service.http.plumbing import bodies
-from polyrank.service.http.plumbing.described import fails, takes
-from polyrank.service.http.plumbing.guards import ADMIN
+from polyrank.service.http.plumbing.described import ADMIN, fails, takes
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.resources import Resources, resources, writing
 

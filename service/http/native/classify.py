@@ -8,14 +8,13 @@ from starlette.requests import Request
 
 from polyrank.model.errors import InvalidInput
 from polyrank.model.rankers.classifier import Classifier
+from polyrank.service.api.answers import ClassedOut, ClassifyOut, ModelOut, TimingsOut, TruncatedOut
+from polyrank.service.api.requests import ClassifyIn
 from polyrank.service.errors import NotConfigured
 from polyrank.service.http.native.rank import checked_conversation
-from polyrank.service.http.native.requests import ClassifyIn
-from polyrank.service.http.native.responses import ClassedOut, ClassifyOut, ModelOut, TimingsOut, TruncatedOut
 from polyrank.service.http.plumbing import bodies
-from polyrank.service.http.plumbing.described import DEADLINE_IN, READS, fails, takes
-from polyrank.service.http.plumbing.guards import RANK
-from polyrank.service.observe.account import Account
+from polyrank.service.http.plumbing.described import DEADLINE_IN, RANK, READS, fails, takes
+from polyrank.service.observe.labels import Account
 from polyrank.service.ranking.engine import Classes
 from polyrank.service.resources import resources
 

@@ -18,14 +18,13 @@ from torch import Tensor
 from polyrank.model.explanation import CodeContributions, relative
 from polyrank.model.lexical.score import Term
 from polyrank.model.text.sequences import PlacedToken
+from polyrank.service.api.answers import ExplainOut
+from polyrank.service.api.requests import ExplainIn
 from polyrank.service.errors import NotConfigured, NoTrial, ShardsMissing, UnknownCandidates
-from polyrank.service.http.native.explain_out import ExplainOut
 from polyrank.service.http.native.rank import checked_candidates, checked_conversation, served
-from polyrank.service.http.native.requests import ExplainIn
 from polyrank.service.http.plumbing import bodies
-from polyrank.service.http.plumbing.described import DEADLINE_IN, RANKS, fails, takes
-from polyrank.service.http.plumbing.guards import RANK
-from polyrank.service.observe.account import Account
+from polyrank.service.http.plumbing.described import DEADLINE_IN, RANK, RANKS, fails, takes
+from polyrank.service.observe.labels import Account
 from polyrank.service.ranking.explaining import Explained, ExplainedCandidate, ExplainedPair
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.values import ExplainRequest, RankRequest

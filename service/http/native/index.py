@@ -23,14 +23,13 @@ from polyrank.index_builder.errors import (
 )
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.model.errors import InvalidInput
+from polyrank.service.api.generations import IndexOut, JobOut, JobsOut
+from polyrank.service.api.pool_requests import ActivateIn, IndexIn, PoolCandidateIn
 from polyrank.service.changes import idempotency
 from polyrank.service.changes.jobs import Rebuild
 from polyrank.service.errors import HeaderInvalid, IdempotencyMismatch, NotConfigured, NotReady, StoreReadOnly
-from polyrank.service.http.native.requests import ActivateIn, IndexIn, PoolCandidateIn
-from polyrank.service.http.native.responses import IndexOut, JobOut, JobsOut
 from polyrank.service.http.plumbing import bodies
-from polyrank.service.http.plumbing.described import fails, takes
-from polyrank.service.http.plumbing.guards import ADMIN
+from polyrank.service.http.plumbing.described import ADMIN, fails, takes
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.resources import Resources, resources, writing
 

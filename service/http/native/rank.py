@@ -1,36 +1,44 @@
-"""`POST /rank`: from the request's body to the answer."""
+"""`POST /rank` and `POST /rank/batch`: from the request's body to the answer."""
 
+import asyncio
+import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 from fastapi import APIRouter
+from pydantic import JsonValue, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationError, MatrixMissing
+from polyrank.model.errors import RankingError, shortage_in
 from polyrank.model.text.assembly import Conversation
+from polyrank.service.api.answers import BatchOut, RankOut, ResultOut
+from polyrank.service.api.findings import MAX_ERRORS, refusal
+from polyrank.service.api.requests import BatchIn, CandidateIn, ExpectIn, RankIn, SaidIn, Which
 from polyrank.service.errors import (
+    BodyInvalid,
     GenerationMismatch,
+    HeaderInvalid,
     NotConfigured,
     NoTrial,
     RevisionNotReached,
     ShardsMissing,
+    TooManyCandidates,
     TooManyForExact,
     UnknownCandidates,
 )
-from polyrank.service.http.native.requests import CandidateIn, ExpectIn, RankIn, SaidIn, Which
-from polyrank.service.http.native.responses import RankOut, ResultOut, answer_of
-from polyrank.service.http.plumbing import bodies
-from polyrank.service.http.plumbing.described import DEADLINE_IN, RANKS, fails, header, takes
-from polyrank.service.http.plumbing.guards import RANK
-from polyrank.service.observe.account import Account
-from polyrank.service.observe.labels import STAGES
+from polyrank.service.http.plumbing import bodies, problems
+from polyrank.service.http.plumbing.described import DEADLINE_IN, RANK, RANKS, fails, header, takes
+from polyrank.service.observe.labels import STAGES, Account
 from polyrank.service.ranking import result_cache
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.ranking.values import Given, Grouping, Ranked, RankRequest
+from polyrank.service.ranking.stages import until
+from polyrank.service.ranking.values import Given, Grouping, Ranked, RankedCandidate, RankRequest
 from polyrank.service.resources import Resources, resources
 from polyrank.service.settings import Settings
 
@@ -58,6 +66,7 @@ _ERRORS: Final = fails(
     body=True,
 )
 
+log = logging.getLogger("polyrank.request")
 router = APIRouter(tags=["rank"], dependencies=[RANK])
 
 
@@ -226,3 +235,138 @@ def _rendered(held: Resources, serving: Serving, ranked: Ranked) -> bytes:
     answer = orjson.dumps(answer_of(serving, ranked))
     held.metrics.observe_serialize(time.perf_counter() - began)
     return answer
+
+
+def answer_of(serving: Serving, ranked: Ranked) -> dict[str, Any]:
+    """Return the fields of a `RankOut`, except those that belong to the request (timings, id)."""
+    model, cut = serving.generation.manifest.model, ranked.truncation
+    return {
+        "results": [_result_of(at, place) for at, place in enumerate(ranked.places, 1)],
+        "missing_ids": ranked.missing_ids,
+        "generation": serving.generation.id,
+        "revision": serving.snapshot.revision,
+        "model": {"name": model.name, "architecture": model.architecture, "fingerprint": model.fingerprint},
+        "exact": ranked.exact,
+        "degraded": ranked.degraded,
+        **({} if ranked.searched is None else {"searched": ranked.searched}),
+        "truncated": {"turns": cut.turns, "tokens": cut.tokens, "candidates": cut.candidates},
+        **({"notes": ranked.notes} if ranked.notes else {}),
+    }
+
+
+def _result_of(rank: int, place: RankedCandidate) -> dict[str, Any]:
+    """Return the fields of a `ResultOut`; those without a meaning for the candidate are absent, not null."""
+    lexical = {} if place.lexical is None else {"lexical": place.lexical}
+    cross = {} if place.cross is None else {"cross": place.cross}
+    return {
+        "rank": rank,
+        **({} if place.index is None else {"index": place.index}),
+        "id": place.id,
+        "text": place.text,
+        "score": place.placed_by,
+        "scores": {"late": place.late, **lexical, **cross},
+        "metadata": place.metadata,
+    }
+
+
+class _Entry(NamedTuple):
+    """One ranking: its status, the rest of its part of the answer as JSON, and what the log says of it."""
+
+    status: int
+    rest: bytes
+    account: Account
+
+
+@router.post(
+    "/rank/batch",
+    response_model=BatchOut,
+    response_model_exclude_none=True,
+    openapi_extra=takes(BatchIn, DEADLINE_IN),
+    responses=fails(HeaderInvalid, TooManyCandidates, body=True),
+)
+async def rank_batch(request: Request) -> Response:
+    """Rank several times in one call; `answers` has for each an answer of `POST /rank` or its problem."""
+    # All are in progress at the same time, so their contexts share forward passes. Admission counts each.
+    held = resources(request)
+    batch = await bodies.read(request, BatchIn)
+    end = bodies.deadline(request, held.settings, batch.timeout_ms)  # a wrong header is not of one ranking alone
+    async with until(end):
+        # Never on the event loop: a few values can be a hundred mistakes, and each takes its time.
+        values = max(request.state.bound, bodies.INLINE_VALUES + 1)
+        checked = await bodies.beside(request, partial(_all_checked, batch.requests), values)
+    sent = [body for body in checked if isinstance(body, RankIn)]
+    bodies.check_count([candidate for body in sent for candidate in body.candidates or ()], held.settings)
+    ranking = [partial(_entry, request, held, body, batch.timeout_ms, at) for at, body in enumerate(checked)]
+    entries = await bodies.while_connected(request, _together(ranking))
+    request.state.account = _account(entries)
+    parts = (b'{"status":%d,%s}' % (entry.status, entry.rest) for entry in entries)
+    own = orjson.dumps({"request_id": request.state.request_id})
+    return Response(b'{"answers":[%s],%s' % (b",".join(parts), own[1:]), media_type="application/json")
+
+
+async def _together(ranking: Sequence[Callable[[], Coroutine[Any, Any, _Entry]]]) -> list[_Entry]:
+    turns = asyncio.Lock()
+
+    async def in_turn(rank: Callable[[], Coroutine[Any, Any, _Entry]]) -> _Entry:
+        async with turns:
+            await asyncio.sleep(0)  # others have the event loop between the beginnings of two
+        return await rank()
+
+    return await asyncio.gather(*map(in_turn, ranking))
+
+
+def _all_checked(sent: Sequence[JsonValue]) -> list[RankIn | RankingError]:
+    """Check each; all wrong ones together have as many mistakes named as one, and one each."""
+    checked: list[RankIn | RankingError] = []
+    left = MAX_ERRORS
+    for one in sent:
+        checked.append(body := _checked(one, max(left, 1)))
+        left -= len(body.found) if isinstance(body, BodyInvalid) else 0
+    return checked
+
+
+def _checked(sent: JsonValue, most: int) -> RankIn | RankingError:
+    try:
+        return RankIn.model_validate(sent)
+    except ValidationError as error:
+        return refusal(error, RankIn, most)
+
+
+async def _entry(
+    request: Request, held: Resources, body: RankIn | RankingError, timeout_ms: int | None, at: int
+) -> _Entry:
+    """Do one ranking; whatever goes wrong with it is its problem alone. All but the first count anew for the rate."""
+    try:
+        if at:
+            held.access.spend(request.state.principal)
+        if isinstance(body, RankingError):
+            return _refused(request, held, body)
+        allowed = [each for each in (timeout_ms, body.timeout_ms) if each is not None]
+        deadline = bodies.deadline(request, held.settings, min(allowed, default=None))
+        done = await answered(request, held, body, deadline)
+    except RankingError as error:
+        return _refused(request, held, error)
+    except Exception as error:
+        return _refused(request, held, shortage_in(error) or RankingError("unexpected"), error)
+    held.metrics.count_batch_entry(200)
+    return _Entry(200, b'"answer":%s' % completed(request, done), done.account)
+
+
+def _refused(request: Request, held: Resources, error: RankingError, cause: Exception | None = None) -> _Entry:
+    if error.rejected:
+        held.metrics.count_rejected(error.rejected)
+    if error.status == 500:
+        log.error("request %s: a ranking of several failed", request.state.request_id, exc_info=cause or error)
+    problem = problems.from_error(error, request.state.request_id)
+    held.metrics.count_batch_entry(error.status)
+    retry_after = problem.headers.get("retry-after")
+    more = b"" if retry_after is None else b',"retry_after":%d' % int(retry_after)
+    return _Entry(error.status, b'"problem":%s%s' % (bytes(problem.body), more), Account(refused={error.slug: 1}))
+
+
+def _account(entries: Sequence[_Entry]) -> Account:
+    """Return what the log says of all rankings together."""
+    generation = next((entry.account.generation for entry in entries if entry.account.generation), None)
+    degraded = dict.fromkeys(reason for entry in entries for reason in entry.account.degraded)
+    refused = Counter(slug for entry in entries for slug in entry.account.refused)
+    return Account(generation, list(degraded), refused=refused)

@@ -7,14 +7,15 @@ from collections.abc import Callable, Coroutine, Sequence, Sized
 from functools import partial
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
 from polyrank.model.errors import InvalidInput
 from polyrank.service import errors
-from polyrank.service.http.plumbing.findings import refusal
+from polyrank.service.api.findings import refusal
 from polyrank.service.http.plumbing.gzipped import CODING
-from polyrank.service.http.plumbing.json_values import count_values, marks, most_fields
 from polyrank.service.ranking.stages import Timings, until
 from polyrank.service.resources import resources
 from polyrank.service.settings import Settings
@@ -26,6 +27,10 @@ MOST_VALUES, CANDIDATE_VALUES = 200_000, 20  # of a body, or so many a candidate
 MAX_FIELDS = 10_000  # of one object; the metadata of a candidate have no room for an object of more
 TIMEOUT_HEADERS = ("X-Request-Timeout-Ms", "X-Client-Timeout-Ms")
 MILLISECONDS = re.compile("0{0,99}[1-9][0-9]{0,99}", re.ASCII)
+BLOCK_BYTES = 1 << 20
+PER_LIST = 3  # Python looks for garbage among lists and objects alone, and nothing else goes on meanwhile
+_QUOTE, _COMMA, _BRACE, _CLOSING = b'",{}'
+_CASE = np.uint8(0x20)  # by this bit "[" differs from "{", and "]" from "}"
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
@@ -152,3 +157,48 @@ def check_lengths(where: str, texts: Sequence[str], settings: Settings) -> None:
             f"{where}: a text has {longest} characters; at most {settings.max_text_chars} are allowed "
             "(the setting max_text_chars)"
         )
+
+
+def marks(body: bytes) -> NDArray[np.uint8]:
+    """Return the commas and brackets outside strings, as they follow each other.
+
+    A small body can hold very many values, and parsing it would hold the interpreter lock all that time. Here NumPy
+    looks at the bytes without the lock, a block at a time, so that other threads go on.
+
+    After the first syntax error they mean nothing, because no parser reads on there.
+    """
+    found, inside, escaped = [np.empty(0, np.uint8)], np.uint8(0), False
+    for start in range(0, len(body), BLOCK_BYTES):
+        text = body[start + escaped : start + BLOCK_BYTES].replace(rb"\\", b"").replace(rb"\"", b"")
+        escaped = text.endswith(b"\\")
+        block = np.frombuffer(text, np.uint8)
+        within = np.bitwise_xor.accumulate((block == _QUOTE).view(np.uint8)) ^ inside  # 1 from a string's first quote
+        inside = within[-1] if len(within) else inside
+        kinds = block | _CASE
+        found.append(block[((block == _COMMA) | (kinds == _BRACE) | (kinds == _CLOSING)) & (within == 0)])
+    return np.concatenate(found)
+
+
+def count_values(marks: NDArray[np.uint8]) -> int:
+    """Count the commas, and each list or object `PER_LIST` times; a key counts with its value.
+
+    >>> count_values(marks(b'{"a, b": [1, 2, "\\\\","], "c": {}}'))
+    12
+    """
+    return int(np.count_nonzero(marks == _COMMA) + PER_LIST * np.count_nonzero(marks | _CASE == _BRACE))
+
+
+def most_fields(marks: NDArray[np.uint8]) -> int:
+    """Return how many fields the largest object has.
+
+    >>> most_fields(marks(b'[{"a": [1, 2, 3, 4], "b": {}}, {"c": 5}, 6, 7]'))
+    2
+    """
+    kinds = marks | _CASE
+    depths = np.cumsum((kinds == _BRACE).view(np.int8) - (kinds == _CLOSING).view(np.int8), dtype=np.int32)
+    inside = np.flatnonzero(kinds != _CLOSING)
+    # At each depth, a list or an object begins by its bracket, and its commas follow before the next one begins.
+    members = marks[inside[np.argsort(depths[inside], kind="stable")]]
+    begins = np.flatnonzero(members != _COMMA)
+    sizes = np.diff(begins, append=len(members))
+    return int(sizes[members[begins] == _BRACE].max(initial=0))

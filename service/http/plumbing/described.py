@@ -1,20 +1,92 @@
-"""What a route says of itself in docs/openapi.json, where FastAPI cannot see it.
+"""What a route says of itself: who may call it; and where FastAPI cannot see it, what it takes and how it fails.
 
 Routes read their bodies and some headers by hand (bodies.py) and raise errors, which are listed here.
 """
 
-from collections.abc import Collection, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
+from fastapi import Depends
+from fastapi.routing import RouteContext
 from pydantic import BaseModel
+from starlette.datastructures import Headers
+from starlette.requests import Request
 
 from polyrank.model.errors import InvalidInput, RankingError, Shortage
 from polyrank.service import errors as service
+from polyrank.service.api.answers import Problem
+from polyrank.service.auth.keys import ANYBODY, Scope
 from polyrank.service.http.plumbing import problems
 from polyrank.service.http.plumbing.bodies import TIMEOUT_HEADERS
+from polyrank.service.resources import resources
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Lets requests through whose key has the scope; puts the caller into `request.state.principal`.
+
+    A request that `counts` spends from its key's rate. Raises Unauthenticated, Forbidden or RateLimited.
+    """
+
+    scope: Scope
+    counts: bool = True
+
+    async def __call__(self, request: Request) -> None:
+        """Check one request."""
+        access = resources(request).access
+        request.state.principal = principal = access.identify(credentials(request.headers))
+        access.require(principal, self.scope)
+        if self.counts:
+            access.spend(principal)
+
+
+async def anybody(request: Request) -> None:
+    """Let every request through."""
+    request.state.principal = ANYBODY
+
+
+async def scraper(request: Request) -> None:
+    """Let those through who may read the metrics; their calls do not count against a rate."""
+    if resources(request).settings.metrics_access == "admin":
+        await Needs("admin", counts=False)(request)
+    else:
+        await anybody(request)
+
+
+RANK = Depends(Needs("rank"))
+ADMIN = Depends(Needs("admin"))
+OPEN = Depends(anybody)
+METRICS = Depends(scraper)
+
+
+def credentials(headers: Headers) -> list[bytes]:
+    """Return what may be keys: `Authorization` with or without `Bearer`, `X-API-Key`, `api-key`."""
+    authorization = headers.get("authorization", "").strip()
+    scheme, *rest = authorization.split(None, 1) or [""]
+    bearer = "".join(rest) if scheme.lower() == "bearer" else authorization
+    sent = (bearer, headers.get("x-api-key"), headers.get("api-key"))
+    return [key.strip().encode("latin-1") for key in sent if key and key.strip()]
+
+
+def rules(route: RouteContext) -> list[Callable[..., Any]]:
+    """Return the access rules that a route declares. A list without any means that the rule was forgotten."""
+    dependant = getattr(route, "dependant", None)
+    called = [dependency.call for dependency in dependant.dependencies] if dependant else []
+    return [call for call in called if isinstance(call, Needs) or call in (anybody, scraper)]
+
 
 REFERENCE: Final = "#/components/schemas/{model}"
-PROBLEM: Final = {problems.MEDIA_TYPE: {"schema": {"$ref": REFERENCE.format(model=problems.Problem.__name__)}}}
+NAMED: Final[dict[type[BaseModel], Literal["validation", "serialization"]]] = {}
+"""The models of requests and errors that routes name by `takes` and `fails`: FastAPI does not see them."""
+
+
+def _reference(kind: type[BaseModel], mode: Literal["validation", "serialization"]) -> dict[str, str]:
+    NAMED[kind] = mode
+    return {"$ref": REFERENCE.format(model=kind.__name__)}
+
+
+PROBLEM: Final = {problems.MEDIA_TYPE: {"schema": _reference(Problem, "serialization")}}
 # Errors of every route that asks the models.
 ASKS: Final = (
     *(service.HeaderInvalid, service.TooManyCandidates),
@@ -54,7 +126,7 @@ DEADLINE_IN: Final = [
 
 def takes(kind: type[BaseModel], headers: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
     """Describe a JSON body and headers that a route reads by hand; pass the result as `openapi_extra`."""
-    content = {"application/json": {"schema": _reference(kind)}}
+    content = {"application/json": {"schema": _reference(kind, "validation")}}
     return {"requestBody": {"required": True, "content": content}, **({"parameters": [*headers]} if headers else {})}
 
 
@@ -76,14 +148,10 @@ def fails(
 
 
 def _failure(status: int, titles: Collection[str], form: type[BaseModel] | None) -> dict[str, Any]:
-    content = PROBLEM if form is None else {"application/json": {"schema": _reference(form)}}
+    content = PROBLEM if form is None else {"application/json": {"schema": _reference(form, "serialization")}}
     described = {"description": " / ".join(titles), "content": {**content}}
     if status in (429, 503):
         described["headers"] = {"Retry-After": _RETRY_AFTER}
     elif service.TextsLeft.title in titles:
         described["headers"] = {"Retry-After": _RETRY_IF_KEPT}
     return described
-
-
-def _reference(kind: type[BaseModel]) -> dict[str, str]:
-    return {"$ref": REFERENCE.format(model=kind.__name__)}

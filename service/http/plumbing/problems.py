@@ -6,16 +6,15 @@ Routes that raise it name it in `fails(...)`, which describes it in the OpenAPI 
 
 from dataclasses import dataclass
 
-from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from polyrank.index_builder import errors as index
 from polyrank.model.errors import RankingError
 from polyrank.service import errors as service
-from polyrank.service.http.plumbing.fields import Out
+from polyrank.service.api.answers import TYPE_PREFIX, ErrorOut, Problem
+from polyrank.service.api.findings import encodable
 
 MEDIA_TYPE = "application/problem+json"
-TYPE_PREFIX = "urn:polyrank:problem:"
 TOO_MANY_REQUESTS = 429
 
 
@@ -26,25 +25,6 @@ class Kind:
     status: int
     slug: str
     title: str
-
-
-class ErrorOut(Out):
-    """One thing that is wrong with a request."""
-
-    where: str
-    what: str
-
-
-class Problem(BaseModel):
-    """An error (RFC 9457)."""
-
-    type: str = Field(examples=["urn:polyrank:problem:invalid-input"])
-    title: str
-    status: int
-    detail: str
-    request_id: str
-    errors: list[ErrorOut] | None = Field(default=None, description="with 422: where and what, never the values sent")
-    job: str | None = Field(default=None, description="with job-conflict: the job that is running")
 
 
 class ProblemAnswer(Response):
@@ -97,8 +77,3 @@ def from_error(error: RankingError, request_id: str) -> ProblemAnswer:
     if job is not None:
         answer.headers["Link"] = f'<{job}>; rel="related"'
     return answer
-
-
-def encodable(text: str) -> str:
-    """Replace what is no valid Unicode."""
-    return text.encode("utf-8", "replace").decode()

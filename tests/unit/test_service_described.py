@@ -1,4 +1,4 @@
-"""Every route has an access rule, and keys are found in the headers that clients send them in."""
+"""What a route says of itself: its access rule."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from service_fakes import load
 from starlette.datastructures import Headers
 
 from polyrank.service.app import create_app
-from polyrank.service.http.plumbing.guards import Needs, anybody, credentials, rules, scraper
+from polyrank.service.http.plumbing.described import Needs, anybody, credentials, rules, scraper
 from polyrank.service.observe.labels import QUIET
 from polyrank.service.settings import Settings
 

@@ -1,4 +1,7 @@
-"""What is wrong with a request, in words that say what to do: one finding for each mistake, never the values sent."""
+"""What is wrong with a request, in words that say what to do: one finding for each mistake, never the values sent.
+
+Settings use the same words.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,8 +12,6 @@ from typing import Any, NamedTuple, get_args
 from pydantic import BaseModel, RootModel, ValidationError
 
 from polyrank.service.errors import BodyInvalid, BodyMalformed
-from polyrank.service.http.plumbing.problems import encodable
-from polyrank.service.mistakes import TYPES, what_is_wrong
 
 MAX_ERRORS = 20
 MAX_FOUND = 100  # pydantic reports all of its errors or none; of more than anybody makes, only the number is told
@@ -22,6 +23,34 @@ OTHER_NAMES = "OTHER_NAMES"
 
 # pydantic puts the branch of a union among the names: "list[union[str,TurnIn]]", "TurnIn", "str".
 _BRANCH = re.compile(r".*[\[(].*|str|int|float|bool|none|[A-Z]\w*In", re.DOTALL)
+
+
+TYPES: Mapping[str, str] = {
+    "string_type": "a string",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "none_required": "null",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+}
+_BOUNDS: Mapping[str, str] = {
+    "greater_than_equal": "must be {ge} or more",
+    "greater_than": "must be more than {gt}",
+    "less_than_equal": "must be {le} or less",
+    "less_than": "must be less than {lt}",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_too_short": "must have at least {min_length} characters",
+    "too_long": "must have at most {max_length} items",
+    "too_short": "must have at least {min_length} items",
+    "literal_error": "must be {expected}",
+}
 
 
 class Finding(NamedTuple):
@@ -170,3 +199,18 @@ def _malformed(said: str) -> str:
         "EOF": " (it ends too early)",
     }
     return said + next((hint for text, hint in hints.items() if text in said), "")
+
+
+def what_is_wrong(error: Mapping[str, Any]) -> str:
+    """Say what is wrong, from one error of pydantic; of a value of the wrong type pydantic's own words are returned."""
+    kind, context = str(error["type"]), error.get("ctx") or {}
+    if kind in _BOUNDS:
+        return "must not be empty" if context.get("min_length") == 1 else _BOUNDS[kind].format(**context)
+    if kind in ("missing", "extra_forbidden"):
+        return "is required" if kind == "missing" else "unknown field"
+    return str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "must be", 1)
+
+
+def encodable(text: str) -> str:
+    """Replace what is no valid Unicode."""
+    return text.encode("utf-8", "replace").decode()

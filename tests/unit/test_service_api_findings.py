@@ -1,14 +1,15 @@
-"""What is said of a wrong body: one finding for each mistake, which says what to do."""
+"""What is wrong with a request, in words."""
 
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from polyrank.service.api import findings
+from polyrank.service.api.findings import MAX_ERRORS, MAX_FOUND, found_in, refusal
+from polyrank.service.api.pool_requests import IndexIn, ListIn, UpsertIn
+from polyrank.service.api.requests import RankIn
 from polyrank.service.errors import BodyInvalid, BodyMalformed
-from polyrank.service.http.native.requests import IndexIn, ListIn, RankIn, UpsertIn
-from polyrank.service.http.plumbing import findings
-from polyrank.service.http.plumbing.findings import MAX_ERRORS, MAX_FOUND, found_in, refusal
 
 
 def refused(body: bytes, model: type[BaseModel] = RankIn) -> BodyInvalid | BodyMalformed:

@@ -1,12 +1,12 @@
-"""Turns for pipelined requests."""
+"""Turns of pipelined requests."""
 
 import asyncio
 from collections.abc import Sequence
 
 import pytest
 
-from polyrank.service.process import pipelined
-from polyrank.service.process.pipelined import Turns
+from polyrank.service.process import connections
+from polyrank.service.process.connections import Turns
 
 
 class Named:
@@ -60,7 +60,7 @@ async def _in_order() -> None:
 
 
 def test_one_after_the_other_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipelined, "TURN_SECONDS", 60)
+    monkeypatch.setattr(connections, "TURN_SECONDS", 60)
     asyncio.run(_in_order())
 
 
@@ -77,7 +77,7 @@ async def _leaving() -> None:
 
 
 def test_who_leaves_hands_the_turn_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipelined, "TURN_SECONDS", 60)
+    monkeypatch.setattr(connections, "TURN_SECONDS", 60)
     asyncio.run(_leaving())
 
 
@@ -94,5 +94,5 @@ async def _endless() -> None:
 
 
 def test_a_turn_that_nobody_ends_is_over_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipelined, "TURN_SECONDS", 0.01)
+    monkeypatch.setattr(connections, "TURN_SECONDS", 0.01)
     asyncio.run(_endless())

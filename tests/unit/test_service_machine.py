@@ -1,4 +1,4 @@
-"""How much memory is left: the machine's, or less where a container has a limit; and what the C library keeps."""
+"""What this process may take of the machine."""
 
 import ctypes
 import gc
@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from polyrank.service.memory import Tidying, available_bytes
+from polyrank.service import machine
+from polyrank.service.machine import Tidying, available_bytes
 
 COUNT = """
 import ctypes, sys, threading
-from polyrank.service.memory import share_arenas
+from polyrank.service.machine import share_arenas
 if sys.argv[2] == "shared":
     share_arenas()
 library = ctypes.CDLL(None)
@@ -37,7 +38,7 @@ meeting.wait()
 """
 KEEP = """
 import ctypes, os, pathlib
-from polyrank.service.memory import give_back
+from polyrank.service.machine import give_back
 library = ctypes.CDLL(None)
 library.malloc.restype, library.free.argtypes = ctypes.c_void_p, (ctypes.c_void_p,)
 def resident():
@@ -125,3 +126,39 @@ def test_what_a_new_module_holds_is_kept_from_the_collector(monkeypatch: pytest.
         assert 0 < gc.get_freeze_count() <= frozen
     finally:
         gc.unfreeze()
+
+
+@pytest.fixture(autouse=True)
+def _eight_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+
+
+@pytest.mark.parametrize(
+    ("told", "count"),
+    [
+        ("200000 100000", 2),
+        ("150000 100000", 2),
+        ("10000 100000", 1),
+        ("3200000 100000", 8),
+        ("max 100000", 8),
+        ("nonsense", 8),
+        ("a b", 8),
+        ("100000 0", 8),
+    ],
+)
+def test_a_quota_of_version_2(tmp_path: Path, told: str, count: int) -> None:
+    (tmp_path / "cpu.max").write_text(told + "\n")
+    assert machine.processors(tmp_path) == count
+
+
+@pytest.mark.parametrize(("quota", "count"), [("300000", 3), ("-1", 8)])
+def test_a_quota_of_version_1(tmp_path: Path, quota: str, count: int) -> None:
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu/cpu.cfs_quota_us").write_text(quota + "\n")
+    (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")
+    assert machine.processors(tmp_path) == count
+
+
+def test_no_quota(tmp_path: Path) -> None:
+    assert machine.processors(tmp_path) == 8

@@ -1,4 +1,4 @@
-"""The bounds and the grammar of requests."""
+"""What requests may hold."""
 
 import json
 import sys
@@ -9,24 +9,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from polyrank.index_builder.pool.documents import MAX_ID_CHARS
+from polyrank.service.api import requests
+from polyrank.service.api.fields import Strict
+from polyrank.service.api.pool_requests import DeleteIn, IndexIn, UpsertIn
+from polyrank.service.api.requests import MAX_BATCH, MAX_PERSONA, MAX_TURNS, BatchIn, ClassifyIn, ExplainIn, RankIn
 from polyrank.service.http.compat.openai import EmbeddingsIn
-from polyrank.service.http.compat.rerank_request import CompatRerankIn
+from polyrank.service.http.compat.reranked import CompatRerankIn
 from polyrank.service.http.compat.tei import EmbedIn
-from polyrank.service.http.native import requests
-from polyrank.service.http.native.requests import (
-    MAX_BATCH,
-    MAX_ID_CHARS,
-    MAX_PERSONA,
-    MAX_TURNS,
-    BatchIn,
-    ClassifyIn,
-    DeleteIn,
-    ExplainIn,
-    IndexIn,
-    RankIn,
-    Strict,
-    UpsertIn,
-)
 
 
 def accepted(kind: type[Strict], **fields: object) -> Strict:

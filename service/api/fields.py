@@ -1,8 +1,77 @@
-"""Checks the filter of a request. What a filter means is in `polyrank.index_builder.generation.filters`."""
+"""Types that the bodies of requests are made of, for all routes.
+
+What a filter means is in `polyrank.index_builder.generation.filters`; here it is checked.
+"""
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    JsonValue,
+    WithJsonSchema,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core.core_schema import CoreSchema, no_info_before_validator_function
+
+from polyrank.index_builder.pool.documents import ID_PATTERN, MAX_ID_CHARS, check_value, checked_id, kept_metadata
+
+# For types of which the largest stands first: pydantic copies what does not fit one, and no other thread goes on.
+IN_ORDER = Field(union_mode="left_to_right")
+
+
+class In(BaseModel):
+    """A request, or a part of one. Null means the same as an absent field: clients of C#, Java and Go send it."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        schema = handler(source)
+        if all(field.is_required() or field.get_default() is None for field in cls.model_fields.values()):
+            return schema  # null is what an absent field holds; a call for each candidate would take its time
+        return no_info_before_validator_function(cls._without_nulls, schema)
+
+    @classmethod
+    def _without_nulls(cls, sent: Any) -> Any:
+        if not isinstance(sent, dict) or None not in sent.values():
+            return sent
+        return {name: value for name, value in sent.items() if value is not None or name not in cls.model_fields}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        described = handler(schema)
+        fields = handler.resolve_ref_schema(described)
+        for name, field in fields.get("properties", {}).items():
+            if name not in fields.get("required", ()) and not _takes_null(field):
+                told = {key: field.pop(key) for key in ("default", "description", "examples", "title") if key in field}
+                fields["properties"][name] = {"anyOf": [field, {"type": "null"}], **told}
+        return described
+
+
+def _takes_null(field: JsonSchemaValue) -> bool:
+    kinds = field.get("anyOf", [field])
+    return {"type": "null"} in kinds or not {"type", "$ref", "enum", "const", "oneOf", "anyOf"} & set(field)
+
+
+class Strict(In):
+    """A request without unknown fields, coercion or NaN."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+def _not_blank(text: str) -> str:
+    if not text or text.isspace():
+        raise ValueError("must not be empty")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_not_blank), WithJsonSchema({"type": "string", "pattern": r"\S"})]
+
 
 FILTER_DESCRIPTION = (
     "on metadata; all keys must hold. A field (`a.b`: the field `b` of the object `a`): a value, a list (any of it), "
@@ -94,3 +163,12 @@ def _is_number(value: object) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+Id = Annotated[
+    str,
+    Field(min_length=1, max_length=MAX_ID_CHARS, json_schema_extra={"pattern": ID_PATTERN}),
+    AfterValidator(checked_id),
+]
+Filter = Annotated[dict[str, JsonValue], AfterValidator(checked_filter), AfterValidator(check_value)]
+Metadata = Annotated[dict[str, JsonValue], AfterValidator(kept_metadata)]

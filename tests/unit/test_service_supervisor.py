@@ -1,4 +1,4 @@
-"""The files in which several processes count: they need no disk, and outlive their directory."""
+"""The files in which serving processes count."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.mmap_dict import MmapedDict, mmap_key
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from polyrank.service.process.metric_files import KINDS, MetricFiles, metric_files
+from polyrank.service.process.supervisor import KINDS, MetricFiles, metric_files
 
 
 @pytest.fixture
