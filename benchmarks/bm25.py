@@ -18,9 +18,7 @@ import numpy as np
 import Stemmer
 
 from polyrank.model.evaluation.beir import Collection, read_collection
-from polyrank.model.evaluation.intervals import intervals
-from polyrank.model.evaluation.metrics import judged_values
-from polyrank.model.ties import Ties
+from polyrank.model.metrics import Ties, intervals, judged_values
 
 
 def tokens(texts: list[str]) -> list[list[str]]:

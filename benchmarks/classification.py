@@ -32,11 +32,10 @@ from benchmarks.poly_against_bi import trained
 from numpy.typing import NDArray
 
 from polyrank.model.errors import RankingError
-from polyrank.model.evaluation.intervals import intervals
+from polyrank.model.metrics import Ties, intervals
 from polyrank.model.rankers.load import load_classifier
 from polyrank.model.registry import classifiers
 from polyrank.model.text.dialogues import Dialogue, read_dialogues
-from polyrank.model.ties import Ties
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.run import Data
 

@@ -29,12 +29,11 @@ from benchmarks.timing import processor_seconds, quartiles_ms
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from polyrank.model.inference.names import FLOAT32, TORCH, Runner
-from polyrank.model.rankers.cross import CrossRanker
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.inference.runners import FLOAT32, TORCH, Runner
+from polyrank.model.rankers.networks import CrossRanker, LateRanker
 from polyrank.model.registry import DeformerConfig, MixConfig
 from polyrank.model.representations import ContextEncoding, Representations
-from polyrank.model.text.pairs import Pairs
+from polyrank.model.text.sequences import Pairs
 
 SHORTEST, LONGEST = 6, 24  # tokens of a candidate
 USUAL = 15

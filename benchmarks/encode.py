@@ -9,8 +9,7 @@ from benchmarks.timing import medians_ms
 
 from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.model.errors import InvalidInput
-from polyrank.model.rankers.cross import CrossRanker
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.networks import CrossRanker, LateRanker
 from polyrank.model.text.assembly import Conversation
 
 _TURNS = 3

@@ -18,13 +18,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from polyrank.model.explanation.attribution import relative
-from polyrank.model.explanation.late import Explanation
-from polyrank.model.explanation.occlusion import without
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.explanation import Explanation, relative, without
 from polyrank.model.rankers.load import load_late
+from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.text.assembly import Conversation
-from polyrank.model.text.steps import finish
+from polyrank.model.text.reading import finish
 
 CONVERSATIONS = Path(__file__).parents[1] / "examples" / "support" / "conversations.jsonl"
 REPLIES = 8

@@ -15,7 +15,7 @@ import torch
 from benchmarks.timing import wall_seconds
 
 import polyrank
-from polyrank.model.inference.names import BACKENDS, FLOAT32, PRECISIONS, TORCH
+from polyrank.model.inference.runners import BACKENDS, FLOAT32, PRECISIONS, TORCH
 
 LENGTHS = (12, 40, 120)
 COUNTS = tuple(2**n for n in range(11))

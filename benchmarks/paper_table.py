@@ -25,9 +25,9 @@ from benchmarks.random_models import BERT_BASE, TINY, Shape, loaded, token_ids, 
 from benchmarks.timing import processor_seconds, quartiles_ms, wall_seconds
 from numpy.typing import NDArray
 
-from polyrank.model.inference.names import BACKENDS, PRECISIONS, Runner
+from polyrank.model.inference.runners import BACKENDS, PRECISIONS, Runner
 from polyrank.model.search.scan import Query, prepare
-from polyrank.model.text.pairs import Pairs
+from polyrank.model.text.sequences import Pairs
 
 CONTEXT_TOKENS, CANDIDATE_TOKENS = 128, 16
 SIZES = (1_000, 100_000)

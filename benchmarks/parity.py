@@ -37,10 +37,9 @@ from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.checkpoint.base import MINILM
 from polyrank.model.errors import InvalidInput
-from polyrank.model.evaluation.intervals import group_numbers, intervals
-from polyrank.model.evaluation.lists import rank_lists
-from polyrank.model.evaluation.metrics import rank_values
-from polyrank.model.inference.names import Runner
+from polyrank.model.evaluation.rankings import rank_lists
+from polyrank.model.inference.runners import Runner
+from polyrank.model.metrics import group_numbers, intervals, rank_values
 from polyrank.model.search.topk import scores_of
 from polyrank.model.text.conversations import identified
 from polyrank.model.text.dialogues import Dialogue, read_dialogues

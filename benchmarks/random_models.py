@@ -15,7 +15,7 @@ from transformers import BertConfig, BertModel
 
 import polyrank
 from polyrank.model.config import ModelConfig
-from polyrank.model.inference.names import Runner
+from polyrank.model.inference.runners import Runner
 from polyrank.model.rankers.networks import from_base
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

@@ -52,12 +52,12 @@ from transformers import BertConfig, BertModel
 
 from polyrank.index_builder.generation.words import evidence_of
 from polyrank.model.architectures.attention import code_attention
-from polyrank.model.evidence.statistics import Statistics
-from polyrank.model.evidence.table import WordTable
-from polyrank.model.search.scan import Additions, Query, Scan, prepare
-from polyrank.model.search.scan.quantised import scan as quantised
-from polyrank.model.search.scan.quantised.product import ZERO, ByteProduct
-from polyrank.model.search.scan.quantised.scan import QuantisedScan
+from polyrank.model.lexical.table import WordTable
+from polyrank.model.lexical.words import Statistics
+from polyrank.model.representations import Additions
+from polyrank.model.search.scan import Query, Scan, prepare, quantised
+from polyrank.model.search.scan.product import ZERO, ByteProduct
+from polyrank.model.search.scan.quantised import QuantisedScan
 from polyrank.model.search.topk import scores_of
 
 OURS = "scan"

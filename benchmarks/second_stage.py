@@ -24,8 +24,8 @@ from benchmarks.timing import quartiles_ms
 from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.model.inference.names import BACKENDS, FLOAT32, PRECISIONS, TORCH, Runner
-from polyrank.model.text.pairs import Pairs
+from polyrank.model.inference.runners import BACKENDS, FLOAT32, PRECISIONS, TORCH, Runner
+from polyrank.model.text.sequences import Pairs
 
 SHORTEST, LONGEST = 4, 22  # words of a candidate
 

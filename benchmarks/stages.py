@@ -19,10 +19,9 @@ from polyrank.index_builder.building.pipeline import BuildResult, build
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.model.checkpoint.kind import LEXICAL, is_checkpoint
 from polyrank.model.config import ModelConfig
-from polyrank.model.inference.names import Runner
-from polyrank.model.rankers.cross import CrossRanker
+from polyrank.model.inference.runners import Runner
 from polyrank.model.rankers.load import load_cross, load_late, load_retriever
-from polyrank.model.rankers.networks import Ranker, Retriever, from_base
+from polyrank.model.rankers.networks import CrossRanker, Ranker, Retriever, from_base
 from polyrank.model.text.dialogues import read_dialogues
 from polyrank.service.cli.models import add_runner_options, chosen_runner, load
 

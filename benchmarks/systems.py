@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 import polyrank
 from polyrank.model.errors import InvalidInput, RankingError
-from polyrank.model.evaluation.intervals import intervals
+from polyrank.model.metrics import intervals
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.run import Data
 from polyrank.service.cli.evaluation.tasks import ListsTask

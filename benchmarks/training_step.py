@@ -18,7 +18,7 @@ from polyrank.model.architectures.backbone import Backbone, backbone_config, loa
 from polyrank.model.architectures.batching import TokenBatch
 from polyrank.model.checkpoint.base import resolve_base
 from polyrank.model.checkpoint.files import BASE_BACKBONE_FILE, WEIGHTS_FILE, read_object
-from polyrank.model.training.student.tuning import add_adapters, select_layers, set_dropout
+from polyrank.model.training.tuning import add_adapters, select_layers, set_dropout
 
 RANK = 32
 WAYS = {  # implementation of attention, whether dropout is kept, whether only adapters are tuned

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 import zstandard
 
-from polyrank.model.evidence.words import normalised, words
+from polyrank.model.lexical.words import normalised, words
 
 FEWEST_WORDS = 6  # shorter replies are said everywhere
 JUDGES = "convai2/valid_a.self_original.jsonl.zst"

@@ -32,7 +32,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.vectors.encoder import CandidateEncoder
 from polyrank.model.errors import RankingError
 from polyrank.model.inference import disk_cache
-from polyrank.model.inference.names import AUTO
+from polyrank.model.inference.runners import AUTO
 
 _REPORT_SECONDS = 0.5
 _LOOK_FOR_WITHDRAWAL_SECONDS = 0.5

@@ -4,8 +4,7 @@ import codecs
 from dataclasses import dataclass, fields
 from typing import Any
 
-from polyrank.model.bounds import Bounds
-from polyrank.model.options import option
+from polyrank.model.options import Bounds, option
 
 KINDS = ("auto", "exact", "flat", "hnsw", "ivf", "ivfpq")  # of indexes
 DTYPE_NAMES = ("float16", "float32")  # of stored vectors; a stored copy holds the place in this order

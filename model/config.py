@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, TypeVar
 
-from polyrank.model.bounds import WIDEST
 from polyrank.model.errors import CheckpointInvalid
-from polyrank.model.options import Block, read_block, require, require_known, require_types, shown
+from polyrank.model.options import WIDEST, Block, read_block, require, require_known, require_types, shown
 from polyrank.model.registry import ARCHITECTURES, classifiers, comparing_vectors, listed
 
 ContextVectors = Literal["codes", "first", "last", "last+first"]
@@ -57,7 +56,7 @@ class AssemblyConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvidenceConfig:
-    """How words count in the score, beside what the network says (polyrank.model.evidence).
+    """How words count in the score, beside what the network says (polyrank.model.lexical).
 
     Attributes:
         version: version of the features and all their constants; a checkpoint of another version is refused.
@@ -145,7 +144,7 @@ class ModelConfig:
         base_name: the base model's name, for people; `base_sha256` is its identity.
         base_sha256: sha256 of the base's model.safetensors; empty where the weights do not refer to a base.
         weights: where the transformer's weights are. "base": the base's own, by reference. "adapter": the base's, plus
-            a low-rank difference in the checkpoint (checkpoint/adapter.py). "full": in the checkpoint.
+            a low-rank difference in the checkpoint (checkpoint/read.py). "full": in the checkpoint.
         residual: the Cross-encoder adds to the score of a Poly-encoder (architectures/cross.py). The checkpoint holds
             both; the fields from `context_vectors` to `score_scale` describe the Poly-encoder.
         head: what makes a Cross-encoder's score of token states. "linear": a linear map of the first one. "published":

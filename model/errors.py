@@ -96,3 +96,19 @@ def shortage_in(error: BaseException | None) -> Shortage | None:
             return Shortage(f"the system lacks something for the moment: {word}; try again")
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     return None
+
+
+class TrainingDataInvalid(InvalidInput):
+    """The training files hold too few usable examples; the message says what was dropped and why."""
+
+
+class OutputInUse(InvalidInput):
+    """The output directory holds something that this run would overwrite."""
+
+
+class TrainingDiverged(ModelError):
+    """The loss is not a finite number; the best checkpoint so far is kept."""
+
+
+class OutOfMemory(ModelError):
+    """A step did not fit into memory; the message says which setting to lower."""

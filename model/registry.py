@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from polyrank.model.bounds import WIDEST, Bounds
-from polyrank.model.options import Block, option, require
+from polyrank.model.options import WIDEST, Block, Bounds, option, require
 
-_OBJECTIVES = "polyrank.model.training.objectives"
-_SETTINGS = "polyrank.model.training.config"
+_TRAINING = "polyrank.model.training"
+_SETTINGS = f"{_TRAINING}.config"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ class Architecture:
         settings: reference to its settings of training, a TrainConfig (polyrank.model.training.config) that knows
             nothing of `options`.
         options: what it alone has, in `polyrank.json` and as options of training; None: nothing.
-        objective: reference to what trains the network, an Objective (polyrank.model.training.objectives.objective).
+        objective: reference to what trains the network, an Objective (polyrank.model.training.objective).
         classifier: reference to what trains the network to tell classes of pairs, an Objective; None: it cannot.
         beyond_vectors: what its score needs beyond one vector of each side and their dot product, for a message; empty:
             nothing, so that tools which compare vectors can use it.
@@ -38,8 +37,8 @@ class Architecture:
     retrieves: bool = True
     settings: str = f"{_SETTINGS}:TwoStageTrainConfig"
     options: type[Block] | None = None
-    objective: str | None = f"{_OBJECTIVES}.late:LateObjective"
-    classifier: str | None = f"{_OBJECTIVES}.late:ApartObjective"
+    objective: str | None = f"{_TRAINING}.apart:LateObjective"
+    classifier: str | None = f"{_TRAINING}.apart:ApartObjective"
     beyond_vectors: str = ""
 
     @property
@@ -160,8 +159,8 @@ ARCHITECTURES = {
         f"{_NETWORKS}.cross:CrossEncoder",
         retrieves=False,
         settings=f"{_SETTINGS}:PairTrainConfig",
-        objective=f"{_OBJECTIVES}.pairs:PairObjective",
-        classifier=f"{_OBJECTIVES}.pairs:JointObjective",
+        objective=f"{_TRAINING}.together:PairObjective",
+        classifier=f"{_TRAINING}.together:JointObjective",
         beyond_vectors="it reads context and candidate together, and makes no vectors",
     ),
     "lexical": Architecture(

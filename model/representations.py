@@ -1,5 +1,9 @@
-"""What a model makes of texts: of candidates, which may be stored, and of one context. Without torch."""
+"""What a model makes of texts: of candidates, which may be stored, and of one context; and what words add to scores.
 
+Importing this needs no torch: builders do without.
+"""
+
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -92,3 +96,27 @@ def row_places(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[
     [5, 6, 0, 1, 2]
     """
     return np.repeat(starts - _starts(counts), counts) + np.arange(counts.sum(), dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Additions:
+    """Makes the score of a row `late_weight * late + values[row]`, where `late` is its score by candidate attention.
+
+    Attributes:
+        late_weight: finite and above 0.
+        values: (N,) float32, finite; a number for each row of the pool.
+
+    Raises:
+        ValueError: the late weight is not finite and above 0.
+    """
+
+    late_weight: float
+    values: NDArray[np.float32]
+
+    def __post_init__(self) -> None:
+        if not 0 < self.late_weight < math.inf:
+            raise ValueError(f"late_weight is {self.late_weight}; it must be finite and above 0")
+
+    def to(self, late: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the scores of rows whose late scores these are, (N,), computed in float64."""
+        return (self.late_weight * late.astype(np.float64) + self.values).astype(np.float32)

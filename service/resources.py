@@ -23,9 +23,9 @@ from polyrank.index_builder.scale.sets import PartsStore
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.pool_store import PoolStore
 from polyrank.model.errors import InvalidInput, RankingError, Shortage, shortage_in
-from polyrank.model.inference.names import AUTO, TORCH, Runner
+from polyrank.model.inference.runners import AUTO, TORCH, Runner
 from polyrank.model.rankers.classifier import Classifier
-from polyrank.model.text.vocabulary import Vocabulary
+from polyrank.model.text.tokenizer import Vocabulary
 from polyrank.service import machine
 from polyrank.service.auth.keys import Access
 from polyrank.service.caching.caches import Caches

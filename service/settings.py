@@ -20,10 +20,10 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, Pydanti
 from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.redis_client import SERVING_TIMEOUT_SECONDS, connect
 from polyrank.index_builder.scale.cluster import Address, why_unusable
-from polyrank.model.bounds import Bounds
 from polyrank.model.inference.disk_cache import DEFAULT_MIB, MEBIBYTES, DiskCache, cache_of
-from polyrank.model.inference.names import BackendName, PrecisionName, Runner, why_refused
+from polyrank.model.inference.runners import BackendName, PrecisionName, Runner, why_refused
 from polyrank.model.inputs import read_input
+from polyrank.model.options import Bounds
 from polyrank.service import API_KEY, CONFIG, PREFIX
 from polyrank.service.api import CANDIDATES_CEILING
 from polyrank.service.api.findings import TYPES, what_is_wrong

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.model.search.additions import Additions
+from polyrank.model.representations import Additions
 
 Rng = np.random.Generator
 

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.model.search.additions import Additions
+from polyrank.model.representations import Additions
 
 
 def paper_scores(

@@ -21,12 +21,11 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.checkpoint.files import CONFIG_FILE
 from polyrank.model.config import CalibrationConfig, EvidenceConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid, ModelNotFound
-from polyrank.model.evidence.evidence import Evidence
-from polyrank.model.representations import ContextEncoding, LateRows, Representations
-from polyrank.model.search.additions import Additions
+from polyrank.model.lexical.score import Evidence
+from polyrank.model.representations import Additions, ContextEncoding, LateRows, Representations
 from polyrank.model.text.assembly import Conversation, Truncation
-from polyrank.model.text.pairs import Pairs
-from polyrank.model.text.steps import Steps
+from polyrank.model.text.reading import Steps
+from polyrank.model.text.sequences import Pairs
 from polyrank.model.text.tokenizer import Token
 from polyrank.service.caching.caches import Caches
 from polyrank.service.live.models import LoadRanker, PairScorer

@@ -17,10 +17,10 @@ from polyrank.model.registry import trainable
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.training.config import TrainConfig, TwoStageTrainConfig, settings_of
-from polyrank.model.training.data.corpus import Report
+from polyrank.model.training.data import Report
 from polyrank.model.training.run import Data, train
 from polyrank.model.training.state import STATE_FILE
-from polyrank.model.training.student.student import start
+from polyrank.model.training.student import start
 
 TWO_STAGES = [name for name in trainable() if issubclass(settings_of(name), TwoStageTrainConfig)]
 SETTINGS: dict[str, Any] = {

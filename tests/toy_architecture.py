@@ -12,9 +12,8 @@ from torch import Tensor
 from polyrank.model.architectures.attention import ContextCodes, one_vector_each, unit_length
 from polyrank.model.architectures.batching import TokenBatch
 from polyrank.model.architectures.late import CandidateState, ContextState, LateEncoder, masked_mean
-from polyrank.model.bounds import Bounds
 from polyrank.model.config import ModelConfig
-from polyrank.model.options import Block, option
+from polyrank.model.options import Block, Bounds, option
 from polyrank.model.registry import Architecture
 from polyrank.model.representations import LateRows
 

@@ -15,9 +15,8 @@ from benchmarks.gpu.pack import EVALUATION
 from torch import Tensor
 
 from polyrank.model.architectures.batching import TokenBatch
-from polyrank.model.evaluation.intervals import group_numbers, intervals
-from polyrank.model.evaluation.lists import rank_lists
-from polyrank.model.evaluation.metrics import rank_values
+from polyrank.model.evaluation.rankings import rank_lists
+from polyrank.model.metrics import group_numbers, intervals, rank_values
 from polyrank.model.rankers.networks import NetworkRanker
 from polyrank.model.text.conversations import identified
 from polyrank.model.text.dialogues import read_dialogues

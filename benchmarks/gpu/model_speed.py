@@ -11,7 +11,7 @@ from benchmarks.gpu.scan_speed import drawn
 from benchmarks.random_models import BERT_BASE, MINILM, TINY, Shape, loaded, token_ids, write_base
 from benchmarks.timing import quartiles_ms
 
-from polyrank.model.inference.names import Runner
+from polyrank.model.inference.runners import Runner
 from polyrank.model.search.scan import Query, prepare
 
 CONTEXT_TOKENS = (16, 128)  # of the shortest and the longest context

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polyrank.model.search.scan import Query, Scan, prepare
-from polyrank.model.search.scan.gpu.scan import GpuScan, Tiles, tiles_for
+from polyrank.model.search.scan.gpu import GpuScan, Tiles, tiles_for
 from polyrank.model.search.topk import top_k
 
 SCALE = 20.0

@@ -32,8 +32,7 @@ from benchmarks.timing import quartiles_ms
 import polyrank
 from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.model.evaluation.beir import read_collection
-from polyrank.model.rankers.cross import CrossRanker
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.networks import CrossRanker, LateRanker
 from polyrank.model.registry import classifiers
 from polyrank.model.text.dialogues import read_dialogues
 from polyrank.model.training.config import TrainConfig

@@ -14,7 +14,7 @@ import torch
 from benchmarks.peers.models import cross_in, poly_in
 from benchmarks.peers.worker import answer
 
-from polyrank.model.inference.names import Runner
+from polyrank.model.inference.runners import Runner
 from polyrank.model.rankers.load import load_cross, load_late
 from polyrank.model.text.assembly import Conversation
 

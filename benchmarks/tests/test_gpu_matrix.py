@@ -11,7 +11,7 @@ from tiny import write_base
 from transformers import BertConfig, BertModel
 
 from polyrank.model.errors import InvalidInput
-from polyrank.model.training.student.student import start
+from polyrank.model.training.student import start
 
 
 @pytest.fixture(scope="module")

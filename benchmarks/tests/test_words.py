@@ -14,7 +14,7 @@ from benchmarks.words.parts import VECTORS, WHOLE, all_but, firsts_of, says_noth
 
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
 from polyrank.model.config import EvidenceConfig
-from polyrank.model.inference.names import Runner
+from polyrank.model.inference.runners import Runner
 from polyrank.model.rankers.load import load_late
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue, new_dialogues

@@ -21,12 +21,12 @@ from unicodedata import normalize
 import numpy as np
 import orjson
 
-from polyrank.model.evidence.evidence import Evidence
-from polyrank.model.evidence.statistics import Statistics
-from polyrank.model.evidence.table import WordTable
+from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.table import WordTable
+from polyrank.model.lexical.words import Statistics
+from polyrank.model.metrics import Ties
 from polyrank.model.rankers.lexical import BUILT_IN
 from polyrank.model.text.assembly import Conversation
-from polyrank.model.ties import Ties
 
 
 class Language(NamedTuple):

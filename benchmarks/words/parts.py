@@ -9,13 +9,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.model.evaluation.encoding import candidate_embeddings, context_codes
-from polyrank.model.evaluation.lists import gold_ties
-from polyrank.model.evidence.evidence import Evidence
-from polyrank.model.evidence.table import WordTable
-from polyrank.model.evidence.words import normalised
-from polyrank.model.rankers.late import LateRanker
-from polyrank.model.search.additions import Additions
+from polyrank.model.evaluation.rankings import candidate_embeddings, context_codes, gold_ties
+from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.table import WordTable
+from polyrank.model.lexical.words import normalised
+from polyrank.model.rankers.networks import LateRanker
+from polyrank.model.representations import Additions
 from polyrank.model.search.topk import scores_of
 from polyrank.model.text.dialogues import Dialogue
 

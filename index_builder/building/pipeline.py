@@ -55,7 +55,7 @@ from polyrank.index_builder.vectors.late import each_of
 from polyrank.index_builder.vectors.local import LocalEmbeddings
 from polyrank.index_builder.vectors.redis import RedisEmbeddings
 from polyrank.model.errors import InvalidInput
-from polyrank.model.evidence.statistics import Statistics
+from polyrank.model.lexical.words import Statistics
 from polyrank.model.registry import ARCHITECTURES
 
 

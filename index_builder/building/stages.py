@@ -27,9 +27,8 @@ from polyrank.index_builder.index.faiss_index import CandidateIndex
 from polyrank.index_builder.index.measuring import EXACT, VECTORS_AND_WORDS, Probe, Recall, measured, time_searches
 from polyrank.index_builder.pool.rows import Candidate, Rejected
 from polyrank.index_builder.vectors.encoder import ContextEncoder, Model
-from polyrank.model.evidence.joining import TableInParts
-from polyrank.model.evidence.statistics import Statistics
-from polyrank.model.evidence.table import WordTable
+from polyrank.model.lexical.table import TableInParts, WordTable
+from polyrank.model.lexical.words import Statistics
 from polyrank.model.text.assembly import Conversation
 
 # In these stages other processes begin to see the generation, so the build can no longer be cancelled.

@@ -28,7 +28,7 @@ import orjson
 from numpy.typing import NDArray
 
 from polyrank.index_builder.generation.candidates import CandidateTable
-from polyrank.model.text.steps import Steps
+from polyrank.model.text.reading import Steps
 
 _Mask = NDArray[np.bool_]
 _Key = tuple[int, Any]  # (kind, value): in Python True equals 1, and None has no order

@@ -73,7 +73,7 @@ class Manifest:
 
     Attributes:
         created_at: ISO 8601, UTC.
-        backend, precision: what ran the model over the pool (polyrank.model.inference.names.Runner). Others make
+        backend, precision: what ran the model over the pool (polyrank.model.inference.runners.Runner). Others make
             vectors that are close to these, not equal.
         revision: of the last update that the pool can reflect; the generation receives later ones when it becomes
             active.

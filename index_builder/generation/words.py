@@ -1,6 +1,6 @@
 """How words count in a generation: the evidence of its model, and the inverted index of its candidates' words.
 
-    words/<name>.npy              which rows have a word: the arrays of polyrank.model.evidence.table.WordTable
+    words/<name>.npy              which rows have a word: the arrays of polyrank.model.lexical.table.WordTable
     words/statistics-<name>.npy   how common each word was in the pool when it was built: those of Statistics
 
 The files are memory-mapped. A generation whose model counts no words has none of them.
@@ -18,11 +18,10 @@ from numpy.typing import DTypeLike, NDArray
 
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_object
 from polyrank.model.config import ModelConfig
-from polyrank.model.evidence.evidence import Evidence
-from polyrank.model.evidence.features import ROW_FEATURES
-from polyrank.model.evidence.joining import NewArray
-from polyrank.model.evidence.statistics import Statistics
-from polyrank.model.evidence.table import WordTable
+from polyrank.model.lexical.features import ROW_FEATURES
+from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.table import NewArray, WordTable
+from polyrank.model.lexical.words import Statistics
 
 WORDS_DIRECTORY = "words"
 

@@ -22,7 +22,7 @@ from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.index.choice import STAYS, IndexSpec, SearchTimes, choose_index, grown_hnsw, grown_scan
 from polyrank.index_builder.index.faiss_index import CandidateIndex, faiss_threads
 from polyrank.index_builder.index.retrieval import search
-from polyrank.model.search.additions import Additions
+from polyrank.model.representations import Additions
 
 MOST_PROBES = 256
 _PROBED_ROWS = 64_000_000  # by all probes together, half a minute on two cores: a large pool gets fewer probes

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.index.faiss_index import RETRIEVE_K, CandidateIndex
-from polyrank.model.search.additions import Additions
+from polyrank.model.representations import Additions
 
 if TYPE_CHECKING:
     from polyrank.model.search.topk import TopK

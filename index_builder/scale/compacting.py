@@ -19,7 +19,7 @@ from polyrank.index_builder.scale.cutting import Built, SetResult
 from polyrank.index_builder.scale.moving import report_part
 from polyrank.index_builder.scale.sets import PartsStore, PoolPart, part_of, set_of
 from polyrank.index_builder.scale.updated_part import UpdatedPart
-from polyrank.model.evidence.statistics import Statistics
+from polyrank.model.lexical.words import Statistics
 
 
 def compact_store(root: Path, redis_url: str | None = None, *, progress: OnProgress = no_progress) -> Built:

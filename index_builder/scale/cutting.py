@@ -48,8 +48,8 @@ from polyrank.index_builder.scale.slots import Slots, ranges, slots_of
 from polyrank.index_builder.vectors.encoder import Model, TextEncoder, encode_texts
 from polyrank.model.durable import make_directory
 from polyrank.model.errors import InvalidInput
-from polyrank.model.evidence.statistics import Statistics
 from polyrank.model.inputs import read_input
+from polyrank.model.lexical.words import Statistics
 
 _BATCH_ROWS = 8192
 _FINISHED = "finished.jsonl"

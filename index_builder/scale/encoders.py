@@ -25,8 +25,8 @@ from polyrank.index_builder.scale.cluster import require_token
 from polyrank.index_builder.vectors.encoder import CandidateEncoder, Model, rounded_all
 from polyrank.model.errors import RankingError
 from polyrank.model.inference import disk_cache
-from polyrank.model.inference.kept import code, processor, versions
-from polyrank.model.inference.names import Runner
+from polyrank.model.inference.compiler import code, processor, versions
+from polyrank.model.inference.runners import Runner
 from polyrank.model.rankers import load as checkpoint
 from polyrank.model.representations import Representations
 

@@ -16,7 +16,7 @@ from polyrank.index_builder.generation.candidates import PART_ROWS
 from polyrank.index_builder.generation.filters import matching_places
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.snapshot import Snapshot
-from polyrank.model.text.steps import Steps
+from polyrank.model.text.reading import Steps
 
 # Parts of PART_ROWS rows that one page looks at.
 MOST_PARTS = 16

@@ -36,11 +36,10 @@ from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.generation.texts import KnownTexts
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.update_log import Update
-from polyrank.model.evidence.joining import joined
-from polyrank.model.evidence.table import WordTable
+from polyrank.model.lexical.table import WordTable, joined
 from polyrank.model.representations import LateRows, Representations, row_places
 from polyrank.model.text.assembly import Conversation
-from polyrank.model.text.steps import Steps
+from polyrank.model.text.reading import Steps
 
 Rows = NDArray[np.int64]
 

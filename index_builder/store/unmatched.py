@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from polyrank.index_builder.generation.filters import kinds_of
 from polyrank.index_builder.store.snapshot import Snapshot
-from polyrank.model.text.steps import Steps
+from polyrank.model.text.reading import Steps
 
 MOST_CONDITIONS = 8
 # Names that one is compared with: those of the most similar length. Comparing two takes some 20 us.

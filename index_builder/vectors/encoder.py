@@ -50,7 +50,7 @@ class Model(Protocol):
         name: what it was loaded by.
         architecture: its name in polyrank.model.registry.
         fingerprint: identifies everything that its vectors depend on; 64 hexadecimal digits.
-        backend, precision: what runs its forward passes (polyrank.model.inference.names.Runner).
+        backend, precision: what runs its forward passes (polyrank.model.inference.runners.Runner).
         late_rows: what it keeps of each candidate for a second stage; None: it has none.
     """
 

@@ -9,7 +9,7 @@ from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.batching import TokenBatch, length_batches, pad
 from polyrank.model.architectures.poly import PolyEncoder
 from polyrank.model.config import ModelConfig
-from polyrank.model.text.pairs import Pairs
+from polyrank.model.text.sequences import Pairs
 
 FIRST_STAGE = "poly"  # the architecture to whose scores a residual Cross-encoder adds
 
@@ -20,7 +20,7 @@ class CrossEncoder(nn.Module):
     A residual one scores `poly(ctxt, cand) + first(T(ctxt, cand)) W`, with a finished Poly-encoder that is not trained
     any further. A small Cross-encoder on little data ranks worse than the Poly-encoder before it, but makes other
     mistakes. Trained on top of the Poly-encoder's scores it begins near that ranking and learns what is missing. This
-    module holds the Poly-encoder; FirstStage (polyrank.model.inference.forwards) computes its scores.
+    module holds the Poly-encoder; FirstStage (polyrank.model.inference.passes) computes its scores.
 
     Attributes:
         encoder: the transformer over the joint input; segment ids 0 for the context, 1 for the candidate.

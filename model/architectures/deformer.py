@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from polyrank.model.architectures.attention import ContextCodes, one_vector_each, unit_length
-from polyrank.model.architectures.backbone import Backbone
+from polyrank.model.architectures.backbone import Backbone, Layer, layers_of
 from polyrank.model.architectures.batching import TokenBatch, pad
 from polyrank.model.architectures.late import (
     CandidateState,
@@ -24,7 +24,6 @@ from polyrank.model.architectures.late import (
     score_head,
     second_stage_unexplained,
 )
-from polyrank.model.architectures.layers import Layer, layers_of
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
 from polyrank.model.registry import DeformerConfig

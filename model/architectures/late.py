@@ -10,10 +10,16 @@ from typing import Literal, NamedTuple, Protocol, Self
 import torch
 from torch import Tensor, nn
 
-from polyrank.model.architectures.attention import ContextCodes, attended_vectors, poly_scores, unit_length
+from polyrank.model.architectures.attention import (
+    ContextCodes,
+    StateSums,
+    attended_vectors,
+    poly_scores,
+    reduction_sums,
+    unit_length,
+)
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.batching import TokenBatch, pad
-from polyrank.model.architectures.sums import StateSums, reduction_sums
 from polyrank.model.config import DenseConfig, ModelConfig, Reduction
 from polyrank.model.errors import InvalidInput
 from polyrank.model.representations import LateRows

@@ -11,8 +11,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from polyrank.model.architectures.attention import ContextCodes, code_attention, one_vector_each, unit_length
-from polyrank.model.architectures.backbone import Backbone
+from polyrank.model.architectures.attention import (
+    ContextCodes,
+    StateSums,
+    code_attention,
+    code_sums,
+    one_vector_each,
+    unit_length,
+)
+from polyrank.model.architectures.backbone import Activation, Backbone, Layer, layers_of
 from polyrank.model.architectures.batching import TokenBatch, pad
 from polyrank.model.architectures.late import (
     CandidateState,
@@ -23,8 +30,6 @@ from polyrank.model.architectures.late import (
     second_stage_unexplained,
     side_by_side,
 )
-from polyrank.model.architectures.layers import Activation, Layer, layers_of
-from polyrank.model.architectures.sums import StateSums, code_sums
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.registry import MixConfig

@@ -5,15 +5,17 @@ from torch import Tensor, nn
 
 from polyrank.model.architectures.attention import (
     ContextCodes,
+    StateSums,
     code_attention,
+    code_sums,
     first_outputs,
     last_and_first_outputs,
     last_outputs,
+    output_sums,
     unit_length,
 )
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.late import LateEncoder
-from polyrank.model.architectures.sums import StateSums, code_sums, output_sums
 from polyrank.model.config import ModelConfig
 
 _OUTPUTS = {"first": first_outputs, "last": last_outputs, "last+first": last_and_first_outputs}

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from polyrank.model.architectures.attention import ContextCodes, one_vector_each, unit_length
-from polyrank.model.architectures.backbone import Backbone
+from polyrank.model.architectures.attention import ContextCodes, StateSums, one_vector_each, reduction_sums, unit_length
+from polyrank.model.architectures.backbone import Backbone, layers_of
 from polyrank.model.architectures.batching import TokenBatch, pad
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import (
@@ -24,8 +24,6 @@ from polyrank.model.architectures.late import (
     score_head,
     second_stage_unexplained,
 )
-from polyrank.model.architectures.layers import layers_of
-from polyrank.model.architectures.sums import StateSums, reduction_sums
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
 from polyrank.model.registry import VirtConfig

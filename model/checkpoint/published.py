@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from polyrank.model.bounds import MOST_WHOLE
 from polyrank.model.checkpoint.files import read_object, read_objects
 from polyrank.model.config import DenseConfig, Reduction
 from polyrank.model.errors import CheckpointInvalid
+from polyrank.model.options import MOST_WHOLE
 
 POOLINGS: dict[str, Reduction] = {
     "cls": "first",

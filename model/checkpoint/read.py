@@ -1,4 +1,9 @@
-"""Finds a checkpoint or a base model, and reads it into an encoder with its weights."""
+"""Finds a checkpoint or a base model, and reads it into an encoder with its weights.
+
+Low-rank adapters on base weights (Hu et al. 2021, arXiv 2106.09685), `W + B A`, are merged as a checkpoint is read. An
+adapter is two tensors for a weight matrix, named after it: `….lora_A` (rank, in) and `….lora_B` (out, rank). Their
+product has no further scale.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -8,7 +13,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from polyrank.model.architectures.backbone import (
     Backbone,
@@ -20,7 +25,6 @@ from polyrank.model.architectures.backbone import (
 )
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import LateEncoder
-from polyrank.model.checkpoint.adapter import merge, split
 from polyrank.model.checkpoint.base import BaseModel, resolve_base
 from polyrank.model.checkpoint.files import (
     BACKBONE_FILE,
@@ -37,6 +41,32 @@ from polyrank.model.config import AssemblyConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.text.tokenizer import Tokenizer
+
+A, B = ".lora_A", ".lora_B"
+
+
+def split(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the adapters' tensors, and all others, by name."""
+    adapter = {name: tensor for name, tensor in tensors.items() if name.endswith((A, B))}
+    return adapter, {name: tensor for name, tensor in tensors.items() if name not in adapter}
+
+
+def merge(module: nn.Module, adapter: Mapping[str, Tensor]) -> None:
+    """Add each pair's product to the weight of its name.
+
+    Raises CheckpointInvalid where a pair is incomplete or no weight has its name and shape.
+    """
+    weights = dict(module.named_parameters(remove_duplicate=False))
+    for name in sorted({part.removesuffix(A).removesuffix(B) for part in adapter}):
+        low, high, weight = adapter.get(name + A), adapter.get(name + B), weights.get(name + ".weight")
+        if low is None or high is None or weight is None:
+            raise CheckpointInvalid(f"the adapter of {name} is half a pair, or the transformer has no such weight")
+        fits = low.ndim == high.ndim == 2 and low.shape[0] == high.shape[1]
+        if not fits or (high.shape[0], low.shape[1]) != tuple(weight.shape):
+            raise CheckpointInvalid(f"the adapter of {name} does not fit a weight of shape {tuple(weight.shape)}")
+        with torch.no_grad():
+            weight.add_(high.float() @ low.float())
+
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

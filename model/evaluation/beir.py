@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.errors import InvalidInput
-from polyrank.model.inputs import open_input
-from polyrank.model.text.hashes import drawn_order
-from polyrank.model.text.jsonlines import Object, read_objects, written_lines
+from polyrank.model.inputs import Object, open_input, read_objects, written_lines
+from polyrank.model.text.folding import drawn_order
 
 _HEADER = ["query-id", "corpus-id", "score"]
 _HIGHEST = 1_000_000
@@ -34,7 +33,7 @@ class Collection:
     """Documents to search, and the queries that have judgements.
 
     Attributes:
-        document_ids, documents: names and texts, in drawn order (retrieval.py).
+        document_ids, documents: names and texts, in drawn order (rankings.py).
         query_ids, queries: names and texts.
         judgements: for each query, the score of each judged document by its name.
         unknown_queries: number of judged queries that the file of queries lacks.

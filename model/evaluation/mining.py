@@ -29,16 +29,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.errors import InvalidInput
-from polyrank.model.evaluation.encoding import ReportProgress, require_finite, scores_of_rows, second_stage
-from polyrank.model.evidence.table import WordTable
-from polyrank.model.rankers.cross import CrossRanker
-from polyrank.model.rankers.networks import Retriever
-from polyrank.model.representations import ContextEncoding, Representations
-from polyrank.model.search.additions import Additions
+from polyrank.model.evaluation.rankings import ReportProgress, require_finite, scores_of_rows, second_stage
+from polyrank.model.lexical.table import WordTable
+from polyrank.model.rankers.networks import CrossRanker, Retriever
+from polyrank.model.representations import Additions, ContextEncoding, Representations
 from polyrank.model.search.scan import Query, Scan, prepare
 from polyrank.model.search.topk import TopK
+from polyrank.model.text.conversations import Positives
 from polyrank.model.text.dialogues import Dialogue
-from polyrank.model.text.positives import Positives, text_key
+from polyrank.model.text.folding import text_key
 
 REASONS = ("positive", "rank", "margin", "check")
 _TEXTS_AT_ONCE = 8192

@@ -1,1 +1,1 @@
-"""How a model's forward passes run: parts.py defines each pass once, in torch; a back-end runs it."""
+"""How a model's forward passes run: network.py defines each pass once, in torch; a back-end runs it."""

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.batching import GPU_TOKEN_BUDGET, TOKEN_BUDGET, TokenBatch
-from polyrank.model.inference.names import BFLOAT16, FLOAT16, FLOAT32, TORCH, Runner
-from polyrank.model.inference.parts import NetworkPart, Sizes
+from polyrank.model.inference.network import NetworkPart, Sizes
+from polyrank.model.inference.runners import BFLOAT16, FLOAT16, FLOAT32, TORCH, Runner
 
 # From a padded batch to the part's outputs. Safe to call from several threads.
 Forward = Callable[[TokenBatch], tuple[NDArray[Any], ...]]

@@ -19,7 +19,9 @@ from polyrank.model.architectures.batching import TokenBatch
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import openvino_backend, trials
 from polyrank.model.inference.backend import Backend, Forward, TorchBackend
-from polyrank.model.inference.names import (
+from polyrank.model.inference.network import NetworkPart
+from polyrank.model.inference.openvino_backend import OpenVinoBackend
+from polyrank.model.inference.runners import (
     AUTO,
     BFLOAT16,
     FLOAT16,
@@ -32,9 +34,7 @@ from polyrank.model.inference.names import (
     Runner,
     why_refused,
 )
-from polyrank.model.inference.openvino_backend import OpenVinoBackend
-from polyrank.model.inference.parts import NetworkPart
-from polyrank.model.inference.samples import sequences
+from polyrank.model.inference.trials import sequences
 from polyrank.model.text.assembly import Assembler
 
 # A candidate must take at most this share of the best time before it, so that noise does not change the choice.

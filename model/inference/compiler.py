@@ -1,16 +1,144 @@
-"""Makes the parts of a model ready to run: from what is kept of them on disk, or by a back-end; its work is kept."""
+"""Makes the parts of a model ready to run: from what is kept of them on disk, or by a back-end; its work is kept.
 
+What is kept is found again only for an equal network on an equal machine: same weights, same code of this package, same
+versions of the libraries, same processor and number of threads. What is kept was tried when it was made.
+"""
+
+import hashlib
+import importlib.metadata
 import logging
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from importlib.util import find_spec
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
 
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import openvino_backend
 from polyrank.model.inference.backend import Backend, Ready
-from polyrank.model.inference.choice import Chooser
+from polyrank.model.inference.choice import Chooser, Findings, Timing
 from polyrank.model.inference.disk_cache import DiskCache
-from polyrank.model.inference.kept import Kept
-from polyrank.model.inference.names import TORCH, Choice, Runner
-from polyrank.model.inference.network import LazyPart
-from polyrank.model.inference.parts import Sizes
+from polyrank.model.inference.network import LazyPart, Sizes
+from polyrank.model.inference.runners import TORCH, Choice, Runner
+from polyrank.model.registry import ARCHITECTURES
+
+_MODEL = Path(__file__).parents[1]
+_CODE = ("architectures", "checkpoint", "inference")  # what the numbers of a part come from, beside its weights
+_LIBRARIES = ("openvino", "torch", "transformers")
+# Of /proc/cpuinfo; the last three are those of Arm.
+_PROCESSOR = (
+    *("vendor_id", "cpu family", "model", "model name", "stepping", "flags"),
+    *("CPU implementer", "CPU part", "Features"),
+)
+
+
+class KeptModel(NamedTuple):
+    """A compiled part: the sizes of its transformer, and the models that it consists of, as they were exported."""
+
+    sizes: Sizes
+    pieces: list[memoryview]
+
+
+class Kept:
+    """What is kept of one part, in a cache on disk."""
+
+    def __init__(self, disk: DiskCache, part: LazyPart) -> None:
+        self._disk, self._part = disk, part
+
+    def findings(self, names: Sequence[Runner]) -> Findings:
+        """Return what was found out about back-ends to choose from, and holds; empty where nothing is kept."""
+        speeds, verdicts = (self._disk.get(key) for key in self._findings_keys(names))
+        timing = Timing({})
+        if speeds and ((until := speeds.facts["until"]) is None or time.time() < until):
+            timing = Timing({Runner(*runner): seconds for *runner, seconds in speeds.facts["seconds"]}, until)
+        tried = verdicts.facts["verdicts"] if verdicts else []
+        return Findings(timing, {Runner(*runner): why for *runner, why in tried})
+
+    def keep_findings(self, names: Sequence[Runner], found: Findings) -> None:
+        """Keep what was found out about back-ends to choose from: speeds for the network, verdicts for the part."""
+        speeds, verdicts = self._findings_keys(names)
+        seconds, until = found.timing
+        self._disk.put(speeds, {"seconds": [[*runner, each] for runner, each in seconds.items()], "until": until})
+        self._disk.put(verdicts, {"verdicts": [[*runner, why] for runner, why in found.verdicts.items()]})
+
+    def model(self, runner: Runner) -> KeptModel | None:
+        """Return the part as compiled for a back-end and a precision; None: there is none."""
+        entry = self._disk.get(self._model_key(runner))
+        if entry is None:
+            return None
+        sizes = entry.facts["bytes"]
+        pieces = [entry.data[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
+        return KeptModel(Sizes(*entry.facts["sizes"]), pieces)
+
+    def keep_model(self, runner: Runner, sizes: Sizes, pieces: Sequence[memoryview]) -> None:
+        """Keep a compiled part."""
+        facts = {"sizes": list(sizes), "bytes": [len(piece) for piece in pieces]}
+        self._disk.put(self._model_key(runner), facts, *pieces)
+
+    def drop_model(self, runner: Runner) -> None:
+        """Forget the part as compiled for a back-end and a precision."""
+        self._disk.drop(self._model_key(runner))
+
+    def _findings_keys(self, names: Sequence[Runner]) -> tuple[dict[str, Any], dict[str, Any]]:
+        offered = [list(each) for each in names]
+        return self._key({"timed": offered}), self._key({"tried": offered, "part": self._part.name})
+
+    def _model_key(self, runner: Runner) -> dict[str, Any]:
+        return self._key({"compiled for": list(runner), "part": self._part.name})
+
+    def _key(self, what: Mapping[str, Any]) -> dict[str, Any]:
+        return {"network": self._part.identity, "threads": torch.get_num_threads(), **what, **_here()}
+
+
+def _here() -> dict[str, Any]:
+    return {"versions": versions(), "code": [code(*_CODE), code_outside()], "processor": processor()}
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Return the versions of the libraries that run models, of those that are installed."""
+    found = {}
+    for name in _LIBRARIES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+@cache
+def code(*folders: str) -> str:
+    """Digest the code in folders of polyrank.model; "." is all of it."""
+    digest = hashlib.sha256()
+    for path in sorted(path for folder in folders for path in (_MODEL / folder).rglob("*.py")):
+        digest.update(f"{path.relative_to(_MODEL)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def code_outside() -> str:
+    """Digest the modules of networks from outside polyrank that are registered."""
+    digest = hashlib.sha256()
+    for name in sorted({row.encoder.partition(":")[0] for row in ARCHITECTURES.values() if row.encoder}):
+        if not name.startswith("polyrank."):
+            found = find_spec(name)
+            digest.update(Path(found.origin).read_bytes() if found and found.origin else name.encode())
+    return digest.hexdigest()
+
+
+@cache
+def processor() -> str:
+    """Identify model and abilities of the first processor; Linux tells them, elsewhere Python's own words must do."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n", 1)[0].splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    told = {name.strip(): value for name, _, value in (line.partition(":") for line in lines)}
+    return hashlib.sha256("\n".join(told.get(name, "") for name in _PROCESSOR).encode()).hexdigest()
+
 
 log = logging.getLogger(__name__)
 

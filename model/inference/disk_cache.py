@@ -19,10 +19,10 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Any, NamedTuple
 
-from polyrank.model.bounds import Bounds
 from polyrank.model.durable import remove_leftovers, replacing
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inputs import open_input
+from polyrank.model.options import Bounds
 
 # Variables of the environment, for processes that have no other settings.
 DIRECTORY, SIZE = "POLYRANK_COMPILED_CACHE_DIR", "POLYRANK_COMPILED_CACHE_MB"

@@ -26,8 +26,8 @@ from polyrank.model.architectures.batching import TOKEN_BUDGET, TokenBatch
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import trials
 from polyrank.model.inference.backend import Forward, TorchBackend
-from polyrank.model.inference.names import BFLOAT16, FLOAT16, FLOAT32, INT8, OPENVINO, OPENVINO_INT8, Runner
-from polyrank.model.inference.parts import NetworkPart, Sizes
+from polyrank.model.inference.network import NetworkPart, Sizes
+from polyrank.model.inference.runners import BFLOAT16, FLOAT16, FLOAT32, INT8, OPENVINO, OPENVINO_INT8, Runner
 
 if TYPE_CHECKING:
     import openvino as ov

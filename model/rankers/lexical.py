@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 from polyrank.model.checkpoint.files import CONFIG_FILE, begin_directory, fingerprint_of, write_config
 from polyrank.model.config import CalibrationConfig, EvidenceConfig, ModelConfig
 from polyrank.model.errors import InvalidInput
-from polyrank.model.evidence.evidence import Evidence
-from polyrank.model.evidence.reading import unread
-from polyrank.model.evidence.statistics import Statistics
-from polyrank.model.evidence.table import WordTable
-from polyrank.model.inference.names import NO_RUNNER, Choice
-from polyrank.model.representations import ContextEncoding, LateRows, Representations
-from polyrank.model.search.additions import Additions
+from polyrank.model.inference.runners import NO_RUNNER, Choice
+from polyrank.model.lexical.features import unread
+from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.table import WordTable
+from polyrank.model.lexical.words import Statistics
+from polyrank.model.representations import Additions, ContextEncoding, LateRows, Representations
 from polyrank.model.text.assembly import (
     COUNTED_LETTERS,
     Conversation,
@@ -25,7 +24,7 @@ from polyrank.model.text.assembly import (
     require_positive,
     require_several,
 )
-from polyrank.model.text.steps import Steps, finish
+from polyrank.model.text.reading import Steps, finish
 from polyrank.model.text.tokenizer import Token
 
 # Fitted by `polyrank train --only-evidence --base lexical` on the four files that chat-poly was trained on, with equal
@@ -56,7 +55,7 @@ _MOST_TOKENS = 512
 
 
 class LexicalRanker:
-    """Ranks by the words that context and candidate share, weighed as in `polyrank.model.evidence`; thread-safe.
+    """Ranks by the words that context and candidate share, weighed as in `polyrank.model.lexical`; thread-safe.
 
     It offers what a LateRanker offers to builds and rankings. Every vector is a single 0, so the late score is 0, and
     the score is what words say to the bit, whatever the late weight.

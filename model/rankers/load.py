@@ -19,14 +19,12 @@ from polyrank.model.checkpoint.kind import (
 )
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference.disk_cache import DiskCache
-from polyrank.model.inference.names import FLOAT32, TORCH, Runner, why_refused
+from polyrank.model.inference.runners import FLOAT32, TORCH, Runner, why_refused
 from polyrank.model.rankers.lexical import BUILT_IN, LexicalRanker
 
 if TYPE_CHECKING:
     from polyrank.model.rankers.classifier import Classifier
-    from polyrank.model.rankers.cross import CrossRanker
-    from polyrank.model.rankers.late import LateRanker
-    from polyrank.model.rankers.networks import NetworkRanker, Ranker, Retriever
+    from polyrank.model.rankers.networks import CrossRanker, LateRanker, NetworkRanker, Ranker, Retriever
 
 
 def load(
@@ -39,7 +37,7 @@ def load(
     """Load a checkpoint directory, a base model by directory or name, or the built-in model "lexical".
 
     `device` is where it runs, in torch's notation: "cpu", "cuda", "cuda:1". `backend` is what runs its forward passes
-    and `precision` what they compute in: one of BACKENDS and one of PRECISIONS of `polyrank.model.inference.names`.
+    and `precision` what they compute in: one of BACKENDS and one of PRECISIONS of `polyrank.model.inference.runners`.
     `disk` keeps compiled models: a model that is found there runs without its network being read. To a lexical model,
     which has no network, none of them matters.
 

@@ -11,10 +11,8 @@ from dataclasses import dataclass, replace
 
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
-from polyrank.model.text.pairs import Pairs
-from polyrank.model.text.placing import PlacedToken, Segment, first_ids, ids_of, last_ids, placed
-from polyrank.model.text.reading import Reader
-from polyrank.model.text.steps import Steps, finish, in_parts, pause_after
+from polyrank.model.text.reading import Reader, Steps, finish, in_parts, pause_after
+from polyrank.model.text.sequences import Pairs, PlacedToken, Segment, first_ids, ids_of, last_ids, placed
 from polyrank.model.text.tokenizer import Tokenizer
 
 _FIRST_TURNS = 8  # most conversations keep no more turns, and take one call of the tokenizer

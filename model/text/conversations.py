@@ -1,4 +1,6 @@
-"""Finds out which examples are of one conversation, where a file does not name its dialogues.
+"""The right replies of each context, wrong ones drawn for it, and which examples are of one conversation.
+
+Where a file does not name its dialogues, that is found out.
 
 The examples of a conversation share its beginning: the context of a later one holds the context and the reply of an
 earlier one. But many conversations begin with the same greeting. So the examples that share a beginning are one
@@ -13,15 +15,95 @@ Persona counts for nothing here: in many files it is that of the side that repli
 """
 
 from array import array
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
+from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
-from polyrank.model.text.hashes import hash64
-from polyrank.model.text.positives import text_key
+from polyrank.model.text.folding import folded_line, hash64, text_key
+
+
+class Positives:
+    """The gold replies of every context; a context that occurs in several examples has several.
+
+    A context is all that a model reads: turns and persona. Another persona makes another context, because a reply
+    that fits one persona is a good negative for another.
+    """
+
+    def __init__(self, dialogues: Iterable[Dialogue]) -> None:
+        contexts, replies = array("Q"), array("Q")
+        for dialogue in dialogues:
+            contexts.append(context_key(dialogue.conversation))
+            replies.append(text_key(dialogue.response))
+        unsorted = np.array(contexts, np.uint64)
+        order = np.argsort(unsorted, kind="stable")
+        self._contexts = unsorted[order]
+        self._replies = np.array(replies, np.uint64)[order]
+
+    def __len__(self) -> int:
+        """Return the number of examples read."""
+        return len(self._contexts)
+
+    def of(self, conversation: Conversation) -> NDArray[np.uint64]:
+        """Return the `text_key` of each right reply to the context, (positives,)."""
+        key = np.uint64(context_key(conversation))
+        first = np.searchsorted(self._contexts, key, side="left")
+        last = np.searchsorted(self._contexts, key, side="right")
+        return self._replies[first:last]
+
+
+def context_key(conversation: Conversation) -> int:
+    """Hash a context to 64 bits; equal for turns and personas that `text_key` takes for the same."""
+    turns = [folded_line(turn.text) for turn in conversation.turns]
+    persona = [folded_line(fact) for fact in conversation.persona]
+    return hash64(orjson.dumps([[turn for turn in turns if turn], [fact for fact in persona if fact]]))
+
+
+DRAWN = 20  # as the lists of ConvAI2; gold reply included
+
+
+class ReplyDraw:
+    """Draws lists of candidates from the replies of all examples of a file; the same for the same seed.
+
+    A list holds no reply of its own dialogue and no other reply to the same context: they may be right. Texts that
+    differ only in case, white space and encoding are one reply.
+    """
+
+    def __init__(self, dialogues: Iterable[Dialogue], count: int, seed: int) -> None:
+        """`count` is how many candidates a list has, gold reply included; at least 2."""
+        known = list(dialogues)
+        texts: dict[int, str] = {}
+        self._of_dialogue: dict[str, set[int]] = defaultdict(set)
+        for example in known:
+            key = text_key(example.response)
+            texts.setdefault(key, example.response)
+            self._of_dialogue[example.dialogue].add(key)
+        self._keys, self._texts = list(texts), list(texts.values())
+        self._positives = Positives(known)
+        self._count, self._seed = count, seed
+
+    def candidates(self, number: int, example: Dialogue) -> Dialogue:
+        """Return the example with candidates; as it is where it has some, or the file has no wrong reply for it.
+
+        `number` is its place in the file, on which the draw depends, so that no other example changes it.
+        """
+        if example.candidates:
+            return example
+        draw = np.random.default_rng([self._seed, number])
+        right = {*self._positives.of(example.conversation).tolist(), *self._of_dialogue[example.dialogue]}
+        most = min(len(self._texts), self._count - 1 + len(right))
+        drawn = draw.choice(len(self._texts), most, replace=False).tolist()
+        wrong = [self._texts[at] for at in drawn if self._keys[at] not in right][: self._count - 1]
+        if not wrong:
+            return example
+        label = int(draw.integers(len(wrong) + 1))
+        return replace(example, candidates=(*wrong[:label], example.response, *wrong[label:]), label=label)
+
 
 # So many examples that share one or two turns are one conversation, such as the answers to one question. Three turns
 # say more than a greeting and its answer, so there is no such limit. But one conversation in twenty that parts ways is

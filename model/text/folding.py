@@ -1,5 +1,7 @@
-"""The one form in which texts are compared: whoever types a text, on whatever keyboard, it is the same text."""
+"""When texts are the same: the one form in which they are compared, and the hashes that stand for them."""
 
+from collections.abc import Iterable
+from hashlib import blake2b
 from unicodedata import normalize
 
 import regex
@@ -35,3 +37,32 @@ def folded_line(text: str) -> str:
     'yes, please'
     """
     return " ".join(folded(text).split())
+
+
+def hash64(content: bytes) -> int:
+    """Hash bytes to 64 bits with BLAKE2b (RFC 7693); of a billion contents, two have one hash with a chance of 3 %.
+
+    >>> hash64(b"hello")
+    9022087748821825191
+    """
+    return int.from_bytes(blake2b(content, digest_size=8).digest(), "little")
+
+
+def drawn_order(names: Iterable[str]) -> list[str]:
+    """Put names, each a text or an id, into an order that looks drawn: always the same, whatever theirs was.
+
+    >>> drawn_order(["a", "b", "c"]) == drawn_order(["c", "a", "b"])
+    True
+    """
+    return sorted(names, key=lambda name: (hash64(name.encode(errors="surrogatepass")), name))
+
+
+def text_key(text: str) -> int:
+    """Hash a text to 64 bits; texts that are equal but for case, white space and encoding have the same hash.
+
+    >>> text_key("Yes,  please ") == text_key("yes, PLEASE")
+    True
+    >>> text_key("yesplease") == text_key("yes please")
+    False
+    """
+    return hash64(folded_line(text).encode(errors="surrogatepass"))

@@ -10,13 +10,13 @@ from functools import cache
 from pkgutil import resolve_name
 from typing import Any, Literal
 
-from polyrank.model.bounds import WIDEST, Bounds
 from polyrank.model.config import ClassFrom, ContextVectors, Reduction
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
-from polyrank.model.options import Block, Option, option, options_of
+from polyrank.model.options import WIDEST, Block, Bounds, Option, option, options_of
 from polyrank.model.registry import ARCHITECTURES, TASKS, Architecture, classifiers, listed, trainable
 from polyrank.model.training.recipes import PRETRAINING, recipe_settings
-from polyrank.model.training.schedule import Schedule
+
+Schedule = Literal["plateau", "linear", "cosine", "constant", "inverse-sqrt"]
 
 _STEPS, _RATE, _SCALE, _TOKENS = Bounds(1, 10**9), Bounds(1e-30, 1e30), Bounds(1e-9, 1e6), Bounds(8, 1_000_000)
 _WEIGHT, _EPOCHS, _COUNT, _BATCH = Bounds(0.0, 1e6), Bounds(0.0001, 1e6), Bounds(0, 10**9), Bounds(1, 1_000_000)
@@ -35,7 +35,7 @@ class TrainConfig:
     A subclass adds those of a kind of architecture, with their rules, and `TrainConfig.of` those that the architecture
     alone has, the options of its Block. Settings of MODEL_FIELDS are those of ModelConfig; None: as in the first stage;
     without one, as in the checkpoint to go on from; without either, what suits a sentence encoder
-    (polyrank.model.training.student.student).
+    (polyrank.model.training.student).
 
     Attributes:
         base: a base model, or a checkpoint to go on from.
@@ -236,7 +236,7 @@ class LateTrainConfig(TrainConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class OneStageTrainConfig(LateTrainConfig):
-    """Settings of an encoder whose vectors alone make the score (student/rescaling.py)."""
+    """Settings of an encoder whose vectors alone make the score (`rescale`)."""
 
     output_like: str = option("", "begin with outputs of the standard deviation of this model's", metavar="MODEL")
 

@@ -3,6 +3,9 @@
 accelerate handles devices, mixed precision and several processes. All processes share one order of batches; each takes
 its own, and gradients are averaged before a step. The random state is set anew at every step from seed, process and
 step, so a resumed run needs none of it stored.
+
+The learning rate warms up, then follows a schedule. The selection slice, held-out dialogues of the training files,
+chooses the best checkpoint.
 """
 
 import math
@@ -12,26 +15,114 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain, cycle, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.utils import parse_flag_from_env
-from torch import Tensor
+from torch import Tensor, nn
 
 from polyrank.model.architectures.backbone import Backbone
+from polyrank.model.errors import OutOfMemory, TrainingDiverged
 from polyrank.model.text.dialogues import Dialogue
-from polyrank.model.training.config import TrainConfig
-from polyrank.model.training.data.corpus import Corpus, Report
-from polyrank.model.training.data.stream import Rows, draw_rows
-from polyrank.model.training.data.words import PairWords
-from polyrank.model.training.errors import OutOfMemory, TrainingDiverged
-from polyrank.model.training.objectives.objective import Batch, Objective
-from polyrank.model.training.schedule import LearningRate
-from polyrank.model.training.selection import look, selection_batches
+from polyrank.model.training.config import Schedule, TrainConfig
+from polyrank.model.training.data import Corpus, PairWords, Report, Rows, draw_rows
+from polyrank.model.training.objective import Batch, Objective
 from polyrank.model.training.state import Origin, RunProgress, write_state
-from polyrank.model.training.student.student import Student
-from polyrank.model.training.student.tuning import backbones
+from polyrank.model.training.student import Student
+from polyrank.model.training.tuning import backbones
+
+PLATEAU_FACTOR = 0.4
+
+
+class LearningRate:
+    """The factor on the base learning rate at each step. It first rises linearly from 0 to 1, the warm-up.
+
+    plateau: multiplied by 0.4 after each look at which the selection loss has not improved. linear, cosine: falls to 0
+    at the last step. constant: stays. inverse-sqrt: falls with the root of the steps, from the warm-up's last one on
+    (Humeau et al. 4.1).
+    """
+
+    def __init__(self, schedule: Schedule, warmup_steps: int, steps: int) -> None:
+        self._schedule = schedule
+        self._warmup = warmup_steps
+        self._steps = steps
+        self._reduced = 1.0
+        self._best = math.inf
+
+    def factor(self, step: int) -> float:
+        """Factor for the step with this number, from 0.
+
+        >>> rate = LearningRate("linear", warmup_steps=2, steps=6)
+        >>> [rate.factor(step) for step in range(6)]
+        [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
+        """
+        if step < self._warmup:
+            return (step + 1) / self._warmup * self._reduced
+        if self._schedule == "inverse-sqrt":
+            return math.sqrt(max(1, self._warmup) / max(1, step))
+        done = min(1.0, (step - self._warmup) / max(1, self._steps - self._warmup))
+        if self._schedule == "linear":
+            return 1.0 - done
+        if self._schedule == "cosine":
+            return 0.5 * (1.0 + math.cos(math.pi * done))
+        return self._reduced
+
+    def observe(self, step: int, selection_loss: float) -> None:
+        """Take the selection loss after that many steps; only `plateau` uses it, and only after the warm-up."""
+        if self._schedule == "plateau" and step > self._warmup and selection_loss >= self._best:
+            self._reduced *= PLATEAU_FACTOR
+        self._best = min(self._best, selection_loss)
+
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed run needs."""
+        return {"reduced": self._reduced, "best": self._best}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
+        self._reduced, self._best = state["reduced"], state["best"]
+
+
+_SEED = 0  # the same in every run, so that runs can be compared
+
+
+class Look(NamedTuple):
+    """Figures of the slice: mean loss, share of gold replies ranked first in their batch, mean cosine of the codes."""
+
+    loss: float
+    recall_at_1: float
+    code_cosine: float
+
+
+def selection_batches(corpora: Sequence[Corpus], n_replies: int) -> list[list[Dialogue]]:
+    """Cut each file's slice into batches of `n_replies`; a rest of less than half a batch joins the last one.
+
+    n_replies: how many replies a training batch has, its rows' and those of others. Here rows are each other's
+    negatives, so a look is then as hard as a step.
+    """
+    found: list[list[Dialogue]] = []
+    for corpus in corpora:
+        examples = list(corpus.examples(selection=True))
+        random.Random(_SEED).shuffle(examples)  # neighbours in a file may be turns of one dialogue
+        cuts = range(0, max(1, len(examples) - n_replies // 2), n_replies)
+        ends = [*cuts[1:], len(examples)]
+        found += [examples[start:end] for start, end in zip(cuts, ends, strict=True)]
+    return found
+
+
+def look(encoder: nn.Module, objective: Objective, batches: Sequence[Sequence[Dialogue]]) -> Look:
+    """Measure all batches with dropout off; larger batches count for more."""
+    draw = random.Random(_SEED)
+    encoder.eval()
+    measured = [objective.measure(Batch(batch, (), draw)) for batch in batches]
+    encoder.train()
+    rows = sum(batch.rows for batch in measured)
+    return Look(
+        loss=sum(batch.loss * batch.rows for batch in measured) / rows,
+        recall_at_1=sum(batch.first for batch in measured) / rows,
+        code_cosine=sum(batch.code_cosine * batch.rows for batch in measured) / rows,
+    )
+
 
 _MAX_GRADIENT_NORM = 1.0
 _SAVE_SECONDS = 600.0

@@ -14,26 +14,21 @@ from typing import Any, NamedTuple
 
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
 from polyrank.model.config import ClassFrom, ModelConfig
-from polyrank.model.errors import InvalidInput
-from polyrank.model.evidence.evidence import Evidence
-from polyrank.model.evidence.fit import Files
+from polyrank.model.errors import InvalidInput, TrainingDataInvalid
+from polyrank.model.lexical.fit import Files
+from polyrank.model.lexical.score import Evidence
 from polyrank.model.rankers.classifier import Classifier
 from polyrank.model.rankers.load import load, load_classifier
 from polyrank.model.rankers.networks import Ranker
 from polyrank.model.registry import ARCHITECTURES, in_words
-from polyrank.model.text.positives import text_key
-from polyrank.model.training.calibrating import Calibrated, calibrate, lack
+from polyrank.model.text.folding import text_key
 from polyrank.model.training.config import LateTrainConfig, OneStageTrainConfig, PairTrainConfig, TrainConfig
-from polyrank.model.training.data.corpus import Corpus, Report, survey
-from polyrank.model.training.data.words import PairWords
-from polyrank.model.training.errors import TrainingDataInvalid
+from polyrank.model.training.data import Corpus, PairWords, Report, survey
 from polyrank.model.training.loop import Training, Watch, processes
-from polyrank.model.training.objectives.objective import Objective
+from polyrank.model.training.objective import Objective
 from polyrank.model.training.state import STATE_FILE, RunProgress, read_state, require_unused
-from polyrank.model.training.student.first_stage import first_stage_config
-from polyrank.model.training.student.rescaling import rescale
-from polyrank.model.training.student.student import Student, start
-from polyrank.model.training.weighing import Weighed, scored_lists, weigh
+from polyrank.model.training.student import Student, first_stage_config, rescale, start
+from polyrank.model.training.weighing import Calibrated, Weighed, calibrate, lack, scored_lists, weigh
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +84,7 @@ def train(
         The best checkpoint, loaded; None in all but the main one of several processes (`torchrun`).
 
     Raises:
-        OutputInUse, TrainingDataInvalid, TrainingDiverged, OutOfMemory: see polyrank.model.training.errors.
+        OutputInUse, TrainingDataInvalid, TrainingDiverged, OutOfMemory: see polyrank.model.errors.
         InvalidInput: settings that do not go together.
     """
     ended = to_the_end(partial(_begun, config, data, evidence), output, resume, on_survey, watch)

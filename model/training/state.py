@@ -12,11 +12,10 @@ import torch
 from polyrank.model.checkpoint.base import file_sha256
 from polyrank.model.checkpoint.files import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, backbone_file
 from polyrank.model.durable import replacing
-from polyrank.model.errors import InvalidInput
+from polyrank.model.errors import InvalidInput, OutputInUse
 from polyrank.model.rankers.networks import NetworkRanker
 from polyrank.model.training.config import PairTrainConfig, TrainConfig
-from polyrank.model.training.data.corpus import Corpus
-from polyrank.model.training.errors import OutputInUse
+from polyrank.model.training.data import Corpus
 
 STATE_FILE = "training-state.pt"
 

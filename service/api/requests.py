@@ -18,7 +18,7 @@ from pydantic import (
 from polyrank.index_builder.pool.documents import MAX_ID_CHARS, check_value
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation, Turn
-from polyrank.model.text.messages import text_of, turn_of
+from polyrank.model.text.dialogues import text_of, turn_of
 from polyrank.service.api.fields import FILTER_DESCRIPTION, IN_ORDER, Filter, Id, Strict, Text
 
 TOP_N = 20  # candidates that the cross-encoder reads where the request gives no number

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.vectors.encoder import Encode
-from polyrank.model.inference.samples import CONVERSATIONS
+from polyrank.model.inference.trials import CONVERSATIONS
 
 # Words, sentences, a text beyond most models' lengths, and what is no chat.
 _TEXTS = [turn for turns in CONVERSATIONS[::4] for turn in turns]

@@ -33,7 +33,7 @@ from polyrank.index_builder.store.pool_store import PoolStore
 from polyrank.index_builder.store.updates import UpdateLogs
 from polyrank.model.checkpoint.kind import LEXICAL
 from polyrank.model.errors import InvalidInput, RankingError
-from polyrank.model.inference.names import Runner
+from polyrank.model.inference.runners import Runner
 from polyrank.service.changes.builder_process import BuilderProcess
 from polyrank.service.changes.idempotency import IdempotencyKeys
 from polyrank.service.errors import NotConfigured

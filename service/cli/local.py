@@ -12,7 +12,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.checkpoint.kind import require_pair_scorer
 from polyrank.model.inference import disk_cache
 from polyrank.model.inference.disk_cache import DiskCache
-from polyrank.model.inference.names import Runner
+from polyrank.model.inference.runners import Runner
 from polyrank.service import BACKEND, PRECISION
 from polyrank.service.cli.explained import to_explain
 from polyrank.service.cli.files import require_store
@@ -46,7 +46,7 @@ def _ranked(
 ) -> dict[str, Any]:
     from polyrank.model.rankers.load import load, load_cross
     from polyrank.model.text.assembly import Conversation
-    from polyrank.model.text.steps import finish
+    from polyrank.model.text.reading import finish
     from polyrank.service.api.requests import TOP_N, ExplainIn
     from polyrank.service.http.native import explain as explaining
     from polyrank.service.http.native.rank import answer_of

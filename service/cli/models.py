@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from polyrank.model.errors import WrongKind
 from polyrank.model.inference import disk_cache
-from polyrank.model.inference.names import (
+from polyrank.model.inference.runners import (
     AUTO,
     BACKENDS,
     FLOAT32,
@@ -25,7 +25,7 @@ from polyrank.service.cli.output import UsageError
 
 if TYPE_CHECKING:
     from polyrank.index_builder.vectors.encoder import Encode
-    from polyrank.model.rankers.late import LateRanker
+    from polyrank.model.rankers.networks import LateRanker
 
 L = TypeVar("L")
 REFERENCE = Runner(TORCH, FLOAT32)

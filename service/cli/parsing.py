@@ -9,8 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
-from polyrank.model.bounds import Bounds
-from polyrank.model.options import Option
+from polyrank.model.options import Bounds, Option
 
 ANY_COUNT, ANY_SEED = Bounds(1, 1_000_000_000), Bounds(0, 2**63 - 1)
 SHARE = Bounds(0.0, 1.0)

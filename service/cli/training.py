@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyrank.model.bounds import Bounds
 from polyrank.model.errors import InvalidInput
+from polyrank.model.options import Bounds
 from polyrank.service.cli.output import UsageError
 from polyrank.service.cli.parsing import ANY_COUNT, SHARE, Within
 
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-    from polyrank.model.training.data.corpus import Report
+    from polyrank.model.training.data import Report
     from polyrank.model.training.run import Data
 
 _PACKAGES = ("accelerate", "peft", "tensorboard")

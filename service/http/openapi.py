@@ -12,7 +12,7 @@ from fastapi.routing import iter_route_contexts
 from pydantic.json_schema import models_json_schema
 
 from polyrank.model.architectures.late import Unexplained
-from polyrank.model.evidence.features import FEATURES
+from polyrank.model.lexical.features import FEATURES
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.service.http.plumbing.described import NAMED, REFERENCE, REFUSALS, Needs, fails, rules
 

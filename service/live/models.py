@@ -7,13 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.config import CalibrationConfig
-from polyrank.model.evidence.evidence import Evidence
-from polyrank.model.inference.names import Choice
+from polyrank.model.inference.runners import Choice
+from polyrank.model.lexical.score import Evidence
 from polyrank.model.rankers.classifier import Classifier
 from polyrank.model.representations import ContextEncoding, LateRows, Representations
 from polyrank.model.text.assembly import Conversation, Truncation
-from polyrank.model.text.pairs import Pairs
-from polyrank.model.text.steps import Steps, finish
+from polyrank.model.text.reading import Steps, finish
+from polyrank.model.text.sequences import Pairs
 from polyrank.model.text.tokenizer import Token
 
 # Loads a generation's model from its directory. Any: what comes is checked by its architecture.

@@ -14,7 +14,7 @@ from polyrank.index_builder.store.pool_store import PoolStore
 from polyrank.index_builder.store.updates import Version
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.errors import ModelError, RankingError, Shortage, shortage_in
-from polyrank.model.inference.names import Runner
+from polyrank.model.inference.runners import Runner
 from polyrank.service.errors import NotReady
 from polyrank.service.live.models import LateScorer
 from polyrank.service.live.serving import SearchStatus

@@ -17,7 +17,7 @@ from typing import Literal, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from polyrank.model.inference.names import Runner
+from polyrank.model.inference.runners import Runner
 from polyrank.service.observe.labels import DEGRADED, LANES, PLANS, STAGES, Searched
 
 RESULTS = {

@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.rankers.classifier import Classifier
-from polyrank.model.rankers.cross import CrossRanker
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.networks import CrossRanker, LateRanker
 from polyrank.model.representations import ContextEncoding, Representations
 from polyrank.model.text.assembly import Conversation, Truncation
-from polyrank.model.text.pairs import Pairs
+from polyrank.model.text.sequences import Pairs
 from polyrank.service.observe.labels import Lane
 from polyrank.service.ranking.forwards import AT_ONCE, Forwards, LateBatch, PairBatch
 from polyrank.service.ranking.scheduler import Work

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Protocol, TypeVar, cast
 
-from polyrank.model.text.steps import Steps, step
+from polyrank.model.text.reading import Steps, step
 from polyrank.service.observe.labels import Stage
 from polyrank.service.ranking.retrieval import Found, PoolSearch, RetrievalBudget, SearchBatch
 from polyrank.service.ranking.scheduler import Scheduler, Work

@@ -26,7 +26,7 @@ from polyrank.model.errors import InvalidInput
 from polyrank.model.rankers.classifier import Classifier, shares
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation, Truncation
-from polyrank.model.text.steps import finish, letters_worth, one_by_one
+from polyrank.model.text.reading import finish, letters_worth, one_by_one
 from polyrank.service.caching.redis_server import Budget
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed, NotConfigured, TextsLeft, TimeTooShort
 from polyrank.service.live.models import LateScorer, PairScorer

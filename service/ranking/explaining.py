@@ -13,18 +13,15 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.generation.words import Words
 from polyrank.model.errors import InvalidInput
-from polyrank.model.evidence.evidence import Term
-from polyrank.model.explanation.cross import CrossExplainer, Occluded
-from polyrank.model.explanation.late import Explanation, LateExplainer
-from polyrank.model.explanation.occlusion import Unit, units, without
-from polyrank.model.rankers.cross import CrossRanker
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.explanation import CrossExplainer, Explanation, LateExplainer, Occluded, Unit, units, without
+from polyrank.model.lexical.score import Term
 from polyrank.model.rankers.lexical import LexicalRanker
+from polyrank.model.rankers.networks import CrossRanker, LateRanker
 from polyrank.model.registry import in_words
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Truncation
-from polyrank.model.text.placing import PlacedToken
-from polyrank.model.text.steps import letters_worth
+from polyrank.model.text.reading import letters_worth
+from polyrank.model.text.sequences import PlacedToken
 from polyrank.service.live.models import PairScorer
 from polyrank.service.ranking.forwards import CountedContext, Forwards
 from polyrank.service.ranking.given import Sent

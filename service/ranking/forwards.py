@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from polyrank.model.representations import ContextEncoding, Representations
 from polyrank.model.text.assembly import Conversation, Truncation
-from polyrank.model.text.pairs import Pairs
-from polyrank.model.text.steps import Steps, finish, in_parts, letters_worth, step
+from polyrank.model.text.reading import Steps, finish, in_parts, letters_worth, step
+from polyrank.model.text.sequences import Pairs
 from polyrank.service.errors import DeadlineExceeded, TimeTooShort, TooMuchToExplain
 from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.observe.labels import LANES, Lane, Stage

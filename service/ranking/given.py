@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from polyrank.index_builder.errors import BuildError, StoreUnavailable
 from polyrank.index_builder.vectors.encoder import DTYPES, rounded_all
 from polyrank.index_builder.vectors.late import each_of
-from polyrank.model.representations import Representations
-from polyrank.model.search.additions import Additions
+from polyrank.model.representations import Additions, Representations
 from polyrank.model.search.topk import TopK, longest_row, top_k
 from polyrank.service.caching.redis_server import Budget
 from polyrank.service.errors import InferenceFailed, UnknownCandidates

@@ -15,7 +15,7 @@ from polyrank.index_builder.store.pages import Page, page
 from polyrank.index_builder.store.unmatched import Looked, looking
 from polyrank.index_builder.store.update_log import Update
 from polyrank.model.representations import Representations
-from polyrank.model.text.steps import Steps
+from polyrank.model.text.reading import Steps
 from polyrank.service.caching.redis_server import Budget
 from polyrank.service.live.serving import Searchable
 from polyrank.service.ranking.desk import Desk

@@ -21,7 +21,7 @@ from polyrank.index_builder.index.retrieval import (
 )
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.snapshot import Snapshot
-from polyrank.model.search.additions import Additions
+from polyrank.model.representations import Additions
 from polyrank.model.search.scan import Query
 from polyrank.model.search.topk import TopK, top_k
 from polyrank.service.live.serving import Searchable

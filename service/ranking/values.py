@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from polyrank.model.explanation.occlusion import By
+from polyrank.model.explanation import By
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.service.caching.redis_server import Budget
 from polyrank.service.observe.labels import Degraded, Plan

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.generation.words import Words
 from polyrank.index_builder.store.snapshot import WordValues
-from polyrank.model.search.additions import Additions
+from polyrank.model.representations import Additions
 from polyrank.model.text.assembly import Conversation
-from polyrank.model.text.steps import Steps, in_parts
+from polyrank.model.text.reading import Steps, in_parts
 from polyrank.service.live.serving import Searchable
 
 Rows = NDArray[np.int64]

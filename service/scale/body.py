@@ -29,7 +29,7 @@ from polyrank.index_builder.store.unmatched import Looked, looking
 from polyrank.index_builder.store.update_log import UpdateLog
 from polyrank.model.errors import RankingError, Shortage, VectorsDamaged, shortage_in
 from polyrank.model.search.scan import Query, faster, prepare
-from polyrank.model.text.steps import finish
+from polyrank.model.text.reading import finish
 from polyrank.service.caching.redis_server import Budget
 from polyrank.service.caching.vectors import MatrixVectors
 from polyrank.service.live.serving import Searchable, SearchStatus, runs_here

@@ -17,11 +17,9 @@ if TYPE_CHECKING:
     from polyrank.model.config import AssemblyConfig, ModelConfig
     from polyrank.model.errors import CheckpointInvalid, InvalidInput, ModelNotFound, RankingError
     from polyrank.model.rankers.classifier import Classifier
-    from polyrank.model.rankers.cross import CrossRanker
-    from polyrank.model.rankers.late import LateRanker
     from polyrank.model.rankers.lexical import LexicalRanker
     from polyrank.model.rankers.load import load, load_classifier
-    from polyrank.model.rankers.networks import from_base
+    from polyrank.model.rankers.networks import CrossRanker, LateRanker, from_base
     from polyrank.model.text.assembly import Turn
     from polyrank.service.client.attempts import (
         Busy,
@@ -50,11 +48,11 @@ _HOMES = {
     "Classifier": "polyrank.model.rankers.classifier",
     "Client": "polyrank.service.client.clients",
     "Conflicting": "polyrank.service.client.attempts",
-    "CrossRanker": "polyrank.model.rankers.cross",
+    "CrossRanker": "polyrank.model.rankers.networks",
     "InvalidInput": "polyrank.model.errors",
     "JobEnded": "polyrank.service.client.attempts",
     "KeyRefused": "polyrank.service.client.attempts",
-    "LateRanker": "polyrank.model.rankers.late",
+    "LateRanker": "polyrank.model.rankers.networks",
     "LexicalRanker": "polyrank.model.rankers.lexical",
     "ModelConfig": "polyrank.model.config",
     "ModelNotFound": "polyrank.model.errors",

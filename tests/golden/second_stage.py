@@ -10,8 +10,8 @@ from golden.oracle import Vector, dot, weighted_sum
 
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.batching import pad
-from polyrank.model.evaluation.lists import rank_lists
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.evaluation.rankings import rank_lists
+from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.representations import ContextEncoding
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue

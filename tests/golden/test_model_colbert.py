@@ -16,9 +16,8 @@ from polyrank.model.architectures.colbert import max_sim
 from polyrank.model.architectures.late import CandidateState
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid
-from polyrank.model.evaluation.lists import rank_lists
-from polyrank.model.evaluation.retrieval import retrieve
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.evaluation.rankings import rank_lists, retrieve
+from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.registry import ColbertConfig
 from polyrank.model.representations import ContextEncoding, Representations
 from polyrank.model.text.assembly import Conversation

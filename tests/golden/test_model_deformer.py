@@ -17,7 +17,7 @@ from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.deformer import DeformerEncoder
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.registry import DeformerConfig
 
 CONTEXTS = ["w1", "w2 w3 w4 w5", "w30 w31 w32 w33 w34 w35 w36 w37 w38"]

@@ -15,11 +15,10 @@ import polyrank
 from polyrank.model.architectures.attention import poly_scores
 from polyrank.model.architectures.batching import pad
 from polyrank.model.config import ModelConfig
-from polyrank.model.rankers.cross import CrossRanker
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.networks import CrossRanker, LateRanker
 from polyrank.model.search.topk import top_k
 from polyrank.model.text.assembly import Conversation
-from polyrank.model.text.pairs import Pairs
+from polyrank.model.text.sequences import Pairs
 
 CONTEXTS = [
     "w1",

@@ -13,14 +13,13 @@ from tiny import CLS, SEP, word_ids, write_base, write_checkpoint
 
 import polyrank
 from polyrank.model.config import DenseConfig, ModelConfig
-from polyrank.model.explanation.attribution import relative
-from polyrank.model.explanation.late import Explanation
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.explanation import Explanation, relative
+from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.registry import ColbertConfig, DeformerConfig, MixConfig, VirtConfig
 from polyrank.model.representations import ContextEncoding, Representations
 from polyrank.model.search.topk import scores_of
 from polyrank.model.text.assembly import Conversation
-from polyrank.model.text.steps import finish
+from polyrank.model.text.reading import finish
 
 CONTEXTS = ["w1", "w2 w3 w4 w5 w6 w7 w8 w9 w10 w11 w12 w13 w14 w15", "w9 w9 w8 w7 w1 w0 w2"]
 REPLIES = ["w3", "w4 w5 w6 w7 w8 w9 w10", "w39 w38 w3"]

@@ -11,7 +11,7 @@ from transformers import BertConfig
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.config import ModelConfig
-from polyrank.model.inference.forwards import encoder_class
+from polyrank.model.inference.passes import encoder_class
 from polyrank.model.registry import ColbertConfig, DeformerConfig, MixConfig, VirtConfig
 
 DIM, LAYERS, CONTEXT_TOKENS, CANDIDATE_TOKENS = 64, 3, 40, 12

@@ -13,11 +13,11 @@ from tiny import CLS, DIM, SEP, word_ids, write_base
 from torch import nn
 
 import polyrank
-from polyrank.model.architectures.layers import layers_of
+from polyrank.model.architectures.backbone import layers_of
 from polyrank.model.architectures.mix import Interaction, MixEncoder
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.registry import MixConfig
 
 CONTEXTS = ["w1", "w2 w3 w4 w5", "w30 w31 w32 w33 w34 w35 w36 w37 w38"]

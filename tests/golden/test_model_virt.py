@@ -15,7 +15,7 @@ import polyrank
 from polyrank.model.architectures.virt import VirtEncoder
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.registry import VirtConfig
 
 CONTEXTS = ["w1", "w2 w3 w4 w5", "w30 w31 w32 w33 w34 w35 w36 w37 w38"]

@@ -20,7 +20,7 @@ import polyrank
 from polyrank.model.architectures.late import second_stage_unexplained
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
 from polyrank.model.errors import CheckpointInvalid
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.service.app import create_app
 from polyrank.service.settings import Settings
@@ -161,7 +161,7 @@ def ask(client: TestClient, path: str, **body: Any) -> Any:
 def test_what_is_kept_compiled_depends_on_its_file(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from polyrank.model.inference.kept import code_outside
+    from polyrank.model.inference.compiler import code_outside
 
     before = code_outside()
     changed = tmp_path / "toy_changed.py"

@@ -72,11 +72,11 @@ import json, os, sys, time
 from pathlib import Path
 from safetensors.torch import save_file
 from polyrank.model.training.config import TrainConfig
-from polyrank.model.training.data.corpus import survey
+from polyrank.model.training.data import survey
 from polyrank.model.training.loop import Training
-from polyrank.model.training.objectives.late import LateObjective
-from polyrank.model.training.objectives.late import LateObjective
-from polyrank.model.training.student.student import start
+from polyrank.model.training.apart import LateObjective
+from polyrank.model.training.apart import LateObjective
+from polyrank.model.training.student import start
 
 base, data, output = map(Path, sys.argv[1:])
 config = TrainConfig.of(
@@ -194,8 +194,8 @@ DIVERGING = """
 import os
 from pathlib import Path
 import sys
-from polyrank.model.training.errors import TrainingDiverged
-from polyrank.model.training.objectives.late import LateObjective
+from polyrank.model.errors import TrainingDiverged
+from polyrank.model.training.apart import LateObjective
 
 exec(Path(sys.argv.pop(1)).read_text().split("training.run(watch)")[0])
 if os.environ["RANK"] == "1":

@@ -22,7 +22,7 @@ from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.vectors.late import LATE_FILE
 from polyrank.index_builder.vectors.local import MATRIX_FILE
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.app import create_app

@@ -13,10 +13,9 @@ from brute_force import paper_scores
 from command_line import call, write_rows
 
 import polyrank
-from polyrank.model.evaluation.drawing import ReplyDraw
-from polyrank.model.rankers.cross import CrossRanker
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.networks import CrossRanker, LateRanker
 from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.conversations import ReplyDraw
 from polyrank.model.text.dialogues import read_dialogues
 
 Capture = pytest.CaptureFixture[str]

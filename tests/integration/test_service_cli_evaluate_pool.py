@@ -13,7 +13,7 @@ import polyrank
 from polyrank.model.config import EvidenceConfig
 from polyrank.model.registry import names_in_words
 from polyrank.model.text.assembly import Conversation
-from polyrank.model.text.hashes import drawn_order
+from polyrank.model.text.folding import drawn_order
 
 Capture = pytest.CaptureFixture[str]
 Row = dict[str, Any]

@@ -17,8 +17,7 @@ from warm_python import WarmPython
 
 import polyrank
 from polyrank.model.evaluation.mining import Miner
-from polyrank.model.rankers.cross import CrossRanker
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.networks import CrossRanker, LateRanker
 from polyrank.model.registry import names_in_words
 from polyrank.model.text.dialogues import Dialogue, read_dialogues
 

@@ -16,9 +16,9 @@ from tiny_training import orders, rows, write_examples
 import polyrank
 from polyrank.model.checkpoint.files import WEIGHTS_FILE
 from polyrank.model.config import EvidenceConfig
-from polyrank.model.evidence.features import FEATURES
+from polyrank.model.lexical.features import FEATURES
 from polyrank.model.registry import names_in_words
-from polyrank.model.training.objectives.late import LateObjective
+from polyrank.model.training.apart import LateObjective
 from polyrank.model.training.state import STATE_FILE
 from polyrank.service.cli import main
 

@@ -14,7 +14,7 @@ from tiny import write_checkpoint
 import polyrank
 from polyrank.index_builder.building.pipeline import build
 from polyrank.model.config import AssemblyConfig
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.app import create_app
 from polyrank.service.http.compat.cohere import CohereEmbedIn

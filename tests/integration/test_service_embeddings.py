@@ -17,8 +17,8 @@ from tiny import CLS, SEP, word_ids, write_checkpoint
 
 import polyrank
 from polyrank.index_builder.building.pipeline import build
-from polyrank.model.rankers.late import LateRanker
-from polyrank.model.text.vocabulary import Vocabulary
+from polyrank.model.rankers.networks import LateRanker
+from polyrank.model.text.tokenizer import Vocabulary
 from polyrank.service.app import create_app
 from polyrank.service.errors import Overloaded, SettingsError
 from polyrank.service.http.compat import embeddings

@@ -21,7 +21,7 @@ from polyrank.index_builder.building.job_records import FAILED, RUNNING, JobReco
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.errors import JobConflict
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.model.inference.names import Runner
+from polyrank.model.inference.runners import Runner
 from polyrank.service.api.generations import JobOut, JobsOut
 from polyrank.service.app import create_app
 from polyrank.service.changes import builder_process

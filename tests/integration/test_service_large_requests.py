@@ -17,7 +17,7 @@ from served import Served, serve
 from service_fakes import WordRanker, build_store, pool
 from service_fakes import load as load_words
 
-from polyrank.model.text.pairs import Pairs
+from polyrank.model.text.sequences import Pairs
 from polyrank.service.app import create_app
 from polyrank.service.settings import Settings
 

@@ -20,8 +20,8 @@ from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.config import EvidenceConfig
 from polyrank.model.errors import InvalidInput
-from polyrank.model.evidence.statistics import Statistics
-from polyrank.model.evidence.table import WordTable
+from polyrank.model.lexical.table import WordTable
+from polyrank.model.lexical.words import Statistics
 from polyrank.model.registry import names_in_words
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.app import create_app

@@ -11,7 +11,7 @@ from service_fakes import pool
 import polyrank
 from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.index.choice import IndexSpec, SearchTimes
-from polyrank.model.inference.names import Choice
+from polyrank.model.inference.runners import Choice
 from polyrank.service.api.answers import RankOut
 from polyrank.service.api.generations import IndexOut
 from polyrank.service.app import create_app

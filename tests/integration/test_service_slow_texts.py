@@ -22,8 +22,8 @@ from service_fakes import load as load_words
 
 from polyrank.model.config import ModelConfig
 from polyrank.model.text.assembly import Assembler, Conversation, Truncation
-from polyrank.model.text.pairs import Pairs
-from polyrank.model.text.steps import Steps
+from polyrank.model.text.reading import Steps
+from polyrank.model.text.sequences import Pairs
 from polyrank.model.text.tokenizer import Token, Tokenizer
 from polyrank.service.app import create_app
 from polyrank.service.settings import Settings

@@ -21,7 +21,7 @@ from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.scale.compacting import compact_parts
 from polyrank.index_builder.scale.cutting import build_parts
 from polyrank.index_builder.vectors.encoder import encode_texts
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.networks import LateRanker
 from polyrank.service.changes.updating import Acknowledged, Updating
 from polyrank.service.ranking.values import Given, RankedCandidate
 

@@ -13,8 +13,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from polyrank.model.search.scan.gpu import kernels
-from polyrank.model.search.scan.gpu.scan import tiles_for
+from polyrank.model.search.scan import kernels
+from polyrank.model.search.scan.gpu import tiles_for
 
 NUMBERS = dict.fromkeys(("n", "padded", "contexts", "most"), "i32")
 SINGLES = dict.fromkeys(("units", "scores", "maxima", "best", "margins", "values"), "*fp32")

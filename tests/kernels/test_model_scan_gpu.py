@@ -13,8 +13,8 @@ from additions import LATE_WEIGHTS, VALUES, additions_of
 from brute_force import paper_scores
 from numpy.typing import NDArray
 
-from polyrank.model.search.additions import Additions
-from polyrank.model.search.scan.gpu.scan import GpuScan, Tiles
+from polyrank.model.representations import Additions
+from polyrank.model.search.scan.gpu import GpuScan, Tiles
 from polyrank.model.search.scan.plain import Query
 from polyrank.model.search.topk import TopK, top_k
 
@@ -182,7 +182,7 @@ def test_additions_to_rows_that_are_hard_to_order(name: str) -> None:
 
 
 def test_more_contexts_than_fit_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polyrank.model.search.scan.gpu.scan._MOST_SCORES", 90)
+    monkeypatch.setattr("polyrank.model.search.scan.gpu._MOST_SCORES", 90)
     case = Case(CASES["copies"].matrix[:40], [codes for each in ("copies", "one code") for codes in CASES[each].codes])
     answers = GpuScan(case.matrix, "cpu", TILES).top_k([Query(codes, case.k) for codes in case.codes * 2])
     for found, codes in zip(answers, case.codes * 2, strict=True):
@@ -190,7 +190,7 @@ def test_more_contexts_than_fit_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_more_finalists_than_are_fetched_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polyrank.model.search.scan.gpu.scan._FEW", 2)
+    monkeypatch.setattr("polyrank.model.search.scan.gpu._FEW", 2)
     case = CASES["copies"]
     [found] = GpuScan(case.matrix, "cpu", TILES).top_k([Query(case.codes[0], case.k)])
     assert_same(found, expected(case, case.codes[0]))

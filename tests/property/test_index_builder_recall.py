@@ -14,7 +14,7 @@ from polyrank.index_builder.index.choice import IndexSpec
 from polyrank.index_builder.index.faiss_index import CandidateIndex
 from polyrank.index_builder.index.measuring import Probe, Probes
 from polyrank.index_builder.index.retrieval import retrieve
-from polyrank.model.search.additions import Additions
+from polyrank.model.representations import Additions
 
 RETRIEVED = 20
 

@@ -10,14 +10,13 @@ from tiny import write_checkpoint
 
 import polyrank
 from polyrank.model.errors import ModelError
-from polyrank.model.evaluation.retrieval import DEPTH, Retrieved, rerank, retrieve
-from polyrank.model.rankers.cross import CrossRanker
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.evaluation.rankings import DEPTH, Retrieved, rerank, retrieve
+from polyrank.model.metrics import Ties
+from polyrank.model.rankers.networks import CrossRanker, LateRanker
 from polyrank.model.representations import ContextEncoding, Representations
 from polyrank.model.search.topk import scores_of
 from polyrank.model.text.assembly import Conversation
-from polyrank.model.text.pairs import Pairs
-from polyrank.model.ties import Ties
+from polyrank.model.text.sequences import Pairs
 
 POOL = [f"w{n % 40} w{n * 7 % 33} w{n // 40}" for n in range(260)]
 CONTEXTS = [Conversation.of([f"w{n} w{n + 1}", f"w{2 * n % 40}"], ["w3"] if n % 2 else []) for n in range(25)]

@@ -19,11 +19,9 @@ from polyrank.model.architectures.batching import TokenBatch
 from polyrank.model.config import ModelConfig
 from polyrank.model.inference import openvino_backend, trials
 from polyrank.model.inference.backend import Forward, TorchBackend
-from polyrank.model.inference.parts import NetworkPart
-from polyrank.model.rankers.cross import CrossRanker
-from polyrank.model.rankers.late import LateRanker
-from polyrank.model.rankers.networks import from_base
-from polyrank.model.text.pairs import Pairs
+from polyrank.model.inference.network import NetworkPart
+from polyrank.model.rankers.networks import CrossRanker, LateRanker, from_base
+from polyrank.model.text.sequences import Pairs
 
 LONGEST = 40
 # Norm of the difference as a share of the norm: how far these models are off, and room for other processors.

@@ -17,14 +17,13 @@ from tiny import write_checkpoint
 
 import polyrank
 from polyrank.model.evaluation.mining import REASONS, Miner, MiningRules, TextPool, score_bound
-from polyrank.model.evidence.statistics import Statistics
-from polyrank.model.evidence.table import WordTable
-from polyrank.model.rankers.cross import CrossRanker
-from polyrank.model.rankers.late import LateRanker
-from polyrank.model.search.additions import Additions
+from polyrank.model.lexical.table import WordTable
+from polyrank.model.lexical.words import Statistics
+from polyrank.model.rankers.networks import CrossRanker, LateRanker
+from polyrank.model.representations import Additions
 from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.conversations import Positives
 from polyrank.model.text.dialogues import Dialogue
-from polyrank.model.text.positives import Positives
 
 MODELS: dict[str, dict[str, object]] = {
     "bi": {"architecture": "bi"},

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as RustTokenizer
 
-from polyrank.model.text.reading import Reader
-from polyrank.model.text.steps import finish
+from polyrank.model.text.reading import Reader, finish
 from polyrank.model.text.tokenizer import Tokenizer
 
 CORPUS = [

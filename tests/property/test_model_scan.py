@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyrank.model.search.scan import Additions, Query, prepare
-from polyrank.model.search.scan.quantised import bounds, cut, product
-from polyrank.model.search.scan.quantised import scan as quantised_scan
-from polyrank.model.search.scan.quantised.scan import QuantisedScan
+from polyrank.model.representations import Additions
+from polyrank.model.search.scan import Query, prepare, product, quantised, quantised_rows
+from polyrank.model.search.scan.quantised import QuantisedScan
 from polyrank.model.search.topk import TopK, scores_of
 
 torch.set_num_threads(1)  # on matrices this small threads only wait for each other
@@ -31,21 +30,21 @@ BLOCK_ROWS = 32
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give a small pool many blocks, stages, parts and tiers."""
-    monkeypatch.setattr(cut, "_FIRST", 10)
-    monkeypatch.setattr(cut, "_GROWTH", 2)
-    monkeypatch.setattr(cut, "_LOWEST", 1 / 2)
-    monkeypatch.setattr(cut, "_TIER", 0)
-    monkeypatch.setattr(quantised_scan, "_LEAST_PART", 20)
-    monkeypatch.setattr(bounds, "BLOCK_ROWS", BLOCK_ROWS)
-    monkeypatch.setattr(bounds, "_PART_ROWS", 10)
-    monkeypatch.setattr(bounds, "_SAMPLE_ROWS", 40)
-    monkeypatch.setattr(quantised_scan, "BLOCK_ROWS", BLOCK_ROWS)
-    monkeypatch.setattr(quantised_scan, "_ROWS_FOR_ONE_CODE", 0)
-    monkeypatch.setattr(quantised_scan, "_ROWS_FOR_FEW_CODES", 0)
-    monkeypatch.setattr(quantised_scan, "_PRODUCT_ELEMENTS", 1024)
-    monkeypatch.setattr(quantised_scan, "_SCORED_ROWS", 7)
-    monkeypatch.setattr(quantised_scan, "_PENDING", 100)
-    monkeypatch.setattr(quantised_scan, "_MOST_ASKED", 1.0)
+    monkeypatch.setattr(quantised_rows, "_FIRST", 10)
+    monkeypatch.setattr(quantised_rows, "_GROWTH", 2)
+    monkeypatch.setattr(quantised_rows, "_LOWEST", 1 / 2)
+    monkeypatch.setattr(quantised_rows, "_TIER", 0)
+    monkeypatch.setattr(quantised, "_LEAST_PART", 20)
+    monkeypatch.setattr(quantised_rows, "BLOCK_ROWS", BLOCK_ROWS)
+    monkeypatch.setattr(quantised_rows, "_PART_ROWS", 10)
+    monkeypatch.setattr(quantised_rows, "_SAMPLE_ROWS", 40)
+    monkeypatch.setattr(quantised, "BLOCK_ROWS", BLOCK_ROWS)
+    monkeypatch.setattr(quantised, "_ROWS_FOR_ONE_CODE", 0)
+    monkeypatch.setattr(quantised, "_ROWS_FOR_FEW_CODES", 0)
+    monkeypatch.setattr(quantised, "_PRODUCT_ELEMENTS", 1024)
+    monkeypatch.setattr(quantised, "_SCORED_ROWS", 7)
+    monkeypatch.setattr(quantised, "_PENDING", 100)
+    monkeypatch.setattr(quantised, "_MOST_ASKED", 1.0)
 
 
 def brute_force(matrix: NDArray[Any], query: Query) -> TopK:
@@ -229,7 +228,7 @@ def test_rows_that_bytes_put_in_the_wrong_order(seed: int) -> None:
     matrix = rows.astype(np.float32)
     query = Query(code[None], 5)
     best = brute_force(matrix, query).rows
-    pool = bounds.QuantisedRows.of(matrix)
+    pool = quantised_rows.QuantisedRows.of(matrix)
     centred = (pool.bytes.double() - product.ZERO) * pool.steps.repeat_interleave(BLOCK_ROWS)[:n, None]
     approximate = (centred + pool.mean).numpy() @ code
     assert (np.argsort(np.argsort(-approximate))[best] >= 5).any(), "or this shows nothing"
@@ -238,12 +237,12 @@ def test_rows_that_bytes_put_in_the_wrong_order(seed: int) -> None:
 
 def assert_bounded(matrix: NDArray[Any], codes: NDArray[np.float32]) -> None:
     """Check that a row survives a code if the bar is exactly their product."""
-    rows = bounds.QuantisedRows.of(matrix)
-    packed = bounds.QuantisedCodes.of([torch.from_numpy(code[None]) for code in codes], rows.mean)
+    rows = quantised_rows.QuantisedRows.of(matrix)
+    packed = quantised_rows.QuantisedCodes.of([torch.from_numpy(code[None]) for code in codes], rows.mean)
     products = torch.from_numpy(matrix.astype(float) @ codes.astype(float).T)  # (N, M)
     screened = product.ByteProduct(packed.bytes)
     for row, least in enumerate(products):
-        bias = bounds.biases(rows, packed, least, torch.tensor([row // BLOCK_ROWS]))[0]
+        bias = quantised_rows.biases(rows, packed, least, torch.tensor([row // BLOCK_ROWS]))[0]
         found = screened.groups_above(rows.bytes[row : row + 1], bias)
         assert found.tolist() == list(range(len(codes))), (row, matrix.shape)
 
@@ -278,9 +277,9 @@ def test_bounds_of_sums_that_float32_cannot_hold() -> None:
 
 def test_no_more_survivors_wait_than_are_scored_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting: list[int] = []
-    score = quantised_scan._Pass._score
+    score = quantised._Pass._score
     monkeypatch.setattr(
-        quantised_scan._Pass,
+        quantised._Pass,
         "_score",
         lambda self, found: (waiting.append(sum(map(len, found))), score(self, found))[1],
     )
@@ -291,9 +290,9 @@ def test_no_more_survivors_wait_than_are_scored_at_a_time(monkeypatch: pytest.Mo
 
 def test_most_rows_are_left_out_where_bounds_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     scored: list[int] = []
-    add = quantised_scan._Search.add
+    add = quantised._Search.add
     monkeypatch.setattr(
-        quantised_scan._Search, "add", lambda self, rows, seen: (scored.append(len(rows)), add(self, rows, seen))[1]
+        quantised._Search, "add", lambda self, rows, seen: (scored.append(len(rows)), add(self, rows, seen))[1]
     )
     rng = np.random.default_rng(0)
     matrix = rng.normal(size=(4000, 32)).astype(np.float16)
@@ -305,11 +304,9 @@ def test_most_rows_are_left_out_where_bounds_can_tell(monkeypatch: pytest.Monkey
 def test_most_rows_are_left_out_whatever_is_added(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows with large numbers must not make all others survive."""
     scored: list[int] = []
-    score = quantised_scan._Search.score
-    monkeypatch.setattr(bounds, "_SAMPLE_ROWS", 1000)
-    monkeypatch.setattr(
-        quantised_scan._Search, "score", lambda self, rows: (scored.append(len(rows)), score(self, rows))[1]
-    )
+    score = quantised._Search.score
+    monkeypatch.setattr(quantised_rows, "_SAMPLE_ROWS", 1000)
+    monkeypatch.setattr(quantised._Search, "score", lambda self, rows: (scored.append(len(rows)), score(self, rows))[1])
     rng = np.random.default_rng(0)
     matrix = rng.normal(size=(4000, 32)).astype(np.float16)
     codes = (rng.normal(size=(1, 32)) / 3).astype(np.float32)
@@ -335,9 +332,9 @@ def test_a_row_that_is_best_for_what_is_added_is_found_wherever_it_lies() -> Non
 def test_a_pool_that_bounds_cannot_tell_apart_is_scanned_by_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another context in the same pass, whose rows differ, is still pruned."""
     plain: list[int] = []
-    of = quantised_scan.PlainScan.of
+    of = quantised.PlainScan.of
     monkeypatch.setattr(
-        quantised_scan.PlainScan, "of", lambda self, query: (plain.append(len(query.codes)), of(self, query))[1]
+        quantised.PlainScan, "of", lambda self, query: (plain.append(len(query.codes)), of(self, query))[1]
     )
     rng = np.random.default_rng(1)
     matrix = (rng.normal(size=(3000, 16)) / 4).astype(np.float16)
@@ -348,7 +345,7 @@ def test_a_pool_that_bounds_cannot_tell_apart_is_scanned_by_its_rows(monkeypatch
 
 
 def test_contexts_that_do_not_fit_share_several_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantised_scan, "_PASS_CODES", 20)
+    monkeypatch.setattr(quantised, "_PASS_CODES", 20)
     rng = np.random.default_rng(2)
     matrix = rng.normal(size=(300, 8)).astype(np.float32)
     assert_exact(matrix, [Query(rng.normal(size=(m, 8)).astype(np.float32), 4) for m in (8, 9, 30, 1, 1, 16)])
@@ -356,7 +353,7 @@ def test_contexts_that_do_not_fit_share_several_passes(monkeypatch: pytest.Monke
 
 def test_small_pools_and_old_processors_have_no_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(4)
-    matrix = rng.normal(size=(quantised_scan.LEAST_ROWS, 16)).astype(np.float16)
+    matrix = rng.normal(size=(quantised.LEAST_ROWS, 16)).astype(np.float16)
     monkeypatch.setitem(product._timed_again_at, 16, np.inf)  # no timing decides here
     assert isinstance(prepare(matrix), QuantisedScan)
     assert not isinstance(prepare(matrix, with_bytes=False), QuantisedScan)

@@ -12,7 +12,7 @@ import polyrank
 from polyrank.model.architectures.attention import ContextCodes, poly_scores
 from polyrank.model.architectures.batching import TokenBatch, pad
 from polyrank.model.config import ModelConfig
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.search.topk import top_k
 
 pytestmark = pytest.mark.quick

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from polyrank.model.text.assembly import Assembler, Conversation
 from polyrank.model.text.dialogues import Dialogue
-from polyrank.model.text.pairs import Pairs
-from polyrank.model.training.data.columns import columns
-from polyrank.model.training.objectives.objective import Batch
-from polyrank.model.training.objectives.pairs import pair_rows
+from polyrank.model.text.sequences import Pairs
+from polyrank.model.training.data import columns
+from polyrank.model.training.objective import Batch
+from polyrank.model.training.together import pair_rows
 
 SPELLINGS = ("{}", "{} ", " {}", "{}\t\n")
 

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.text.dialogues import Dialogue
-from polyrank.model.training.objectives.objective import Batch
-from polyrank.model.training.student.student import Student, start
+from polyrank.model.training.objective import Batch
+from polyrank.model.training.student import Student, start
 
 ONE_CHUNK = 10**6
 

@@ -14,7 +14,7 @@ from polyrank.index_builder.index.choice import SearchTimes, choose_index
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
-from polyrank.model.evidence.statistics import Statistics
+from polyrank.model.lexical.words import Statistics
 from polyrank.model.representations import LateRows
 from polyrank.model.text.assembly import Conversation
 

@@ -23,8 +23,8 @@ from polyrank.index_builder.index.measuring import (
     measured,
     time_searches,
 )
+from polyrank.model.representations import Additions
 from polyrank.model.search import scan
-from polyrank.model.search.additions import Additions
 
 RNG = np.random.default_rng(0)
 MATRIX = RNG.standard_normal((2000, 16)).astype(np.float16)

@@ -13,7 +13,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.pages import Page, page
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.store.update_log import Update
-from polyrank.model.text.steps import finish
+from polyrank.model.text.reading import finish
 
 ENCODER = HashEncoder()
 COUNT = 50

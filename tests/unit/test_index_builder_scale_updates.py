@@ -32,7 +32,7 @@ from polyrank.index_builder.store.switch import Switch
 from polyrank.index_builder.store.update_log import Update, UpdateLog
 from polyrank.index_builder.store.updates import MissedUpdates
 from polyrank.index_builder.vectors.encoder import encode_texts, rounded_all
-from polyrank.model.evidence.statistics import Statistics
+from polyrank.model.lexical.words import Statistics
 from polyrank.model.representations import LateRows
 
 ENCODER = HashEncoder(late=LateRows(3, None))

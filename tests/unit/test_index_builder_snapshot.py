@@ -15,9 +15,9 @@ from polyrank.index_builder.store import snapshot as snapshot_module
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.store.update_log import Update
-from polyrank.model.evidence.evidence import Evidence
-from polyrank.model.evidence.statistics import Statistics
-from polyrank.model.evidence.table import WordTable
+from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.table import WordTable
+from polyrank.model.lexical.words import Statistics
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
 

@@ -17,8 +17,8 @@ from polyrank.index_builder.index import choice
 from polyrank.index_builder.index.choice import SearchTimes
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.model.evidence.statistics import Statistics
-from polyrank.model.evidence.table import WordTable
+from polyrank.model.lexical.table import WordTable
+from polyrank.model.lexical.words import Statistics
 from polyrank.model.text.assembly import Conversation, Truncation
 
 SCAN_IS_FAST = SearchTimes(10.0, 7.5)

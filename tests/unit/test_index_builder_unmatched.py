@@ -13,7 +13,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.store.unmatched import MOST_COMPARED, MOST_CONDITIONS, looking, notes
 from polyrank.index_builder.store.update_log import Update
-from polyrank.model.text.steps import finish
+from polyrank.model.text.reading import finish
 
 ENCODER = HashEncoder()
 ROWS: list[dict[str, Any]] = [

@@ -17,7 +17,7 @@ from tiny_training import identical, interrupted, run, settings
 import polyrank
 from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.config import ModelConfig
-from polyrank.model.errors import CheckpointInvalid, InvalidInput, WrongKind
+from polyrank.model.errors import CheckpointInvalid, InvalidInput, TrainingDataInvalid, WrongKind
 from polyrank.model.rankers.classifier import Classifier
 from polyrank.model.rankers.load import (
     load_classifier,
@@ -28,7 +28,6 @@ from polyrank.model.rankers.load import (
 )
 from polyrank.model.registry import ARCHITECTURES, classifiers
 from polyrank.model.text.assembly import Conversation
-from polyrank.model.training.errors import TrainingDataInvalid
 from polyrank.model.training.run import Data, train_calibration, train_evidence
 
 pytestmark = pytest.mark.slow

@@ -14,13 +14,12 @@ from tiny_training import identical, interrupted, run, settings
 
 import polyrank
 from polyrank.model.config import ModelConfig
-from polyrank.model.errors import CheckpointInvalid, InvalidInput
+from polyrank.model.errors import CheckpointInvalid, InvalidInput, TrainingDataInvalid
 from polyrank.model.rankers.classifier import Classifier
 from polyrank.model.rankers.load import load_classifier
 from polyrank.model.registry import classifiers
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import read_dialogues
-from polyrank.model.training.errors import TrainingDataInvalid
 from polyrank.model.training.run import Data
 
 pytestmark = pytest.mark.slow

@@ -15,15 +15,14 @@ from polyrank.model.architectures.batching import TokenBatch, pad
 from polyrank.model.checkpoint.read import begin_from_base
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
-from polyrank.model.inference import choice, openvino_backend, parts, samples
+from polyrank.model.inference import choice, network, openvino_backend, trials
 from polyrank.model.inference.backend import Forward, TorchBackend
 from polyrank.model.inference.choice import Chooser, candidates, fastest
 from polyrank.model.inference.compiler import Compiler
-from polyrank.model.inference.forwards import LateForwards
-from polyrank.model.inference.names import Runner
-from polyrank.model.inference.network import Network
-from polyrank.model.inference.parts import NetworkPart
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.inference.network import Network, NetworkPart
+from polyrank.model.inference.passes import LateForwards
+from polyrank.model.inference.runners import Runner
+from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.text.assembly import Assembler
 from polyrank.model.text.tokenizer import Tokenizer
 
@@ -229,7 +228,7 @@ def chosen(
     encoder, _ = begin_from_base(str(base), config)
     assembler = Assembler(Tokenizer(base / "tokenizer.json"), config)
     chooser = Chooser([TorchBackend(CPU), FakeBackend(wrong)], CPU, assembler, is_asked_for)
-    return chooser, chooser.choose(part, getattr(parts, part)(encoder))[0]
+    return chooser, chooser.choose(part, getattr(network, part)(encoder))[0]
 
 
 def turned(vectors: NDArray[Any]) -> NDArray[Any]:
@@ -267,7 +266,7 @@ BATCH = "a text's output depends on its batch"
 def test_auto_refuses_a_coarser_precision_that_changes_what_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, wrong: Wrong, why: str | None
 ) -> None:
-    monkeypatch.setattr(samples, "CONVERSATIONS", WORDS)
+    monkeypatch.setattr(trials, "CONVERSATIONS", WORDS)
     base = write_base(tmp_path / "base", 0)
     chooser, runner = chosen(monkeypatch, base, part, wrong)
     assert chooser.choice.milliseconds == {"torch float32": 1000.0, "fake bfloat16": 500.0}
@@ -284,17 +283,17 @@ def test_auto_refuses_a_coarser_precision_that_changes_what_is_found(
 def test_a_later_part_that_is_refused_runs_otherwise_and_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(samples, "CONVERSATIONS", WORDS)
+    monkeypatch.setattr(trials, "CONVERSATIONS", WORDS)
     base = write_base(tmp_path / "base", 0)
     chooser, first = chosen(monkeypatch, base, "CandidatePart", lambda each: turned(each) if each.ndim == 3 else each)
     config = ModelConfig(architecture="poly", base_name="", n_codes=4, max_context_tokens=40, max_candidate_tokens=16)
     encoder, _ = begin_from_base(str(base), config)
-    second, forward = chooser.choose("ContextPart", parts.ContextPart(encoder))
+    second, forward = chooser.choose("ContextPart", network.ContextPart(encoder))
     assert (first, second) == (("fake", "bfloat16"), ("torch", "float32"))
     assert list(chooser.choice.refused) == ["fake bfloat16, ContextPart"]
     assert "back-end refused" in caplog.text
     batch = pad([[2, 5, 3]], 0)
-    expected = TorchBackend(CPU).compile(parts.ContextPart(encoder))(batch)
+    expected = TorchBackend(CPU).compile(network.ContextPart(encoder))(batch)
     np.testing.assert_array_equal(forward(batch)[0], expected[0])
 
 

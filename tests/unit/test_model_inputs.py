@@ -26,8 +26,7 @@ from polyrank.model.errors import CheckpointInvalid, InvalidInput, RankingError
 from polyrank.model.evaluation.beir import read_judgements
 from polyrank.model.inputs import open_unfolded, read_input
 from polyrank.model.text.dialogues import read_dialogues
-from polyrank.model.text.tokenizer import Tokenizer
-from polyrank.model.text.vocabulary import Vocabulary
+from polyrank.model.text.tokenizer import Tokenizer, Vocabulary
 from polyrank.service.auth import keys
 from polyrank.service.changes.idempotency import IdempotencyKeys
 from polyrank.service.errors import SettingsError

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 import polyrank.model.evaluation.mining
 from polyrank.model.errors import InvalidInput, ModelError
 from polyrank.model.evaluation.mining import Miner, MiningRules, TextPool, score_bound
-from polyrank.model.rankers.cross import CrossRanker
+from polyrank.model.rankers.networks import CrossRanker
 from polyrank.model.representations import ContextEncoding, LateRows, Representations
 from polyrank.model.search.scan import Query
 from polyrank.model.search.topk import scores_of
 from polyrank.model.text.assembly import Conversation, Truncation
+from polyrank.model.text.conversations import Positives
 from polyrank.model.text.dialogues import Dialogue
-from polyrank.model.text.pairs import Pairs
-from polyrank.model.text.positives import Positives
+from polyrank.model.text.sequences import Pairs
 
 
 class Late:

@@ -9,7 +9,7 @@ from tiny import CLS, SEP, UNK, word_ids, write_base
 from polyrank.model.config import AssemblyConfig, ModelConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import COUNTED_LETTERS, Assembler, Conversation, Truncation, Turn
-from polyrank.model.text.pairs import Pairs
+from polyrank.model.text.sequences import Pairs
 from polyrank.model.text.tokenizer import Tokenizer
 
 Build = Callable[..., Assembler]

@@ -17,7 +17,7 @@ from polyrank.model.config import EvidenceConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.run import Data, train
-from polyrank.model.training.student.student import Student, start
+from polyrank.model.training.student import Student, start
 
 pytestmark = pytest.mark.slow
 

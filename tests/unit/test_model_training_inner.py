@@ -16,9 +16,9 @@ from polyrank.model.architectures.deformer import DeformerEncoder
 from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.errors import InvalidInput
 from polyrank.model.registry import DeformerConfig
-from polyrank.model.training.objectives.late import LateObjective
-from polyrank.model.training.objectives.objective import Batch
-from polyrank.model.training.student.student import Student, start
+from polyrank.model.training.apart import LateObjective
+from polyrank.model.training.objective import Batch
+from polyrank.model.training.student import Student, start
 
 HEADS = 2
 EXAMPLES = [dialogue("w1 w2", "w4 w8 w9", "w6", "w7 w8"), dialogue(["w5", "w9"], "w10", "w1")]

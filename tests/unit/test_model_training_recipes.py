@@ -14,7 +14,7 @@ from polyrank.model.errors import InvalidInput
 from polyrank.model.training.config import PretrainConfig, TrainConfig
 from polyrank.model.training.loop import _optimizer
 from polyrank.model.training.recipes import PRETRAINING_FILE, RECIPES
-from polyrank.model.training.student.student import start
+from polyrank.model.training.student import start
 
 # Humeau et al. 5.1 and 5.2; "max tokens" are those of its code.
 FINE_TUNED: dict[str, Any] = {

@@ -16,8 +16,7 @@ from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.batching import pad
 from polyrank.model.errors import InvalidInput, WrongKind
 from polyrank.model.text.assembly import Conversation
-from polyrank.model.training.student.rescaling import rescale
-from polyrank.model.training.student.student import Student, start
+from polyrank.model.training.student import Student, rescale, start
 
 LAST_NORM = "encoder.layer.1.output.LayerNorm"
 TEXTS = ["w1", "w2 w3 w4 w5", "w30 w31 w32 w33 w34 w35 w36 w37 w38"]

@@ -31,19 +31,24 @@ from tiny_training import (
 import polyrank
 from polyrank.model.architectures.bi import BiEncoder
 from polyrank.model.checkpoint.files import WEIGHTS_FILE
-from polyrank.model.errors import InvalidInput, RankingError
+from polyrank.model.errors import (
+    InvalidInput,
+    OutOfMemory,
+    OutputInUse,
+    RankingError,
+    TrainingDataInvalid,
+    TrainingDiverged,
+)
 from polyrank.model.training import loop
+from polyrank.model.training.apart import LateObjective
 from polyrank.model.training.config import TrainConfig
-from polyrank.model.training.data.corpus import survey
-from polyrank.model.training.data.stream import draw_rows
-from polyrank.model.training.errors import OutOfMemory, OutputInUse, TrainingDataInvalid, TrainingDiverged
-from polyrank.model.training.objectives.late import LateObjective
-from polyrank.model.training.objectives.objective import Batch, Measured
-from polyrank.model.training.objectives.pairs import PairObjective
+from polyrank.model.training.data import draw_rows, survey
+from polyrank.model.training.loop import look, selection_batches
+from polyrank.model.training.objective import Batch, Measured
 from polyrank.model.training.run import Data
-from polyrank.model.training.selection import look, selection_batches
 from polyrank.model.training.state import STATE_FILE, read_state, write_state
-from polyrank.model.training.student.student import start
+from polyrank.model.training.student import start
+from polyrank.model.training.together import PairObjective
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from full_disk import FULL, fill_disk
 
-from polyrank.model.training.errors import OutputInUse
+from polyrank.model.errors import OutputInUse
 from polyrank.model.training.state import STATE_FILE, read_state, require_unused, write_state
 
 STATE: dict[str, Any] = {"parameters": {"w": torch.arange(5000.0)}, "progress": {"step": 3, "best_loss": 0.5}}

@@ -15,10 +15,9 @@ from polyrank.model.errors import CheckpointInvalid, InvalidInput, ModelNotFound
 from polyrank.model.inference.backend import TorchBackend
 from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.network import Network
-from polyrank.model.rankers.cross import CrossRanker
-from polyrank.model.rankers.late import LateRanker
+from polyrank.model.rankers.networks import CrossRanker, LateRanker
 from polyrank.model.training.config import TrainConfig
-from polyrank.model.training.student.student import Student, start
+from polyrank.model.training.student import Student, start
 
 LATE = [("bi", False), ("bi", True), ("poly", False), ("poly", True)]
 ALL = [*LATE, ("cross", False)]

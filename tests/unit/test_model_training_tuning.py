@@ -17,11 +17,9 @@ from polyrank.model.errors import CheckpointInvalid, InvalidInput
 from polyrank.model.inference.backend import TorchBackend
 from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.network import Network
-from polyrank.model.rankers.cross import CrossRanker
-from polyrank.model.rankers.late import LateRanker
-from polyrank.model.rankers.networks import NetworkRanker
-from polyrank.model.training.student.student import Student, start
-from polyrank.model.training.student.tuning import adapter_tensors, load_adapters
+from polyrank.model.rankers.networks import CrossRanker, LateRanker, NetworkRanker
+from polyrank.model.training.student import Student, start
+from polyrank.model.training.tuning import adapter_tensors, load_adapters
 
 ARCHITECTURES = ("bi", "poly", "cross")
 TEXTS = ["w4", "w5 w6", "w7 w8 w9 w10", "w30"]

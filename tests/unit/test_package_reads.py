@@ -21,7 +21,7 @@ SPOKEN_TO = {
 OWN_FILES = {
     "index_builder/store/locks.py",
     "model/durable.py",
-    "model/inference/kept.py",
+    "model/inference/compiler.py",
     "model/inputs.py",
     "service/http/operations.py",
     "service/http/playground/page.py",

@@ -9,7 +9,7 @@ from warm_python import WarmPython
 
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import openvino_backend
-from polyrank.model.inference.names import Runner
+from polyrank.model.inference.runners import Runner
 from polyrank.model.rankers.load import load_cross, load_late
 from polyrank.model.registry import names_in_words
 from polyrank.service.cli.models import chosen_runner, load, reference_runner

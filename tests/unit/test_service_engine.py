@@ -18,10 +18,10 @@ from polyrank.index_builder.generation.candidates import CandidateTable
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.search.scan import Status
-from polyrank.model.text import steps
+from polyrank.model.text import reading
 from polyrank.model.text.assembly import Conversation, Truncation
-from polyrank.model.text.pairs import Pairs
-from polyrank.model.text.steps import TEXTS_A_PART, Steps
+from polyrank.model.text.reading import TEXTS_A_PART, Steps
+from polyrank.model.text.sequences import Pairs
 from polyrank.service.caching.caches import Caches
 from polyrank.service.errors import (
     DeadlineExceeded,
@@ -598,7 +598,7 @@ def test_texts_that_cannot_even_be_tokenised_in_time_are_refused_with_how_many_c
         return tokenize(texts)
 
     monkeypatch.setattr(slow.ranker, "tokenize_candidates", slowly)
-    monkeypatch.setattr(steps, "TEXTS_A_PART", 10)
+    monkeypatch.setattr(reading, "TEXTS_A_PART", 10)
 
     async def scene() -> tuple[Any, Any]:
         with pytest.raises(TimeTooShort):

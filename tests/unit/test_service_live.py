@@ -20,8 +20,7 @@ from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.config import EvidenceConfig
 from polyrank.model.errors import InvalidInput, ModelNotFound, Shortage
-from polyrank.model.search.scan import Query, Status
-from polyrank.model.search.scan.quantised import product
+from polyrank.model.search.scan import Query, Status, product
 from polyrank.service.errors import NotReady
 from polyrank.service.live.serving import Opener
 from polyrank.service.live.switching import Live

@@ -11,14 +11,14 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client.multiprocess import mark_process_dead
 
-from polyrank.model.inference.names import Runner
+from polyrank.model.inference.runners import Runner
 from polyrank.service.observe import metrics as metrics_module
 from polyrank.service.observe.metrics import DIRECTORY, KEPT_SECONDS, Metrics
 
 # One process's part: it serves two generations, one after the other, answers requests and tells its own numbers.
 WORK = """
 import json, os, sys
-from polyrank.model.inference.names import Runner
+from polyrank.model.inference.runners import Runner
 from polyrank.service.observe.metrics import Metrics
 given = json.loads(sys.argv[1])
 metrics = Metrics()

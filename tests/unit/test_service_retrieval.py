@@ -26,10 +26,9 @@ from updated import updated
 
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.model.search.scan import Query
-from polyrank.model.search.scan.gpu.guarded import GuardedScan
+from polyrank.model.search.scan import Query, product
+from polyrank.model.search.scan.gpu import GuardedScan
 from polyrank.model.search.scan.plain import PlainScan, Status
-from polyrank.model.search.scan.quantised import product
 from polyrank.model.search.topk import TopK
 from polyrank.service.errors import UnknownCandidates
 from polyrank.service.live import serving as live_units

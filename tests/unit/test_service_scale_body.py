@@ -17,8 +17,7 @@ from polyrank.index_builder.scale.sets import PartSet, PartsStore
 from polyrank.index_builder.scale.slots import slots_of
 from polyrank.index_builder.store.update_log import Update, UpdateLog
 from polyrank.index_builder.vectors.encoder import encode_texts, rounded_all
-from polyrank.model.search.scan import Status
-from polyrank.model.search.scan.quantised import product
+from polyrank.model.search.scan import Status, product
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.parts import PoolQuery, Wanted

@@ -35,9 +35,9 @@ from polyrank.index_builder.generation.words import Words
 from polyrank.index_builder.index.retrieval import BestByWords, best_by_words
 from polyrank.index_builder.index.retrieval import search as search_index
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.model.evidence.evidence import Evidence
+from polyrank.model.lexical.score import Evidence
 from polyrank.model.text.assembly import Conversation
-from polyrank.model.text.steps import Steps, finish
+from polyrank.model.text.reading import Steps, finish
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking import desk, engine, local_part, retrieval
 from polyrank.service.ranking.engine import Engine, EngineSettings

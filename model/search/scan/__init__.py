@@ -13,12 +13,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from polyrank.model.search.additions import Additions
-from polyrank.model.search.scan.gpu.guarded import GuardedScan
-from polyrank.model.search.scan.gpu.scan import GpuScan
+from polyrank.model.representations import Additions
+from polyrank.model.search.scan.gpu import GpuScan, GuardedScan
 from polyrank.model.search.scan.plain import STORED_ROWS, PlainScan, Query, Scan, Status
-from polyrank.model.search.scan.quantised.product import is_slow, multiplies_bytes, refusal
-from polyrank.model.search.scan.quantised.scan import IN_BYTES, LEAST_ROWS, QuantisedScan
+from polyrank.model.search.scan.product import is_slow, multiplies_bytes, refusal
+from polyrank.model.search.scan.quantised import IN_BYTES, LEAST_ROWS, QuantisedScan
 from polyrank.model.search.topk import longest_row
 
 __all__ = ["Additions", "Query", "Scan", "Status", "faster", "prepare"]

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.model.search.additions import Additions
+from polyrank.model.representations import Additions
 from polyrank.model.search.topk import TopK, top_k
 
 

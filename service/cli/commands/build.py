@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.index_builder.names import DTYPE_NAMES, MOST_PARTS, AskedOptions
-from polyrank.model.bounds import Bounds
 from polyrank.model.errors import InvalidInput
-from polyrank.model.options import options_of
+from polyrank.model.options import Bounds, options_of
 from polyrank.service.cli.files import add_encoding_option
 from polyrank.service.cli.models import add_runner_options, chosen_runner, load
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result

@@ -13,7 +13,7 @@ from polyrank.service.cli.models import chosen_runner, load
 from polyrank.service.cli.output import Progress, UsageError
 
 if TYPE_CHECKING:
-    from polyrank.model.rankers.late import LateRanker
+    from polyrank.model.rankers.networks import LateRanker
 
 # The lowest R@1/20 of the sample conversations, as the README states it. Measured: docs/measurements/quality.md.
 FLOOR = 0.80

@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyrank.model.bounds import Bounds
 from polyrank.model.durable import write_atomically
-from polyrank.model.inference.names import Runner
+from polyrank.model.inference.runners import Runner
+from polyrank.model.options import Bounds
 from polyrank.service.cli.files import add_encoding_option, require_writable
 from polyrank.service.cli.models import (
     RERANKER_HINT,
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from polyrank.service.cli.evaluation.tasks import Task, TaskResult
 
 _TOP_N = 20
-_DEPTH = 100  # as DEPTH of model/evaluation/metrics.py, likewise
-_DRAWN = 20  # as DRAWN of model/evaluation/drawing.py, which imports numpy: help is printed sooner without
+_DEPTH = 100  # as DEPTH of model/metrics.py, likewise
+_DRAWN = 20  # as DRAWN of model/text/conversations.py, which imports numpy: help is printed sooner without
 _MANY_TIES = 0.1
 _TIES = "several tie for the first place; each figure is what a random order of those that tie gives on average"
 _DESCRIPTION = """R@1, R@2, R@5, R@10 and MRR of a model over each example's own candidates, or over others' replies

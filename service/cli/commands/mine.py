@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyrank.model.bounds import Bounds
 from polyrank.model.errors import InvalidInput
+from polyrank.model.options import Bounds
 from polyrank.service.cli.files import add_encoding_option, read_candidates, require_writable
 from polyrank.service.cli.models import load, usage
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
@@ -16,9 +16,9 @@ from polyrank.service.cli.parsing import ANY_SEED, SHARE, Within
 
 if TYPE_CHECKING:
     from polyrank.model.evaluation.mining import MiningRules, Tally
+    from polyrank.model.text.conversations import Positives
     from polyrank.model.text.dialogues import Dialogue
-    from polyrank.model.text.positives import Positives
-    from polyrank.model.training.data.corpus import Report
+    from polyrank.model.training.data import Report
 
 _DEPTHS = Bounds(1, 1_000_000)
 _MARGIN_HELP = """how far a negative stays below the gold reply, as a share of its lead over random texts; or off;
@@ -91,7 +91,7 @@ def _mine(arguments: argparse.Namespace) -> "Tally":
     from polyrank.model.checkpoint.kind import require_pair_scorer, require_retriever
     from polyrank.model.rankers.load import load_cross, load_retriever
     from polyrank.model.text.dialogues import new_dialogues
-    from polyrank.model.training.data.corpus import Report
+    from polyrank.model.training.data import Report
 
     with new_dialogues(arguments.output) as write:
         candidates = read_candidates(arguments.pool, arguments.encoding)
@@ -117,8 +117,8 @@ def _mine(arguments: argparse.Namespace) -> "Tally":
 
 def _read_positives(data: Path, max_rejected: float) -> "Positives":
     """Read the examples a first time; says what is left out, and raises TrainingDataInvalid if that is too much."""
-    from polyrank.model.text.positives import Positives
-    from polyrank.model.training.data.corpus import Report
+    from polyrank.model.text.conversations import Positives
+    from polyrank.model.training.data import Report
 
     report = Report()
     positives = Positives(_good_lines(data, report))

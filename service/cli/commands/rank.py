@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from polyrank.model.bounds import Bounds
+from polyrank.model.options import Bounds
 from polyrank.service import API_KEY
 from polyrank.service.cli.explained import MOST_EXPLAINED, print_explained, to_explain
 from polyrank.service.cli.output import UsageError, print_json

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.index_builder.names import MOST_PARTS
-from polyrank.model.bounds import Bounds
+from polyrank.model.options import Bounds
 from polyrank.service.cli.files import require_store
 from polyrank.service.cli.output import Progress, add_json_option, print_result
 from polyrank.service.cli.parsing import Within

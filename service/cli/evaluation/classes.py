@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from polyrank.model.errors import InvalidInput
-from polyrank.model.evaluation.encoding import ReportProgress
-from polyrank.model.inference.names import Runner
+from polyrank.model.evaluation.rankings import ReportProgress
+from polyrank.model.inference.runners import Runner
+from polyrank.model.metrics import Ties
 from polyrank.model.rankers.classifier import Classifier
 from polyrank.model.rankers.load import load_classifier
-from polyrank.model.ties import Ties
 from polyrank.service.cli.evaluation.examples import classed_examples
 from polyrank.service.cli.evaluation.tasks import Example, TaskResult, conversation_texts, dialogue_numbers, tied_first
 from polyrank.service.cli.models import REFERENCE, load

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from polyrank.model.errors import InvalidInput
-from polyrank.model.evaluation.drawing import DRAWN, ReplyDraw
-from polyrank.model.text.conversations import identified
+from polyrank.model.text.conversations import DRAWN, ReplyDraw, identified
 from polyrank.model.text.dialogues import Dialogue, read_dialogues
 
 Numbered = list[tuple[int, Dialogue]]

@@ -12,22 +12,16 @@ from numpy.typing import NDArray
 
 from polyrank.model.errors import InvalidInput
 from polyrank.model.evaluation.beir import read_collection
-from polyrank.model.evaluation.encoding import ReportProgress
-from polyrank.model.evaluation.intervals import group_numbers
-from polyrank.model.evaluation.lists import rank_lists
-from polyrank.model.evaluation.metrics import DEPTH, RECALL_AT, Values, judged_values, rank_values
-from polyrank.model.evaluation.retrieval import Retrieved, rerank, retrieve
-from polyrank.model.inference.names import Runner
-from polyrank.model.rankers.cross import CrossRanker
+from polyrank.model.evaluation.rankings import ReportProgress, Retrieved, rank_lists, rerank, retrieve
+from polyrank.model.inference.runners import Runner
+from polyrank.model.metrics import DEPTH, RECALL_AT, Ties, Values, group_numbers, judged_values, rank_values
 from polyrank.model.rankers.load import load, load_cross, load_retriever
+from polyrank.model.rankers.networks import CrossRanker, Retriever
 from polyrank.model.rankers.networks import Ranker as AnyRanker
-from polyrank.model.rankers.networks import Retriever
 from polyrank.model.search.topk import TopK
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
-from polyrank.model.text.folding import folded_line
-from polyrank.model.text.hashes import drawn_order
-from polyrank.model.ties import Ties
+from polyrank.model.text.folding import drawn_order, folded_line
 from polyrank.service.cli.evaluation.examples import AS_LISTED, Draw, listed_examples, read_identified, report_left_out
 from polyrank.service.cli.files import read_candidates
 from polyrank.service.cli.models import REFERENCE, RERANKER_HINT, words_left_out

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Discriminator, Field, JsonValue, Tag
 from starlette.requests import Request
 
 from polyrank.model.errors import InvalidInput
-from polyrank.model.text.vocabulary import Vocabulary
+from polyrank.model.text.tokenizer import Vocabulary
 from polyrank.service.api.answers import Out
 from polyrank.service.http.compat.cohere import UsageOut, in_base64
 from polyrank.service.http.compat.lenient import (

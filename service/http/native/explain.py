@@ -15,9 +15,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from torch import Tensor
 
-from polyrank.model.evidence.evidence import Term
-from polyrank.model.explanation.attribution import CodeContributions, relative
-from polyrank.model.text.placing import PlacedToken
+from polyrank.model.explanation import CodeContributions, relative
+from polyrank.model.lexical.score import Term
+from polyrank.model.text.sequences import PlacedToken
 from polyrank.service.api.answers import ExplainOut
 from polyrank.service.api.requests import ExplainIn
 from polyrank.service.errors import NotConfigured, NoTrial, ShardsMissing, UnknownCandidates

@@ -1,0 +1,277 @@
+"""From a text to its words, to the form by which texts count as the same, and to counts of words in a pool."""
+
+import math
+import re
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import regex
+from numpy.typing import NDArray
+
+from polyrank.model.text.folding import folded, folded_line, hash64
+
+_TOKEN = re.compile(r"\w+(?:[.\-']\w+)*")  # of a plain text
+_DIGIT = re.compile(r"\d")
+_JOINTS = re.compile(r"[._\-]+")
+
+# What people write for the same thing; and what would run into the word or the number before it when it is folded.
+_ALIKE = str.maketrans(
+    {
+        **dict.fromkeys("\u2019\u02bb\u02bc", "'"),
+        **dict.fromkeys("\u2010\u2011", "-"),
+        **dict.fromkeys("\u2122\u2120\u2116", " "),  # TM, SM and No
+        **{each: f" {each}" for each in "¼½¾⅐⅑⅒⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞⅟↉"},
+    }
+)
+_UNSPACED = (  # letters of scripts without spaces between words, and of Korean, which writes particles onto words
+    r"[[\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Hangul}\p{LB=SA}\u3006\u30FC]&&[\p{L}\p{M}\u3007]]"
+)
+_SPACED = rf"[[\p{{L}}\p{{Mn}}\p{{Mc}}\p{{N}}_]--{_UNSPACED}]"
+_EMOJI = r"[[\p{ExtPict}&&\p{So}]--[\u00A9\u00AE]]\p{EMod}*"
+# As Unicode bounds words (UAX 29), Hebrew abbreviations and Catalan's l·l among them. A mark without a letter is none.
+_ANY_TOKEN = regex.compile(
+    rf"(?!\p{{M}}){_SPACED}+"
+    rf"(?:(?:[.\-']|(?<=\p{{Hebrew}})[\"\u05F3\u05F4](?=\p{{Hebrew}})|(?<=l)\u00B7(?=l)){_SPACED}+)*"
+    rf"|(?!\p{{M}}){_UNSPACED}[{_UNSPACED}\p{{M}}]*"
+    rf"|{_EMOJI}(?:\u200D{_EMOJI})*"
+    rf"|\p{{RI}}{{1,2}}",
+    regex.V1,
+)
+_IN_RUN = regex.compile(_UNSPACED, regex.V1)
+_FIRST_UNSPACED = "\u0e00"  # they all come behind it
+_KOREAN = regex.compile(r"\p{Hangul}+")
+_LETTER = regex.compile(r"\P{M}\p{M}*")
+_TELLS_ALONE = regex.compile(r"[\p{Han}\u3006]|.\p{M}", regex.V1)
+
+# Latin, Greek and Cyrillic letters and signs that only lose their case when folded: their texts go the fast way.
+_SPECIAL = regex.compile(r"[\p{M}\u00B7\p{ExtPict}--\p{ASCII}]", regex.V1)
+_PLAIN_LETTERS = "".join(
+    letter
+    for letter in map(chr, range(0x530))
+    if folded(letter) == letter.casefold() and ord(letter) not in _ALIKE and not _SPECIAL.match(letter)
+)
+_PLAIN = re.compile(f"[{re.escape(_PLAIN_LETTERS)}\u2018\u201c-\u201e\u2013\u2014\u20ac]*")
+
+# Apostrophes that stand between words: of Romance articles before a vowel, and before Turkish endings of names.
+_ENGLISH_ENDINGS = frozenset(("s", "t", "ll", "re", "ve", "d", "m"))
+_APART = re.compile(
+    r"(?<!\w)(?:(?:jus|lors|puis|quoi)?qu|[cdjlmnst]|(?:[ads]e|ne|[ad]?a|[ns]u|co|que|be)ll|un|sant|quest|tutt|anch)'"
+    r"(?=[aeiouhàáâèéêëìíîïòóôöùúûüœæ])"
+    r"|(?:(?<=\w\w)|(?<=\d))'"
+    r"(?=(?:l[ae]r|[yns]?[aeiuü]n?|n?[dt][ae]n?|y?l[ae]|l[iuü]k?|[dt][iuü]r|[yns]?[iuü]m|c[ae]|ki){1,3}(?!['\w]))"
+)
+
+
+def words(text: str) -> list[str]:
+    """Split a text into words: runs of letters, their marks and digits, without case, in the order of the text.
+
+    A name with a digit stays whole with its dots, hyphens and underscores; one without is as many words as it has
+    parts. Apostrophes are dropped, or part a word from its article or its ending. Scripts without spaces, and Korean,
+    give short pieces of each run (`_pieces_of_run`), which overlap. An emoji is a word. Takes time in proportion to the
+    text, whatever it holds.
+
+    >>> words("Don't use ORD-123-x: v2.3.1 fails with 0x80070057.")
+    ['dont', 'use', 'ord-123-x', 'v2.3.1', 'fails', 'with', '0x80070057']
+    >>> words("sudo apt-get remove MY_file.txt")
+    ['sudo', 'apt', 'get', 'remove', 'my', 'file', 'txt']
+    >>> words("L'été à \u0130zmir'e 👍🏽"), words("订单A-1到了")
+    (['l', 'été', 'à', 'izmir', 'e', '👍🏽'], ['订', '单', '订单', 'a-1', '到', '了', '到了'])
+    """
+    tokens = _tokens(text)
+    if text.isascii():
+        return tokens
+    found = []
+    for token in tokens:
+        if token > _FIRST_UNSPACED and _IN_RUN.match(token):
+            found += _pieces_of_run(token)
+        else:
+            found.append(token)
+    return found
+
+
+def normalised(text: str) -> str:
+    """Return the form by which two texts count as the same: their words, or the text itself where it has none.
+
+    >>> normalised("Yes,  PLEASE!") == normalised("yes please")
+    True
+    >>> normalised(" :-) ")
+    ':-)'
+    """
+    return " ".join(_tokens(text)) or folded_line(text)
+
+
+def key_of(text: str) -> int:
+    """Hash a word, or a normalised text, to 64 bits, by which tables know it.
+
+    >>> key_of("lamp") == key_of("lamp"), key_of("lamp") == key_of("lamps")
+    (True, False)
+    """
+    return hash64(text.encode(errors="surrogatepass"))
+
+
+def _tokens(text: str) -> list[str]:
+    """Split a text into words, and runs of letters that have no spaces between them."""
+    text = text.replace("\u2019", "'")  # most English texts are in ASCII otherwise
+    if text.isascii() or _PLAIN.fullmatch(text):
+        tokens = _TOKEN.findall(text.casefold())
+    else:
+        tokens = _ANY_TOKEN.findall(folded(text.translate(_ALIKE)))
+    found: list[str] = []
+    for token in tokens:
+        if token.isalpha():
+            found.append(token)
+        else:
+            found += _parts(token)
+    return found
+
+
+def _parts(token: str) -> list[str]:
+    head, apostrophe, ending = token.partition("'")
+    if not apostrophe:
+        return _without_joints(token)
+    if ending in _ENGLISH_ENDINGS and head.isalpha():
+        return [head + ending]
+    apart = _APART.sub(lambda found: found.group()[:-1] + " ", token).replace("'", "")
+    return [part for each in apart.split(" ") for part in _without_joints(each)]
+
+
+def _without_joints(token: str) -> list[str]:
+    if not token.isascii():
+        token = re.sub('["·\u05f3\u05f4]', "", token)
+    return [token] if _DIGIT.search(token) else [part for part in _JOINTS.split(token) if part]
+
+
+def _pieces_of_run(run: str) -> list[str]:
+    """Return what stands for the words of a run without spaces; benchmarks/words/languages.py compares rules.
+
+    Two letters that follow each other (as Lucene's CJKAnalyzer has them) and three, and one that tells something alone:
+    an ideograph, or a letter with marks. Of Korean: two syllables, and the word without its last, a particle's.
+    """
+    if _KOREAN.fullmatch(run):
+        return [run[at : at + 2] for at in range(len(run) - 1)] + [run[: max(1, len(run) - 1)]]
+    letters = _LETTER.findall(run)
+    alone = [letter for letter in letters if _TELLS_ALONE.match(letter)]
+    several = ["".join(letters[at : at + size]) for size in (2, 3) for at in range(len(letters) - size + 1)]
+    return alone + several or [run]
+
+
+class WordCounts(NamedTuple):
+    """The words of N texts, as a sparse table of V distinct words, sorted by word and then by text.
+
+    Attributes:
+        keys: the hash of each distinct word, (V,), ascending.
+        words: place of the word in `keys`, (entries,).
+        rows: the text that it stands in, (entries,).
+        times: how often it stands there, (entries,).
+        lengths: words of each text, (N,).
+    """
+
+    keys: NDArray[np.uint64]
+    words: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    times: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+
+
+def count_words(texts: Sequence[str]) -> WordCounts:
+    """Count the words of each text."""
+    place_of: dict[str, int] = {}
+    places, lengths = array("q"), array("q")
+    for text in texts:
+        found = words(text)
+        places.extend([place_of.setdefault(word, len(place_of)) for word in found])
+        lengths.append(len(found))
+    keys, rank = np.unique(np.array([key_of(word) for word in place_of], np.uint64), return_inverse=True)
+    of_row = np.repeat(np.arange(len(texts)), np.array(lengths, np.int64))
+    entries, times = np.unique(rank[np.array(places, np.int64)] * len(texts) + of_row, return_counts=True)
+    by_word, rows = np.divmod(entries, max(1, len(texts)))
+    return WordCounts(keys, by_word, rows, times, np.array(lengths, np.int64))
+
+
+_TEXTS_AT_ONCE = 8192
+_COMMON = 3.5  # the best of 0 to 5 on held-out training dialogues; words in more than 3 % of the texts count nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Counts over a pool of texts, all of them whole numbers.
+
+    Attributes:
+        texts: how many texts there are.
+        words: how many words they have together.
+        keys: the hash of each distinct word (`key_of`), (V,), ascending.
+        frequencies: how many texts have the word, (V,).
+    """
+
+    texts: int
+    words: int
+    keys: NDArray[np.uint64]
+    frequencies: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, pool: Iterable[str]) -> "Statistics":
+        """Count a pool's words; memory grows with the distinct words, not with the texts."""
+        total = cls(0, 0, np.empty(0, np.uint64), np.empty(0, np.int64))
+        remaining = iter(pool)
+        while chunk := list(islice(remaining, _TEXTS_AT_ONCE)):
+            counts = count_words(chunk)
+            frequencies = np.bincount(counts.words, minlength=len(counts.keys))
+            total = total.plus(cls(len(chunk), int(counts.lengths.sum()), counts.keys, frequencies))
+        return total
+
+    def plus(self, other: "Statistics") -> "Statistics":
+        """Return the statistics of two pools together."""
+        keys, place = np.unique(np.concatenate([self.keys, other.keys]), return_inverse=True)
+        frequencies = np.zeros(len(keys), np.int64)
+        np.add.at(frequencies, place, np.concatenate([self.frequencies, other.frequencies]))
+        return Statistics(self.texts + other.texts, self.words + other.words, keys, frequencies)
+
+    @property
+    def average_length(self) -> float:
+        """Words of an average text; 1 where there are none."""
+        return self.words / self.texts if self.words else 1.0
+
+    def rarity(self, keys: NDArray[np.uint64]) -> NDArray[np.float64]:
+        """Return how much a word tells that context and candidate share, (n,): 0 for common words, and never less.
+
+        `max(0, log(1 + (N - n + 0.5) / (n + 0.5)) - 3.5)` of N texts, n of which have the word. The logarithm is
+        BM25's idf, as Lucene computes it (Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework"). It
+        takes for granted that half of all right replies repeat a word. Croft and Harper 1979 ("Using probabilistic
+        models of document retrieval without relevance information") add the log odds of that: -3.5 for 3 %.
+
+        >>> from polyrank.model.lexical.words import key_of
+        >>> pool = Statistics(1000, 9000, np.array([key_of("the")], np.uint64), np.array([600]))
+        >>> pool.rarity(np.array([key_of("the"), key_of("ord-1-x")], np.uint64)).round(3)
+        array([0.   , 4.102])
+        """
+        # One by one: NumPy's logarithm may differ between processors in the last bit.
+        odds = (1 + (self.texts - n + 0.5) / (n + 0.5) for n in self._frequencies_of(keys).tolist())
+        return np.array([max(0.0, math.log(each) - _COMMON) for each in odds])
+
+    def shares_of(self, keys: NDArray[np.uint64]) -> NDArray[np.float64]:
+        """Return the share of the texts that has each word, (n,)."""
+        return self._frequencies_of(keys) / max(1, self.texts)
+
+    def _frequencies_of(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+        if not len(self.keys):
+            return np.zeros(len(keys), np.int64)
+        places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        return np.where(self.keys[places] == keys, self.frequencies[places], 0)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what `from_arrays` wants, by name."""
+        return {
+            "totals": np.array([self.texts, self.words], np.int64),
+            "keys": self.keys,
+            "frequencies": self.frequencies,
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "Statistics":
+        """Restore statistics from `arrays()`, which may be memory-mapped."""
+        texts, words = arrays["totals"].tolist()
+        return cls(texts, words, arrays["keys"], arrays["frequencies"])

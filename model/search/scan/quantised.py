@@ -1,0 +1,251 @@
+"""The scan of a pool on a CPU with a copy of its rows in bytes, which leaves few rows to be scored.
+
+`score <= max_i s_i` (topk.py), and the product of bytes bounds every `s_i` from above (quantised_rows.py). A row whose
+bounds all stay below the k-th best score known so far cannot be among the best. The others, the survivors, are scored
+in float32 as the plain scan does, and the finalists among them in float64.
+
+The first k-th best score comes from the most promising rows of a sample, and it rises with each stage. Blocks are
+visited in an order that spreads over the pool, because neighbours are often alike.
+
+Where a query adds numbers to the scores, rows with large ones are looked at before the blocks (`Cut`).
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from polyrank.model.search.scan.plain import PlainScan, Query, Status
+from polyrank.model.search.scan.product import GROUP, ByteProduct
+from polyrank.model.search.scan.quantised_rows import BLOCK_ROWS, Cut, QuantisedCodes, QuantisedRows, biases
+from polyrank.model.search.topk import Best, TopK, added, closed_form, ranked
+
+IN_BYTES = Status("bytes", "the processor multiplies bytes fast")
+LEAST_ROWS = 4096
+# From so many rows on a pass takes less time, by the number of codes in it. docs/measurements/scan.md
+_ROWS_FOR_ONE_CODE = 2**16
+_FEW_CODES, _ROWS_FOR_FEW_CODES = 32, 2**13
+_FEW_ALLOWED = 0.15  # share of the rows: so few are scored one by one in less time than a pass takes
+_MOST_ASKED = 0.1  # share of the rows, as k: with a larger k too many rows survive
+_PASS_CODES = 4096  # of all contexts that share a pass
+_PRODUCT_ELEMENTS = 2**20  # of the product of a part of a block: stays in cache
+_FIRST_BLOCKS = 2
+_STAGE_GROWTH = 4  # each stage looks at so many times the blocks of all stages before it
+_PROMISING = 4  # times k rows of the sample are scored for the first k-th best
+_LEAST_PART = 512  # rows
+_SCORED_ROWS = 4096  # survivors scored at a time in float32
+_PENDING = 2**18  # survivors that may wait to be scored
+_MOST_SURVIVORS = 0.3  # share of the rows looked at: with more, bounds are no help and the plain scan takes over
+_JUDGED = 0.1  # share of all rows that must have been looked at before that is decided
+
+
+class QuantisedScan:
+    """A pool with a copy of its rows in bytes. matrix: (N, D), float16 or float32; N at least 1."""
+
+    def __init__(self, matrix: NDArray[Any], status: Status = IN_BYTES) -> None:
+        self.status = status
+        with torch.inference_mode():
+            self._rows = QuantisedRows.of(matrix)
+        self._stored = torch.from_numpy(matrix)
+        self.longest = self._rows.longest
+        self._plain = PlainScan(matrix, self.longest)
+
+    def top_k(self, queries: Sequence[Query]) -> list[TopK]:
+        """Find the best rows of each query, in as few passes as their codes fit into."""
+        codes = sum(len(query.codes) for query in queries)
+        found = {at: self._plain.of(query) for at, query in enumerate(queries) if not self._prunes(query, codes)}
+        waiting = [at for at in range(len(queries)) if at not in found]
+        with torch.inference_mode():
+            for group in _groups([queries[at] for at in waiting]):
+                searches = [_Search(self._stored, query, self._rows.longest) for query in group]
+                _Pass(self._rows, searches).run()
+                for search in searches:
+                    found[waiting.pop(0)] = self._plain.of(search.query) if search.gave_up else search.result()
+        return [found[at] for at in range(len(queries))]
+
+    def _prunes(self, query: Query, codes: int) -> bool:
+        """Whether a pass can leave out enough rows to be worth its time. codes: of all queries that share it."""
+        count = len(self._stored)
+        least = _ROWS_FOR_ONE_CODE if codes == 1 else _ROWS_FOR_FEW_CODES if codes < _FEW_CODES else 0
+        return count >= least and 0 < query.k <= _MOST_ASKED * count and query.count(count) > _FEW_ALLOWED * count
+
+
+def _groups(queries: Sequence[Query]) -> Iterator[list[Query]]:
+    """Split queries into groups that share a pass."""
+    group: list[Query] = []
+    codes = 0
+    for query in queries:
+        if group and codes + len(query.codes) > _PASS_CODES:
+            yield group
+            group, codes = [], 0
+        group.append(query)
+        codes += len(query.codes)
+    if group:
+        yield group
+
+
+class _Pass:
+    """Takes several searches over all blocks of the pool together."""
+
+    def __init__(self, rows: QuantisedRows, searches: Sequence["_Search"]) -> None:
+        self._rows, self._searches = rows, searches
+        self._codes = QuantisedCodes.of([search.codes for search in searches], rows.mean)
+        self._product = ByteProduct(self._codes.bytes)
+        self._owners = self._codes.owners[::GROUP].numpy()
+        self._looked_at = 0
+        self._part = max(_LEAST_PART, _PRODUCT_ELEMENTS // len(self._codes.bytes))
+
+    def run(self) -> None:
+        self._estimate()
+        blocks = _spread(len(self._rows.steps))
+        start, size = 0, _FIRST_BLOCKS
+        while start < len(blocks):
+            if not all(search.gave_up for search in self._searches):
+                self._stage(blocks[start : start + size])
+            start, size = start + size, _STAGE_GROWTH * (start + size)
+
+    def _estimate(self) -> None:
+        """Give each search the approximate largest `s` of every row of the sample."""
+        sample = self._rows.sample
+        steps = (self._rows.steps[sample // BLOCK_ROWS]).float()
+        units, offsets = self._codes.steps.float(), self._codes.offsets.float()
+        counts = torch.bincount(self._codes.owners).tolist()
+        largest = torch.empty(len(self._searches), len(sample))
+        for start in range(0, len(sample), self._part // 4):
+            part = slice(start, start + self._part // 4)
+            s = self._product.products(self._rows.sample_bytes[part]).mul_(units)
+            s = torch.addcmul(offsets, s, steps[part, None])
+            for own, into in zip(torch.split(s, counts, dim=1), largest, strict=True):
+                torch.amax(own, dim=1, out=into[part])
+        for search, own in zip(self._searches, largest, strict=True):
+            search.estimate(sample, own)
+            if search.cut is not None and not search.gave_up:
+                self._look_at_tiers(search, search.cut, sample, own)
+
+    def _look_at_tiers(self, search: "_Search", cut: Cut, sample: Tensor, largest: Tensor) -> None:
+        """Score survivors among the rows of each tier; `sample` and its `largest` as in `estimate`."""
+        codes, product = self._codes, self._product
+        if len(self._searches) > 1:
+            codes = QuantisedCodes.of([search.codes], self._rows.mean)
+            product = ByteProduct(codes.bytes)
+        blocks = torch.arange(len(self._rows.steps))
+        for tier in cut.tiers(sample.numpy(), largest.numpy(), lambda: search.best.bar):
+            for rows in _growing(torch.from_numpy(tier), self._part):
+                bars = torch.tensor([search.bar], dtype=torch.float64)
+                bias = biases(self._rows, codes, bars, blocks).amax(dim=0)  # the rows are of any block
+                search.score(product.rows_above(self._rows.bytes, rows, bias))
+
+    def _stage(self, blocks: Tensor) -> None:
+        """Find the survivors in some blocks, and score them."""
+        bars = torch.tensor([search.bar for search in self._searches], dtype=torch.float64)
+        survivors: list[NDArray[np.int64]] = []
+        pending = 0
+        for block, bias in zip(blocks.tolist(), biases(self._rows, self._codes, bars, blocks), strict=True):
+            rows = self._rows.bytes[block * BLOCK_ROWS : (block + 1) * BLOCK_ROWS]
+            for start in range(0, len(rows), self._part):
+                found = self._product.groups_above(rows[start : start + self._part], bias)
+                if len(found):
+                    survivors.append(found + (block * BLOCK_ROWS + start) * len(self._owners))
+                    pending += len(found)
+            self._looked_at += len(rows)
+            if pending > _PENDING:
+                self._score(survivors)
+                survivors, pending = [], 0
+        self._score(survivors)
+
+    def _score(self, survivors: list[NDArray[np.int64]]) -> None:
+        if not survivors:
+            return
+        rows, groups = np.divmod(np.concatenate(survivors), len(self._owners))
+        owners = self._owners[groups]
+        for owner, search in enumerate(self._searches):
+            own = rows[owners == owner]  # ascending within a block, so groups of one row are neighbours
+            if len(own):
+                search.add(torch.from_numpy(own[np.r_[True, own[1:] != own[:-1]]]), self._looked_at)
+
+
+class _Search:
+    """One query on its way through the pool.
+
+    Attributes:
+        query: what is searched for.
+        codes: (M, D).
+        best: the best of the rows scored so far.
+        cut: what divides the rows by the numbers added to them; None: nothing is added.
+        gave_up: whether the plain scan must answer, because the bounds leave out too little or products overflow.
+    """
+
+    def __init__(self, stored: Tensor, query: Query, longest: float) -> None:
+        self.query = query
+        self._longest = longest
+        self.codes = torch.from_numpy(query.codes)
+        self._transposed = self.codes.T.contiguous()
+        self._survived = 0
+        self._stored = stored
+        self._allowed = None if query.allowed is None else torch.from_numpy(query.allowed)
+        self._k = min(query.k, query.count(len(stored)))
+        self.best = Best.of(self._k, self.codes, longest, query.additions)
+        self.gave_up = self.best.margin == torch.inf
+        self.cut = None if query.additions is None else Cut(query.additions, query.allowed)
+
+    @property
+    def bar(self) -> float:
+        """What the largest `s` of a row must reach for the row to matter."""
+        if self.gave_up:
+            return torch.inf
+        return self.best.bar if self.cut is None else self.cut.least(self.best.bar)
+
+    def estimate(self, rows: Tensor, largest: Tensor) -> None:
+        """Take a first threshold from the most promising of some rows (n,), by their approximate largest `s` (n,)."""
+        if self._allowed is not None:
+            rows, largest = rows[self._allowed[rows]], largest[self._allowed[rows]]
+        if len(rows) >= self._k:
+            bounds = added(largest, rows, self.query.additions)
+            rows = rows[bounds.topk(min(len(rows), _PROMISING * self._k)).indices]
+            self.best.expect(float(self._scores(rows).topk(self._k).values[-1]))
+
+    def add(self, rows: Tensor, looked_at: int) -> None:
+        """Score survivors (n,), after `looked_at` rows of the pool were looked at; give up if they are too many."""
+        self._survived += len(rows)
+        if self._survived > _MOST_SURVIVORS * looked_at and looked_at > _JUDGED * len(self._stored):
+            self.gave_up = True
+        if self.gave_up:
+            return
+        if self._allowed is not None:
+            rows = rows[self._allowed[rows]]
+        if self.cut is not None:
+            rows = rows[torch.from_numpy(self.cut.leaves(rows.numpy()))]
+        self.score(rows)
+
+    def score(self, rows: Tensor) -> None:
+        """Score rows (n,), all of them allowed and new."""
+        for part in torch.split(rows, _SCORED_ROWS):
+            self.best.add(self._scores(part), part)
+
+    def result(self) -> TopK:
+        """Return the best rows, once all survivors were added."""
+        rows, additions = self.best.rows.sort().values, self.query.additions
+        return ranked(self._stored, self.codes, rows, self._k, self._longest, additions)
+
+    def _scores(self, rows: Tensor) -> Tensor:
+        late = closed_form(self._stored.index_select(0, rows).float() @ self._transposed)
+        return added(late, rows, self.query.additions)
+
+
+def _growing(rows: Tensor, most: int) -> Iterator[Tensor]:
+    """Split rows (n,) into parts, the first ones small: what they raise the threshold by spares work in the others."""
+    start, size = 0, _LEAST_PART
+    while start < len(rows):
+        yield rows[start : start + size]
+        start, size = start + size, min(most, _STAGE_GROWTH * size)
+
+
+def _spread(count: int) -> Tensor:
+    """Order the numbers of so many blocks so that the first ones lie far apart."""
+    step = max(1, round(0.618 * count))
+    while np.gcd(step, count) > 1:
+        step += 1
+    return torch.arange(count) * step % count

@@ -1,0 +1,208 @@
+"""How encoders that keep both sides apart are trained: in-batch loss with listed negatives, maybe with a teacher."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from polyrank.model.architectures.attention import ContextCodes
+from polyrank.model.architectures.batching import length_batches
+from polyrank.model.architectures.late import CandidateState, ContextState, InnerTeacher, LateEncoder
+from polyrank.model.errors import InvalidInput
+from polyrank.model.rankers.load import load_teacher
+from polyrank.model.rankers.networks import CrossRanker, NetworkRanker
+from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.training.config import InnerTrainConfig, LateTrainConfig, TrainConfig, TwoStageTrainConfig
+from polyrank.model.training.data import Columns, PairWords, columns
+from polyrank.model.training.objective import (
+    Batch,
+    Encoded,
+    Objective,
+    Prepared,
+    ScoredBatch,
+    classes_of,
+    distillation,
+    in_order,
+    listwise,
+    told,
+)
+from polyrank.model.training.student import Student
+
+_PROBE = Conversation.of("The quick brown fox, 12345: naïve!")  # texts of one tokenizer give these tokens
+
+
+class Tokens(NamedTuple):
+    """Token ids of the contexts and candidates of a batch."""
+
+    contexts: list[list[int]]
+    candidates: list[list[int]]
+
+
+class LateObjective(Objective):
+    """In-batch loss of the scores that place candidates, with distillation where there is a teacher.
+
+    Where a second stage places them `first_weight` times the in-batch loss of the first one is added, and
+    `inner_weight` times that of what the teacher shows inside.
+    """
+
+    def __init__(
+        self, student: Student, config: TrainConfig, device: torch.device, words: PairWords | None = None
+    ) -> None:
+        super().__init__(student, config, device, words)
+        assert isinstance(student.encoder, LateEncoder)
+        assert isinstance(config, LateTrainConfig)
+        self._encoder = student.encoder
+        self._config = config
+        self._teacher = load_teacher(config.teacher) if config.teacher else None
+        self._first_weight = config.first_weight if isinstance(config, TwoStageTrainConfig) else None
+        self._inner_weight = config.inner_weight if isinstance(config, InnerTrainConfig) else 0.0
+        self._inner = _inner_teacher(self._teacher, student) if self._teacher and self._inner_weight else None
+        self.models = {"teacher": self._teacher} if self._teacher else {}
+
+    def prepare(self, batch: Batch) -> Prepared:
+        """Tokenise contexts and candidates; the teacher scores each row's listed ones."""
+        found = columns(batch.examples, batch.others, self._config.negatives, batch.draw)
+        taught = self._teacher_scores(batch.examples, found)
+        tokens = self._tokens(batch.examples, found.texts)
+        return self._prepared(tokens, partial(self._scored, found, taught, tokens))
+
+    def _tokens(self, examples: Sequence[Dialogue], texts: Sequence[str]) -> Tokens:
+        """Tokenise the contexts of examples, and candidates."""
+        contexts = [self._assembler.context(example.conversation)[0] for example in examples]
+        return Tokens(contexts, self._assembler.candidates(texts)[0])
+
+    def _prepared(self, tokens: Tokens, scored: Callable[[ContextState, CandidateState], ScoredBatch]) -> Prepared:
+        """Cut contexts and candidates into chunks; `scored` gets the states of all."""
+        contexts, candidates = tokens
+        budget = self._config.chunk_tokens
+        context_chunks = length_batches([len(ids) for ids in contexts], budget)
+        candidate_chunks = length_batches([len(ids) for ids in candidates], budget)
+
+        def joined(encoded: Sequence[Encoded]) -> ScoredBatch:
+            n = len(context_chunks)
+            (vectors, mask, *late), own = _joined(encoded[:n], context_chunks), _joined(encoded[n:], candidate_chunks)
+            return scored(ContextState(ContextCodes(vectors, mask), *late), CandidateState(*own))
+
+        return Prepared(
+            [
+                *[partial(self._encode_contexts, [contexts[row] for row in chunk]) for chunk in context_chunks],
+                *[
+                    partial(self._encode_candidates, [candidates[column] for column in chunk])
+                    for chunk in candidate_chunks
+                ],
+            ],
+            joined,
+        )
+
+    def _encode_contexts(self, contexts: Sequence[list[int]]) -> Encoded:
+        encoder = self._encoder
+        batch = encoder.context_batch(encoder.config, contexts, encoder.context.pad_id).to(self._device)
+        return _flat(encoder.encode_contexts(batch))
+
+    def _encode_candidates(self, candidates: Sequence[list[int]]) -> Encoded:
+        encoder = self._encoder
+        batch = encoder.candidate_batch(encoder.config, candidates, encoder.candidate.pad_id).to(self._device)
+        return tuple(tensor for tensor in encoder.encode_candidates(batch) if tensor is not None)
+
+    def _teacher_scores(self, examples: Sequence[Dialogue], found: Columns) -> Tensor | None:
+        """The teacher's scores of each row's gold reply and listed negatives, (B, N); words do not count."""
+        if self._teacher is None:
+            return None
+        scores = torch.zeros(found.listed.shape)
+        for row, example in enumerate(examples):
+            listed = found.listed[row].nonzero()[:, 0].tolist()
+            texts = [found.texts[column] for column in listed]
+            scores[row, listed] = torch.from_numpy(self._teacher.score_texts(example.conversation, texts, None))
+        return scores
+
+    def _scored(
+        self,
+        found: Columns,
+        taught: Tensor | None,
+        tokens: Tokens,
+        contexts: ContextState,
+        candidates: CandidateState,
+    ) -> ScoredBatch:
+        scores = self._encoder.late_scores(contexts, candidates)
+        gold, allowed, listed = (tensor.to(scores.device) for tensor in found[1:])
+        loss = listwise(scores, gold, allowed)
+        if taught is not None:
+            weight, softer = self._config.teacher_weight, 1 / self._config.teacher_temperature
+            shown = distillation(scores * softer, taught.to(scores.device) * softer, listed) / softer**2
+            loss = (1 - weight) * loss + weight * shown
+            if self._inner is not None:
+                pairs = [(row, column) for row, column in listed.nonzero().tolist()]
+                loss = loss + self._inner_weight * self._inner.loss(*tokens, pairs, (contexts, candidates))
+        if self._first_weight is not None:  # the first stage has to find what the second one scores
+            first = listwise(self._encoder.first_scores(contexts, candidates), gold, allowed)
+            loss = loss + self._first_weight * first
+        return ScoredBatch(loss, scores, gold, allowed, contexts.first)
+
+
+class ApartObjective(LateObjective):
+    """Cross entropy of the class of each example's context and response."""
+
+    def prepare(self, batch: Batch) -> Prepared:
+        """Tokenise the contexts, and each distinct response once."""
+        columns = {text: at for at, text in enumerate(dict.fromkeys(each.response for each in batch.examples))}
+        places = [columns[each.response] for each in batch.examples]
+        classes = classes_of(batch.examples, self._config)
+        return self._prepared(self._tokens(batch.examples, list(columns)), partial(self._told, places, classes))
+
+    def _told(
+        self, places: list[int], classes: Tensor, contexts: ContextState, candidates: CandidateState
+    ) -> ScoredBatch:
+        rows = [
+            self._encoder.class_logits(_row(contexts, row), _at(candidates, place)) for row, place in enumerate(places)
+        ]
+        return told(torch.cat(rows), classes)
+
+
+def _row(contexts: ContextState, row: int) -> ContextState:
+    first, late, mask = contexts
+    some = slice(row, row + 1)
+    own = ContextCodes(first.vectors[some], first.mask[some])
+    return ContextState(own) if late is None or mask is None else ContextState(own, late[some], mask[some])
+
+
+def _at(candidates: CandidateState, place: int) -> CandidateState:
+    first, late, mask = candidates
+    some = slice(place, place + 1)
+    own = first[some]
+    return CandidateState(own) if late is None or mask is None else CandidateState(own, late[some], mask[some])
+
+
+def _inner_teacher(teacher: NetworkRanker, student: Student) -> InnerTeacher:
+    """Return what a teacher shows inside; raises InvalidInput where it does not fit, or reads other tokens."""
+    assert isinstance(student.encoder, LateEncoder)
+    shown = student.encoder.inner_teacher(teacher.name, teacher.encoder, student.assembler.tokenizer)
+    probe = [_PROBE.turns[0].text]
+    if isinstance(teacher, CrossRanker):
+        alike = teacher.tokenize_pairs(_PROBE, probe)[0] == student.assembler.pairs(_PROBE, probe)[0]
+    else:
+        alike = teacher.tokenize_candidates(probe)[0] == student.assembler.candidates(probe)[0]
+    if not alike:
+        raise InvalidInput(f"inner-weight: {teacher.name} has another tokenizer")
+    return shown
+
+
+def _flat(state: ContextState) -> Encoded:
+    return tuple(tensor for tensor in (*state.first, state.late, state.mask) if tensor is not None)
+
+
+def _joined(chunks: Sequence[Encoded], positions: Sequence[Sequence[int]]) -> Encoded:
+    """Join the chunks of each tensor, (rows, R, ...). R becomes the largest one: padding lies at the end."""
+    return tuple(in_order(_alike(tensors), positions) for tensors in zip(*chunks, strict=True))
+
+
+def _alike(tensors: Sequence[Tensor]) -> list[Tensor]:
+    width = max(tensor.shape[1] for tensor in tensors)
+    return [_widened(tensor, width) for tensor in tensors]
+
+
+def _widened(tensor: Tensor, width: int) -> Tensor:
+    missing = width - tensor.shape[1]
+    return tensor if not missing else torch.cat([tensor, tensor.new_zeros(len(tensor), missing, *tensor.shape[2:])], 1)

@@ -1,0 +1,367 @@
+"""What training reads: an endless, shuffled, reproducible stream of rows, and the candidates of a batch.
+
+Files of dialogues are read once to drop bad and repeated examples, and to hold some out for selection.
+"""
+
+import random
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from polyrank.model.errors import InvalidInput, TrainingDataInvalid
+from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.table import WordTable
+from polyrank.model.lexical.words import Statistics
+from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.conversations import ConversationFinder, Conversations, context_key
+from polyrank.model.text.dialogues import Dialogue, read_lines
+from polyrank.model.text.folding import hash64, text_key
+
+_SELECTION_SHARE = 0.1  # of a small file; the caller gives the number of examples for a large one
+_LARGEST_SHARE = _SELECTION_SHARE / 2  # a larger dialogue is trained on, so that two make no more than a tenth
+_ASSISTANT = "assistant"  # the role of the side that replies, in OpenAI's messages
+_REPEATS = "repeats another example"
+_CONTRADICTS = "another line gives these texts another class"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Corpus:
+    """One file of dialogues, read the same way every time.
+
+    Attributes:
+        every_turn: make an example of every reply in a dialogue, not of the last one alone.
+        weight: how often a batch is taken from it, relative to other files.
+        conversations: of which dialogue each line is that is not bad.
+        held_out: whether such a line is of the selection slice, (lines,).
+    """
+
+    path: Path
+    every_turn: bool
+    weight: float
+    conversations: Conversations = field(repr=False)
+    held_out: NDArray[np.bool_] = field(repr=False)
+
+    def examples(self, selection: bool = False) -> Iterator[Dialogue]:
+        """Stream the examples to train on, or those of the selection slice, without bad and repeated ones."""
+        for place, example in self._kept():
+            if self.held_out[place] == selection:
+                yield self.conversations.name(place, example)
+
+    def replies(self) -> Iterator[str]:
+        """Stream each distinct reply of the file: the pool that a server would answer from."""
+        seen: set[int] = set()
+        for _, example in self._kept():
+            if (key := hash64(example.response.encode())) not in seen:
+                seen.add(key)
+                yield example.response
+
+    def _kept(self) -> Iterator[tuple[int, Dialogue]]:
+        report = Report()
+        return _kept(_good_lines(self.path, report), self.every_turn, report)
+
+
+@dataclass(slots=True)
+class Report:
+    """What one pass over a file found.
+
+    Attributes:
+        lines: how many lines are not blank.
+        kept: how many examples there are to train on.
+        held_out: how many examples are in the selection slice.
+        assumed: of which dialogues the lines are, where the file does not say it.
+        with_negatives: how many of those kept list negatives.
+        categories: how many of all examples have each class, for a classifier.
+        single_texts: in how many of all examples the class is that of a single text.
+        dropped: how many bad lines and repeated examples there are, by reason.
+        first: number of the first line with each reason.
+    """
+
+    lines: int = 0
+    kept: int = 0
+    held_out: int = 0
+    assumed: str | None = None
+    with_negatives: int = 0
+    categories: Counter[str] = field(default_factory=Counter)
+    single_texts: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    first: dict[str, int] = field(default_factory=dict)
+
+    def drop(self, reason: str, line: int) -> None:
+        """Count a bad line or a repeated example."""
+        self.dropped[reason] += 1
+        self.first.setdefault(reason, line)
+
+    @property
+    def bad(self) -> int:
+        """Number of bad lines; repeated examples are none."""
+        return self.dropped.total() - self.dropped[_REPEATS]
+
+    def require_few_bad(self, path: Path, max_rejected: float) -> None:
+        """Raise TrainingDataInvalid where more than that share of the lines is bad."""
+        if self.bad > max_rejected * self.lines:
+            raise TrainingDataInvalid(f"{path}: too many bad lines: {self}; mend them or raise --max-rejected")
+
+    def __str__(self) -> str:
+        said = f"{self.kept} examples" + (f", {self.held_out} held out" if self.held_out else "")
+        if self.held_out > _SELECTION_SHARE * (self.kept + self.held_out):
+            said += " (more than a tenth, since two whole dialogues are needed to select by)"
+        for reason, count in self.dropped.most_common():
+            said += f"; {count} dropped: {reason} (first in line {self.first[reason]})"
+        return f"{said}; {self.assumed}" if self.assumed else said
+
+
+def survey(path: Path, every_turn: bool, max_rejected: float, held_out: int) -> tuple[Corpus, Report]:
+    """Read a file once: count and check its lines, and choose the dialogues to hold out.
+
+    The choice depends on the dialogues alone, so every later reading makes the same one. A smaller slice is part of a
+    larger one.
+
+    Whole dialogues of about `held_out` examples are held out; of a small file a tenth, but at least two dialogues.
+    `max_rejected` is the share of bad lines above which the file is refused. The corpus has the number of its examples
+    as its weight.
+
+    Raises:
+        DialoguesInvalid: the file cannot be read.
+        TrainingDataInvalid: it has no examples, too many bad lines, or fewer than four dialogues.
+    """
+    report, finder = Report(), ConversationFinder()
+    lines, listing = array("L"), array("b")  # of each example, the place of its line, and whether it lists negatives
+    for place, example in _kept(_noted(_good_lines(path, report), finder), every_turn, report):
+        lines.append(place)
+        listing.append(bool(example.negatives))
+        report.categories[example.category] += 1
+        report.single_texts += example.is_single_text
+    report.require_few_bad(path, max_rejected)
+    conversations = finder.found()
+    report.assumed = conversations.assumed()
+    of_examples = conversations.keys[np.array(lines, np.int64)]
+    sizes = dict(zip(*(column.tolist() for column in np.unique(of_examples, return_counts=True)), strict=True))
+    if len(sizes) < 4:  # a dialogue alone has no negatives, so its loss is zero
+        raise TrainingDataInvalid(f"{path}: {report}; training needs at least four dialogues, two of them to select by")
+    chosen = _chosen(sizes, min(_SELECTION_SHARE * report.kept, held_out))
+    held_out_lines = np.isin(conversations.keys, np.array(chosen, np.uint64))
+    apart = held_out_lines[np.array(lines, np.int64)]
+    report.held_out = int(apart.sum())
+    report.kept -= report.held_out
+    report.with_negatives = int(np.array(listing, np.int64)[~apart].sum())
+    return Corpus(path, every_turn, float(report.kept), conversations, held_out_lines), report
+
+
+def _chosen(sizes: Mapping[int, int], most: float) -> list[int]:
+    """Choose dialogues of at most so many examples in all, but at least two; the smallest ones where most are large.
+
+    sizes: the examples of each dialogue by its hash. The order of the hashes decides, which says nothing of a dialogue.
+    """
+    largest = _LARGEST_SHARE * sum(sizes.values())
+    order = sorted((key for key, size in sizes.items() if size <= largest), key=_bytes)
+    totals = np.cumsum([sizes[key] for key in order])
+    fitting = int(np.searchsorted(totals, most, side="right"))
+    return order[: max(2, fitting)] if len(order) > 1 else sorted(sizes, key=lambda key: (sizes[key], _bytes(key)))[:2]
+
+
+def _bytes(key: int) -> bytes:
+    return key.to_bytes(8, "little")
+
+
+def _good_lines(path: Path, report: Report) -> Iterator[tuple[int, Dialogue]]:
+    """Yield the lines that are examples, with their numbers; counts all lines, and the bad ones by reason."""
+    for number, line in read_lines(path):
+        report.lines += 1
+        if isinstance(line, InvalidInput):
+            report.drop(str(line), number)
+        else:
+            yield number, line
+
+
+def _noted(lines: Iterable[tuple[int, Dialogue]], finder: ConversationFinder) -> Iterator[tuple[int, Dialogue]]:
+    for number, line in lines:
+        finder.add(line)
+        yield number, line
+
+
+def _kept(lines: Iterable[tuple[int, Dialogue]], every_turn: bool, report: Report) -> Iterator[tuple[int, Dialogue]]:
+    """Yield the examples that are no repeats, each with the place of its line among `lines`."""
+    seen: set[int] = set()
+    for place, (number, line) in enumerate(lines):
+        for example in _every_turn(line) if every_turn else (line,):
+            key = hash64(repr((example.conversation, example.response)).encode())
+            told = hash64(f"{key} {example.category}".encode()) if example.category else key
+            if key in seen:
+                report.drop(_REPEATS if told in seen else _CONTRADICTS, number)
+            else:
+                seen |= {key, told}
+                report.kept += 1
+                yield place, _without_gold(example)
+
+
+def _every_turn(dialogue: Dialogue) -> Iterator[Dialogue]:
+    """Yield an example for each earlier turn of the replying side, then the dialogue.
+
+    The turns are those of the assistant, where there is one; else every other one, from the end. Candidates and
+    negatives belong to the last reply alone.
+    """
+    turns = dialogue.conversation.turns
+    assistants = [at for at, turn in enumerate(turns) if turn.role == _ASSISTANT]
+    for at in assistants or range(len(turns) % 2, len(turns), 2):
+        if turns[at].text.strip() and any(turn.text.strip() for turn in turns[:at]):
+            conversation = Conversation(turns[:at], dialogue.conversation.persona)
+            yield Dialogue(conversation, turns[at].text, dialogue=dialogue.dialogue)
+    yield dialogue
+
+
+def _without_gold(example: Dialogue) -> Dialogue:
+    """Remove negatives that equal the gold reply."""
+    gold = text_key(example.response)
+    return replace(example, negatives=tuple(text for text in example.negatives if text_key(text) != gold))
+
+
+SHUFFLE_BUFFER = 50_000  # examples held to draw from: files of any size are streamed
+
+
+Take = Callable[[Iterator[Dialogue]], list[Dialogue]]
+"""Takes the rows of one batch from a stream of examples."""
+
+
+class Rows(NamedTuple):
+    """Examples of one file for one batch.
+
+    examples: the rows. others: examples whose replies alone are used, as further negatives of every row; they may also
+    be rows of this or another batch.
+    """
+
+    examples: list[Dialogue]
+    others: list[Dialogue]
+
+
+def draw_rows(
+    corpora: Sequence[Corpus],
+    batch_size: int,
+    seed: int,
+    *,
+    extra_replies: int = 0,
+    rank: int = 0,
+    n_ranks: int = 1,
+    buffer: int = SHUFFLE_BUFFER,
+    take: Take | None = None,
+) -> Iterator[Rows]:
+    """Draw the rows of one batch after another, without end; the same arguments give the same rows.
+
+    A batch comes from one file, chosen by weight: replies of another domain would be negatives too easy to learn from.
+    All processes of a run draw the same `n_ranks` batches of one file at a time, and each takes its own. So an epoch is
+    one pass over the examples, however many processes share it.
+
+    `extra_replies` is how many others join a batch. They are drawn apart from the rows, which remain a pass over the
+    file. `rank` is the number of this process, from 0; `buffer`, how many examples are held to draw from. `take` takes
+    the rows of a batch; None: the next `batch_size`.
+    """
+    take = take or (lambda stream: list(islice(stream, batch_size)))
+    draw = random.Random(f"{seed}")
+    streams = [
+        (
+            _shuffled(corpus, random.Random(f"{seed}-{at}"), buffer),
+            _shuffled(corpus, random.Random(f"{seed}-{at}-others"), buffer),
+        )
+        for at, corpus in enumerate(corpora)
+    ]
+    weights = [corpus.weight for corpus in corpora]
+    while True:
+        [(rows, others)] = draw.choices(streams, weights)
+        drawn = [(take(rows), list(islice(others, extra_replies))) for _ in range(n_ranks)]
+        yield Rows(*drawn[rank])
+
+
+def _shuffled(corpus: Corpus, draw: random.Random, buffer: int) -> Iterator[Dialogue]:
+    """Yield examples without end, each drawn from a buffer that the file refills."""
+    held: list[Dialogue] = []
+    while True:
+        for example in corpus.examples():
+            if len(held) < buffer:
+                held.append(example)
+                continue
+            at = draw.randrange(buffer)
+            held[at], example = example, held[at]
+            yield example
+        draw.shuffle(held)
+        yield from held
+        held.clear()
+
+
+class Columns(NamedTuple):
+    """The N candidates of a batch, each distinct text once, and what they are to each row.
+
+    gold: column of each row's gold reply, (B,). allowed: (B, N), False where the column is another correct reply of the
+    row, which must not count as a negative. listed: (B, N), True for the row's gold reply and the negatives that its
+    own example names.
+    """
+
+    texts: list[str]
+    gold: Tensor
+    allowed: Tensor
+    listed: Tensor
+
+
+def columns(examples: Sequence[Dialogue], others: Sequence[Dialogue], negatives: int, draw: random.Random) -> Columns:
+    """Collect the gold reply and up to `negatives` listed negatives of each example, and the replies of `others`.
+
+    Of more listed ones so many are drawn, so that in the course of a training all of them are met.
+
+    Where two examples have the same context, the gold reply of one is no negative of the other.
+    """
+    listed_of = [_drawn(example.negatives, negatives, draw) for example in examples]
+    texts: dict[int, str] = {}  # each distinct text as it was first written, by its key
+    for text in chain(
+        (example.response for example in examples),
+        *listed_of,
+        (other.response for other in others),
+    ):
+        texts.setdefault(text_key(text), text)
+    place = {key: column for column, key in enumerate(texts)}
+    gold = [place[text_key(example.response)] for example in examples]
+    named = [[place[text_key(text)] for text in own] for own in listed_of]
+    lent = [place[text_key(other.response)] for other in others]
+    contexts = [context_key(example.conversation) for example in (*examples, *others)]
+    allowed = torch.ones(len(examples), len(texts), dtype=torch.bool)
+    listed = torch.zeros(len(examples), len(texts), dtype=torch.bool)
+    correct: dict[int, set[int]] = {}
+    for context, column in zip(contexts, gold + lent, strict=True):
+        correct.setdefault(context, set()).add(column)
+    for row, context in enumerate(contexts[: len(examples)]):
+        for column in correct[context] - {gold[row]}:
+            allowed[row, column] = False
+        listed[row, [gold[row], *named[row]]] = True
+    return Columns(list(texts.values()), torch.tensor(gold), allowed, listed & allowed)
+
+
+def _drawn(negatives: Sequence[str], count: int, draw: random.Random) -> Sequence[str]:
+    return negatives if len(negatives) <= count else draw.sample(negatives, count)
+
+
+class PairWords:
+    """The evidence of a first stage; how rare a word is follows from the replies of all training files.
+
+    Attributes:
+        late_weight: of the network's score beside it.
+    """
+
+    def __init__(self, evidence: Evidence, corpora: Sequence[Corpus]) -> None:
+        """Read the files once; at least one."""
+        self.late_weight = evidence.late_weight
+        self._evidence = evidence
+        first, *others = (Statistics.of(corpus.replies()) for corpus in corpora)
+        for other in others:
+            first = first.plus(other)
+        self._statistics = first
+
+    def values(self, conversation: Conversation, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return what words say for texts (N,), which are one list, as replies, (N,)."""
+        table = WordTable.of(texts, self._statistics)
+        return self._evidence.in_list(conversation, table).values(conversation, table)

@@ -1,1 +1,0 @@
-"""Training examples: read, shuffled, and sorted into candidates of a batch."""

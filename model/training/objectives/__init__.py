@@ -1,1 +1,0 @@
-"""What a training step computes and minimises, for each kind of encoder."""

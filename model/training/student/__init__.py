@@ -1,1 +1,0 @@
-"""The model under training: how it begins, and which of its weights change."""
