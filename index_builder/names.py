@@ -2,6 +2,7 @@
 
 import codecs
 from dataclasses import dataclass
+from pathlib import Path
 
 from polyrank.model.options import Bounds, option
 
@@ -22,6 +23,28 @@ class AskedOptions:
     redis_url: str | None = option(None, "also copy the vectors into this Redis", name="redis", metavar="URL")
     max_rejected: float = option(0.01, "share of the rows that may be bad", _SHARE, metavar="SHARE")
     activate: bool = option(True, "switch to it; otherwise it is only published")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildCommand:
+    """What `polyrank build` alone can be asked: contexts to tune by, where it is made, in how many parts."""
+
+    probes: Path | None = option(
+        None,
+        "dialogues, .jsonl[.gz|.zst]: tune the index until it finds min-recall of their 10 best candidates",
+        metavar="F",
+    )
+    cluster: str | None = option(
+        None,
+        "encode on the machines of this Ray cluster, which must run; auto: the one of this machine",
+        metavar="auto|HOST:PORT",
+    )
+    encoders: int | None = option(
+        None, "how many encoders there, of one processor each", Bounds(1, 100_000), metavar="N"
+    )
+    shards: int | None = option(
+        None, "into how many parts to cut the pool; default: 1", Bounds(1, MOST_PARTS), metavar="S"
+    )
 
 
 def is_encoding(name: str) -> bool:

@@ -10,13 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyrank.index_builder.names import DTYPE_NAMES, MOST_PARTS, AskedOptions
+from polyrank.index_builder.names import DTYPE_NAMES, AskedOptions, BuildCommand
 from polyrank.model.errors import InvalidInput
-from polyrank.model.options import Bounds, options_of
-from polyrank.service.cli.files import add_encoding_option
-from polyrank.service.cli.models import add_runner_options, chosen_runner, load
+from polyrank.model.options import options_of
+from polyrank.service.cli.arguments import add_encoding_option, add_runner_options, chosen_runner, loaded
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
-from polyrank.service.cli.parsing import Within, add_options_of, given
+from polyrank.service.cli.parsing import add_options_of, given
 
 if TYPE_CHECKING:
     from polyrank.index_builder.building.pipeline import BuildOptions, BuildResult
@@ -25,10 +24,6 @@ if TYPE_CHECKING:
     from polyrank.model.text.assembly import Conversation
 
 _SEED = 0
-_ENCODERS = Bounds(1, 100_000)
-_PROBES_HELP = "dialogues, .jsonl[.gz|.zst]: tune the index until it finds --min-recall of their 10 best candidates"
-
-_CLUSTER_HELP = "encode on the machines of this Ray cluster, which must run; auto: the one of this machine"
 
 
 def add_to(commands: Any) -> None:
@@ -41,17 +36,8 @@ def add_to(commands: Any) -> None:
     add_encoding_option(parser)
     parser.add_argument("--store", required=True, type=Path, help="the store's directory; made if need be")
     add_options_of(parser.add_argument, options_of(AskedOptions), dtype=DTYPE_NAMES)
-    parser.add_argument("--probes", type=Path, metavar="F", help=_PROBES_HELP)
+    add_options_of(parser.add_argument, options_of(BuildCommand))
     add_runner_options(parser)
-    parser.add_argument("--cluster", metavar="auto|HOST:PORT", help=_CLUSTER_HELP)
-    parser.add_argument("--encoders", type=Within(_ENCODERS), metavar="N", help="how many, of one processor each")
-    parser.add_argument(
-        "--shards",
-        type=Within(Bounds(1, MOST_PARTS)),
-        default=1,
-        metavar="S",
-        help="cut the pool into so many parts, for serve --cluster; default: 1",
-    )
     add_json_option(parser)
     parser.set_defaults(run=run)
 
@@ -70,16 +56,14 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--store {arguments.store} is a checkpoint; give another directory")
     pool = begin_pool(arguments.pool, arguments.store, arguments.encoding)
     probes = _probes(arguments.probes) if arguments.probes else []
-    ranker = load(load_retriever, arguments.model, runner)
+    ranker = loaded(load_retriever, arguments.model, runner)
     options = _options(arguments, ranker, probes)
-    state = "active" if options.activate else "published"
+    state, parts = "active" if options.activate else "published", arguments.shards or 1
     from polyrank.index_builder.building.pipeline import build
 
     with Progress("candidates") as progress, _encoders(arguments, ranker, options.dtype, progress) as encoders:
-        built = build(
-            ranker, pool, arguments.store, options, parts=arguments.shards, vectors=encoders, progress=progress
-        )
-    cut = f" in {arguments.shards} parts," if arguments.shards > 1 else ""
+        built = build(ranker, pool, arguments.store, options, parts=parts, vectors=encoders, progress=progress)
+    cut = f" in {parts} parts," if parts > 1 else ""
     line = f"generation {built.generation} is {state}: {built.count} candidates{cut} in {built.seconds:.1f} s"
     if built.resumed:
         print(f"{built.resumed} candidates had been encoded by a build that was killed", file=sys.stderr)
