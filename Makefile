@@ -59,7 +59,7 @@ test-slow: .venv/.dev
 	$(PYTEST) $(IN_PARALLEL) -m 'slow and not soak'
 
 SOAK := integration/test_service_cli_train_minilm.py integration/test_docs_first_hour.py integration/test_wheel.py \
-	property/test_model_scan.py property/test_model_scan_quantised_scan.py
+	property/test_model_scan.py property/test_model_scan_quantised.py
 
 test-soak: .venv/.dev
 	$(PYTEST) -n0 -m soak $(SOAK:%=tests/%)

@@ -54,7 +54,8 @@ from polyrank.index_builder.generation.words import evidence_of
 from polyrank.model.architectures.attention import code_attention
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics
-from polyrank.model.search.scan import Additions, Query, Scan, prepare, quantised
+from polyrank.model.representations import Additions
+from polyrank.model.search.scan import Query, Scan, prepare, quantised
 from polyrank.model.search.scan.product import ZERO, ByteProduct
 from polyrank.model.search.scan.quantised import QuantisedScan
 from polyrank.model.search.topk import scores_of

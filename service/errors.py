@@ -3,19 +3,6 @@
 To add an error, write its class here, with status, slug and title if its answer differs from its parent's
 (`RankingError` says what they are). The docstring of a class says when it is raised; errors of the other packages are
 in `model/errors.py` and `index_builder/errors.py`.
-
-RankingError
-  InvalidInput        the request is wrong: BodyInvalid, UnknownCandidates, TooManyCandidates, TooManyValues,
-                      NotConfigured, IdempotencyMismatch, ModelNotServed, NoTexts, DialectUnknown
-  ServiceError
-    of a request      NoSuchPath, MethodNotAllowed, BodyMalformed, BodyTooLarge, BodyTimeout, MediaTypeUnsupported,
-                      HeaderInvalid, ClientGone
-    of a caller       Unauthenticated, Forbidden, RateLimited, HostNotAllowed, OriginNotAllowed
-    of the server     NotReady, Draining, Overloaded, BodiesHeld, InferenceFailed, StoreReadOnly,
-                      ShardsMissing
-    of time           DeadlineExceeded: TextsLeft; TimeTooShort: TooMuchToExplain
-    of expectations   GenerationMismatch: ListOutdated; CandidateNotFound, RevisionNotReached, NoTrial
-    never answered    SettingsError, WorkerFailed, ServiceUnreachable
 """
 
 from collections.abc import Sequence

@@ -28,7 +28,7 @@ from polyrank.index_builder.store.locks import WAIT_SECONDS, take_lock
 from polyrank.model.durable import replacing
 from polyrank.model.errors import shortage_in
 from polyrank.model.inputs import read_input
-from polyrank.service.auth import AT_ONCE, PER_S, keys
+from polyrank.service.auth import AT_ONCE, PER_S
 from polyrank.service.errors import Forbidden, RateLimited, SettingsError, Unauthenticated
 from polyrank.service.observe.metrics import Metrics
 
@@ -203,7 +203,7 @@ class Access:
         self._metrics = metrics
         self._clock = clock
         self._stamp = path and _stamp(path)
-        self._in_force = self._made_of(keys.read(path) if path else (), {})
+        self._in_force = self._made_of(read(path) if path else (), {})
 
     def look(self) -> None:
         """Read the keys file if it has changed; a broken one changes nothing and is logged once.
@@ -214,7 +214,7 @@ class Access:
         if self._path is None or (stamp := _stamp(self._path)) == self._stamp:
             return  # the stamp is from before the file is read, so that the next look sees a change in between
         try:
-            read = keys.read(self._path)
+            found = read(self._path)
         except SettingsError as error:
             if shortage_in(error):
                 raise  # the file is not to blame, and a key that it revokes must not stay in force
@@ -223,9 +223,9 @@ class Access:
             log.error("the keys read before stay in force: %s", error)
             return
         self._stamp = stamp
-        self._in_force = self._made_of(read, self._in_force.buckets)
+        self._in_force = self._made_of(found, self._in_force.buckets)
         self._metrics.count_keys_reload("ok")
-        log.info("keys read", extra={"fields": {"keys": len(read)}})
+        log.info("keys read", extra={"fields": {"keys": len(found)}})
 
     def identify(self, given: Sequence[bytes]) -> Principal:
         """Return who sent these keys. If several are in force, the one with the widest scope applies.
@@ -236,7 +236,7 @@ class Access:
         if self._path is None:
             return ANYBODY
         in_force = self._in_force
-        found = [key for sent in given if (key := keys.find(in_force.keys, sent)) is not None]
+        found = [key for sent in given if (key := find(in_force.keys, sent)) is not None]
         if found:
             return max((in_force.principals[key.name] for key in found), key=lambda principal: len(principal.scopes))
         raise Unauthenticated("the API key is not one of this server's" if given else "send an API key")
@@ -260,10 +260,12 @@ class Access:
         if bucket is not None and (seconds := bucket.take()):
             raise RateLimited(max(1, math.ceil(seconds)))
 
-    def _made_of(self, read: tuple[Key, ...], before: dict[str, TokenBucket]) -> _InForce:
+    def _made_of(self, listed: tuple[Key, ...], before: dict[str, TokenBucket]) -> _InForce:
         """Make a state of these keys; a bucket whose rate stays the same is kept, so that a reload refills none."""
-        principals = {key.name: Principal(key.name, frozenset({"rank", *key.scopes})) for key in read}  # admin may rank
-        rates = {key.name: (key.rate_per_s, key.burst) if key.rate_per_s else (self._default, None) for key in read}
+        principals = {
+            key.name: Principal(key.name, frozenset({"rank", *key.scopes})) for key in listed
+        }  # admin may rank
+        rates = {key.name: (key.rate_per_s, key.burst) if key.rate_per_s else (self._default, None) for key in listed}
         if self._path is None:
             rates = {ANYBODY.name: (self._default, None)}
         buckets = {}
@@ -272,7 +274,7 @@ class Access:
                 old, burst = before.get(name), given_burst or math.ceil(rate_per_s)
                 same = old is not None and (old.rate_per_s, old.burst) == (rate_per_s, burst)
                 buckets[name] = old if old is not None and same else TokenBucket(rate_per_s, burst, self._clock)
-        return _InForce(read, principals, buckets)
+        return _InForce(listed, principals, buckets)
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:

@@ -14,22 +14,8 @@ from pydantic.json_schema import models_json_schema
 from polyrank.model.architectures.late import Unexplained
 from polyrank.model.lexical.features import FEATURES
 from polyrank.model.registry import ARCHITECTURES
-from polyrank.service.api.answers import Problem
-from polyrank.service.api.pool_requests import ActivateIn, DeleteIn, IndexIn, UpsertIn
-from polyrank.service.api.requests import BatchIn, ClassifyIn, ExplainIn, RankIn
-from polyrank.service.http.compat.cohere import AnyErrorOut, CohereEmbedIn
-from polyrank.service.http.compat.openai import EmbeddingsIn, OpenAiErrorOut
-from polyrank.service.http.compat.rerank import RerankErrorOut
-from polyrank.service.http.compat.reranked import CompatRerankIn
-from polyrank.service.http.compat.tei import EmbedIn, SimilarityIn, TeiErrorOut, TokenizeIn
-from polyrank.service.http.plumbing.described import REFERENCE, REFUSALS, Needs, fails, rules
+from polyrank.service.http.plumbing.described import NAMED, REFERENCE, REFUSALS, Needs, fails, rules
 
-# The models that routes name in `takes` and `fails`: FastAPI does not see them.
-_REQUESTS = (
-    *(RankIn, BatchIn, ExplainIn, ClassifyIn, IndexIn, ActivateIn, UpsertIn, DeleteIn),
-    *(CompatRerankIn, EmbeddingsIn, EmbedIn, CohereEmbedIn, SimilarityIn, TokenizeIn),
-)
-_ERRORS = (Problem, RerankErrorOut, AnyErrorOut, OpenAiErrorOut, TeiErrorOut)
 # Names that `service/api` cannot list, because the clients, which read answers by it, import no models.
 _NAMES: dict[tuple[str, str], Iterable[str]] = {
     ("ModelOut", "architecture"): ARCHITECTURES,
@@ -48,8 +34,7 @@ _SCHEMES = {
 def describe(app: FastAPI) -> dict[str, Any]:
     """Build the OpenAPI document of an app."""
     document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
-    models = [*((kind, "validation") for kind in _REQUESTS), *((kind, "serialization") for kind in _ERRORS)]
-    _, ours = models_json_schema(models, ref_template=REFERENCE)  # type: ignore[arg-type]  # mixed modes
+    _, ours = models_json_schema([*NAMED.items()], ref_template=REFERENCE)
     schemas = {**document["components"]["schemas"], **ours["$defs"]}
     _describe_access(app, document["paths"])
     for operation in chain.from_iterable(methods.values() for methods in document["paths"].values()):

@@ -170,13 +170,14 @@ def test_a_url_begins_with_its_scheme(capsys: Capture) -> None:
     assert refused == "--url localhost:8000: begin it with http:// or https://"
 
 
-def test_where_no_service_is(capsys: Capture) -> None:
-    message = call(capsys, "rank", "w1", "--url", "http://127.0.0.1:1").failure()
-    assert message.startswith("http://127.0.0.1:1: no answer (")
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://a b"])
+def test_where_no_service_is(capsys: Capture, url: str) -> None:
+    message = call(capsys, "rank", "w1", "--url", url).failure()
+    assert message.startswith(f"{url}: no answer (")
     assert message.endswith("; is polyrank serve running?")
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:x", "http://a b", "http://[::1"])
+@pytest.mark.parametrize("url", ["http://127.0.0.1:x", "http://[::1"])
 def test_what_is_no_url(capsys: Capture, url: str) -> None:
     assert call(capsys, "rank", "w1", "--url", url).failure(2).startswith(f"--url {url}: this is no URL (")
 

@@ -1,9 +1,10 @@
-"""Batches of like length: every sequence once, within the budget, and no dearer than without cuts."""
+"""Batches, pairs and packing: nothing is lost, and all is in its place."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyrank.model.architectures.batching import FORWARD_TOKENS, length_batches
+from polyrank.model.architectures.batching import FORWARD_TOKENS, PADDING_SHARE, cost, length_batches, pack
+from polyrank.model.text.sequences import Pairs
 
 lengths_of = st.lists(st.integers(1, 300), max_size=60)
 
@@ -26,3 +27,56 @@ def test_every_sequence_is_in_one_batch_within_the_budget(lengths: list[int], bu
 def test_cuts_save_more_padding_than_they_cost_forwards(lengths: list[int]) -> None:
     everything = len(lengths) * max(lengths)
     assert worth(length_batches(lengths, everything), lengths) <= FORWARD_TOKENS + everything
+
+
+@st.composite
+def pairs_and_positions(draw: st.DrawFn) -> tuple[Pairs, list[int]]:
+    contexts = [[100 + number] for number in range(draw(st.integers(1, 5)))]
+    owners = draw(st.lists(st.integers(0, len(contexts) - 1), min_size=1, max_size=12))
+    positions = draw(st.lists(st.integers(0, len(owners) - 1), max_size=15))
+    return Pairs(contexts, [[number] for number in range(len(owners))], owners), positions
+
+
+def spelled_out(pairs: Pairs) -> list[tuple[list[int], list[int]]]:
+    return [(pairs.contexts[owner], each) for owner, each in zip(pairs.owners, pairs.candidates, strict=True)]
+
+
+@given(pairs_and_positions())
+def test_each_keeps_its_context_and_no_other_context_is_taken(drawn: tuple[Pairs, list[int]]) -> None:
+    pairs, positions = drawn
+    taken = pairs.take(positions)
+    assert spelled_out(taken) == [spelled_out(pairs)[position] for position in positions]
+    assert set(taken.owners) == set(range(len(taken.contexts))), "each context is needed"
+    assert len({tuple(each) for each in taken.contexts}) == len(taken.contexts), "and there once"
+
+
+LENGTHS = st.lists(st.integers(0, 600), min_size=1, max_size=60)
+BUDGETS = st.integers(0, 2000)
+
+
+@given(lengths=LENGTHS, budget=BUDGETS)
+def test_a_batch_holds_the_oldest_keeps_the_budget_and_wastes_little(lengths: list[int], budget: int) -> None:
+    batch = pack(lengths, budget)
+    assert batch[0] == 0
+    assert len(set(batch)) == len(batch)
+    chosen = [lengths[at] for at in batch]
+    padded = max(chosen) * len(chosen)
+    assert len(batch) == 1 or padded <= budget
+    assert padded - sum(chosen) <= max(FORWARD_TOKENS, PADDING_SHARE * padded)
+
+
+@given(lengths=LENGTHS, budget=BUDGETS)
+def test_what_is_left_out_is_longer_or_shorter_than_all_that_is_in(lengths: list[int], budget: int) -> None:
+    batch = set(pack(lengths, budget))
+    low, high = min(lengths[at] for at in batch), max(lengths[at] for at in batch)
+    assert all(not low < lengths[at] < high for at in range(len(lengths)) if at not in batch)
+
+
+@given(length=st.integers(1, 300), count=st.integers(1, 60), budget=st.integers(0, 2000))
+def test_equal_lengths_fill_the_budget(length: int, count: int, budget: int) -> None:
+    assert len(pack([length] * count, budget)) == max(1, min(count, budget // length))
+
+
+@given(lengths=LENGTHS)
+def test_a_batch_costs_more_than_its_tokens(lengths: list[int]) -> None:
+    assert cost(lengths) >= sum(lengths) + FORWARD_TOKENS

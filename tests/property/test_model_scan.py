@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyrank.model.search.scan import Additions, Query, prepare, product, quantised, quantised_rows
+from polyrank.model.representations import Additions
+from polyrank.model.search.scan import Query, prepare, product, quantised, quantised_rows
 from polyrank.model.search.scan.quantised import QuantisedScan
 from polyrank.model.search.topk import TopK, scores_of
 

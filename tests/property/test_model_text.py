@@ -1,5 +1,7 @@
-"""Assembly of any conversation against a second, literal implementation of the rules."""
+"""From texts to tokens and examples: what holds for any text."""
 
+import random
+import tempfile
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,6 +13,8 @@ from tiny import CLS, SEP, word_ids, write_base
 
 from polyrank.model.config import AssemblyConfig, ModelConfig
 from polyrank.model.text.assembly import Assembler, Conversation, Truncation, Turn
+from polyrank.model.text.conversations import identified
+from polyrank.model.text.dialogues import Dialogue, new_dialogues, read_dialogues
 from polyrank.model.text.sequences import Pairs
 from polyrank.model.text.tokenizer import Tokenizer
 
@@ -92,3 +96,65 @@ def test_every_conversation_is_assembled_by_the_rules(
     pairs, of_pairs = made.pairs(conversation, ["w1 w2 w3 w4 w5 w6 w7 w8", "w1"])
     assert pairs == Pairs([[CLS, *body, SEP]], [[*range(5, 12), SEP], [5, SEP]], [0, 0])
     assert of_pairs == Truncation(truncation.turns, truncation.tokens, candidates=1)
+
+
+TALKS = st.lists(
+    st.lists(st.sampled_from(["hi", "hello", "yes", "no", "Yes ", ""]), min_size=1, max_size=6), min_size=1, max_size=12
+)
+
+
+@settings(max_examples=cases(200))
+@given(TALKS, st.integers(0, 9))
+def test_lines_of_one_talk_have_one_name_wherever_their_first_turns_are_their_own(
+    talks: list[list[str]], seed: int
+) -> None:
+    lines = [
+        (n, Dialogue(Conversation.of([f"talk {n}", *talk[:at]]), talk[at]))
+        for n, talk in enumerate(talks)
+        for at in range(len(talk))
+    ]
+    random.Random(seed).shuffle(lines)
+    found = identified(one for _, one in lines)[0]
+    names = {(n, one.dialogue) for (n, _), one in zip(lines, found, strict=True)}
+    assert len(names) == len({n for n, _ in names}) == len({name for _, name in names})
+
+
+@settings(max_examples=cases(200))
+@given(TALKS, st.integers(1, 4))
+def test_any_lines_have_names(talks: list[list[str]], window: int) -> None:
+    lines = [
+        Dialogue(Conversation.of(["hi", *talk[max(0, at - window) : at]]), talk[at])
+        for talk in talks
+        for at in range(len(talk))
+    ]
+    found, conversations = identified(lines)
+    assert all(one.dialogue for one in found)
+    assert len(conversations.keys) == len(lines)
+    assert identified(lines)[0] == found
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+TOLD = TEXTS.filter(str.strip)
+
+
+@st.composite
+def dialogues(draw: st.DrawFn) -> Dialogue:
+    context = [*draw(st.lists(TEXTS, max_size=4)), draw(TOLD), *draw(st.lists(TEXTS, max_size=2))]
+    persona, negatives = draw(st.lists(TEXTS, max_size=3)), draw(st.lists(TEXTS, max_size=4))
+    response, name = draw(TOLD), draw(TEXTS)
+    candidates = draw(st.lists(TEXTS | st.just(response), max_size=4))
+    label = draw(st.integers(0, len(candidates))) if candidates else -1
+    if candidates:
+        candidates.insert(label, response)
+    return Dialogue(Conversation.of(context, persona), response, tuple(candidates), label, tuple(negatives), name)
+
+
+@settings(max_examples=cases(200))
+@given(st.lists(dialogues(), max_size=5), st.sampled_from([".jsonl", ".jsonl.gz", ".jsonl.zst"]))
+def test_round_trip(examples: list[Dialogue], suffix: str) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / f"data{suffix}"
+        with new_dialogues(path) as write:
+            for example in examples:
+                write(example)
+        assert list(read_dialogues(path)) == examples

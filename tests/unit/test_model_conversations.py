@@ -1,17 +1,22 @@
-"""Which examples are of one conversation, where no dialogue is named."""
+"""Which examples are of one conversation; right replies, and wrong ones that are drawn."""
 
 import os
 import random
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from polyrank.model.text.assembly import Conversation
-from polyrank.model.text.conversations import ConversationFinder, identified
+from polyrank.model.text.conversations import ConversationFinder, Positives, ReplyDraw, identified
 from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.text.folding import text_key
 
 Talk = Sequence[str]
 
@@ -149,3 +154,125 @@ def test_long_contexts_cost_no_more_than_short_ones() -> None:
         finder.add(one)
     assert len(finder._keys) <= 32 * 199
     assert len(set(finder.found().keys.tolist())) == 1
+
+
+def example(response: str, *context: str, persona: tuple[str, ...] = ()) -> Dialogue:
+    return Dialogue(Conversation.of(context, persona), response)
+
+
+def keys(*texts: str) -> list[int]:
+    return sorted(text_key(text) for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Yes, please", " yes,\tPLEASE\n"),
+        ("STRASSE", "straße"),
+        ("a\u00a0b", "A b"),
+        ("", " \n"),
+        ("Gru\u0308\u00dfe", "gr\u00fcsse"),
+        ("a\u00ad\u200bb\ufeff", "AB"),
+        ("\uff21", "a"),
+        ("हिन्दी", "हि\u200dन्दी"),
+    ],
+)
+def test_case_white_space_and_encoding_make_no_other_text(one: str, other: str) -> None:
+    assert text_key(one) == text_key(other)
+
+
+@pytest.mark.parametrize(("one", "other"), [("yes", "yes."), ("a b", "ab"), ("a b", "b a"), ("ä", "a")])
+def test_everything_else_does(one: str, other: str) -> None:
+    assert text_key(one) != text_key(other)
+
+
+def test_a_context_has_the_gold_replies_of_all_its_examples() -> None:
+    positives = Positives(
+        [
+            example("yes", "hello", "do you sell lamps?"),
+            example("no", "hello"),
+            example("We do.", "Hello ", "", "do you  sell lamps?"),
+            example("no", "do you sell lamps?", "hello"),
+        ]
+    )
+    assert len(positives) == 4
+    asked = Conversation.of(["hello", "do you sell lamps?"])
+    assert sorted(positives.of(asked).tolist()) == keys("yes", "we do.")
+    assert positives.of(Conversation.of("hello")).tolist() == keys("no")
+
+
+def test_the_turns_are_told_apart_and_so_are_personas() -> None:
+    persona = ("I sell lamps.",)
+    positives = Positives([example("one", "a b"), example("two", "a", "b"), example("three", "a b", persona=persona)])
+    assert positives.of(Conversation.of("a b")).tolist() == keys("one")
+    assert positives.of(Conversation.of(["a", "b"])).tolist() == keys("two")
+    assert positives.of(Conversation.of("a b", ["i sell LAMPS."])).tolist() == keys("three")
+    assert positives.of(Conversation.of(["a b", "I sell lamps."])).tolist() == []
+
+
+def test_nothing_is_right_for_a_context_that_was_not_read() -> None:
+    for positives in (Positives([]), Positives([example("yes", "hello")])):
+        found = positives.of(Conversation.of("good morning"))
+        assert (found.dtype, found.tolist()) == (np.uint64, [])
+
+
+def of_dialogue(context: str, response: str, dialogue: str, *candidates: str) -> Dialogue:
+    return Dialogue(Conversation.of(context), response, candidates=candidates, dialogue=dialogue)
+
+
+examples = st.lists(
+    st.builds(
+        of_dialogue,
+        st.sampled_from(["hi", "Hi ", "late", "thanks"]),
+        st.sampled_from(["a", "A", "b ", "b", "c", "d", "e", "f", "g"]),
+        st.sampled_from(["d1", "d2", "d3", "d4", "d5"]),
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+@given(examples, st.integers(2, 8), st.integers(0, 3))
+def test_lists_hold_the_gold_reply_and_wrong_ones_of_others(known: list[Dialogue], count: int, seed: int) -> None:
+    draw = ReplyDraw(known, count, seed)
+    every = {text_key(each.response) for each in known}
+    for number, one in enumerate(known):
+        right = {
+            text_key(each.response)
+            for each in known
+            if each.dialogue == one.dialogue
+            or each.conversation.turns[0].text.strip().lower() == one.conversation.turns[0].text.strip().lower()
+        }
+        listed = draw.candidates(number, one)
+        assert listed == ReplyDraw(known, count, seed).candidates(number, one)
+        wrong = min(count - 1, len(every - right))
+        if not wrong:
+            assert listed is one
+            continue
+        assert len(listed.candidates) == wrong + 1
+        assert listed.candidates[listed.label] == one.response
+        keys = [text_key(text) for text in listed.candidates]
+        assert len(set(keys)) == len(keys)
+        assert not right & {key for place, key in enumerate(keys) if place != listed.label}
+
+
+def test_each_reply_and_each_place_is_as_likely_as_another() -> None:
+    known = [of_dialogue(f"c{n}", f"r{n}", f"d{n}") for n in range(10)]
+    drawn, places = Counter[str](), Counter[int]()
+    for seed in range(600):
+        listed = ReplyDraw(known, 4, seed).candidates(0, known[0])
+        drawn.update(listed.candidates)
+        places[listed.label] += 1
+    assert drawn.pop("r0") == 600
+    assert set(drawn) == {f"r{n}" for n in range(1, 10)}
+    assert all(150 < times < 250 for times in drawn.values()), "200 are expected, 12 is a standard deviation"
+    assert all(100 < places[place] < 200 for place in range(4)), "150 are expected, 11 is a standard deviation"
+
+
+@pytest.mark.parametrize("number", [0, 7])
+def test_a_list_depends_on_place_and_replies_and_listed_ones_stay(number: int) -> None:
+    known = [of_dialogue(f"c{n}", f"r{n}", f"d{n}") for n in range(30)]
+    lists = {ReplyDraw(known, 5, 0).candidates(at, known[number]).candidates for at in range(20)}
+    assert len(lists) > 15
+    own = of_dialogue("c", "r", "d", "r", "x")
+    assert ReplyDraw(known, 5, 0).candidates(number, own) is own

@@ -1,4 +1,4 @@
-"""Dialogues: what a line may be, bad lines named by file and line, and files that are complete or absent."""
+"""Files of dialogues and their messages: what is read, written and refused."""
 
 import gzip
 import json
@@ -11,8 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from polyrank.model.text.assembly import Conversation
-from polyrank.model.text.dialogues import Dialogue, DialoguesInvalid, new_dialogues, read_dialogues
+from polyrank.model.errors import InvalidInput
+from polyrank.model.text.assembly import Conversation, Turn
+from polyrank.model.text.dialogues import Dialogue, DialoguesInvalid, new_dialogues, read_dialogues, text_of, turn_of
 
 ROW = {"context": ["hello", "hi, how can I help?"], "response": "yes", "candidates": ["no", "yes", "maybe"]}
 
@@ -311,3 +312,64 @@ def test_an_unknown_kind_of_file_is_not_written(tmp_path: Path, name: str) -> No
 def test_a_directory_that_is_missing_is_an_error_of_the_system(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         written(tmp_path / "none" / "d.jsonl", [BARE])
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "http://a/b.png"}}
+CALL = {"id": "c1", "type": "function", "function": {"name": "track", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("hi", "hi"),
+        (None, ""),
+        ("", ""),
+        ([], ""),
+        ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "a\nb"),
+        ([{"type": "input_text", "text": "a"}, {"type": "output_text", "text": "b", "annotations": []}], "a\nb"),
+        ([{"text": "a"}, "b"], "a\nb"),
+        (
+            [IMAGE, {"type": "text", "text": "what is this?"}, {"type": "input_audio", "input_audio": {}}],
+            "what is this?",
+        ),
+        ([IMAGE], ""),
+        ([{"type": "refusal", "refusal": "no"}], "no"),
+        ([{"type": ["text"]}], ""),
+    ],
+)
+def test_the_texts_of_a_content_are_read_and_the_rest_is_skipped(content: object, text: str) -> None:
+    assert text_of(content) == text
+
+
+@pytest.mark.parametrize(
+    ("message", "turn"),
+    [
+        ({"role": "user", "content": "hi", "name": "ann"}, Turn("hi", "user")),
+        ({"role": "assistant", "content": "hello", "refusal": None, "tool_calls": None}, Turn("hello", "assistant")),
+        ({"role": "assistant", "content": None, "tool_calls": [CALL]}, Turn("", "assistant")),
+        ({"role": "assistant", "content": None, "refusal": "no"}, Turn("no", "assistant")),
+        ({"role": "tool", "tool_call_id": "c1", "content": '{"state": "sent"}'}, Turn('{"state": "sent"}', "tool")),
+        ({"role": "developer", "content": [{"type": "text", "text": "be short"}]}, Turn("be short", "developer")),
+        ({"content": "who?"}, Turn("who?")),
+        ({"role": None, "content": [{"type": None, "text": "who?"}]}, Turn("who?")),
+    ],
+)
+def test_a_message_is_a_turn(message: dict[str, object], turn: Turn) -> None:
+    assert turn_of(message) == turn
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        ({"content": 5}, "content: must be a string, a list of parts, or null"),
+        ({"content": {"text": "a"}}, "content: must be"),
+        ({"content": [5]}, "content: part 0 must be a string or an object"),
+        ({"content": ["a", {"type": "text", "text": 5}]}, "content: part 1: text must be a string"),
+        ({"content": [{"type": "text"}]}, "content: part 0: text must be a string"),
+        ({"role": 5, "content": "a"}, "role: must be a string"),
+        ({"content": None, "refusal": 5}, "refusal: must be a string"),
+    ],
+)
+def test_what_is_no_message_is_refused(message: dict[str, object], says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        turn_of(message)

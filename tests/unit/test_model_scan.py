@@ -11,7 +11,8 @@ from torch import Tensor
 
 import polyrank.model.search.scan
 from polyrank.model.errors import VectorsDamaged
-from polyrank.model.search.scan import Additions, Query, Scan, Status, faster, prepare, product
+from polyrank.model.representations import Additions
+from polyrank.model.search.scan import Query, Scan, Status, faster, prepare, product
 from polyrank.model.search.scan.gpu import GuardedScan
 from polyrank.model.search.scan.plain import PlainScan
 from polyrank.model.search.topk import TopK, longest_row, top_k

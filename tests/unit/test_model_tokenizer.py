@@ -1,17 +1,23 @@
-"""Token ids from many threads, independent of the settings in the published file."""
+"""Tokenizers and vocabularies: what they give, and files that are refused."""
 
+import base64
 import json
+import random
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tiny import CLS, SEP, VOCABULARY, word_ids, write_base
 from tokenizers import Tokenizer as RustTokenizer
-from tokenizers import processors
+from tokenizers import models, normalizers, pre_tokenizers, processors
 
-from polyrank.model.errors import CheckpointInvalid
-from polyrank.model.text.tokenizer import Tokenizer
+from polyrank.model.errors import CheckpointInvalid, InvalidInput
+from polyrank.model.text import tokenizer
+from polyrank.model.text.tokenizer import Tokenizer, Vocabulary, require_bounded
 
 
 @pytest.fixture(scope="module")
@@ -150,3 +156,183 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
 
 def test_the_tiny_vocabulary_is_one_token_a_word(file: Path) -> None:
     assert Tokenizer(file).encode(VOCABULARY[4:]) == [[at] for at in range(4, len(VOCABULARY))]
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The content of a sound tokenizer.json."""
+    base = write_base(tmp_path_factory.mktemp("growth") / "base", seed=0)
+    content: dict[str, Any] = json.loads((base / "tokenizer.json").read_text())
+    return content
+
+
+def replaced(letter: str, content: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {"String": letter}, "content": content}
+
+
+def table(trie: bytes, texts: bytes, size: int | None = None) -> dict[str, Any]:
+    content = (len(trie) if size is None else size).to_bytes(4, "little") + trie + texts
+    return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(content).decode()}
+
+
+def sequence(*steps: Any) -> dict[str, Any]:
+    return {"type": "Sequence", "normalizers": list(steps)}
+
+
+BYTES = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": False}
+UNTYPED = {name: value for name, value in BYTES.items() if name != "type"}
+TEXT, PAIR = {"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}
+MARK = {"SpecialToken": {"id": "[SEP]", "type_id": 0}}
+TOO_LONG = "make a text more than 256 times as long"
+
+
+def template(*pieces: Any, ids: int = 1) -> dict[str, Any]:
+    tokens = {"[SEP]": {"id": "[SEP]", "ids": [3] * ids, "tokens": ["[SEP]"] * ids}}
+    return {"type": "TemplateProcessing", "single": list(pieces), "pair": [TEXT, PAIR], "special_tokens": tokens}
+
+
+@pytest.mark.parametrize(
+    ("part", "why"),
+    [
+        ({"normalizer": sequence(*[replaced("a", "a" * 10)] * 12)}, TOO_LONG),
+        ({"normalizer": sequence(*[replaced("z", "z" * 10)] * 12)}, TOO_LONG),  # of a letter that loading does not read
+        ({"normalizer": sequence(sequence(sequence(*[replaced("z", "zz")] * 9)))}, TOO_LONG),
+        ({"normalizer": {"normalizers": [{"pattern": {"String": "z"}, "content": "z" * 257}]}}, TOO_LONG),
+        ({"normalizer": {"type": "Replace", "pattern": {"Regex": ""}, "content": "z" * 256}}, TOO_LONG),
+        ({"normalizer": {"type": "Prepend", "prepend": "z" * 257}}, "puts 257 letters before each text"),
+        ({"normalizer": sequence(*[{"type": "Lowercase"}] * 1100)}, "more than 1024 steps"),
+        ({"normalizer": table(b"", b"", size=2**32 - 1)}, "precompiled_charsmap is damaged"),
+        ({"normalizer": table(b"", b"")}, "precompiled_charsmap is damaged"),
+        ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AA"}}, "is not a tokenizer file"),
+        ({"normalizer": table(bytes(4), b"x" * 20_000)}, TOO_LONG),
+        ({"normalizer": table(b"\xff" * 4, b"x")}, "cannot encode the letter a"),  # a panic of the library
+        ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [BYTES] * 5}}, TOO_LONG),
+        ({"pre_tokenizer": {"pretokenizers": [UNTYPED] * 5}}, TOO_LONG),
+        ({"pre_tokenizer": {"type": "FixedLength", "length": 0}}, "cannot encode the letter a"),  # another panic
+        ({"post_processor": {"type": "Sequence", "processors": [template(*[TEXT] * 10)] * 3}}, TOO_LONG),
+        ({"post_processor": template(MARK, TEXT, ids=300)}, "more than 256 tokens around each text"),
+        ({"post_processor": template(TEXT, *[MARK] * 300)}, "more than 256 tokens around each text"),
+        (
+            {
+                "normalizer": sequence(replaced("a", "bb")),
+                "pre_tokenizer": BYTES,
+                "post_processor": template(*[TEXT] * 64),
+            },
+            TOO_LONG,
+        ),
+        (
+            {"model": {"type": "WordPiece", "unk_token": "a", "max_input_chars_per_word": 10**9, "vocab": {"a": 0}}},
+            "letters",
+        ),
+    ],
+)
+def test_a_file_that_would_end_the_process_is_refused(
+    sound: dict[str, Any], tmp_path: Path, part: dict[str, Any], why: str
+) -> None:
+    (tmp_path / "tokenizer.json").write_text(json.dumps(sound | part))
+    with pytest.raises(CheckpointInvalid) as caught:
+        Tokenizer(tmp_path / "tokenizer.json")
+    assert why in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_judged_is_what_is_loaded(sound: dict[str, Any], tmp_path: Path) -> None:
+    """Of a name that comes twice readers may take either."""
+    grows, file = (
+        json.dumps({"normalizer": sequence(*[replaced("z", "z" * 10)] * 12)})[1:-1],
+        tmp_path / "tokenizer.json",
+    )
+    file.write_text(f"{{{grows}, {json.dumps(sound)[1:]}")
+    assert Tokenizer(file).encode(["w1 zzz"]) == [[5, 1]]
+    file.write_text(f"{json.dumps(sound)[:-1]}, {grows}}}")
+    with pytest.raises(CheckpointInvalid, match=TOO_LONG):
+        Tokenizer(file)
+
+
+@pytest.mark.parametrize("content", ["[1]", "null", "[" * 5000 + "]" * 5000, '{"normalizer": 3}'])
+def test_other_json(tmp_path: Path, content: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(CheckpointInvalid, match="is not a tokenizer file"):
+        Tokenizer(tmp_path / "tokenizer.json")
+
+
+def test_the_library_would_have_ended_the_process(sound: dict[str, Any], tmp_path: Path) -> None:
+    """Else this module guards against nothing, and can go."""
+    (tmp_path / "tokenizer.json").write_text(json.dumps(sound | {"normalizer": table(b"", b"", size=2**32 - 1)}))
+    code = (
+        "import resource, tokenizers, sys\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))\n"
+        "tokenizers.Tokenizer.from_file(sys.argv[1])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "tokenizer.json"], capture_output=True, check=False)
+    assert done.returncode < 0, "a signal"
+
+
+def published() -> dict[str, RustTokenizer]:
+    """The steps of well-known tokenizers, as the library writes them."""
+    albert = RustTokenizer(models.Unigram())
+    albert.normalizer = normalizers.Sequence(
+        [
+            normalizers.Replace("``", '"'),
+            normalizers.Replace("''", '"'),
+            normalizers.NFKD(),
+            normalizers.StripAccents(),
+            normalizers.Lowercase(),
+            normalizers.Replace("https?://", "link "),
+        ]
+    )
+    albert.pre_tokenizer = pre_tokenizers.Metaspace()
+    llama = RustTokenizer(models.BPE())
+    llama.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    gpt2 = RustTokenizer(models.BPE())
+    gpt2.pre_tokenizer, gpt2.post_processor = pre_tokenizers.ByteLevel(), processors.ByteLevel()
+    roberta = RustTokenizer(models.BPE())
+    roberta.pre_tokenizer = pre_tokenizers.ByteLevel()
+    roberta.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    bert = RustTokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=100))
+    bert.normalizer, bert.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    return {"albert": albert, "llama": llama, "gpt2": gpt2, "roberta": roberta, "bert": bert}
+
+
+@pytest.mark.parametrize("name", published())
+def test_published_steps_are_taken(name: str) -> None:
+    require_bounded(json.loads(published()[name].to_str()))
+
+
+def written(path: Path, tokens: list[bytes]) -> Path:
+    lines = [b"%s %d\n" % (base64.b64encode(token), rank) for rank, token in enumerate(tokens)]
+    random.Random(0).shuffle(lines)
+    path.write_bytes(b"".join(lines))
+    return path
+
+
+def test_ids_become_the_text_that_they_were_cut_from(tmp_path: Path) -> None:
+    own = Vocabulary.read(written(tmp_path / "own.tiktoken", [b"Gr", "\u00fc".encode(), b"\xc3", b"\x9f", b"e", b" "]))
+    assert own.text([0, 1, 2, 3, 4]) == "Gr\u00fc\u00dfe"
+    assert own.text([0, 2]) == "Gr\ufffd", "half a letter"
+    with pytest.raises(InvalidInput, match="no token 6"):
+        own.text([0, 6])
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "is empty"),
+        (b"no base64! 1", "is no vocabulary"),
+        (b"YQ==", "is no vocabulary"),
+        (b"YQ== one", "is no vocabulary"),
+        (b"YQ== 1 2", "is no vocabulary"),
+        (b"\xff\xfe", "is no vocabulary"),
+        (b"x" * 2000, "is larger than 1000 bytes"),
+    ],
+)
+def test_files_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, says: str) -> None:
+    monkeypatch.setattr(tokenizer, "MOST_FILE_BYTES", 1000)
+    (tmp_path / "own").write_bytes(content)
+    with pytest.raises(InvalidInput, match=says):
+        Vocabulary.read(tmp_path / "own")
+
+
+def test_a_file_that_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="cannot be read: No such file"):
+        Vocabulary.read(tmp_path / "own")

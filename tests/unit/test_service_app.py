@@ -1,10 +1,13 @@
-"""What keeps an app from being made."""
+"""What the app says of paths and devices that there are not."""
 
 from pathlib import Path
 
 import pytest
+from in_process import TestClient
+from service_fakes import build_store, load
 
 from polyrank.model.inference import openvino_backend
+from polyrank.service import app
 from polyrank.service.app import create_app
 from polyrank.service.errors import SettingsError
 from polyrank.service.settings import Settings
@@ -16,3 +19,27 @@ def test_a_back_end_that_cannot_run_here_is_refused_before_anything_is_loaded(mo
         SettingsError, match=r"^backend: this processor does not compute in float16; use another precision, or auto$"
     ):
         create_app(Settings(store=Path("nowhere"), backend="openvino", precision="float16"))
+
+
+def test_the_paths_that_there_are_are_listed_once_for_all_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[object] = []
+    walk = app.iter_route_contexts
+    monkeypatch.setattr(app, "iter_route_contexts", lambda routes: listed.append(routes) or walk(routes))
+    build_store(tmp_path)
+    with TestClient(create_app(Settings(store=tmp_path), load)) as client:
+        told = [client.get(path).json()["detail"] for path in ("/rnak", "/index/candidate", "/nothing", "/rnak")]
+    assert told[0] == told[3] == "there is no /rnak; did you mean POST /rank?"
+    assert "did you mean GET|PUT /index/candidates" in told[1]
+    assert told[2].startswith("there is no /nothing; there are POST|GET /, POST /classify, ")
+    assert len(listed) == 1
+
+
+def test_a_path_without_end_is_compared_by_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+    monkeypatch.setattr(app, "get_close_matches", lambda asked, *_, **__: compared.append(asked) or [])
+    build_store(tmp_path)
+    with TestClient(create_app(Settings(store=tmp_path), load)) as client:
+        assert client.get("/" + "x" * 30_000).status_code == 404
+    assert list(map(len, compared)) == [app.MAX_PATH_CHARS]

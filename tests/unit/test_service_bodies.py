@@ -1,10 +1,14 @@
-"""Deadlines and bounds of a request."""
+"""Bodies: how they are bounded, read and checked, and their deadlines."""
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from in_process import TestClient
 from pydantic import BaseModel
 from service_fakes import build_store, load
@@ -17,7 +21,16 @@ from polyrank.service.app import create_app
 from polyrank.service.errors import HeaderInvalid, TooManyCandidates
 from polyrank.service.http.native.rank import to_request
 from polyrank.service.http.plumbing import bodies
-from polyrank.service.http.plumbing.bodies import INLINE_BYTES, INLINE_VALUES, MAX_FIELDS, deadline
+from polyrank.service.http.plumbing.bodies import (
+    INLINE_BYTES,
+    INLINE_VALUES,
+    MAX_FIELDS,
+    PER_LIST,
+    count_values,
+    journey,
+    marks,
+    most_fields,
+)
 from polyrank.service.ranking.values import Given
 from polyrank.service.settings import Settings
 
@@ -36,21 +49,21 @@ def request(**headers: str) -> Request:
 
 @pytest.mark.parametrize(("sent", "allowed"), [(None, 2.0), (1, 0.001), (1999, 1.999), (2001, 2.0), (10**18, 2.0)])
 def test_the_deadline_counts_from_arrival_and_is_clamped(sent: int | None, allowed: float) -> None:
-    assert deadline(request(), SETTINGS, sent) == pytest.approx(100.0 + allowed)
+    assert journey(request(), SETTINGS, sent).deadline == pytest.approx(100.0 + allowed)
     if sent is not None:
         for name in ("x_request_timeout_ms", "x_client_timeout_ms"):
-            assert deadline(request(**{name: str(sent)}), SETTINGS) == pytest.approx(100.0 + allowed)
+            assert journey(request(**{name: str(sent)}), SETTINGS).deadline == pytest.approx(100.0 + allowed)
 
 
 def test_the_shortest_deadline_holds() -> None:
-    assert deadline(request(x_request_timeout_ms="300", x_client_timeout_ms="200"), SETTINGS, 400) == 100.2
-    assert deadline(request(x_request_timeout_ms="300"), SETTINGS, 100) == 100.1
+    assert journey(request(x_request_timeout_ms="300", x_client_timeout_ms="200"), SETTINGS, 400).deadline == 100.2
+    assert journey(request(x_request_timeout_ms="300"), SETTINGS, 100).deadline == 100.1
 
 
 @pytest.mark.parametrize("value", ["", "0", "-5", "1.5", "soon", "\u0661", "1e3", "9" * 101])
 def test_a_header_that_is_no_number_of_milliseconds_is_refused(value: str) -> None:
     with pytest.raises(HeaderInvalid, match="X-Request-Timeout-Ms"):
-        deadline(request(x_request_timeout_ms=value), SETTINGS)
+        journey(request(x_request_timeout_ms=value), SETTINGS)
 
 
 def test_every_way_to_write_a_context_and_candidates() -> None:
@@ -200,3 +213,41 @@ def test_an_update_is_read_though_rankings_have_less_time(tmp_path: Path) -> Non
     with TestClient(create_app(settings, load)) as client:
         answer = client.put("/index/candidates", json=[{"text": "a", "metadata": {"a": [1] * 30_000}}])
     assert answer.status_code == 200
+
+
+STRINGS = st.text(st.sampled_from('a"\\,[{}]: \n'), max_size=8)
+VALUES = st.recursive(
+    st.none() | st.integers(-9, 9) | STRINGS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(STRINGS, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def counted(value: Any) -> int:
+    """As many as `PER_LIST` for each opening bracket, and one for each comma."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else PER_LIST + max(len(inner) - 1, 0) + sum(map(counted, inner))
+
+
+@given(value=VALUES, block=st.integers(1, 7))
+def test_the_count_is_a_parsers(value: Any, block: int) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(bodies, "BLOCK_BYTES", block)
+        assert count_values(marks(json.dumps(value).encode())) == counted(value)
+
+
+def largest(value: Any) -> int:
+    """How many fields the largest object has; an empty one counts as one of one."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return max([max(len(value), 1) if isinstance(value, dict) else 0, *map(largest, inner)])
+
+
+@given(value=VALUES)
+def test_the_largest_object_is_found_wherever_it_stands(value: Any) -> None:
+    assert most_fields(marks(json.dumps(value).encode())) == largest(value)
+
+
+@pytest.mark.parametrize("body", [b"", b'"', b"\\", b'"\\', b"\xff\x00", b'"a", "b', b"}}]{", b"]]]"])
+def test_what_is_no_json_has_a_count_too(body: bytes) -> None:
+    assert count_values(marks(body)) <= PER_LIST
+    assert most_fields(marks(body)) <= 1

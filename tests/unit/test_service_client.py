@@ -364,7 +364,7 @@ def test_an_id_is_one_part_of_a_path(both: Both) -> None:
         ("a/../b?c", "a%2F..%2Fb%3Fc"),
         ("v1.2", "v1.2"),
     ):
-        stored = {"id": candidate_id, "text": "t", "metadata": {}}
+        stored = {"id": candidate_id, "text": "t", "metadata": {}, "generation": "g", "revision": 0}
         assert both.do(lambda client, name=candidate_id: client.candidate(name), ok(stored)).id == candidate_id
         assert both.sent[0].url.raw_path.decode() == f"/index/candidates/{path}"
 

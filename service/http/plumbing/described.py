@@ -5,7 +5,7 @@ Routes read their bodies and some headers by hand (bodies.py) and raise errors, 
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from fastapi import Depends
 from fastapi.routing import RouteContext
@@ -77,7 +77,16 @@ def rules(route: RouteContext) -> list[Callable[..., Any]]:
 
 
 REFERENCE: Final = "#/components/schemas/{model}"
-PROBLEM: Final = {problems.MEDIA_TYPE: {"schema": {"$ref": REFERENCE.format(model=Problem.__name__)}}}
+NAMED: Final[dict[type[BaseModel], Literal["validation", "serialization"]]] = {}
+"""The models of requests and errors that routes name by `takes` and `fails`: FastAPI does not see them."""
+
+
+def _reference(kind: type[BaseModel], mode: Literal["validation", "serialization"]) -> dict[str, str]:
+    NAMED[kind] = mode
+    return {"$ref": REFERENCE.format(model=kind.__name__)}
+
+
+PROBLEM: Final = {problems.MEDIA_TYPE: {"schema": _reference(Problem, "serialization")}}
 # Errors of every route that asks the models.
 ASKS: Final = (
     *(service.HeaderInvalid, service.TooManyCandidates),
@@ -117,7 +126,7 @@ DEADLINE_IN: Final = [
 
 def takes(kind: type[BaseModel], headers: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
     """Describe a JSON body and headers that a route reads by hand; pass the result as `openapi_extra`."""
-    content = {"application/json": {"schema": _reference(kind)}}
+    content = {"application/json": {"schema": _reference(kind, "validation")}}
     return {"requestBody": {"required": True, "content": content}, **({"parameters": [*headers]} if headers else {})}
 
 
@@ -139,14 +148,10 @@ def fails(
 
 
 def _failure(status: int, titles: Collection[str], form: type[BaseModel] | None) -> dict[str, Any]:
-    content = PROBLEM if form is None else {"application/json": {"schema": _reference(form)}}
+    content = PROBLEM if form is None else {"application/json": {"schema": _reference(form, "serialization")}}
     described = {"description": " / ".join(titles), "content": {**content}}
     if status in (429, 503):
         described["headers"] = {"Retry-After": _RETRY_AFTER}
     elif service.TextsLeft.title in titles:
         described["headers"] = {"Retry-After": _RETRY_IF_KEPT}
     return described
-
-
-def _reference(kind: type[BaseModel]) -> dict[str, str]:
-    return {"$ref": REFERENCE.format(model=kind.__name__)}

@@ -1,0 +1,98 @@
+"""Turns of pipelined requests."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from polyrank.service.process import connections
+from polyrank.service.process.connections import Turns
+
+
+class Named:
+    """Notes its name when it begins."""
+
+    def __init__(self, name: str, begun: list[str]) -> None:
+        self._name, self._begun = name, begun
+
+    def begin_next(self) -> None:
+        self._begun.append(self._name)
+
+
+class Last:
+    """Tells when it begins."""
+
+    def __init__(self) -> None:
+        self.has_begun = asyncio.Event()
+
+    def begin_next(self) -> None:
+        self.has_begun.set()
+
+
+def waiters(names: str, begun: list[str]) -> Sequence[Named]:
+    return [Named(name, begun) for name in names]
+
+
+async def begun_after(seconds: float, begun: Sequence[str]) -> str:
+    await asyncio.sleep(seconds)
+    return "".join(begun)
+
+
+async def _in_order() -> None:
+    begun: list[str] = []
+    turns = Turns()
+    a, b, c = waiters("abc", begun)
+    for each in (a, b, b, c):
+        turns.ask(each)
+    assert begun == [], "what is in progress goes on first"
+    assert await begun_after(0.01, begun) == "a"
+    turns.end(b)
+    assert await begun_after(0.01, begun) == "a", "it was not b's turn"
+    turns.end(a)
+    turns.ask(a)
+    assert await begun_after(0.01, begun) == "ab"
+    for present in (b, c, a):
+        turns.end(present)
+        await asyncio.sleep(0)
+    assert await begun_after(0.01, begun) == "abca"
+    turns.ask(b)
+    assert await begun_after(0.01, begun) == "abcab"
+
+
+def test_one_after_the_other_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "TURN_SECONDS", 60)
+    asyncio.run(_in_order())
+
+
+async def _leaving() -> None:
+    begun: list[str] = []
+    turns = Turns()
+    a, b, c = waiters("abc", begun)
+    for each in (a, b, c):
+        turns.ask(each)
+    await asyncio.sleep(0.01)
+    turns.leave(b)
+    turns.leave(a)
+    assert await begun_after(0.01, begun) == "ac"
+
+
+def test_who_leaves_hands_the_turn_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "TURN_SECONDS", 60)
+    asyncio.run(_leaving())
+
+
+async def _endless() -> None:
+    begun: list[str] = []
+    turns = Turns()
+    for each in waiters("ab", begun):
+        turns.ask(each)
+    last = Last()
+    turns.ask(last)
+    async with asyncio.timeout(5):
+        await last.has_begun.wait()
+    assert begun == ["a", "b"]
+
+
+def test_a_turn_that_nobody_ends_is_over_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "TURN_SECONDS", 0.01)
+    asyncio.run(_endless())
