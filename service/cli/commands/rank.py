@@ -211,8 +211,11 @@ def _ranked(
     from polyrank.service.live.models import LateScorer
     from polyrank.service.live.serving import Opener
     from polyrank.service.observe.metrics import Metrics
-    from polyrank.service.ranking.engine import Engine, EngineSettings
+    from polyrank.service.ranking.engine import Engine
+    from polyrank.service.ranking.explaining import explain as explain_scores
     from polyrank.service.ranking.opening import serve
+    from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
+    from polyrank.service.ranking.stages import Journey
     from polyrank.service.ranking.values import RankRequest
     from polyrank.service.settings import Settings
 
@@ -228,22 +231,23 @@ def _ranked(
     scorer = load_cross(reranker, *runs) if reranker else None
     if scorer is not None and scorer.evidence is not None and serving.generation.words is None:
         print(f"{reranker} {words_left_out(serving.generation.manifest.model.name)}", file=sys.stderr)
-    engine = Engine(EngineSettings(), Metrics(), scorer)
+    runtime = Runtime(RuntimeSettings(), Metrics(), scorer)
     deadline = time.monotonic() + _TIMEOUT_SECONDS
-    request = RankRequest(conversation=conversation, deadline=deadline, top_k=top_k, top_n=TOP_N if reranker else None)
+    request = RankRequest(conversation=conversation, top_k=top_k, top_n=TOP_N if reranker else None)
 
     async def answer() -> dict[str, Any]:
-        ranked = answer_of(serving, await engine.rank(serving, request))
+        ranked = answer_of(serving, await Engine(runtime).rank(serving, request, Journey(deadline)))
         if explain and ranked["results"]:
             asked = ExplainIn.model_validate(to_explain(turns, ranked, crossed=reranker is not None))
-            todo = explaining.to_request(asked, Settings(store=store.root), deadline)
-            ranked["explanation"] = explaining.answer_of(serving, await engine.explain(serving, todo), asked)
+            todo = explaining.to_request(asked, Settings(store=store.root))
+            explained = await explain_scores(runtime, serving, todo, Journey(deadline))
+            ranked["explanation"] = explaining.answer_of(serving, explained, asked)
         return ranked
 
     try:
         return asyncio.run(answer())
     finally:
-        engine.close()
+        runtime.close()
 
 
 def _runner(disk: "DiskCache | None") -> Runner:
