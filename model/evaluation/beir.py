@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.errors import InvalidInput
-from polyrank.model.inputs import Object, open_input, read_objects, written_lines
+from polyrank.model.inputs import open_input
 from polyrank.model.text.folding import drawn_order
+from polyrank.model.text.jsonlines import Object, read_objects, written_lines
 
 _HEADER = ["query-id", "corpus-id", "score"]
 _HIGHEST = 1_000_000

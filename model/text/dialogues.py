@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from polyrank.model.durable import replacing
 from polyrank.model.errors import InvalidInput
-from polyrank.model.inputs import compression_of, read_objects
 from polyrank.model.text.assembly import Conversation, Turn
+from polyrank.model.text.jsonlines import compression_of, read_objects
 
 # Of a part, by its type: the field that holds its text. Parts of other types have none.
 TEXT_FIELDS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}

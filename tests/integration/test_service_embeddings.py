@@ -311,7 +311,7 @@ def test_tokenizing_waits_in_the_same_queue_as_all(words: TestClient, monkeypatc
     def full(*_: object) -> None:
         raise Overloaded(3, 7)
 
-    monkeypatch.setattr(words.app.state.resources.engine._admission, "admitted", full)
+    monkeypatch.setattr(words.app.state.resources.runtime.admission, "admitted", full)
     refused(words.post("/tokenize", json={"inputs": "w1"}), 429, TeiErrorOut)
 
 

@@ -15,8 +15,8 @@ from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.checkpoint.files import WEIGHTS_FILE
 from polyrank.model.config import EvidenceConfig
 from polyrank.model.errors import InvalidInput
-from polyrank.model.training.config import TrainConfig
-from polyrank.model.training.run import Data, train
+from polyrank.model.training.config import Data, TrainConfig
+from polyrank.model.training.run import train
 from polyrank.model.training.student import Student, start
 
 pytestmark = pytest.mark.slow
