@@ -45,7 +45,6 @@ class CheckpointFiles:
         """sha256 over config, weights and tokenizer; the config identifies the base's weights.
 
         Names, calibration and training summary are left out: no vector and no score depends on them.
-        Raises CheckpointInvalid where a file cannot be read, or the transformer's config is no JSON object.
         """
         backbone = read_object(backbone_file(self.source))
         backbone.pop("_name_or_path", None)
@@ -57,10 +56,7 @@ class CheckpointFiles:
         )
 
     def write(self, directory: Path) -> None:
-        """Write the files to a directory, new or existing; another checkpoint in it is replaced file by file.
-
-        Raises InvalidInput when the directory holds a base model: checkpoints may refer to it.
-        """
+        """Write the files to a directory, new or existing; another checkpoint in it is replaced file by file."""
         begin_directory(directory)
         # Each file is replaced in one step. A kill between two files leaves, in a new directory, something that loading
         # refuses and that is no base model, so it can be written again; in a training run, better weights under the

@@ -120,7 +120,7 @@ class Evidence:
 
     def in_list(self, conversation: Conversation, table: WordTable) -> "Evidence":
         """Return evidence for the rows of a table that are one list of candidates."""
-        return self.sharing(self.turns_share(conversation, [table]))
+        return self.sharing(self.turns_share(conversation, [table])) if self._has_network else self
 
     def scores(self, late: NDArray[np.float32], values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Put the network's scores (N,) and the lexical parts (N,) together, (N,)."""

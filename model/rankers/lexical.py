@@ -1,6 +1,6 @@
 """A lexical model: it ranks by words alone, for those who have no trained model yet. Imports without torch."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -15,14 +15,12 @@ from polyrank.model.lexical.features import unread
 from polyrank.model.lexical.score import Evidence
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics
+from polyrank.model.rankers.ranker import TextRanker
 from polyrank.model.representations import Additions, ContextEncoding, LateRows, Representations
 from polyrank.model.text.assembly import (
     COUNTED_LETTERS,
     Conversation,
     Truncation,
-    Turn,
-    require_positive,
-    require_several,
 )
 from polyrank.model.text.reading import Steps, finish
 from polyrank.model.text.tokenizer import Token
@@ -54,41 +52,30 @@ _LETTERS_A_TOKEN = 4
 _MOST_TOKENS = 512
 
 
-class LexicalRanker:
+class LexicalRanker(TextRanker):
     """Ranks by the words that context and candidate share, weighed as in `polyrank.model.lexical`; thread-safe.
 
     It offers what a LateRanker offers to builds and rankings. Every vector is a single 0, so the late score is 0, and
     the score is what words say to the bit, whatever the late weight.
 
     Attributes:
-        name: the name it was loaded by.
-        architecture: its name in polyrank.model.registry.
         retrieves: True: it can search a whole pool.
-        fingerprint: identity of the weights (64 hexadecimal digits).
         dim: 1.
         max_input_tokens: how much of a context is read, in tokens of four letters; candidates are read whole.
         backend, precision: "none" and "float32": there are no forward passes.
         choice, late_rows: None.
-        evidence: what words say for a candidate.
-        calibration: what its scores say; None: that is not known.
     """
 
     retrieves: Literal[True] = True
     dim = 1
     max_input_tokens = COUNTED_LETTERS // _LETTERS_A_TOKEN
+    backend, precision = NO_RUNNER
     choice: Choice | None = None
     late_rows: LateRows | None = None
+    evidence: Evidence
 
     def __init__(self, name: str, config: ModelConfig) -> None:
-        """Raise CheckpointInvalid for a weight of a feature that this release does not know."""
-        assert config.evidence is not None, "the config checks it"
-        self.name = name
-        self.config = config
-        self.architecture = config.architecture
-        self.fingerprint = fingerprint_of(config)
-        self.backend, self.precision = NO_RUNNER
-        self.evidence = Evidence(config.evidence, has_network=False)
-        self.calibration = config.calibration
+        super().__init__(name, config, fingerprint_of(config))
 
     def tokenize_context(self, conversation: Conversation) -> tuple[list[int], Truncation]:
         """Return stand-ins for the tokens of a context, and what of its turns is not read."""
@@ -152,42 +139,13 @@ class LexicalRanker:
         late = self.late_scores(context, candidates)
         return late if additions is None else additions.to(late)
 
-    def rank(
-        self,
-        context: str | Sequence[str | Turn],
-        candidates: Sequence[str],
-        top_k: int | None = None,
-        persona: str | Sequence[str] = (),
-    ) -> list[tuple[int, float]]:
-        """Rank candidate texts against a context; arguments and result as `LateRanker.rank`.
-
-        Of fewer than 50 candidates no word is known to be rare, so hardly any word tells.
-        """
-        require_positive(top_k)
-        require_several(candidates)
-        conversation = Conversation.of(context, persona)
-        if not candidates:
-            return []
-        scores = self.evidence.values(conversation, self.word_table(candidates))
-        order = np.argsort(-scores, kind="stable")[:top_k]
-        return [(int(place), float(scores[place])) for place in order]
-
-    def word_table(self, texts: Sequence[str]) -> WordTable:
-        """Return the words of texts that are a pool by themselves."""
-        return WordTable.of(texts, Statistics.of(texts))
-
-    def additions(self, conversation: Conversation, table: WordTable | None) -> Additions:
-        """Return what words add to the late scores, 0, of a table's rows."""
-        assert table is not None, "word_table always makes one"
-        return self.evidence.additions(conversation, table)
-
-    def statistics(self, pool: Iterable[str]) -> Statistics:
-        """Return how common each word of a pool is."""
-        return Statistics.of(pool)
-
-    def list_additions(self, conversation: Conversation, table: WordTable | None) -> Additions:
-        """Do what `additions` does: words count the same in a list."""
-        return self.additions(conversation, table)
+    def score_texts(
+        self, conversation: Conversation, texts: Sequence[str], statistics: Statistics | None
+    ) -> NDArray[np.float32]:
+        """Score texts as replies by their words, (N,)."""
+        if statistics is None or not texts:
+            return np.zeros(len(texts), np.float32)
+        return self.evidence.values(conversation, WordTable.of(texts, statistics))
 
     def save(self, directory: Path) -> None:
         """Write its checkpoint, the file polyrank.json, to a directory."""

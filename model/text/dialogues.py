@@ -114,10 +114,7 @@ class Dialogue:
 
 
 def read_dialogues(path: Path | str) -> Iterator[Dialogue]:
-    """Stream the examples of a file.
-
-    Raises DialoguesInvalid where the file is missing, of an unknown kind or damaged, or a line is no example.
-    """
+    """Stream the examples of a file."""
     return (_example(path, number, line) for number, line in read_lines(path))
 
 

@@ -25,7 +25,7 @@ from polyrank.model.text.folding import text_key
 from polyrank.model.training.config import Data, LateTrainConfig, OneStageTrainConfig, PairTrainConfig, TrainConfig
 from polyrank.model.training.data import Corpus, PairWords, survey
 from polyrank.model.training.loop import Training, Watch, processes
-from polyrank.model.training.objective import Objective
+from polyrank.model.training.objective import AnyObjective
 from polyrank.model.training.state import STATE_FILE, RunProgress, read_state, require_unused
 from polyrank.model.training.student import Student, first_stage_config, rescale, start
 from polyrank.model.training.weighing import Calibrated, Weighed, calibrate, lack, scored_lists, weigh
@@ -80,7 +80,7 @@ class Begun(NamedTuple):
     config: TrainConfig
     student: Student
     corpora: list[tuple[Corpus, Report]]
-    objective: type[Objective]
+    objective: type[AnyObjective]
     words: PairWords | None = None
 
 
@@ -147,9 +147,9 @@ def _rescale(config: TrainConfig, student: Student, corpora: Sequence[tuple[Corp
         rescale(student, config.output_like, [example.conversation for example in chain.from_iterable(held_out)])
 
 
-def _objective(reference: str | None) -> type[Objective]:
+def _objective(reference: str | None) -> type[AnyObjective]:
     assert reference is not None, "the settings check it"
-    objective: type[Objective] = resolve_name(reference)
+    objective: type[AnyObjective] = resolve_name(reference)
     return objective
 
 

@@ -70,37 +70,6 @@ def test_every_other_error_is_a_problem(document: dict[str, Any]) -> None:
     assert "HTTPValidationError" not in document["components"]["schemas"]
 
 
-def test_bodies_read_by_hand_are_described(document: dict[str, Any]) -> None:
-    described = {
-        name: each["requestBody"]["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[1]
-        for name, each in operations(document).items()
-        if "requestBody" in each
-    }
-    assert described == {
-        "POST /rank": "RankIn",
-        "POST /rank/batch": "BatchIn",
-        "POST /explain": "ExplainIn",
-        "POST /classify": "ClassifyIn",
-        "POST /index": "IndexIn",
-        "POST /index/activate": "ActivateIn",
-        "POST /index/trial": "ActivateIn",
-        "PUT /index/candidates": "UpsertIn",
-        "POST /index/candidates/delete": "DeleteIn",
-        "POST /rerank": "CompatRerankIn",
-        "POST /v1/rerank": "CompatRerankIn",
-        "POST /v2/rerank": "CompatRerankIn",
-        "POST /v1/embeddings": "EmbeddingsIn",
-        "POST /embeddings": "EmbeddingsIn",
-        "POST /": "EmbedIn",
-        "POST /embed": "EmbedIn",
-        "POST /v1/embed": "CohereEmbedIn",
-        "POST /v2/embed": "CohereEmbedIn",
-        "POST /similarity": "SimilarityIn",
-        "POST /tokenize": "TokenizeIn",
-    }
-    assert document["components"]["schemas"]["RankIn"]["examples"]
-
-
 def test_what_needs_a_key_says_so_and_how_it_refuses(document: dict[str, Any]) -> None:
     schemes = document["components"]["securitySchemes"]
     assert {scheme["type"] for scheme in schemes.values()} == {"http", "apiKey"}

@@ -138,11 +138,6 @@ def test_evidence_is_read_back() -> None:
     assert ModelConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
 
 
-def test_a_checkpoint_without_evidence_has_the_file_that_it_always_had() -> None:
-    assert "evidence" not in raw()
-    assert ModelConfig.from_json(raw(evidence=None)).evidence is None
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

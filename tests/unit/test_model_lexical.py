@@ -68,8 +68,6 @@ def test_the_checkpoint_is_one_small_file(tmp_path: Path) -> None:
     built_in = load("lexical")
     built_in.save(tmp_path / "saved")
     assert [file.name for file in (tmp_path / "saved").iterdir()] == [CONFIG_FILE]
-    stored = json.loads((tmp_path / "saved" / CONFIG_FILE).read_text())
-    assert set(stored) == {"format_version", "architecture", "evidence", "calibration", "training"}
     again = load_retriever(tmp_path / "saved")
     assert (again.fingerprint, again.name) == (built_in.fingerprint, str(tmp_path / "saved"))
     candidates = [*FILLER, LAMP]
@@ -86,7 +84,6 @@ def test_the_fingerprint_is_that_of_the_weights() -> None:
     ("change", "why"),
     [
         ({"evidence": None}, "evidence is missing"),
-        ({"n_codes": 64}, "unknown field n_codes"),
         ({"evidence": {"version": 99}}, "evidence.version 99"),
         ({"evidence": {"weights": {"smell": 1.0}}}, "unknown smell"),
     ],

@@ -30,11 +30,12 @@ from polyrank.index_builder.generation.candidates import CandidateTable
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.search.scan import Status
+from polyrank.model.search.topk import TopK
 from polyrank.model.text import reading
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.reading import TEXTS_A_PART, Steps
 from polyrank.model.text.sequences import Pairs
-from polyrank.service.caching.caches import Caches
+from polyrank.service.caching.vectors import Caches
 from polyrank.service.errors import (
     DeadlineExceeded,
     InferenceFailed,
@@ -45,11 +46,11 @@ from polyrank.service.errors import (
     UnknownCandidates,
 )
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking import local_part, prices, retrieval
+from polyrank.service.ranking import admission, local_part, retrieval
 from polyrank.service.ranking.forwards import Embeddings, PairScores
-from polyrank.service.ranking.parts import Serving
+from polyrank.service.ranking.parts import Best, Serving
 from polyrank.service.ranking.rescoring import score_pairs
-from polyrank.service.ranking.retrieval import BestRows, Found, PoolSearch
+from polyrank.service.ranking.retrieval import Found, PoolSearch
 from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
 from polyrank.service.ranking.scheduler import Work
 from polyrank.service.ranking.stages import Journey
@@ -145,10 +146,11 @@ def test_a_flat_index_certifies_only_what_it_can(tmp_path: Path) -> None:
 
 def test_the_certificate_needs_a_margin() -> None:
     scores = np.array([3.0, 2.0], np.float32)
-    assert retrieval.is_certain(scores, 1.9, 2)
-    assert not retrieval.is_certain(scores, 1.99999, 2), "within rounding"
-    assert not retrieval.is_certain(scores, 2.5, 2)
-    assert not retrieval.is_certain(scores, 1.0, 3), "fewer found than asked for"
+    best = Best(np.arange(2), np.arange(2), scores, None, 9, 1.9, "index")
+    assert best.is_certain(2)
+    assert not replace(best, bound=1.99999).is_certain(2), "within rounding"
+    assert not replace(best, bound=2.5).is_certain(2)
+    assert not replace(best, bound=1.0).is_certain(3), "fewer found than asked for"
 
 
 def test_a_text_under_a_name_is_scored_as_that_text_and_has_no_metadata(scanned: Serving) -> None:
@@ -634,7 +636,7 @@ def test_a_request_of_known_texts_is_admitted_by_what_is_left_to_encode(slow: Sl
 
     added, *answers = slow.play(scene)
     assert all(isinstance(each, Ranked) for each in answers)
-    of_one = prices.text_tokens([MANY[100].text or ""])
+    of_one = admission.text_tokens([MANY[100].text or ""])
     assert 50 * of_one < added < 70 * of_one, "fifty texts, and what any request costs"
 
 
@@ -835,15 +837,15 @@ def test_one_that_cannot_be_scored_has_no_other_scored_again(scanned: Serving, m
     )
     scored: list[int] = []
 
-    def best_found(search: PoolSearch, found: Found) -> BestRows:
+    def best_found(search: PoolSearch, found: Found) -> tuple[TopK, bool]:
         [at] = [at for at, each in enumerate(codes) if np.array_equal(each.codes, search.codes)]
         scored.append(at)
         if at == 2:
             raise RuntimeError("its vector is damaged")
         return original(search, found)
 
-    original = retrieval.best_of
-    monkeypatch.setattr(local_part, "best_of", best_found)
+    original = retrieval.scored
+    monkeypatch.setattr(local_part, "scored", best_found)
     monkeypatch.setattr(Status, "shares", True)
     answers = ranked_together(scanned, [asked(text) for text in texts])
     assert sorted(scored) == [0, 1, 2, 3]

@@ -1,7 +1,9 @@
 """`/index`: what is served, switching to another generation, and rebuilding."""
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
@@ -136,20 +138,14 @@ async def activate(request: Request) -> dict[str, Any]:
     """Switch to a generation; requests in progress end on the one they began with."""
     held = resources(request)
     body = await bodies.read(request, ActivateIn)
-    with writing(held):
-        await asyncio.get_running_loop().run_in_executor(held.loader, held.live.activate, body.generation)
-        await asyncio.get_running_loop().run_in_executor(held.loader, held.trials.follow_if_possible)
-    return await _overview(held)
+    return await _overview_after(held, partial(held.live.activate, body.generation), held.trials.follow_if_possible)
 
 
 @router.post("/rollback", response_model=IndexOut, responses=fails(*_SWITCHES))
 async def rollback(request: Request) -> dict[str, Any]:
     """Switch back to the generation that was active before."""
     held = resources(request)
-    with writing(held):
-        await asyncio.get_running_loop().run_in_executor(held.loader, held.live.rollback)
-        await asyncio.get_running_loop().run_in_executor(held.loader, held.trials.follow_if_possible)
-    return await _overview(held)
+    return await _overview_after(held, held.live.rollback, held.trials.follow_if_possible)
 
 
 @router.post(
@@ -162,17 +158,21 @@ async def trial(request: Request) -> dict[str, Any]:
     """Load a generation beside the live one: rankings and explanations may ask for it. Nothing else changes."""
     held = resources(request)
     body = await bodies.read(request, ActivateIn)
-    with writing(held):
-        await asyncio.get_running_loop().run_in_executor(held.loader, held.trials.begin, body.generation)
-    return await _overview(held)
+    return await _overview_after(held, partial(held.trials.begin, body.generation))
 
 
 @router.post("/trial/end", response_model=IndexOut, responses=fails(*_WRITES))
 async def end_trial(request: Request) -> dict[str, Any]:
     """End the trial, if there is one, and free its memory."""
     held = resources(request)
+    return await _overview_after(held, held.trials.end)
+
+
+async def _overview_after(held: Resources, *steps: Callable[[], object]) -> dict[str, Any]:
+    """Take steps on the thread that switches generations; returns what is served then."""
     with writing(held):
-        await asyncio.get_running_loop().run_in_executor(held.loader, held.trials.end)
+        for step in steps:
+            await asyncio.get_running_loop().run_in_executor(held.loader, step)
     return await _overview(held)
 
 
