@@ -208,18 +208,6 @@ def test_texts_that_are_too_long_for_the_model_are_told(
     assert outcome.err == f"{checkpoints / 'other'} reads 1 of 152 texts without their end: they are too long\n"
 
 
-def test_two_models_over_a_pool(capsys: Capture, checkpoints: Path, data: Path, pool: Path) -> None:
-    common = ["--data", data, "--pool", pool, "--reranker", checkpoints / "cross"]
-    alone = {name: evaluated(capsys, "--model", checkpoints / name, *common) for name in ("poly", "other")}
-    both = evaluated(capsys, "--model", checkpoints / "poly", "--against", checkpoints / "other", *common)
-    for figure in FIGURES:
-        assert both[figure] == alone["poly"][figure]
-        assert both["against"][figure] == alone["other"][figure]
-        difference = both["difference"][figure]
-        assert difference["value"] == pytest.approx(both[figure] - both["against"][figure])
-        assert difference["interval"][0] <= difference["value"] <= difference["interval"][1]
-
-
 def dcg(gains: list[int]) -> float:
     return sum(gain / np.log2(rank + 1) for rank, gain in enumerate(gains[:10], 1))
 

@@ -292,12 +292,6 @@ def test_a_terminal_gets_a_bar_and_a_line_for_each_look(
     assert re.match(r"train: 100%\|.*\| 20/20 \[.*step.*, loss \d", last)
 
 
-def test_adapters_have_a_rate_of_their_own(capsys: Capture, base: Path, data: Path, tmp_path: Path) -> None:
-    for name, flags, rate in (("a", ["--lora-rank", "2"], 5e-4), ("b", [], 5e-5), ("c", ["--lora-rank", "0"], 5e-5)):
-        result = train(capsys, base, data, tmp_path / name, "--json", *flags, steps=2, learning_rate=None).result
-        assert result["settings"]["learning_rate"] == rate
-
-
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
