@@ -36,8 +36,7 @@ from polyrank.model.metrics import Ties, intervals
 from polyrank.model.rankers.load import load_classifier
 from polyrank.model.registry import classifiers
 from polyrank.model.text.dialogues import Dialogue, read_dialogues
-from polyrank.model.training.config import TrainConfig
-from polyrank.model.training.run import Data
+from polyrank.model.training.config import Data, TrainConfig
 
 AT_ONCE = 64
 _KINDS = {"positives": "relevant", "adversarial_negatives": "adversarial", "random_negatives": "random"}

@@ -50,10 +50,10 @@ from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.local_part import part_found
 from polyrank.service.ranking.parts import PoolQuery
 from polyrank.service.ranking.retrieval import PoolSearch
-from polyrank.service.ranking.stages import Timings
+from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import RankRequest
 from polyrank.service.scale.asking import Asking
-from polyrank.service.scale.calls import Holding
+from polyrank.service.scale.calls import AskedQuery, Holding
 from polyrank.service.scale.ray_shards import RayShards
 from polyrank.service.scale.remote_part import Calls
 from polyrank.service.scale.replicas import Replicas
@@ -90,7 +90,7 @@ class Sharded:
             sys.exit(f"a shard cannot be prepared: {failed[0]}")
 
     async def ask(self, request: RankRequest, codes: Codes) -> None:
-        found = await self._calls.search(PoolQuery(request, 0, with_candidates=True), codes, math.inf)
+        found = await self._calls.search(AskedQuery(0, PoolQuery(request, with_candidates=True), codes), math.inf)
         assert found.candidates, "so few come along"
 
     async def close(self) -> None:
@@ -99,12 +99,12 @@ class Sharded:
 
 
 def asked() -> RankRequest:
-    return RankRequest(conversation=Conversation(()), deadline=math.inf)
+    return RankRequest(conversation=Conversation(()))
 
 
 def searched_here(part: Searchable) -> Callable[[Codes], object]:
     def ask(codes: Codes) -> object:
-        search = PoolSearch(part, asked(), codes, Timings())
+        search = PoolSearch(part, asked(), codes, Journey())
         [among] = retrieval.search([search], 1)
         return part_found(search, among, with_candidates=True)
 

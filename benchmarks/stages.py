@@ -23,7 +23,7 @@ from polyrank.model.inference.runners import Runner
 from polyrank.model.rankers.load import load_cross, load_late, load_retriever
 from polyrank.model.rankers.networks import CrossRanker, Ranker, Retriever, from_base
 from polyrank.model.text.dialogues import read_dialogues
-from polyrank.service.cli.models import add_runner_options, chosen_runner, load
+from polyrank.service.cli.arguments import add_runner_options, chosen_runner, loaded
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 SAMPLE = Path(__file__).parents[1] / "examples" / "support"
@@ -65,13 +65,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _encode(options: argparse.Namespace) -> Measured:
-    ranker = load(load_late, options.model, _runner(options), "--model: ")
+    ranker = loaded(load_late, options.model, _runner(options), "--model: ")
     return {**_described(options, ranker), "rows": encode.measure_encode(ranker, encode.texts_of(options.pool))}
 
 
 def _rerank(options: argparse.Namespace) -> Measured:
     is_base = options.model != LEXICAL and not is_checkpoint(options.model)
-    loader = _cross_of_base if is_base else partial(load, load_cross, before="--model: ")
+    loader = _cross_of_base if is_base else partial(loaded, load_cross, before="--model: ")
     ranker = loader(options.model, _runner(options))
     rows = encode.measure_rerank(ranker, encode.texts_of(options.pool, limit=100))
     return {**_described(options, ranker), "rows": rows}
@@ -85,7 +85,7 @@ def _cross_of_base(name: str, runner: Runner) -> CrossRanker:
 
 
 def _build(options: argparse.Namespace) -> Measured:
-    ranker = load(load_retriever, options.model, _runner(options), "--model: ")
+    ranker = loaded(load_retriever, options.model, _runner(options), "--model: ")
     with tempfile.TemporaryDirectory() as store:
         built = _build_into(Path(store), ranker, options.pool)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
@@ -111,7 +111,7 @@ def _rank(options: argparse.Namespace) -> Measured:
     if options.store is not None:
         return serving.measure(options.store, dialogues, options.requests, flags)
     with tempfile.TemporaryDirectory() as store:
-        _build_into(Path(store), load(load_late, MODEL, chosen_runner()), POOL)
+        _build_into(Path(store), loaded(load_late, MODEL, chosen_runner()), POOL)
         return serving.measure(Path(store), dialogues, options.requests, flags)
 
 

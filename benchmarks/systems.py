@@ -30,9 +30,8 @@ from numpy.typing import NDArray
 import polyrank
 from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.model.metrics import intervals
-from polyrank.model.training.config import TrainConfig
-from polyrank.model.training.run import Data
-from polyrank.service.cli.evaluation.tasks import ListsTask
+from polyrank.model.training.config import Data, TrainConfig
+from polyrank.service.cli.tasks import ListsTask
 
 TRAIN = ("synthetic_persona_chat/train.jsonl.zst", "ubuntu_irc/train.jsonl.zst")
 YARDSTICKS = {

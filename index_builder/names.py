@@ -2,6 +2,7 @@
 
 import codecs
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from polyrank.model.options import Bounds, option
@@ -29,6 +30,28 @@ class AskedOptions:
     def of_files(self) -> list[Any]:
         """Return what the files of a generation depend on, beside model, rows, words and probes."""
         return [getattr(self, each.name) for each in fields(self) if each.metadata.get("files", True)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildCommand:
+    """What `polyrank build` alone can be asked: contexts to tune by, where it is made, in how many parts."""
+
+    probes: Path | None = option(
+        None,
+        "dialogues, .jsonl[.gz|.zst]: tune the index until it finds min-recall of their 10 best candidates",
+        metavar="F",
+    )
+    cluster: str | None = option(
+        None,
+        "encode on the machines of this Ray cluster, which must run; auto: the one of this machine",
+        metavar="auto|HOST:PORT",
+    )
+    encoders: int | None = option(
+        None, "how many encoders there, of one processor each", Bounds(1, 100_000), metavar="N"
+    )
+    shards: int | None = option(
+        None, "cut the pool into so many parts, for serve --cluster", Bounds(1, MOST_PARTS), metavar="S"
+    )
 
 
 def is_encoding(name: str) -> bool:

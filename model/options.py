@@ -95,6 +95,15 @@ def options_of(kind: type[Any]) -> Iterator[Option]:
             yield Option(name, each.name, each.default, hint, about["means"], about["bounds"], about)
 
 
+def out_of_bounds(config: "DataclassInstance") -> Iterator[Option]:
+    """Yield the options of a dataclass whose value, or one of whose values, is beyond their bounds."""
+    for each in options_of(type(config)):
+        value = getattr(config, each.field)
+        whole = value if isinstance(value, list | tuple) else (value,)
+        if each.bounds is not None and not all(one is None or each.bounds.hold(one) for one in whole):
+            yield each
+
+
 def without_none(hint: Any) -> Any:
     """Return an annotation without None beside its one other choice."""
     if get_origin(hint) not in (Union, UnionType):
@@ -118,11 +127,8 @@ class Block:
 
     def __post_init__(self) -> None:
         require_types(self, f"{self.of}.")
-        for each in options_of(type(self)):
-            value = getattr(self, each.field)
-            whole = value if isinstance(value, list | tuple) else (value,)
-            held = each.bounds is None or all(one is None or each.bounds.hold(one) for one in whole)
-            require(held, f"{self.of}.{each.field} must be {each.bounds}")
+        for each in out_of_bounds(self):
+            require(False, f"{self.of}.{each.field} must be {each.bounds}")
 
 
 def require(holds: bool, message: str) -> None:

@@ -47,11 +47,13 @@ from polyrank.service.live.switching import Holder, Live
 from polyrank.service.live.trial import Trials
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import Tracing
-from polyrank.service.ranking.engine import Engine, EngineSettings
+from polyrank.service.ranking.engine import Engine
 from polyrank.service.ranking.opening import Here
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.result_cache import ResultCache
+from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
 from polyrank.service.ranking.stages import FairThread
+from polyrank.service.ranking.unranked import probe
 from polyrank.service.scale.asking import Asking
 from polyrank.service.scale.calls import Shards
 from polyrank.service.scale.holding import OnShards
@@ -85,6 +87,7 @@ class Resources:
     store: PoolStore[Any]
     live: Live[Serving]
     trials: Trials[Serving]
+    runtime: Runtime
     engine: Engine
     jobs: Jobs
     updating: Updating
@@ -234,9 +237,9 @@ async def _opened(
         await in_loader(pool.live.start)
         trials = Trials(pool.store, pool.live, metrics)
         await in_loader(trials.follow_if_possible)
-        engine = Engine(_engine_settings(settings), metrics, scorer, tracing, classifier)
-        stack.push_async_callback(asyncio.to_thread, engine.close)
-        updating = Updating(pool.store, pool.live, engine, metrics)
+        runtime = Runtime(_runtime_settings(settings), metrics, scorer, tracing, classifier)
+        stack.push_async_callback(asyncio.to_thread, runtime.close)
+        updating = Updating(pool.store, pool.live, runtime, metrics)
         stack.push_async_callback(asyncio.to_thread, updating.close)
         jobs = Jobs(
             settings,
@@ -252,7 +255,7 @@ async def _opened(
             *pool.looks,
             _Look("the log of updates", updating.follow),
             _Look("compaction", Compacting(pool.store, pool.live, jobs, settings.compact_after).look),
-            _Look("the model", partial(_probe, engine, pool.live)),
+            _Look("the model", partial(_probe, runtime, pool.live)),
             _Look("the keys file", partial(asyncio.to_thread, access.look)),
             _Look("memory", partial(asyncio.to_thread, machine.Tidying().tidy), TIDY_SECONDS, LONGEST_PAUSE_SECONDS),
         )
@@ -263,7 +266,8 @@ async def _opened(
                 store=pool.store,
                 live=pool.live,
                 trials=trials,
-                engine=engine,
+                runtime=runtime,
+                engine=Engine(runtime),
                 jobs=jobs,
                 updating=updating,
                 loader=loader,
@@ -311,8 +315,8 @@ async def _repeat(given: _Look) -> None:
             log.error(message, exc_info=None if shortage else error, extra={"fields": fields})
 
 
-async def _probe(engine: Engine, live: Live[Serving]) -> None:
-    await engine.probe(live.current)
+async def _probe(runtime: Runtime, live: Live[Serving]) -> None:
+    await probe(runtime, live.current)
 
 
 def _switch(settings: Settings, store: PoolStore[Any], live: Live[Serving]) -> None:
@@ -377,9 +381,9 @@ def _threads(settings: Settings) -> int:
     return settings.threads or min(torch.get_num_threads(), machine.processors())  # torch heeds OMP_NUM_THREADS
 
 
-def _engine_settings(settings: Settings) -> EngineSettings:
+def _runtime_settings(settings: Settings) -> RuntimeSettings:
     batch_tokens = CPU_BATCH_TOKENS if device_of(settings) == "cpu" else GPU_BATCH_TOKENS
-    return EngineSettings(
+    return RuntimeSettings(
         batch_tokens=0 if settings.deterministic else batch_tokens,
         max_queue_tokens=settings.max_queue_tokens,
         threads=_threads(settings),

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
@@ -19,9 +21,9 @@ from polyrank.index_builder.generation.words import evidence_of
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.checkpoint.files import CONFIG_FILE
-from polyrank.model.config import CalibrationConfig, EvidenceConfig, ModelConfig
+from polyrank.model.config import CalibrationConfig, LexicalConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid, ModelNotFound
-from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.representations import Additions, ContextEncoding, LateRows, Representations
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.reading import Steps
@@ -31,10 +33,12 @@ from polyrank.service.caching.caches import Caches
 from polyrank.service.live.models import LoadRanker, PairScorer
 from polyrank.service.live.serving import Opener
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking.engine import Engine, EngineSettings
+from polyrank.service.ranking.engine import Engine
 from polyrank.service.ranking.local_part import LocalPart
 from polyrank.service.ranking.opening import serve
 from polyrank.service.ranking.parts import Serving
+from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
+from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import Ranked, RankRequest
 
 DIM = 16
@@ -71,7 +75,7 @@ class WordRanker:
         self,
         seed: int = 0,
         name: str = "words",
-        evidence: EvidenceConfig | None = None,
+        evidence: LexicalConfig | None = None,
         late: LateRows | None = None,
     ) -> None:
         self.seed, self.evidence, self.late_rows = seed, evidence, late
@@ -180,7 +184,7 @@ class WordCross:
     backend, precision, choice = "torch", "float32", None
     fingerprint = sha256(b"overlap").hexdigest()
     max_input_tokens = 2 * MAX_TOKENS
-    evidence: Evidence | None = None
+    evidence: LexicalScore | None = None
     calibration: CalibrationConfig | None = None
 
     def pair_steps(self, conversation: Conversation, texts: Sequence[str]) -> Steps[tuple[Pairs, Truncation]]:
@@ -269,21 +273,35 @@ def only_part(serving: Serving) -> LocalPart:
 
 
 def asked(text: str = "w1 w2 w3", **fields: Any) -> RankRequest:
-    """A ranking request without a deadline in sight."""
-    return RankRequest(**{"conversation": Conversation.of(text), "deadline": float("inf"), **fields})
+    """A ranking request."""
+    return RankRequest(**{"conversation": Conversation.of(text), **fields})
 
 
-def rank(serving: Serving, request: RankRequest, scorer: PairScorer | None = None) -> Ranked:
-    """One ranking by an engine of its own."""
+def rank(
+    serving: Serving, request: RankRequest, scorer: PairScorer | None = None, deadline: float = math.inf
+) -> Ranked:
+    """One ranking with a runtime of its own."""
 
     async def alone() -> Ranked:
-        engine = Engine(EngineSettings(), Metrics(), scorer)
-        try:
-            return await engine.rank(serving, request)
-        finally:
-            engine.close()
+        with running(scorer) as runtime:
+            return await ranking(runtime, serving, request, deadline)
 
     return asyncio.run(alone())
+
+
+@contextmanager
+def running(scorer: PairScorer | None = None, **bounds: Any) -> Iterator[Runtime]:
+    """A runtime until the end of the block, in an event loop."""
+    runtime = Runtime(RuntimeSettings(**bounds), Metrics(), scorer)
+    try:
+        yield runtime
+    finally:
+        runtime.close()
+
+
+async def ranking(runtime: Runtime, serving: Serving, request: RankRequest, deadline: float = math.inf) -> Ranked:
+    """One ranking beside others."""
+    return await Engine(runtime).rank(serving, request, Journey(deadline))
 
 
 def word_additions(serving: Serving, text: str, rows: NDArray[np.int64]) -> Additions | None:

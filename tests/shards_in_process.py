@@ -1,6 +1,7 @@
 """Shards in the test's own process, and what serves a store that is cut into parts with them."""
 
 import asyncio
+import math
 import pickle
 import time
 from collections.abc import Callable, Coroutine
@@ -16,9 +17,11 @@ from polyrank.service.changes.updating import Acknowledged, Updating
 from polyrank.service.live.serving import Opener
 from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking.engine import Engine, EngineSettings
+from polyrank.service.ranking.engine import Engine
 from polyrank.service.ranking.opening import Here
 from polyrank.service.ranking.parts import Serving
+from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
+from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import Ranked, RankRequest
 from polyrank.service.scale.asking import Asking
 from polyrank.service.scale.body import Body, ShardDesk
@@ -111,16 +114,16 @@ class ServedPool:
     def serving(self) -> Serving:
         return self.live.require()
 
-    def run(self, work: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:
-        """Run something with an engine in an event loop of its own."""
+    def run(self, work: Callable[[Runtime], Coroutine[Any, Any, T]]) -> T:
+        """Run something with a runtime in an event loop of its own."""
 
         async def alone() -> T:
-            engine = Engine(EngineSettings(min_searched=self.min_searched), self.metrics)
+            runtime = Runtime(RuntimeSettings(min_searched=self.min_searched), self.metrics)
             try:
-                return await work(engine)
+                return await work(runtime)
             finally:
                 await self.asking.close()
-                engine.close()
+                runtime.close()
 
         return asyncio.run(alone())
 
@@ -133,8 +136,8 @@ class ServedPool:
     def updated(self, work: Callable[[Updating], Coroutine[Any, Any, T]]) -> T:
         """Run something with what writes updates, in an event loop of its own."""
 
-        async def alone(engine: Engine) -> T:
-            updating = Updating(self.store, self.live, engine, self.metrics)
+        async def alone(runtime: Runtime) -> T:
+            updating = Updating(self.store, self.live, runtime, self.metrics)
             try:
                 return await work(updating)
             finally:
@@ -142,11 +145,12 @@ class ServedPool:
 
         return self.run(alone)
 
-    def rank(self, *requests: RankRequest) -> list[Ranked]:
+    def rank(self, *requests: RankRequest, seconds: float = math.inf) -> list[Ranked]:
         """Rank requests at the same time."""
 
-        async def all_of(engine: Engine) -> list[Ranked]:
-            return await asyncio.gather(*(engine.rank(self.serving, each) for each in requests))
+        async def all_of(runtime: Runtime) -> list[Ranked]:
+            engine, deadline = Engine(runtime), time.monotonic() + seconds
+            return await asyncio.gather(*(engine.rank(self.serving, each, Journey(deadline)) for each in requests))
 
         return self.run(all_of)
 

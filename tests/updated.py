@@ -17,9 +17,9 @@ from polyrank.service.changes.updating import Acknowledged, Updating
 from polyrank.service.live.serving import Opener
 from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking.engine import Engine, EngineSettings
 from polyrank.service.ranking.opening import Here
 from polyrank.service.ranking.parts import PoolSnapshot, Serving
+from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
 from polyrank.service.settings import Settings
 
 
@@ -45,8 +45,8 @@ class LiveStore:
         opener = Opener(self.metrics.count_cache, self._caches, load)
         self.live = Live(self.store, Here(self.store, opener), self.metrics)
         self.live.start()
-        self.engine = Engine(EngineSettings(), self.metrics)
-        self.updating = Updating(self.store, self.live, self.engine, self.metrics)
+        self.runtime = Runtime(RuntimeSettings(), self.metrics)
+        self.updating = Updating(self.store, self.live, self.runtime, self.metrics)
 
     @property
     def serving(self) -> Serving:
@@ -68,7 +68,7 @@ class LiveStore:
 
     def close(self) -> None:
         self.updating.close()
-        self.engine.close()
+        self.runtime.close()
         self.live.current = None
         if self._caches is not None:
             self._caches.close()

@@ -18,8 +18,7 @@ from benchmarks.gpu.measured import CHUNK_TOKENS, READING, evaluated, trained
 from benchmarks.gpu.pack import BASE, CONVAI2, UBUNTU
 
 from polyrank.model.errors import InvalidInput, RankingError
-from polyrank.model.training.config import TrainConfig
-from polyrank.model.training.run import Data
+from polyrank.model.training.config import Data, TrainConfig
 
 EXAMPLES = 131_072  # of each run; the batch size gives the number of steps
 WARM_UP = 0.1  # share of the steps

@@ -20,8 +20,8 @@ from polyrank.model.metrics import group_numbers, intervals, rank_values
 from polyrank.model.rankers.networks import NetworkRanker
 from polyrank.model.text.conversations import identified
 from polyrank.model.text.dialogues import read_dialogues
-from polyrank.model.training.config import TrainConfig
-from polyrank.model.training.run import Data, train
+from polyrank.model.training.config import Data, TrainConfig
+from polyrank.model.training.run import train
 
 Record = dict[str, Any]
 

@@ -20,8 +20,7 @@ from benchmarks.gpu.measured import READING, evaluated, trained
 from benchmarks.gpu.pack import BASE, CONVAI2, EVALUATION, MULTIWOZ, PERSONA_CHAT, TASKMASTER, UBUNTU
 
 from polyrank.model.errors import RankingError
-from polyrank.model.training.config import TrainConfig
-from polyrank.model.training.run import Data
+from polyrank.model.training.config import Data, TrainConfig
 
 WEIGHT_OF = {CONVAI2: 6.5, UBUNTU: 3.0, MULTIWOZ: 2.0, PERSONA_CHAT: 1.0, TASKMASTER: 0.3}
 HELD_OUT = 300

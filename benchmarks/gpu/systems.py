@@ -35,10 +35,9 @@ from polyrank.model.evaluation.beir import read_collection
 from polyrank.model.rankers.networks import CrossRanker, LateRanker
 from polyrank.model.registry import classifiers
 from polyrank.model.text.dialogues import read_dialogues
-from polyrank.model.training.config import TrainConfig
-from polyrank.model.training.run import Data
-from polyrank.service.cli.evaluation.tasks import CollectionTask, TwoStageSearch
-from polyrank.service.cli.models import REFERENCE
+from polyrank.model.training.config import Data, TrainConfig
+from polyrank.service.cli.arguments import REFERENCE
+from polyrank.service.cli.tasks import CollectionTask, TwoStageSearch
 
 FULL: dict[str, Any] = {
     "batch_size": 64,

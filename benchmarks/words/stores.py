@@ -16,7 +16,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.checkpoint.files import CONFIG_FILE, write_config
 from polyrank.model.errors import InvalidInput
 from polyrank.model.rankers.load import load_late
-from polyrank.service.cli.models import chosen_runner, load
+from polyrank.service.cli.arguments import chosen_runner, loaded
 
 
 class TwoStores(NamedTuple):
@@ -33,7 +33,7 @@ def two_stores(model: str, rows: Sequence[Candidate], index: str = "auto") -> It
     Raises InvalidInput where the model counts no words.
     """
     runner, options = chosen_runner(), BuildOptions(index=index)
-    ranker = load(load_late, model, runner)
+    ranker = loaded(load_late, model, runner)
     if ranker.evidence is None:
         raise InvalidInput(f"{model} counts no words; polyrank train --only-evidence makes a copy that does")
     with tempfile.TemporaryDirectory() as directory:
@@ -44,7 +44,7 @@ def two_stores(model: str, rows: Sequence[Candidate], index: str = "auto") -> It
         ranker.save(Path(directory, "model"))
         write_config(Path(directory, "model", CONFIG_FILE), replace(ranker.config, evidence=None))
         build(
-            load(load_late, str(Path(directory, "model")), runner),
+            loaded(load_late, str(Path(directory, "model")), runner),
             rows,
             stores.without,
             options,

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.checkpoint.files import CONFIG_FILE, begin_directory, fingerprint_of, write_config
-from polyrank.model.config import CalibrationConfig, EvidenceConfig, ModelConfig
+from polyrank.model.config import CalibrationConfig, LexicalConfig, ModelConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference.runners import NO_RUNNER, Choice
 from polyrank.model.lexical.features import unread
-from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics
 from polyrank.model.rankers.ranker import TextRanker
@@ -30,7 +30,7 @@ from polyrank.model.text.tokenizer import Token
 BUILT_IN: Final = ModelConfig(
     architecture="lexical",
     base_name="",
-    evidence=EvidenceConfig(
+    evidence=LexicalConfig(
         weights={
             "persona": 0.508,
             "told": -0.6403,
@@ -72,7 +72,7 @@ class LexicalRanker(TextRanker):
     backend, precision = NO_RUNNER
     choice: Choice | None = None
     late_rows: LateRows | None = None
-    evidence: Evidence
+    evidence: LexicalScore
 
     def __init__(self, name: str, config: ModelConfig) -> None:
         super().__init__(name, config, fingerprint_of(config))

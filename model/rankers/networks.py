@@ -160,7 +160,7 @@ class CrossRanker(PairForwards, TextRanker):
         Texts that are read alike tie, and no score depends on their order.
 
         statistics: of the pool that says how rare a word is; None: the pairs alone count. found: the texts were found
-        in that pool, where words count as in a search; else they are one list (`Evidence.turns_share`).
+        in that pool, where words count as in a search; else they are one list (`LexicalScore.turns_share`).
         """
         pairs, _ = self.tokenize_pairs(conversation, texts)
         distinct, places = distinct_sequences(pairs.candidates)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.config import ModelConfig
-from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics
 from polyrank.model.representations import Additions
@@ -29,7 +29,7 @@ class TextRanker(ABC):
         """Raise CheckpointInvalid for a weight of a feature that this release does not know."""
         self.name, self.config, self.fingerprint = name, config, fingerprint
         self.architecture, self.calibration = config.architecture, config.calibration
-        self.evidence = None if config.evidence is None else Evidence(config.evidence, config.has_network)
+        self.evidence = None if config.evidence is None else LexicalScore(config.evidence, config.has_network)
 
     @abstractmethod
     def score_texts(
@@ -76,7 +76,7 @@ class TextRanker(ABC):
         return self.evidence.additions(conversation, table)
 
     def list_additions(self, conversation: Conversation, table: WordTable | None) -> Additions | None:
-        """Do what `additions` does, where the rows are one list of candidates (`Evidence.turns_share`)."""
+        """Do what `additions` does, where the rows are one list of candidates (`LexicalScore.turns_share`)."""
         if self.evidence is None or table is None:
             return None
         return self.evidence.in_list(conversation, table).additions(conversation, table)

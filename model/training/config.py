@@ -7,12 +7,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, make_dataclass, replace
 from functools import cache
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Literal
 
 from polyrank.model.config import ClassFrom, ContextVectors, Reduction
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
-from polyrank.model.options import WIDEST, Block, Bounds, Option, option, options_of
+from polyrank.model.options import WIDEST, Block, Bounds, Option, option, options_of, out_of_bounds
 from polyrank.model.registry import ARCHITECTURES, TASKS, Architecture, classifiers, listed, trainable
 from polyrank.model.training.recipes import PRETRAINING, recipe_settings
 
@@ -132,11 +133,7 @@ class TrainConfig:
             object.__setattr__(self, "learning_rate", 5e-4 if self.lora_rank else 5e-5)
         if self.weight_decay is None:
             object.__setattr__(self, "weight_decay", 0.0 if self.optimizer == "adamax" else 0.01)
-        for each in options_of(type(self)):
-            value = getattr(self, each.field)
-            whole = value if isinstance(value, list | tuple) else (value,)
-            held = each.bounds is None or all(one is None or each.bounds.hold(one) for one in whole)
-            require(held, f"{each.name} must be {each.bounds}")
+        _require_bounds(self)
         require(
             _TUNE.fullmatch(self.tune) is not None,
             f"tune is {self.tune!r}; give all, all-but-embeddings or top-N, N layers",
@@ -332,6 +329,37 @@ def _settings(row: Architecture) -> type[TrainConfig]:
         for each in options_of(row.options)
     ]
     return make_dataclass(f"{row.options.__name__}Training", alone, bases=(kind,), frozen=True, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Files to train on."""
+
+    paths: Sequence[Path]
+    weights: Sequence[float] = option(
+        (),
+        "how often a batch comes from each file, relative to the others",
+        Bounds(1e-6, 1e6),
+        otherwise="their sizes",
+        metavar="W",
+    )
+    every_turn: bool = option(False, "make an example of every reply, not only of the last")
+    held_out: int = option(
+        1000, "examples of a file to select by; of a small file a tenth", Bounds(1, 10**9), metavar="N"
+    )
+    max_rejected: float = option(
+        0.01, "share of bad lines above which a file is refused", Bounds(0.0, 1.0), metavar="SHARE"
+    )
+
+    def __post_init__(self) -> None:
+        if self.weights and len(self.weights) != len(self.paths):
+            raise InvalidInput(f"{len(self.weights)} weights for {len(self.paths)} files; give one each")
+        _require_bounds(self)
+
+
+def _require_bounds(config: TrainConfig | Data) -> None:
+    for each in out_of_bounds(config):
+        require(False, f"{each.name} must be {each.bounds}")
 
 
 def require(holds: bool, message: str) -> None:

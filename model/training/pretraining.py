@@ -27,7 +27,7 @@ from polyrank.model.errors import InvalidInput
 from polyrank.model.inputs import read_input
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.text.sequences import Pairs
-from polyrank.model.training.config import PretrainConfig
+from polyrank.model.training.config import Data, PretrainConfig
 from polyrank.model.training.data import columns
 from polyrank.model.training.loop import Watch
 from polyrank.model.training.objective import (
@@ -40,7 +40,7 @@ from polyrank.model.training.objective import (
     in_order,
 )
 from polyrank.model.training.recipes import PRETRAINING_FILE
-from polyrank.model.training.run import Begun, Data, OnSurvey, require_no_classes, summary, surveyed, to_the_end
+from polyrank.model.training.run import Begun, OnSurvey, require_no_classes, summary, surveyed, to_the_end
 from polyrank.model.training.state import STATE_FILE
 from polyrank.model.training.student import Student, start
 

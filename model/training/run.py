@@ -1,11 +1,10 @@
 """A whole training run: survey the files, train, and write the summary into the checkpoint."""
 
 import logging
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -16,13 +15,13 @@ from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_conf
 from polyrank.model.config import ClassFrom, ModelConfig
 from polyrank.model.errors import InvalidInput, TrainingDataInvalid
 from polyrank.model.lexical.fit import Files
-from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.rankers.classifier import Classifier
 from polyrank.model.rankers.load import load, load_classifier
 from polyrank.model.rankers.networks import Ranker
 from polyrank.model.registry import ARCHITECTURES, in_words
 from polyrank.model.text.folding import text_key
-from polyrank.model.training.config import LateTrainConfig, OneStageTrainConfig, PairTrainConfig, TrainConfig
+from polyrank.model.training.config import Data, LateTrainConfig, OneStageTrainConfig, PairTrainConfig, TrainConfig
 from polyrank.model.training.data import Corpus, PairWords, Report, survey
 from polyrank.model.training.loop import Training, Watch, processes
 from polyrank.model.training.objective import AnyObjective
@@ -34,32 +33,6 @@ log = logging.getLogger(__name__)
 
 _RESCALED_BY = 64  # examples of each file; outputs of single texts hardly differ in spread
 OnSurvey = Callable[[Path, Report], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Data:
-    """Files to train on.
-
-    Attributes:
-        weights: how often a batch comes from each file, relative to the others; empty: in proportion to its examples.
-        every_turn: make an example of every reply in a dialogue, not of the last one alone.
-        max_rejected: share of bad lines above which a file is refused.
-        held_out: size of the selection slice of each file, in examples; of a small file a tenth.
-    """
-
-    paths: Sequence[Path]
-    weights: Sequence[float] = ()
-    every_turn: bool = False
-    max_rejected: float = 0.01
-    held_out: int = 1000
-
-    def __post_init__(self) -> None:
-        if self.weights and len(self.weights) != len(self.paths):
-            raise InvalidInput(f"{len(self.weights)} weights for {len(self.paths)} files; give one each")
-        if not all(0 < weight < math.inf for weight in self.weights):
-            raise InvalidInput("weights must be above 0 and finite; leave a file out instead")
-        if self.held_out < 1:
-            raise InvalidInput("held-out must be at least 1")
 
 
 def train(
@@ -295,7 +268,7 @@ def _words_of_first_stage(config: TrainConfig, corpora: Sequence[Corpus]) -> Pai
     if not isinstance(config, PairTrainConfig) or not config.first_stage:
         return None
     evidence = first_stage_config(Path(config.first_stage)).evidence
-    return None if evidence is None else PairWords(Evidence(evidence), corpora)
+    return None if evidence is None else PairWords(LexicalScore(evidence), corpora)
 
 
 def surveyed(data: Data) -> list[tuple[Corpus, Report]]:

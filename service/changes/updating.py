@@ -1,7 +1,6 @@
 """Updates of what is served: encoded, written to the log, made searchable, and then acknowledged."""
 
 import asyncio
-import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +19,10 @@ from polyrank.model.representations import Representations
 from polyrank.service.errors import NotReady, Overloaded, RevisionNotReached
 from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking.engine import Engine
 from polyrank.service.ranking.parts import Serving
+from polyrank.service.ranking.pool import Pool
+from polyrank.service.ranking.runtime import Runtime
+from polyrank.service.ranking.stages import Journey
 
 # A request waits so long for an update of another process. Processes read each other's updates once a second.
 ARRIVES_WITHIN_SECONDS = 2.0
@@ -61,8 +62,8 @@ class _Encoded:
 class Updating:
     """Writes updates, one at a time; processes on the same store wait for each other."""
 
-    def __init__(self, store: PoolStore[Any], live: Live[Serving], engine: Engine, metrics: Metrics) -> None:
-        self._store, self._live, self._engine, self._metrics = store, live, engine, metrics
+    def __init__(self, store: PoolStore[Any], live: Live[Serving], runtime: Runtime, metrics: Metrics) -> None:
+        self._store, self._live, self._runtime, self._metrics = store, live, runtime, metrics
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="updates-write")
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="updates-read")
         self._waiting = 0
@@ -91,15 +92,15 @@ class Updating:
         self._metrics.count_updated("delete", len(ids) - len(acknowledged.missing))
         return acknowledged
 
-    async def reached(self, revision: int, deadline: float) -> Serving:
-        """Wait until what is served holds the update of a revision, and return it; the deadline is monotonic seconds.
+    async def reached(self, revision: int, journey: Journey) -> Serving:
+        """Wait until what is served holds the update of a revision, and return it.
 
         Raises:
             NotReady: nothing is served.
             RevisionNotReached: the update did not come in time.
             GenerationCorrupt: the update log is damaged.
         """
-        until = min(deadline, time.monotonic() + ARRIVES_WITHIN_SECONDS)
+        until = min(journey.deadline, time.monotonic() + ARRIVES_WITHIN_SECONDS)
         while (serving := self._live.require()).snapshot.revision < revision:
             left = until - time.monotonic()
             if left <= 0:
@@ -182,10 +183,10 @@ class Updating:
         if not candidates:
             return _Encoded(maker, Representations.none(serving.ranker.dim, serving.ranker.late_rows))
         texts = list(dict.fromkeys(candidate.text for candidate in candidates))
-        same, made = await self._engine.pool(serving, time.monotonic() + KNOWN_WITHIN_SECONDS).texts(texts)
+        same, made = await Pool(self._runtime, serving, Journey(time.monotonic() + KNOWN_WITHIN_SECONDS)).texts(texts)
         new = np.setdiff1d(np.arange(len(texts)), same, assume_unique=True)
         if len(new):
-            encoded = await self._engine.encode(serving.ranker, [texts[at] for at in new.tolist()], math.inf)
+            encoded = await self._runtime.forwards.encode(serving.ranker, [texts[at] for at in new.tolist()], Journey())
             made = Representations.join([made, rounded_all(encoded.made, serving.generation.manifest.dtype)])
         place = {texts[at]: place for place, at in enumerate([*same.tolist(), *new.tolist()])}
         return _Encoded(maker, made.take([place[candidate.text] for candidate in candidates]))

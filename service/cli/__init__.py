@@ -17,20 +17,17 @@ from polyrank.service.cli.commands import (
     export,
     keys,
     mine,
-    pretrain,
     rank,
     serve,
-    shards,
     store,
     train,
 )
-from polyrank.service.cli.interrupt import no_interrupt_lost
-from polyrank.service.cli.output import UsageError
+from polyrank.service.cli.output import UsageError, no_interrupt_lost
 from polyrank.service.cli.parsing import CommandParser
 from polyrank.service.errors import SettingsError
 from polyrank.service.observe import logs
 
-_COMMANDS = (demo, pretrain, train, mine, evaluate, export, build, store, shards, keys, serve, rank, candidates)
+_COMMANDS = (demo, train, mine, evaluate, export, build, store, keys, serve, rank, candidates)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

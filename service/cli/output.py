@@ -1,9 +1,11 @@
 """Prints results on standard output, and progress on standard error."""
 
 import argparse
+import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from polyrank.model.errors import RankingError
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
 _LOG_EVERY_SECONDS = 5.0
 # A build encodes and appends in turns, with the same numbers; two bars would begin anew with every turn.
 _NOT_SHOWN = {"append"}
+_KEPT = {"encode", "train"}  # bars that stay on the screen
+
+_AGAIN_SECONDS = 0.01
 
 
 class UsageError(RankingError):
@@ -45,7 +50,7 @@ def print_json(result: Mapping[str, Any]) -> None:
 class Progress:
     """Shows how far work is: a bar with rate and time left on a terminal, plain lines elsewhere.
 
-    Use it as a context manager, and call it with stage, done and total.
+    Use it as a context manager, and call it with stage, done and total, and with figures to be seen beside them.
     """
 
     def __init__(self, unit: str) -> None:
@@ -62,14 +67,14 @@ class Progress:
         if self._bar is not None:
             self._bar.close()
 
-    def __call__(self, stage: str, done: int, total: int | None) -> None:
+    def __call__(self, stage: str, done: int, total: int | None, figures: str = "") -> None:
         """Show how far the stage is."""
         if stage in _NOT_SHOWN:
             return
         if sys.stderr.isatty():
-            self._draw(stage, done, total)
+            self._draw(stage, done, total, figures)
         else:
-            self._log(stage, done, total)
+            self._log(stage, done, total, figures)
 
     def say(self, line: str) -> None:
         """Print a line for the user, above the bar if there is one."""
@@ -78,15 +83,17 @@ class Progress:
         else:
             print(line, file=sys.stderr)
 
-    def _draw(self, stage: str, done: int, total: int | None) -> None:
+    def _draw(self, stage: str, done: int, total: int | None, figures: str) -> None:
         from tqdm import tqdm
 
         if self._bar is None or self._bar.desc.rstrip(": ") != stage:
             self.__exit__()
-            self._bar = tqdm(desc=stage, total=total, unit=self._unit, initial=done, leave=stage == "encode")
+            self._bar = tqdm(desc=stage, total=total, unit=self._unit, initial=done, leave=stage in _KEPT)
+        if figures:
+            self._bar.set_postfix_str(figures, refresh=False)
         self._bar.update(done - self._bar.n)
 
-    def _log(self, stage: str, done: int, total: int | None) -> None:
+    def _log(self, stage: str, done: int, total: int | None, figures: str) -> None:
         now = time.monotonic()
         if stage != self._stage:
             self._stage, self._began, self._logged = stage, now, now
@@ -96,4 +103,30 @@ class Progress:
             self._logged = now
             rate = (done - self._first) / (now - self._began)
             of = f" of {total}, {(total - done) / rate:.0f} s left" if total and rate else ""
-            print(f"{stage}: {done}{of} ({rate:.0f} {self._unit}/s)", file=sys.stderr)
+            shown = f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}"
+            print(f"{stage}: {done}{of} ({shown} {self._unit}/s)  {figures}".rstrip(), file=sys.stderr)
+
+
+@contextmanager
+def no_interrupt_lost() -> Iterator[None]:
+    """Raise KeyboardInterrupt again where Python drops it; for the main thread.
+
+    Python prints and forgets an interrupt that arrives while a destructor or the callback of a weak reference runs
+    (`sys.unraisablehook`), and the command would go on. Here an alarm sends it again, until it reaches code that it can
+    end.
+    """
+    previous_hook, previous_alarm = sys.unraisablehook, signal.signal(signal.SIGALRM, signal.default_int_handler)
+
+    def send_again(dropped: "sys.UnraisableHookArgs") -> None:
+        if issubclass(dropped.exc_type, KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
+        else:
+            previous_hook(dropped)
+
+    sys.unraisablehook = send_again
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous_alarm)
+        sys.unraisablehook = previous_hook

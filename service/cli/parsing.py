@@ -68,7 +68,7 @@ def default_of(option: Option) -> str:
     ['; default: 1', '; default: codes', '; default: -1', '; default: yes']
     """
     default = option.about.get("start") if option.default is None else option.default
-    if default in (None, ""):
+    if default in (None, "", ()):
         said = option.about.get("otherwise", "")
     elif isinstance(default, bool):
         said = "yes" if default else "no"

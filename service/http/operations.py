@@ -183,9 +183,9 @@ async def description(request: Request) -> Response:
 @router.get("/healthz", **_ALIVE)
 async def alive(request: Request) -> StatusOut:
     """The process and its model's thread answer; if they do not, only a restart helps."""
-    engine = resources(request).engine
-    if engine.stuck:
-        raise NotReady(engine.failed or "")
+    runtime = resources(request).runtime
+    if runtime.stuck:
+        raise NotReady(runtime.failed or "")
     return StatusOut(status="ok")
 
 
@@ -207,7 +207,7 @@ def _ready(request: Request) -> Serving | None:
         raise Draining
     held = resources(request)
     serving = held.live.require() if held.has_pool else None
-    if failed := held.engine.failed:
+    if failed := held.runtime.failed:
         raise NotReady(failed)
     return serving
 
@@ -230,11 +230,13 @@ async def protocol_ready(request: Request) -> ReadyOut:
 async def info(request: Request) -> dict[str, Any]:
     """What this server is, what it serves, its bounds, and what TEI's clients look for."""
     held = resources(request)
-    serving, scorer, settings = held.live.current, held.engine.scorer, held.settings
-    classifier = held.engine.classifier
+    serving, scorer, settings = held.live.current, held.runtime.scorer, held.settings
+    classifier = held.runtime.classifier
     has_words = serving is not None and serving.generation.words is not None
     return {
-        **tei.info(served_models.announced(held), settings.info_model_type, held.engine.batch_tokens, settings),
+        **tei.info(
+            served_models.announced(held), settings.info_model_type, held.runtime.settings.batch_tokens, settings
+        ),
         "name": "polyrank",
         "version": __version__,
         "generation": serving and serving.generation.id,

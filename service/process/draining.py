@@ -53,7 +53,7 @@ class DrainingServer(uvicorn.Server):
             )
         )
         self.server_state: Connections = Connections(held.settings.max_connections, held.metrics.count_rejected)
-        self._engine, self._state = held.engine, app.state
+        self._runtime, self._state = held.runtime, app.state
         self._on_ready, self._on_beat = on_ready, on_beat
         self._delay = held.settings.drain_delay_s
         self._shares_socket = held.settings.workers > 1  # then the parent refuses new connections for all
@@ -80,7 +80,7 @@ class DrainingServer(uvicorn.Server):
         """Look after what needs it about once a second; returns whether it is time to stop accepting."""
         if counter % TICKS_IN_A_SECOND == 0:
             self.server_state.cut_off_unread()
-            if self._on_beat is not None and not self._engine.stuck:
+            if self._on_beat is not None and not self._runtime.stuck:
                 self._on_beat()
         is_over = self._stops_at is not None and time.monotonic() >= self._stops_at
         return await super().on_tick(counter) or is_over

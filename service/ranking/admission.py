@@ -4,26 +4,17 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from polyrank.service.errors import DeadlineExceeded, Overloaded
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.prices import TOKENS_A_REQUEST
-from polyrank.service.ranking.stages import SHARE_OF_TIME
+from polyrank.service.ranking.stages import SHARE_OF_TIME, Journey, Ticket
 
 # The speed is that of the last seconds in which there was anything to do. While little is known, that of a CPU is
 # assumed, because a few short requests say nothing about long ones.
 MEMORY_SECONDS = 5.0
 FIRST_SECONDS, FIRST_TOKENS = 0.1, 1000.0
 MOST_RETRY_SECONDS = 30
-
-
-@dataclass(eq=False)
-class Ticket:
-    """A request that was let in: what it adds to the work, and how many searches that is."""
-
-    tokens: int
-    searches: int = 1
 
 
 class Admission:
@@ -53,8 +44,8 @@ class Admission:
         return sum(ticket.tokens for ticket in self._inside)
 
     @contextmanager
-    def admitted(self, tokens: int, deadline: float, kept: int = 0) -> Iterator[Ticket]:
-        """Let a request in for the block; its tokens are estimated, its deadline is on the monotonic clock.
+    def admitted(self, journey: Journey, tokens: int, kept: int = 0) -> Iterator[None]:
+        """Let a request in for the block; its tokens are estimated.
 
         What is done of the `kept` ones of its tokens is kept even if the request is late, so time for one turn of them
         is enough.
@@ -63,27 +54,29 @@ class Admission:
             DeadlineExceeded: its time is already over.
             Overloaded: there is too much before it; carries when to try again.
         """
-        if self._clock() >= deadline:
+        if self._clock() >= journey.deadline:
             raise DeadlineExceeded("before it began")
         others = [*self._inside]
-        if not self._has_room(others, tokens, tokens - kept + min(kept, self._turn), deadline):
+        if not self._has_room(others, tokens, tokens - kept + min(kept, self._turn), journey.deadline):
             wait = self._seconds(self._before(others, tokens))
             raise Overloaded(len(others), max(1, min(MOST_RETRY_SECONDS, math.ceil(wait))))
-        ticket = Ticket(tokens)
+        ticket = journey.ticket = Ticket(tokens)
         self._inside[ticket] = None
         self._metrics.show_queue(len(self._inside), self.tokens)
         try:
-            yield ticket
+            yield
             self._done_tokens += TOKENS_A_REQUEST * ticket.searches
         finally:
             self._look(self._clock())
             del self._inside[ticket]
             self._metrics.show_queue(len(self._inside), self.tokens)
 
-    def searches_again(self, ticket: Ticket, tokens: int, deadline: float) -> bool:
+    def searches_again(self, journey: Journey, tokens: int) -> bool:
         """Let a request that is in search once more, if there is room beside the others; returns whether there is."""
+        ticket = journey.ticket
+        assert ticket is not None, "it is in"
         others = [each for each in self._inside if each is not ticket]
-        if not self._has_room(others, tokens, tokens, deadline):
+        if not self._has_room(others, tokens, tokens, journey.deadline):
             return False
         ticket.tokens, ticket.searches = ticket.tokens + tokens, ticket.searches + 1
         self._metrics.show_queue(len(self._inside), self.tokens)

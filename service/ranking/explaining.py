@@ -22,23 +22,16 @@ from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Truncation
 from polyrank.model.text.reading import letters_worth
 from polyrank.model.text.sequences import PlacedToken
+from polyrank.service.errors import DeadlineExceeded
 from polyrank.service.live.models import PairScorer
-from polyrank.service.ranking.forwards import CountedContext, Forwards
-from polyrank.service.ranking.given import Sent
+from polyrank.service.ranking import given, prices
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.ranking.stages import Threads, Timings
-from polyrank.service.ranking.values import ExplainRequest, Ranked, RankedCandidate
+from polyrank.service.ranking.rescoring import read_pairs
+from polyrank.service.ranking.runtime import Runtime
+from polyrank.service.ranking.stages import Journey
+from polyrank.service.ranking.values import ExplainRequest, Ranked, RankedCandidate, finite
 
 Scores = NDArray[np.float64]
-
-
-class GatheredRequest(NamedTuple):
-    """The context and the candidates of a request, as the model and the store know them."""
-
-    context: CountedContext
-    sent: Sent
-    truncation: Truncation
-    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,149 +104,170 @@ class _Read(NamedTuple):
     occlusion: Scores | None
 
 
-class Explaining:
-    """Explains scores of candidates that were ranked."""
+async def explain(runtime: Runtime, serving: Serving, request: ExplainRequest, journey: Journey) -> Explained:
+    """Take apart the scores that `Engine.rank` gives to the candidates sent, one request at a time; errors as there.
 
-    def __init__(self, forwards: Forwards, candidates: Threads) -> None:
-        self._forwards, self._candidates = forwards, candidates
+    Raises:
+        TooMuchToExplain: it asks for more forward passes than fit into its time.
+        ShardsMissing: candidates may be on parts that do not answer.
+    """
+    ranking = request.ranking
+    scorer = None if request.cross is None else runtime.required_scorer()
+    texts = await given.look_up(runtime, serving, ranking, journey)
+    late = prices.late_tokens(serving.ranker, ranking, serving.snapshot.count)
+    tokens = prices.ranking_tokens(ranking) + prices.text_tokens(texts.new_texts) + late
+    with runtime.admission.admitted(journey, tokens + prices.explaining_tokens(request)):
+        async with journey.in_time(), runtime.turn_to_explain(journey):
+            gathered = await given.gather(runtime, serving, ranking, texts, journey)
+            if lost := gathered.sent.stored.lost:
+                raise serving.shards_missing(lost)
+            ranked = await given.place(runtime, serving, ranking, gathered, journey)
+            if ranked.lacks_second_stage:
+                raise DeadlineExceeded("before the second stage")
+            ranked = replace(ranked, places=finite(ranked.places))
+            explained = await _explained(runtime, serving, request, gathered, ranked, journey)
+            if scorer is not None:
+                explained = await _with_pairs(
+                    runtime, serving.generation.words, scorer, request, explained, ranked.turns_share, journey
+                )
+    return replace(explained, seconds=journey.seconds)
 
-    async def explain(
-        self, serving: Serving, request: ExplainRequest, gathered: GatheredRequest, ranked: Ranked, timings: Timings
-    ) -> Explained:
-        """Explain the scores of candidates; errors as `Engine.explain`."""
-        places = sorted(ranked.places, key=lambda place: place.index or 0)
-        ranker = serving.ranker
-        if isinstance(ranker, LateRanker):
-            read = await self._read(ranker, request, gathered, [place.text for place in places], timings)
-        elif isinstance(ranker, LexicalRanker):
-            why = f"{in_words(ranker.architecture)}: its scores are what words add"
-            read = _Read([], [[]] * len(places), [Explanation()] * len(places), {"tokens": why}, None)
-        else:
-            raise InvalidInput(f"the scores of {in_words(ranker.architecture)} cannot be explained")
-        words = serving.generation.words
-        if words is not None:
-            words = replace(words, evidence=words.evidence.sharing(ranked.turns_share))
-        tell = partial(_terms, words, request, [place.text for place in places])
-        terms = await self._candidates.run(partial(timings.measure, "score", tell), timings)
-        candidates = [
-            ExplainedCandidate(
-                place, explanation, reply, own, None if read.occlusion is None else read.occlusion[:, at]
-            )
-            for at, (place, explanation, reply, own) in enumerate(
-                zip(places, read.explanations, read.replies, terms, strict=True)
-            )
-        ]
-        late_weight = 1.0 if words is None else words.evidence.late_weight
-        return Explained(read.tokens, candidates, read.unexplained, late_weight, ranked.missing_ids, ranked.truncation)
 
-    async def _read(
-        self,
-        ranker: LateRanker,
-        request: ExplainRequest,
-        gathered: GatheredRequest,
-        texts: Sequence[str],
-        timings: Timings,
-    ) -> _Read:
-        conversation, deadline = request.ranking.conversation, request.ranking.deadline
-        explainer: LateExplainer = await self._candidates.run(lambda: ranker.explainer, timings)  # may read weights
-        placed, _ = await self._forwards.tokenize(explainer.context_steps(conversation), conversation.letters, timings)
-        replies = await self._forwards.tokenize(explainer.reply_steps(texts), letters_worth(texts), timings)
-        ids, reply_ids = [token.id for token in placed], [[token.id for token in each] for each in replies]
-        sums, reply_sums = None, [None] * len(texts)
-        if explainer.reads_context:
-            run = explainer.context_sums
-            [sums] = await self._forwards.explain(run, [ids], [len(ids)], deadline, timings)
-        if explainer.reads_replies:
-            lengths = list(map(len, reply_ids))
-            reply_sums = await self._forwards.explain(explainer.reply_sums, reply_ids, lengths, deadline, timings)
-        made = gathered.sent.made
-
-        def explain() -> list[Explanation]:
-            return [
-                explainer.explain(gathered.context.encoding, sums, made.take([at]), of_reply, own)
-                for at, (of_reply, own) in enumerate(zip(reply_sums, reply_ids, strict=True))
-            ]
-
-        explanations = await self._candidates.run(partial(timings.measure, "score", explain), timings)
-        tokens = explainer.context_tokens(placed)
-        occlusion = None
-        if request.occlusion:
-            occlusion = await self._occluded(ranker, tokens, placed, made, deadline, timings)
-        return _Read(
-            tokens,
-            [explainer.reply_tokens(each) for each in replies],
-            explanations,
-            {str(part): why for part, why in explainer.unexplained.items()},
-            occlusion,
+async def _explained(
+    runtime: Runtime,
+    serving: Serving,
+    request: ExplainRequest,
+    gathered: given.Gathered,
+    ranked: Ranked,
+    journey: Journey,
+) -> Explained:
+    """Explain the scores of candidates."""
+    places = sorted(ranked.places, key=lambda place: place.index or 0)
+    ranker = serving.ranker
+    if isinstance(ranker, LateRanker):
+        read = await _read(runtime, ranker, request, gathered, [place.text for place in places], journey)
+    elif isinstance(ranker, LexicalRanker):
+        why = f"{in_words(ranker.architecture)}: its scores are what words add"
+        read = _Read([], [[]] * len(places), [Explanation()] * len(places), {"tokens": why}, None)
+    else:
+        raise InvalidInput(f"the scores of {in_words(ranker.architecture)} cannot be explained")
+    words = serving.generation.words
+    if words is not None:
+        words = replace(words, evidence=words.evidence.sharing(ranked.turns_share))
+    tell = partial(_terms, words, request, [place.text for place in places])
+    terms = await runtime.measured("score", tell, journey)
+    candidates = [
+        ExplainedCandidate(place, explanation, reply, own, None if read.occlusion is None else read.occlusion[:, at])
+        for at, (place, explanation, reply, own) in enumerate(
+            zip(places, read.explanations, read.replies, terms, strict=True)
         )
+    ]
+    late_weight = 1.0 if words is None else words.evidence.late_weight
+    return Explained(read.tokens, candidates, read.unexplained, late_weight, ranked.missing_ids, ranked.truncation)
 
-    async def _occluded(
-        self,
-        ranker: LateRanker,
-        tokens: Sequence[PlacedToken],
-        placed: Sequence[PlacedToken],
-        made: Representations,
-        deadline: float,
-        timings: Timings,
-    ) -> Scores:
-        """Return what the scores by vectors lose without each token of the context, (T, N)."""
-        ids = [token.id for token in placed]
-        places = [place for place, token in enumerate(placed) if token.start is not None]
-        sequences = [ids, *(without(ids, [place]) for place in places)]
-        run = _OccludedContexts(ranker, made)
-        whole, *others = await self._forwards.explain(run, sequences, list(map(len, sequences)), deadline, timings)
-        drops = np.full((len(tokens), len(made.first)), np.nan)
-        shown = [at for at, token in enumerate(tokens) if token.start is not None]
-        drops[shown] = [whole - other for other in others]
-        return drops
 
-    async def explain_pairs(
-        self,
-        words: Words | None,
-        scorer: PairScorer,
-        request: ExplainRequest,
-        explained: Explained,
-        scores: NDArray[np.float32],
-        timings: Timings,
-    ) -> Explained:
-        """Add what a cross-encoder says, whose scores of the candidates (N,) are known."""
-        if not isinstance(scorer, CrossRanker):
-            raise InvalidInput(f"the scores of {in_words(scorer.architecture)} cannot be explained")
-        assert request.cross is not None, "it was asked for"
-        conversation = request.ranking.conversation
-        texts = [each.place.text for each in explained.candidates]
-        letters = conversation.letters + letters_worth(texts)
-        explainer: CrossExplainer = await self._candidates.run(lambda: scorer.explainer, timings)
-        placed, _ = await self._forwards.tokenize(
-            explainer.context_steps(conversation), conversation.letters, timings, "rerank"
-        )
-        pairs, _ = await self._forwards.tokenize(scorer.pair_steps(conversation, texts), letters, timings, "rerank")
-        parts = units(placed, request.cross)
-        occluded = [
-            Occluded(pairs.take([at]), places)
-            for at in range(len(texts))
-            for places in ((), *(part.places for part in parts))
+async def _read(
+    runtime: Runtime,
+    ranker: LateRanker,
+    request: ExplainRequest,
+    gathered: given.Gathered,
+    texts: Sequence[str],
+    journey: Journey,
+) -> _Read:
+    conversation, forwards = request.ranking.conversation, runtime.forwards
+    explainer: LateExplainer = await runtime.candidates.run(lambda: ranker.explainer, journey)  # may read weights
+    placed, _ = await forwards.tokenize(explainer.context_steps(conversation), conversation.letters, journey)
+    replies = await forwards.tokenize(explainer.reply_steps(texts), letters_worth(texts), journey)
+    ids, reply_ids = [token.id for token in placed], [[token.id for token in each] for each in replies]
+    sums, reply_sums = None, [None] * len(texts)
+    if explainer.reads_context:
+        [sums] = await forwards.explain(explainer.context_sums, [ids], [len(ids)], journey)
+    if explainer.reads_replies:
+        reply_sums = await forwards.explain(explainer.reply_sums, reply_ids, list(map(len, reply_ids)), journey)
+    made = gathered.sent.made
+
+    def tell() -> list[Explanation]:
+        return [
+            explainer.explain(gathered.context.encoding, sums, made.take([at]), of_reply, own)
+            for at, (of_reply, own) in enumerate(zip(reply_sums, reply_ids, strict=True))
         ]
-        lengths = [len(each.pair.contexts[0]) + len(each.pair.candidates[0]) for each in occluded]
-        rows = await self._forwards.explain(
-            explainer.scores, occluded, lengths, request.ranking.deadline, timings, "rerank"
+
+    explanations = await runtime.measured("score", tell, journey)
+    tokens = explainer.context_tokens(placed)
+    return _Read(
+        tokens,
+        [explainer.reply_tokens(each) for each in replies],
+        explanations,
+        {str(part): why for part, why in explainer.unexplained.items()},
+        await _occluded(runtime, ranker, tokens, placed, made, journey) if request.occlusion else None,
+    )
+
+
+async def _occluded(
+    runtime: Runtime,
+    ranker: LateRanker,
+    tokens: Sequence[PlacedToken],
+    placed: Sequence[PlacedToken],
+    made: Representations,
+    journey: Journey,
+) -> Scores:
+    """Return what the scores by vectors lose without each token of the context, (T, N)."""
+    ids = [token.id for token in placed]
+    places = [place for place, token in enumerate(placed) if token.start is not None]
+    sequences = [ids, *(without(ids, [place]) for place in places)]
+    run = _OccludedContexts(ranker, made)
+    whole, *others = await runtime.forwards.explain(run, sequences, list(map(len, sequences)), journey)
+    drops = np.full((len(tokens), len(made.first)), np.nan)
+    shown = [at for at, token in enumerate(tokens) if token.start is not None]
+    drops[shown] = [whole - other for other in others]
+    return drops
+
+
+async def _with_pairs(
+    runtime: Runtime,
+    words: Words | None,
+    scorer: PairScorer,
+    request: ExplainRequest,
+    explained: Explained,
+    turns_share: float,
+    journey: Journey,
+) -> Explained:
+    """Add what the cross-encoder says, and what it would say without parts of the context."""
+    conversation, texts = request.ranking.conversation, [each.place.text for each in explained.candidates]
+    scores = (await read_pairs(runtime, scorer, words, conversation, texts, journey, turns_share)).scores
+    if not isinstance(scorer, CrossRanker):
+        raise InvalidInput(f"the scores of {in_words(scorer.architecture)} cannot be explained")
+    assert request.cross is not None, "it was asked for"
+    counted = None
+    if words is not None and scorer.evidence is not None:
+        counted = replace(words, evidence=scorer.evidence.sharing(turns_share))
+    forwards, letters = runtime.forwards, conversation.letters + letters_worth(texts)
+    explainer: CrossExplainer = await runtime.candidates.run(lambda: scorer.explainer, journey)
+    placed, _ = await forwards.tokenize(explainer.context_steps(conversation), conversation.letters, journey, "rerank")
+    pairs, _ = await forwards.tokenize(scorer.pair_steps(conversation, texts), letters, journey, "rerank")
+    parts = units(placed, request.cross)
+    occluded = [
+        Occluded(pairs.take([at]), places)
+        for at in range(len(texts))
+        for places in ((), *(part.places for part in parts))
+    ]
+    lengths = [len(each.pair.contexts[0]) + len(each.pair.candidates[0]) for each in occluded]
+    rows = await forwards.explain(explainer.scores, occluded, lengths, journey, "rerank")
+    found = np.array(rows).reshape(len(texts), 1 + len(parts), 2)
+    weight = 1.0 if counted is None else counted.evidence.late_weight
+    terms = await runtime.measured("rerank", partial(_terms, counted, request, texts), journey)
+    read = [
+        ExplainedPair(
+            float(score),
+            weight * float(own[0, 1]) if explainer.is_residual else None,
+            parts,
+            weight * (own[0, 0] - own[1:, 0]),
+            words_add,
         )
-        found = np.array(rows).reshape(len(texts), 1 + len(parts), 2)
-        weight = 1.0 if words is None else words.evidence.late_weight
-        tell = partial(_terms, words, request, texts)
-        terms = await self._candidates.run(partial(timings.measure, "rerank", tell), timings)
-        read = [
-            ExplainedPair(
-                float(score),
-                weight * float(own[0, 1]) if explainer.is_residual else None,
-                parts,
-                weight * (own[0, 0] - own[1:, 0]),
-                words_add,
-            )
-            for score, own, words_add in zip(scores, found, terms, strict=True)
-        ]
-        candidates = [replace(each, pair=pair) for each, pair in zip(explained.candidates, read, strict=True)]
-        return replace(explained, candidates=candidates)
+        for score, own, words_add in zip(scores, found, terms, strict=True)
+    ]
+    candidates = [replace(each, pair=pair) for each, pair in zip(explained.candidates, read, strict=True)]
+    return replace(explained, candidates=candidates)
 
 
 @dataclass(frozen=True, eq=False)

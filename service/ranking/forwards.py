@@ -1,7 +1,5 @@
 """Texts to what the models make of them: tokenised, run in the model's thread, batched over all requests."""
 
-import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +19,7 @@ from polyrank.service.observe.labels import LANES, Lane, Stage
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import Tracing
 from polyrank.service.ranking.scheduler import OnBatch, RunBatch, Scheduler, Work
-from polyrank.service.ranking.stages import FairThread, Timings, lower_priority
+from polyrank.service.ranking.stages import FairThread, Journey, lower_priority
 
 # So many letters are tokenised in half a millisecond. To hand them to a thread and take up the result costs the loop
 # nearly as much, and the request more.
@@ -51,6 +49,15 @@ class PairScores(NamedTuple):
     seconds: dict[str, float]
 
 
+class Embeddings(NamedTuple):
+    """What was made of N texts, how many tokens it saw, how many texts lost their end, and seconds by stage."""
+
+    made: Representations
+    tokens: int
+    cut: int
+    seconds: dict[str, float]
+
+
 class Forwards:
     """The tokenizer's threads and the models' thread; `batch_tokens` as the scheduler's `budget`."""
 
@@ -58,7 +65,7 @@ class Forwards:
         self.scheduler = Scheduler("model", LANES, batch_tokens, metrics, tracing, is_finite)
         self._tokenizer, self._long_texts = FairThread("tokenizer"), FairThread("tokenizer-long", lower_priority)
 
-    async def tokenize(self, steps: Steps[T], letters: int, timings: Timings, stage: Stage = "tokenize") -> T:
+    async def tokenize(self, steps: Steps[T], letters: int, journey: Journey, stage: Stage = "tokenize") -> T:
         """Tokenise what costs so many letters: at once if they are few, else on a thread, step by step.
 
         The next step is that of whoever has had the fewest, and then of whoever has the fewest letters. Many letters
@@ -66,53 +73,55 @@ class Forwards:
         take processors from the model. Cancelling drops the steps that have not begun.
         """
         if letters <= INLINE_LETTERS:
-            return timings.measure(stage, partial(finish, steps))
+            return journey.measure(stage, partial(finish, steps))
         thread = self._tokenizer if letters <= SHARED_LETTERS else self._long_texts
-        one = partial(timings.measure, stage, partial(step, steps))
+        one = partial(journey.measure, stage, partial(step, steps))
         for had in count():
-            is_done, result = await thread.run(had, letters, one, timings)
+            is_done, result = await thread.run(had, letters, one, journey)
             if is_done:
                 break
         return cast(T, result)
 
     async def tokenize_candidates(
-        self, ranker: LateScorer, texts: Sequence[str], deadline: float, timings: Timings
+        self, ranker: LateScorer, texts: Sequence[str], journey: Journey
     ) -> tuple[list[list[int]], int]:
         """Tokenise texts, with the work of others between many; also returns how many texts were cut.
 
         Raises:
             TimeTooShort: this alone takes longer than there is time, so the same request would never get any further.
         """
-        half = (deadline - time.monotonic()) / 2
+        half = journey.left / 2
 
         def check(done: int) -> None:
-            if timings.seconds["tokenize"] > half and done < len(texts) / 2:
+            if journey.seconds["tokenize"] > half and done < len(texts) / 2:
                 raise TimeTooShort(len(texts), done)
 
-        return await self.tokenize(_candidate_steps(ranker, texts, check), letters_worth(texts), timings)
+        return await self.tokenize(_candidate_steps(ranker, texts, check), letters_worth(texts), journey)
 
-    async def context(
-        self, ranker: LateScorer, context: list[int], deadline: float, timings: Timings
-    ) -> ContextEncoding:
+    async def tokenize_context(
+        self, ranker: LateScorer, conversation: Conversation, journey: Journey
+    ) -> tuple[list[int], Truncation]:
+        """Tokenise a context; also returns what was cut."""
+        return await self.tokenize(ranker.context_steps(conversation), conversation.letters, journey)
+
+    async def context(self, ranker: LateScorer, context: list[int], journey: Journey) -> CountedContext:
         """Encode a tokenised context; equal ones that wait at the same time are encoded once."""
         work = Work(ranker.represent_context_batch, [context], [len(context)], key=tuple(context))
-        encoded: ContextEncoding
-        [encoded] = await self.run("context", work, deadline, timings)
-        return encoded
+        [encoded] = await self.run("context", work, journey)
+        return CountedContext(encoded, len(context))
 
     async def contexts(
-        self, ranker: LateScorer, contexts: Sequence[list[int]], deadline: float, timings: Timings
+        self, ranker: LateScorer, contexts: Sequence[list[int]], journey: Journey
     ) -> list[ContextEncoding]:
         """Encode tokenised contexts; errors as `candidates`."""
         work = Work(ranker.represent_context_batch, contexts, list(map(len, contexts)))
-        return await self.run("context", work, deadline, timings)
+        return await self.run("context", work, journey)
 
     async def candidates(
         self,
         ranker: LateScorer,
         tokens: Sequence[list[int]],
-        deadline: float,
-        timings: Timings,
+        journey: Journey,
         on_batch: OnBatch | None = None,
         resumes: bool = False,
     ) -> list[Representations]:
@@ -122,7 +131,14 @@ class Forwards:
             TimeTooShort: they cannot be done by the deadline, and nobody keeps what is done.
         """
         work = Work(_CandidateBatch(ranker), tokens, list(map(len, tokens)), None, on_batch, resumes)
-        return await self.run("candidate", work, deadline, timings)
+        return await self.run("candidate", work, journey)
+
+    async def encode(self, ranker: LateScorer, texts: Sequence[str], journey: Journey) -> Embeddings:
+        """Encode texts as candidates; errors as `candidates`."""
+        tokens, cut = await self.tokenize_candidates(ranker, texts, journey)
+        parts = await self.candidates(ranker, tokens, journey)
+        made = Representations.join(parts) if parts else Representations.none(ranker.dim, ranker.late_rows)
+        return Embeddings(made, sum(map(len, tokens)), cut, journey.seconds)
 
     async def late(
         self,
@@ -130,8 +146,7 @@ class Forwards:
         context: CountedContext,
         some: Representations,
         total: int,
-        deadline: float,
-        took: Timings,
+        journey: Journey,
     ) -> NDArray[np.float32]:
         """Score some of `total` stored candidates by the second stage, (N,).
 
@@ -142,12 +157,12 @@ class Forwards:
         """
         assert some.counts is not None, "the model has a second stage"
         tokens = max(1, ranker.late_tokens(context.tokens, some.counts))
-        if time.monotonic() + self.scheduler.predict("late", [tokens * total // len(some.first)]) > deadline:
+        if self.scheduler.predict("late", [tokens * total // len(some.first)]) > journey.left:
             self.scheduler.doubt("late")
             raise DeadlineExceeded("the second stage would take longer")
         work = Work(LateBatch(ranker), [(context.encoding, some)], [tokens])
         scores: NDArray[np.float32]
-        [scores] = await self.run("late", work, deadline, took)
+        [scores] = await self.run("late", work, journey)
         return scores
 
     async def pairs(
@@ -155,33 +170,31 @@ class Forwards:
         scorer: PairScorer,
         conversation: Conversation,
         texts: Sequence[str],
-        deadline: float,
-        timings: Timings,
-        within: float = math.inf,
+        journey: Journey,
+        must_fit: bool = False,
     ) -> PairScores:
         """Let a cross-encoder read texts with a context; all of it is the stage "rerank".
 
-        What has not begun by the deadline does not begin. Nothing begins where the time `within` is predicted to be
-        missed. Both are on the monotonic clock.
+        What has not begun by the deadline does not begin. If it `must_fit`, nothing begins where the deadline is
+        predicted to be missed.
 
         Raises:
-            DeadlineExceeded: one of the two was missed, or would be.
+            DeadlineExceeded: it was missed, or would be.
             TimeTooShort: so many pairs cannot be read by the deadline.
         """
-        pairs, lengths, truncation = await self.split(scorer, conversation, texts, timings)
-        if time.monotonic() + self.scheduler.predict("pair", lengths) > within:
+        pairs, lengths, truncation = await self.split(scorer, conversation, texts, journey)
+        if must_fit and self.scheduler.predict("pair", lengths) > journey.left:
             self.scheduler.doubt("pair")
             raise DeadlineExceeded("the cross-encoder would take longer")
-        scores = await self.run("pair", Work(PairBatch(scorer), pairs, lengths), deadline, timings)
-        return PairScores(np.array(scores, np.float32), truncation, sum(lengths), timings.seconds)
+        scores = await self.run("pair", Work(PairBatch(scorer), pairs, lengths), journey)
+        return PairScores(np.array(scores, np.float32), truncation, sum(lengths), journey.seconds)
 
     async def explain(
         self,
         run: RunBatch,
         sequences: Sequence[Any],
         lengths: Sequence[int],
-        deadline: float,
-        timings: Timings,
+        journey: Journey,
         stage: Stage = "encode",
     ) -> list[Any]:
         """Run what explains scores, in a lane of its own, behind which no ranking waits for more than a batch.
@@ -190,26 +203,24 @@ class Forwards:
             TooMuchToExplain: so many sequences cannot be read by the deadline.
         """
         try:
-            return await self.run("explain", Work(run, sequences, lengths), deadline, timings, stage)
+            return await self.run("explain", Work(run, sequences, lengths), journey, stage)
         except TimeTooShort as error:
             raise TooMuchToExplain(len(sequences), error.fitting) from None
 
     async def split(
-        self, scorer: PairScorer, conversation: Conversation, texts: Sequence[str], timings: Timings
+        self, scorer: PairScorer, conversation: Conversation, texts: Sequence[str], journey: Journey
     ) -> "SplitPairs":
         """Tokenise a conversation with each text, in the stage "rerank"."""
         steps = _split_pairs(scorer, conversation, texts)
-        return await self.tokenize(steps, conversation.letters + letters_worth(texts), timings, "rerank")
+        return await self.tokenize(steps, conversation.letters + letters_worth(texts), journey, "rerank")
 
-    async def run(
-        self, lane: Lane, work: Work, deadline: float, timings: Timings, stage: Stage | None = None
-    ) -> list[Any]:
+    async def run(self, lane: Lane, work: Work, journey: Journey, stage: Stage | None = None) -> list[Any]:
         """Run sequences through a model: their wait is queueing, the rest is the stage."""
         stage = stage or _STAGE_OF[lane]
-        with timings.timed(stage):
-            done = await self.scheduler.run(lane, work, deadline)
-        timings.add(stage, -done.waited)
-        timings.add("queue", done.waited)
+        with journey.timed(stage):
+            done = await self.scheduler.run(lane, work, journey.deadline)
+        journey.add(stage, -done.waited)
+        journey.add("queue", done.waited)
         return done.outputs
 
     def close(self) -> None:

@@ -1,8 +1,12 @@
 """Ranking candidates that were sent along, as texts or by their ids (retrieval.py finds others)."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+import asyncio
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,12 +16,19 @@ from polyrank.index_builder.vectors.encoder import DTYPES, rounded_all
 from polyrank.index_builder.vectors.late import each_of
 from polyrank.model.representations import Additions, Representations
 from polyrank.model.search.topk import TopK, longest_row, top_k
+from polyrank.model.text.assembly import Truncation
 from polyrank.service.caching.redis_server import Budget
-from polyrank.service.errors import InferenceFailed, UnknownCandidates
+from polyrank.service.errors import DeadlineExceeded, InferenceFailed, TextsLeft, UnknownCandidates
+from polyrank.service.live.models import LateScorer
+from polyrank.service.observe.metrics import Metrics
+from polyrank.service.ranking.forwards import CountedContext
 from polyrank.service.ranking.parts import Serving, Stock
-from polyrank.service.ranking.stages import Timings
+from polyrank.service.ranking.pool import Pool
+from polyrank.service.ranking.rescoring import LateScores, second_stage
+from polyrank.service.ranking.runtime import Runtime
+from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import Given, Ranked, RankedCandidate, RankRequest
-from polyrank.service.ranking.words import ListWords
+from polyrank.service.ranking.words import ListWords, list_words
 
 
 class TextVectors:
@@ -108,13 +119,35 @@ class TextVectors:
             self._cache.write([self.texts[at] for at in new], made)
 
 
-def look_up(serving: Serving, request: RankRequest, timings: Timings) -> TextVectors:
-    """Fetch the vectors of the texts that were sent, as far as they are stored or cached, and sort out the ids."""
-    kept = [given for _, given in _kept(request)]
-    texts = [given.text for given in kept if given.text is not None]
-    ids = [given.id for given in kept if given.text is None and given.id is not None]
-    with timings.timed("fetch"):
-        return TextVectors(serving, texts, ids, request.budget)
+async def look_up(runtime: Runtime, serving: Serving, request: RankRequest, journey: Journey) -> TextVectors:
+    """Fetch the vectors of the texts that were sent, as far as they are stored or cached, and sort out the ids.
+
+    This comes before admission, which counts the work that is left.
+    """
+
+    def look() -> TextVectors:
+        kept = [given for _, given in _kept(request)]
+        texts = [given.text for given in kept if given.text is not None]
+        ids = [given.id for given in kept if given.text is None and given.id is not None]
+        with journey.timed("fetch"):
+            return TextVectors(serving, texts, ids, journey.budget)
+
+    async with journey.in_time():
+        return await runtime.candidates.run(look, journey)
+
+
+@contextmanager
+def saying_what_is_kept(texts: TextVectors | None, metrics: Metrics) -> Iterator[None]:
+    """Count what the block leaves in the cache if it ends without an answer, and say so if its time was over."""
+    try:
+        yield
+    except (DeadlineExceeded, asyncio.CancelledError) as error:
+        if texts is None or not texts.resumes or not texts.encoded:
+            raise
+        metrics.count_kept(texts.encoded)
+        if isinstance(error, asyncio.CancelledError):
+            raise
+        raise TextsLeft(int(texts.known.sum()), len(texts.texts)) from None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,21 +180,88 @@ class Sent:
         return self.made.take(positions), True
 
 
-def gather(
+class Gathered(NamedTuple):
+    """The context and the candidates of a request, as the model and the store know them."""
+
+    context: CountedContext
+    sent: Sent
+    truncation: Truncation
+    tokens: int
+
+
+async def rank(
+    runtime: Runtime, serving: Serving, request: RankRequest, texts: TextVectors, journey: Journey
+) -> Ranked:
+    """Rank the candidates that were sent; new texts are encoded beside the context."""
+    return await place(runtime, serving, request, await gather(runtime, serving, request, texts, journey), journey)
+
+
+async def gather(
+    runtime: Runtime, serving: Serving, request: RankRequest, texts: TextVectors, journey: Journey
+) -> Gathered:
+    """Encode the context and the new texts, and gather all that is known of the candidates sent.
+
+    Raises:
+        UnknownCandidates: only ids were sent, and the generation holds none of them.
+    """
+    ranker, forwards = serving.ranker, runtime.forwards
+    context, truncation = await forwards.tokenize_context(ranker, request.conversation, journey)
+    tokens, cut = await forwards.tokenize_candidates(ranker, texts.texts, journey)
+    # Beside texts, ids are a list with these. Alone, their words count as in a search, and are looked up, too.
+    said = request.conversation if texts.ids and not texts.texts else None
+    stored = await Pool(runtime, serving, journey).stored(texts.ids, said)
+    encode_texts = partial(_encode_new, runtime, ranker, texts, [tokens[at] for at in texts.new.tolist()])
+    read_words = partial(_read_words, runtime, serving, request, texts.texts, stored)
+
+    async def read_texts(own: Journey) -> ListWords | None:
+        return (await own.side_by_side(encode_texts, read_words))[1]
+
+    encoded, words = await journey.side_by_side(partial(forwards.context, ranker, context), read_texts)
+    sent = await runtime.candidates.run(partial(_sent, serving, request, texts, words, stored, journey), journey)
+    return Gathered(encoded, sent, replace(truncation, candidates=cut), encoded.tokens + sum(map(len, tokens)))
+
+
+async def _encode_new(
+    runtime: Runtime, ranker: LateScorer, texts: TextVectors, new: list[list[int]], journey: Journey
+) -> None:
+    """Encode the texts that no cache knew. What a batch makes of them is kept at once, however the request ends."""
+    keeping: list[Future[None]] = []
+
+    def keep(positions: list[int], outputs: list[Representations]) -> None:
+        keeping.append(runtime.candidates.submit(partial(texts.keep, positions, outputs)))
+
+    await runtime.forwards.candidates(ranker, new, journey, keep, texts.resumes)
+    while keeping:  # none is held while it is waited for: its error holds this frame
+        await asyncio.shield(asyncio.wrap_future(keeping.pop(0)))
+
+
+async def _read_words(
+    runtime: Runtime, serving: Serving, request: RankRequest, texts: Sequence[str], stored: Stock, journey: Journey
+) -> ListWords | None:
+    """Read what words say for the texts that were sent and, behind them, for what is stored of ids beside them.
+
+    None where words do not count, or ids came alone: they count as in a search, so `stored` knows.
+    """
+    words = serving.generation.words
+    if words is None or not texts:
+        return None
+    there = await runtime.measured("fetch", partial(stored.candidates, stored.every), journey)
+    steps = list_words(words, request.conversation, [*texts, *(each.text for each in there)])
+    return await runtime.in_steps(steps, "score", journey)
+
+
+def _sent(
     serving: Serving,
     request: RankRequest,
     sent_texts: TextVectors,
     words: ListWords | None,
     stored: Stock,
-    timings: Timings,
+    journey: Journey,
 ) -> Sent:
     """Gather the candidates that were sent; every text's vector is known.
 
     `words` are what they say for the texts (T,), and behind them for what is stored; None: they do not count, or ids
     came alone.
-
-    Raises:
-        UnknownCandidates: only ids were sent, and the generation holds none of them.
     """
     sent, by_id = _kept(request), sent_texts.ids
     row_of = {by_id[at]: row for row, at in enumerate(stored.positions.tolist())}
@@ -170,7 +270,7 @@ def gather(
     if missing and not known:
         raise UnknownCandidates(missing)
     is_text = np.array([given.text is not None for _, given in known], dtype=bool)
-    with timings.timed("fetch"):
+    with journey.timed("fetch"):
         try:
             (of_ids, available), of_texts = stored.vectors(stored.every), sent_texts.made
         except StoreUnavailable:  # the rows of a second stage are not to be had
@@ -192,20 +292,37 @@ def gather(
     )
 
 
-def rank(
+async def place(
+    runtime: Runtime, serving: Serving, request: RankRequest, gathered: Gathered, journey: Journey
+) -> Ranked:
+    """Score what was gathered, by the second stage if the model has one, and order it."""
+    context, sent, late = gathered.context, gathered.sent, LateScores(None, [])
+    if serving.ranker.late_rows is not None and sent.made.late is None:
+        late = LateScores(None, ["late_failed"])  # the answer says as well that a cache is not available
+    elif serving.ranker.late_rows is not None:
+        late = await second_stage(runtime, serving.ranker, context, len(sent.known), sent.take, journey)
+    order = partial(_placed, request, context.encoding.codes, sent, late.scores, journey)
+    ranked = await runtime.candidates.run(order, journey)
+    ranked = Pool(runtime, serving, journey).with_missing(ranked, sent.stored.lost)
+    if late.degraded:
+        ranked = replace(ranked.without(*late.degraded), exact=False)
+    return replace(ranked, truncation=gathered.truncation, tokens=gathered.tokens)
+
+
+def _placed(
     request: RankRequest,
     codes: NDArray[np.float32],
     sent: Sent,
     late: NDArray[np.float32] | None,
-    timings: Timings,
+    journey: Journey,
 ) -> Ranked:
     """Rank the candidates that were sent, by their second stage (N,), or by the context vectors `codes` (M, D)."""
-    with timings.timed("score"):
+    with journey.timed("score"):
         if late is None:
             best = top_k(sent.made.first, codes, request.depth, longest=sent.longest, additions=sent.additions)
         else:
             best = best_of(late if sent.additions is None else sent.additions.to(late), request.depth)
-    with timings.timed("fetch"):
+    with journey.timed("fetch"):
         lexical = None if sent.additions is None else sent.additions.values[best.rows].tolist()
         places = _places([sent.known[at] for at in best.rows.tolist()], sent, best, lexical)
     ranked = Ranked(

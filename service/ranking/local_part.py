@@ -1,9 +1,9 @@
-"""A part in this process: it is searched and read on the threads of a desk."""
+"""A part in this process: it is searched and read on the threads of the runtime."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,18 +15,15 @@ from polyrank.index_builder.store.pages import Page, page
 from polyrank.index_builder.store.unmatched import Looked, looking
 from polyrank.index_builder.store.update_log import Update
 from polyrank.model.representations import Representations
-from polyrank.model.text.reading import Steps
-from polyrank.service.caching.redis_server import Budget
 from polyrank.service.live.serving import Searchable
-from polyrank.service.ranking.desk import Desk
-from polyrank.service.ranking.parts import At, EncodeContext, PartFound, PoolQuery, Stock, Wanted
+from polyrank.service.ranking.parts import EncodeContext, PartFound, PoolQuery, Stock, Wanted
 from polyrank.service.ranking.retrieval import Found, PoolSearch, RetrievalBudget, best_of, read_words
-from polyrank.service.ranking.stages import Timings, side_by_side, until
+from polyrank.service.ranking.runtime import Runtime
+from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import RankRequest
 from polyrank.service.ranking.words import pool_words
 
 Rows = NDArray[np.int64]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,44 +65,44 @@ class LocalPart(Searchable):
         """See `Part.texts_here`."""
         return self.snapshot.stored_texts(texts)
 
-    async def search(self, desk: Desk, query: PoolQuery, encode: EncodeContext, timings: Timings) -> PartFound:
+    async def search(self, runtime: Runtime, query: PoolQuery, encode: EncodeContext, journey: Journey) -> PartFound:
         """Read fields and words while the context is encoded, then search."""
         request = query.request
         if request.filter is not None:  # part by part, and not on the search thread
-            await desk.in_steps(self.snapshot.reading(request.filter), "retrieve", timings)
+            await runtime.in_steps(self.snapshot.reading(request.filter), "retrieve", journey)
         counts_words = self.generation.words is not None
-        async with desk.room_for_words(counts_words, timings):
+        async with runtime.room_for_words(counts_words, journey):
             if counts_words:
-                read = partial(desk.measured, "retrieve", partial(read_words, self, request))
-                context, words = await side_by_side(encode, read, timings)
+                read = partial(runtime.measured, "retrieve", partial(read_words, self, request))
+                context, words = await journey.side_by_side(encode, read)
             else:
-                context, words = await encode(timings), None
-            affordable, before = desk.retrieval.affordable(self, request), timings.seconds["retrieve"]
-            search = PoolSearch(self, query.deepened(affordable), context.encoding.codes, timings, words)
+                context, words = await encode(journey), None
+            affordable, before = runtime.retrieval.affordable(self, request, journey), journey.seconds["retrieve"]
+            search = PoolSearch(self, query.deepened(affordable), context.encoding.codes, journey, words)
             sends = query.with_candidates and query.most_exact is None
-            found = await desk.search(search, partial(part_found, with_candidates=sends))
-        return learnt(desk.retrieval, affordable, found, request, timings.seconds["retrieve"] - before)
+            found = await runtime.search(search, partial(part_found, with_candidates=sends))
+        return learnt(runtime.retrieval, affordable, found, request, journey.seconds["retrieve"] - before)
 
-    async def read(self, desk: Desk, at: At, wanted: Wanted, timings: Timings) -> Stock:
+    async def read(self, runtime: Runtime, wanted: Wanted, journey: Journey) -> Stock:
         """See `Part.read`."""
-        work = partial(read_in, self, wanted, at.budget, timings)
+        work = partial(read_in, self, wanted, journey)
         if wanted.rows is not None:
             return work()
         counts_words = wanted.conversation is not None and self.generation.words is not None
-        async with desk.room_for_words(counts_words, timings):
-            return await desk.candidates.run(work, timings)
+        async with runtime.room_for_words(counts_words, journey):
+            return await runtime.candidates.run(work, journey)
 
-    async def page(self, desk: Desk, at: At, first: int, limit: int, filter_: Mapping[str, Any] | None) -> Page:
+    async def page(
+        self, runtime: Runtime, first: int, limit: int, filter_: Mapping[str, Any] | None, journey: Journey
+    ) -> Page:
         """See `Part.page`."""
-        return await self._read(desk, at, page(self.snapshot, first, limit, filter_))
+        async with journey.in_time():
+            return await runtime.in_steps(page(self.snapshot, first, limit, filter_), "fetch", journey)
 
-    async def looked(self, desk: Desk, at: At, filter_: Mapping[str, Any]) -> Looked:
+    async def looked(self, runtime: Runtime, filter_: Mapping[str, Any], journey: Journey) -> Looked:
         """See `Part.looked`."""
-        return await self._read(desk, at, looking(self.snapshot, filter_))
-
-    async def _read(self, desk: Desk, at: At, steps: Steps[T]) -> T:
-        async with until(at.deadline):
-            return await desk.in_steps(steps, "fetch", Timings())
+        async with journey.in_time():
+            return await runtime.in_steps(looking(self.snapshot, filter_), "fetch", journey)
 
 
 def part_found(search: PoolSearch, among: Found, with_candidates: bool) -> PartFound:
@@ -113,7 +110,7 @@ def part_found(search: PoolSearch, among: Found, with_candidates: bool) -> PartF
     best, part = best_of(search, among), search.serving
     candidates: Sequence[Any] = ()
     if with_candidates:
-        with search.timings.timed("fetch"):
+        with search.journey.timed("fetch"):
             candidates = part.snapshot.candidates(best.rows)
     return PartFound(
         order=part.order(best.rows),
@@ -139,22 +136,22 @@ def learnt(
     return replace(found, reduced=affordable.retrieve_k < asked.retrieve_k)
 
 
-def read_in(part: Searchable, wanted: Wanted, budget: Budget, timings: Timings) -> Stock:
+def read_in(part: Searchable, wanted: Wanted, journey: Journey) -> Stock:
     """Look candidates of a part up; what is stored of them is read later, within a request's budget for Redis."""
     values = None
     if wanted.rows is not None:
         positions, rows = np.arange(len(wanted.rows)), wanted.rows
     else:
-        with timings.timed("retrieve"):
+        with journey.timed("retrieve"):
             words = None if wanted.conversation is None else pool_words(part, wanted.conversation)
-        with timings.timed("fetch"):
+        with journey.timed("fetch"):
             found = part.snapshot.rows_of_texts(wanted.texts) if wanted.texts else part.snapshot.rows(wanted.ids)
             positions = np.flatnonzero(found >= 0)
             rows = found[positions]
             values = None if words is None else words.of(rows)
 
     def first_vectors(asked: Rows) -> tuple[Representations, bool]:
-        vectors, available = part.gather(rows[asked], budget)
+        vectors, available = part.gather(rows[asked], journey.budget)
         return Representations(vectors), available
 
     return Stock(
@@ -162,6 +159,6 @@ def read_in(part: Searchable, wanted: Wanted, budget: Budget, timings: Timings) 
         words=values,
         longest=part.longest,
         candidates=lambda asked: part.snapshot.candidates(rows[asked]),
-        vectors=lambda asked: part.representations(rows[asked], budget),
+        vectors=lambda asked: part.representations(rows[asked], journey.budget),
         first_vectors=first_vectors,
     )

@@ -5,7 +5,6 @@ apart. A request keeps the parts and the revision that it began with, so no answ
 update in one part and not in another.
 """
 
-import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
@@ -25,32 +24,21 @@ from polyrank.index_builder.store.update_log import Update, UpdateLog
 from polyrank.index_builder.store.updates import Version
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
-from polyrank.service.caching.redis_server import Budget
 from polyrank.service.caching.vector_cache import TextCache
 from polyrank.service.errors import ShardsMissing
 from polyrank.service.live.models import LateScorer
 from polyrank.service.live.serving import SearchStatus
 from polyrank.service.observe.labels import Plan
-from polyrank.service.ranking.desk import Desk
 from polyrank.service.ranking.forwards import CountedContext
-from polyrank.service.ranking.stages import Timings
+from polyrank.service.ranking.runtime import Runtime
+from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import RankRequest
 
 Rows = NDArray[np.int64]
 # Encodes the context of a request, once however often it is called.
-EncodeContext = Callable[[Timings], Coroutine[Any, Any, CountedContext]]
+EncodeContext = Callable[[Journey], Coroutine[Any, Any, CountedContext]]
 # Fetches what is stored of candidates by their positions; also returns whether the caches answered.
 Gather = Callable[[NDArray[np.int64]], tuple[Representations, bool]]
-
-
-# A stage may take so much of the time left; the rest is for the stages after it, the last of which fetches the texts.
-SHARE_BEFORE_LAST = 0.8
-
-
-def most_of(deadline: float) -> float:
-    """Return when a stage has to end that is not the last one before the deadline, on the monotonic clock."""
-    now = time.monotonic()
-    return now + SHARE_BEFORE_LAST * max(0.0, deadline - now)
 
 
 class PartMissing(Exception):  # what happened, not what went wrong
@@ -63,13 +51,11 @@ class PoolQuery:
 
     Attributes:
         request: what parts need of it.
-        revision: at which the parts are searched.
         with_candidates: also give the candidates that are found.
         most_exact: so many are found for a second stage that shall score every candidate; None: there is no such stage.
     """
 
     request: RankRequest
-    revision: int
     with_candidates: bool = False
     most_exact: int | None = None
 
@@ -112,13 +98,11 @@ class Wanted(NamedTuple):
     """Which candidates of a part are asked for, and what of them.
 
     Attributes:
-        revision: at which the part is looked at.
         rows: in the part; None: `ids` or `texts` say which.
         texts: any candidate that has, or had, each of them.
         conversation: also tell what words say after it.
     """
 
-    revision: int
     rows: Rows | None = None
     ids: Sequence[str] = ()
     texts: Sequence[str] = ()
@@ -155,14 +139,6 @@ class Stock:
         return np.arange(len(self.positions))
 
 
-class At(NamedTuple):
-    """How parts are looked at: at which revision, until when on the monotonic clock, and the budget for Redis."""
-
-    revision: int
-    deadline: float
-    budget: Budget
-
-
 class Part(Protocol):
     """A part of a pool at a revision. Its methods that wait raise PartMissing where it gives no answer in time."""
 
@@ -195,16 +171,18 @@ class Part(Protocol):
     def texts_here(self, texts: Sequence[str]) -> KnownTexts | None:
         """Return what is stored of texts; None: to ask for it would take longer than to encode them."""
 
-    async def search(self, desk: Desk, query: PoolQuery, encode: EncodeContext, timings: Timings) -> PartFound:
+    async def search(self, runtime: Runtime, query: PoolQuery, encode: EncodeContext, journey: Journey) -> PartFound:
         """Find the best `query.request.depth` candidates, or as many as a second stage scores."""
 
-    async def read(self, desk: Desk, at: At, wanted: Wanted, timings: Timings) -> Stock:
+    async def read(self, runtime: Runtime, wanted: Wanted, journey: Journey) -> Stock:
         """Look candidates up by their rows, their ids or their texts."""
 
-    async def page(self, desk: Desk, at: At, first: int, limit: int, filter_: Mapping[str, Any] | None) -> Page:
+    async def page(
+        self, runtime: Runtime, first: int, limit: int, filter_: Mapping[str, Any] | None, journey: Journey
+    ) -> Page:
         """List candidates from a row on; see `pages.page`."""
 
-    async def looked(self, desk: Desk, at: At, filter_: Mapping[str, Any]) -> Looked:
+    async def looked(self, runtime: Runtime, filter_: Mapping[str, Any], journey: Journey) -> Looked:
         """Look at what a filter asks for; see `unmatched.looking`."""
 
 
@@ -284,10 +262,6 @@ class Serving:
         if self.parts[0].is_here:
             return status
         return status._replace(why=f"{len(self.parts)} parts are searched by shards; of each, {status.why}")
-
-    def at(self, deadline: float, budget: Budget | None = None) -> At:
-        """Return how the parts are looked at by a request that began with this revision."""
-        return At(self.snapshot.revision, deadline, budget or Budget())
 
     def by_part(self, ids: Sequence[str]) -> dict[int, NDArray[np.int64]]:
         """Return the positions of ids, by the number of the part that would hold them; it has one at least."""

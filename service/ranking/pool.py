@@ -5,7 +5,6 @@ scores, so the best `k` of the pool are among them. Equal scores are ordered by 
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -25,22 +24,12 @@ from polyrank.model.text.assembly import Conversation
 from polyrank.service.errors import DeadlineExceeded, TooManyForExact
 from polyrank.service.live.serving import nothing_of
 from polyrank.service.observe.labels import Degraded, Plan
-from polyrank.service.ranking.desk import Desk
-from polyrank.service.ranking.parts import (
-    At,
-    EncodeContext,
-    PartFound,
-    PartMissing,
-    PoolQuery,
-    Serving,
-    Stock,
-    Wanted,
-    most_of,
-)
+from polyrank.service.ranking.parts import EncodeContext, PartFound, PartMissing, PoolQuery, Serving, Stock, Wanted
 from polyrank.service.ranking.prices import most_exact
+from polyrank.service.ranking.rescoring import second_stage
 from polyrank.service.ranking.retrieval import BestRows, Found, is_certain, ranked_of
-from polyrank.service.ranking.second_stage import SecondStage
-from polyrank.service.ranking.stages import ANSWER_SECONDS, Timings
+from polyrank.service.ranking.runtime import Runtime
+from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import Ranked, RankRequest
 
 Rows = NDArray[np.int64]
@@ -123,17 +112,15 @@ class Pool:
     """A pool, as one request asks its parts.
 
     Args:
-        desk: where parts in this process are searched.
+        runtime: where parts in this process are searched.
         serving: what the request is answered from.
-        at: how the parts are looked at.
+        journey: of the request.
     """
 
-    def __init__(self, desk: Desk, serving: Serving, at: At) -> None:
-        self._desk, self._serving, self._at = desk, serving, at
+    def __init__(self, runtime: Runtime, serving: Serving, journey: Journey) -> None:
+        self._runtime, self._serving, self._journey = runtime, serving, journey
 
-    async def rank(
-        self, request: RankRequest, encode: EncodeContext, second_stage: SecondStage, timings: Timings
-    ) -> Ranked:
+    async def rank(self, request: RankRequest, encode: EncodeContext) -> Ranked:
         """Search the parts once, and place what they found by the second stage if the model has one.
 
         Raises:
@@ -141,25 +128,17 @@ class Pool:
             ShardsMissing: too many parts are missing.
             TooManyForExact: every candidate was to be scored by the second stage, and these are too many.
         """
-        found = await self._search(request, encode, timings)
+        found = await self._search(request, encode)
         best, lost, degraded = found.best, set(found.missing), list[Degraded]()
         if self._serving.ranker.late_rows is None:
             exact = is_certain(best.scores, best.found.bound, request.depth)
         else:
             if request.exact and not best.is_all:
                 raise TooManyForExact(best.found.looked_at, most_exact(self._serving.ranker, request.conversation))
-            stock = await self._at_places(
-                found.places, self._stage, timings, Wanted(self._at.revision, with_vectors=True)
-            )
+            stock = await self._at_places(found.places, Wanted(with_vectors=True), self._stage)
             best, lost = self._only(found, best, stock.positions, lost)
-            late = await second_stage.scores(
-                self._serving.ranker,
-                await encode(timings),
-                len(best.rows),
-                stock.vectors,
-                self._stage.deadline,
-                timings,
-            )
+            context, ranker = await encode(self._journey), self._serving.ranker
+            late = await second_stage(self._runtime, ranker, context, len(best.rows), stock.vectors, self._stage)
             exact, degraded = late.scores is not None and found.best.is_all and not lost, late.degraded
             if late.scores is not None:
                 words = self._serving.generation.words
@@ -168,10 +147,8 @@ class Pool:
         if found.candidates is not None:
             candidates = [found.candidates[at] for at in found.positions(best.rows).tolist()]
         else:
-            stock = await self._at_places(
-                found.at(best.rows), self._at, timings, Wanted(self._at.revision, with_candidates=True)
-            )
-            candidates = await self._read_candidates(stock, timings)
+            stock = await self._at_places(found.at(best.rows), Wanted(with_candidates=True), self._journey)
+            candidates = await self._read_candidates(stock)
             best, lost = self._only(found, best, stock.positions, lost)
         ranked = ranked_of(best, candidates, exact)
         ranked = ranked.without(*(reason for reason in degraded if reason not in ranked.degraded))
@@ -190,11 +167,11 @@ class Pool:
         return all(part.is_here for part in self._serving.parts)
 
     @property
-    def _stage(self) -> At:
-        """How parts are looked at in a stage after which candidates are still fetched."""
-        return self._at if self._is_here else self._at._replace(deadline=most_of(self._at.deadline))
+    def _stage(self) -> Journey:
+        """The journey in a stage after which candidates are still fetched."""
+        return self._journey if self._is_here else self._journey.before_last()
 
-    async def _search(self, request: RankRequest, encode: EncodeContext, timings: Timings) -> PoolFound:
+    async def _search(self, request: RankRequest, encode: EncodeContext) -> PoolFound:
         ranker, parts, words = self._serving.ranker, self._serving.parts, self._serving.generation.words
         late = None if ranker.late_rows is None else most_exact(ranker, request.conversation) if request.exact else 0
         asked = replace(
@@ -206,23 +183,23 @@ class Pool:
             top_n=None,
             grouping=None,
         )
-        query = PoolQuery(asked, self._at.revision, most_exact=late)
+        query = PoolQuery(asked, most_exact=late)
         depth = query.deepened(asked).depth
         query = replace(query, with_candidates=len(parts) * depth <= MOST_SENT_ALONG)
         if len(parts) > 1:  # so that they need not wait for each other
-            await encode(timings)
-        deadline = most_of(self._at.deadline)
+            await encode(self._journey)
+        stage = self._journey.before_last()
 
-        async def ask(part: int, timings: Timings) -> PartFound:
-            return await parts[part].search(self._desk, query, encode, timings)
+        async def ask(part: int, journey: Journey) -> PartFound:
+            return await parts[part].search(self._runtime, query, encode, journey)
 
-        found = await self._of_each(range(len(parts)), ask, timings)
-        if not found and time.monotonic() >= deadline:
+        found = await self._of_each(range(len(parts)), ask, self._journey)
+        if not found and stage.left <= 0:
             raise DeadlineExceeded("before a shard answered")
         missing = [part for part in range(len(parts)) if part not in found]
         share = self._searched(missing)
         if not self._is_here:
-            self._desk.watch.observe_searched(share)
+            self._runtime.metrics.observe_searched(share)
         return merged(found, depth, missing)
 
     def _searched(self, missing: Collection[int]) -> float:
@@ -232,7 +209,7 @@ class Pool:
             ShardsMissing: it is too small for an answer.
         """
         share = self._serving.share_without(missing)
-        if missing and (share < self._desk.min_searched or len(missing) == len(self._serving.parts)):
+        if missing and (share < self._runtime.settings.min_searched or len(missing) == len(self._serving.parts)):
             raise self._serving.shards_missing(missing)
         return share
 
@@ -242,22 +219,20 @@ class Pool:
             return ranked
         return replace(ranked.without("shards_missing"), exact=False, searched=self._searched(missing))
 
-    async def _read_candidates(self, stock: Stock, timings: Timings) -> list[Candidate]:
+    async def _read_candidates(self, stock: Stock) -> list[Candidate]:
         """Read all candidates of a stock, beside the event loop if they are not in memory."""
         read = partial(stock.candidates, stock.every)
-        return await self._desk.measured("fetch", read, timings) if self._is_here else read()
+        return await self._runtime.measured("fetch", read, self._journey) if self._is_here else read()
 
-    async def _at_places(self, places: NDArray[np.int64], at: At, timings: Timings, wanted: Wanted) -> Stock:
+    async def _at_places(self, places: NDArray[np.int64], wanted: Wanted, journey: Journey) -> Stock:
         """Look candidates up by their parts and rows there, (n, 2)."""
         if len(self._serving.parts) == 1 and len(places):
             of_part = {0: np.arange(len(places))}
         else:
             of_part = {part: np.flatnonzero(places[:, 0] == part) for part in np.unique(places[:, 0]).tolist()}
-        return await self._read(of_part, lambda part: wanted._replace(rows=places[of_part[part], 1]), at, timings)
+        return await self._read(of_part, lambda part: wanted._replace(rows=places[of_part[part], 1]), journey)
 
-    async def stored(
-        self, ids: Sequence[str], said: Conversation | None, timings: Timings, with_vectors: bool = True
-    ) -> Stock:
+    async def stored(self, ids: Sequence[str], said: Conversation | None, with_vectors: bool = True) -> Stock:
         """Look candidates up by their ids; with a conversation also what words say for them after it.
 
         Raises:
@@ -267,11 +242,9 @@ class Pool:
 
         def wanted(part: int) -> Wanted:
             own = [ids[at] for at in of_part[part].tolist()]
-            return Wanted(
-                self._at.revision, ids=own, with_candidates=True, with_vectors=with_vectors, conversation=said
-            )
+            return Wanted(ids=own, with_candidates=True, with_vectors=with_vectors, conversation=said)
 
-        stock = await self._read(of_part, wanted, self._at, timings)
+        stock = await self._read(of_part, wanted, self._journey)
         self._searched(stock.lost)
         if stock.lost and not len(stock.positions):
             raise self._serving.shards_missing(stock.lost)
@@ -279,29 +252,27 @@ class Pool:
 
     async def candidate(self, candidate_id: str) -> Candidate | None:
         """Return the candidate with an id, if there is one; raises ShardsMissing where its part does not answer."""
-        stock = await self.stored([candidate_id], None, Timings(), with_vectors=False)
-        return next(iter(await self._read_candidates(stock, Timings())), None)
+        stock = await self.stored([candidate_id], None, with_vectors=False)
+        return next(iter(await self._read_candidates(stock)), None)
 
     async def texts(self, texts: Sequence[str]) -> KnownTexts:
         """Look texts up in all parts that answer; those whose vectors are not to be had count as unknown."""
         of_part = {part: np.arange(len(texts)) for part in range(len(self._serving.parts))}
-        wanted = Wanted(self._at.revision, texts=texts, with_vectors=True)
-        stock = await self._read(of_part, lambda _: wanted, self._at, Timings())
+        wanted = Wanted(texts=texts, with_vectors=True)
+        stock = await self._read(of_part, lambda _: wanted, self._journey)
         try:
-            made, _ = await self._desk.candidates.run(partial(stock.vectors, stock.every), Timings())
+            made, _ = await self._runtime.candidates.run(partial(stock.vectors, stock.every), self._journey)
         except StoreUnavailable:  # then they are encoded as new ones are
             return KnownTexts(_NONE, nothing_of(self._serving.generation.manifest))
         return KnownTexts(stock.positions, made)
 
-    async def _read(
-        self, of_part: Mapping[int, Rows], wanted: Callable[[int], Wanted], at: At, timings: Timings
-    ) -> Stock:
+    async def _read(self, of_part: Mapping[int, Rows], wanted: Callable[[int], Wanted], journey: Journey) -> Stock:
         """Look candidates up in parts, each of which may have those at some positions; what two have counts once."""
 
-        async def ask(part: int, timings: Timings) -> Stock:
-            return await self._serving.parts[part].read(self._desk, at, wanted(part), timings)
+        async def ask(part: int, own: Journey) -> Stock:
+            return await self._serving.parts[part].read(self._runtime, wanted(part), own)
 
-        found = await self._of_each(of_part, ask, timings)
+        found = await self._of_each(of_part, ask, journey)
         if len(self._serving.parts) == 1 and found:
             return found[0]
         stocks, lost = list(found.values()), frozenset(of_part) - frozenset(found)
@@ -346,7 +317,7 @@ class Pool:
         """
         parts = self._serving.parts
         try:
-            found = await parts[number].page(self._desk, self._at, first, limit, filter_)
+            found = await parts[number].page(self._runtime, first, limit, filter_, self._journey)
         except PartMissing:
             raise self._serving.shards_missing([number]) from None
         if found.next_row is not None:
@@ -355,15 +326,13 @@ class Pool:
 
     async def filter_notes(self, filter_: Mapping[str, Any]) -> list[str]:
         """Say why a filter lets nothing through; nothing is said where there is no time, or where something passes."""
-        at = self._at._replace(deadline=self._at.deadline - ANSWER_SECONDS)
-
         parts = self._serving.parts
 
-        async def ask(part: int, _: Timings) -> Looked:
-            return await parts[part].looked(self._desk, at, filter_)
+        async def ask(part: int, journey: Journey) -> Looked:
+            return await parts[part].looked(self._runtime, filter_, journey)
 
         try:
-            found = await self._of_each(range(len(parts)), ask, Timings())
+            found = await self._of_each(range(len(parts)), ask, self._journey.before_answer())
         except DeadlineExceeded:
             return []
         if len(found) < len(parts):
@@ -371,21 +340,22 @@ class Pool:
         return notes(filter_, reduce(Looked.joined, found.values()))
 
     async def _of_each(
-        self, parts: Iterable[int], ask: Callable[[int, Timings], Coroutine[Any, Any, T]], took: Timings
+        self, parts: Iterable[int], ask: Callable[[int, Journey], Coroutine[Any, Any, T]], journey: Journey
     ) -> dict[int, T]:
         """Ask parts at the same time; returns what those say that answer, and adds the times of the slowest."""
         numbers = list(parts)
         if len(numbers) == 1:  # without a task of its own
             with suppress(PartMissing):
-                return {numbers[0]: await ask(numbers[0], took)}
+                return {numbers[0]: await ask(numbers[0], journey)}
             return {}
-        timings = [Timings() for _ in numbers]
-        answers = await asyncio.gather(*map(ask, numbers, timings), return_exceptions=True)
-        took.add_all(max(timings, key=Timings.total, default=Timings()))
-        found = {}
-        for part, answer in zip(numbers, answers, strict=True):
-            if not isinstance(answer, BaseException):
-                found[part] = answer
-            elif not isinstance(answer, PartMissing):
-                raise answer
-        return found
+        journeys = [journey.beside() for _ in numbers]
+        answers = await asyncio.gather(*map(ask, numbers, journeys), return_exceptions=True)
+        journey.add_longest(journeys)
+        errors = [each for each in answers if isinstance(each, BaseException) and not isinstance(each, PartMissing)]
+        try:
+            if errors:
+                raise errors[0]
+            told = zip(numbers, answers, strict=True)
+            return {part: answer for part, answer in told if not isinstance(answer, BaseException)}
+        finally:
+            del answers, errors  # an error holds this frame: in a circle, all would stay for long

@@ -27,7 +27,7 @@ from polyrank.model.search.topk import TopK, top_k
 from polyrank.service.live.serving import Searchable
 from polyrank.service.observe.labels import Plan
 from polyrank.service.ranking.rates import Rate
-from polyrank.service.ranking.stages import SHARE_OF_TIME, Timings
+from polyrank.service.ranking.stages import SHARE_OF_TIME, Journey
 from polyrank.service.ranking.values import Ranked, RankedCandidate, RankRequest
 from polyrank.service.ranking.words import PoolWords, pool_words
 
@@ -51,7 +51,7 @@ class PoolSearch:
     serving: Searchable
     request: RankRequest
     codes: NDArray[np.float32]  # context vectors (M, D)
-    timings: Timings
+    journey: Journey
     read: "ReadWords | None" = None  # None: words do not count
 
     @property
@@ -186,7 +186,7 @@ def search(searches: Sequence[PoolSearch], threads: int | None = None) -> list[F
     by_scan = _scanned([pair for pair, found in zip(asked, by_index, strict=True) if found is None])
     found = [_with_added(*pair, found or next(by_scan)) for pair, found in zip(asked, by_index, strict=True)]
     for search in searches:
-        search.timings.add("retrieve", time.perf_counter() - began)
+        search.journey.add("retrieve", time.perf_counter() - began)
     return found
 
 
@@ -359,9 +359,9 @@ def _scored(search: PoolSearch, found: Found) -> tuple[TopK, bool]:
     """Return the best rows, and whether the cache answered for their vectors."""
     if found.scores is not None:
         return TopK(found.rows, found.scores), True
-    with search.timings.timed("fetch"):
-        gathered = search.serving.gather(found.rows, search.request.budget)
-    with search.timings.timed("score"):
+    with search.journey.timed("fetch"):
+        gathered = search.serving.gather(found.rows, search.journey.budget)
+    with search.journey.timed("score"):
         words, longest = search.words, search.serving.longest
         additions = None if words is None else Additions(words.late_weight, words.of(found.rows))
         best = top_k(gathered.vectors, search.codes, search.request.depth, longest=longest, additions=additions)
@@ -374,11 +374,11 @@ class RetrievalBudget:
     def __init__(self) -> None:
         self._rate = Rate()
 
-    def affordable(self, serving: Searchable, request: RankRequest) -> RankRequest:
+    def affordable(self, serving: Searchable, request: RankRequest, journey: Journey) -> RankRequest:
         """Return the request with as many candidates to retrieve as there is time for."""
-        if serving.scans_all or request.exact or math.isinf(request.deadline):
+        if serving.scans_all or request.exact or math.isinf(journey.deadline):
             return request
-        seconds = SHARE_OF_TIME * max(0.0, request.deadline - time.monotonic())
+        seconds = SHARE_OF_TIME * max(0.0, journey.left)
         predicted = self._rate.predict(_units(request))
         if predicted <= seconds:
             return request

@@ -1,4 +1,4 @@
-"""Running the stages of a request: on threads beside the event loop, until a deadline, and with their times taken."""
+"""A request on its way through the stages, and the threads beside the event loop on which stages run."""
 
 import asyncio
 import math
@@ -6,17 +6,21 @@ import os
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from itertools import count, cycle
 from typing import Any, TypeVar
 
+from polyrank.service.caching.redis_server import Budget
 from polyrank.service.errors import DeadlineExceeded
 from polyrank.service.observe.labels import STAGES, Stage
 
 # So much of a request's time is kept for writing and sending the answer.
 ANSWER_SECONDS = 0.01
+# A stage may take so much of the time left; the rest is for the stages after it, the last of which fetches the texts.
+SHARE_BEFORE_LAST = 0.8
 # Work is taken on where it is predicted to take this share of the time that is left at most.
 SHARE_OF_TIME = 0.5
 # So much is added to a thread's niceness: beside a thread that computes all the time it gets a tenth of a processor.
@@ -27,14 +31,91 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-class Timings:
-    """Seconds that one request spends in each stage; "queue" is the time that it waits for its turn.
+@dataclass(eq=False)
+class Ticket:
+    """A request that was let in: what it adds to the work, and how many searches that is."""
 
-    Stages follow each other, though on different threads, so there is no lock.
+    tokens: int
+    searches: int = 1
+
+
+class Journey:
+    """The way of one request through the stages: how much time it has, and where that goes.
+
+    Stages follow each other, though on different threads, so there is no lock. Those that run at the same time have a
+    journey each (`beside`), of which the longest counts.
+
+    Attributes:
+        deadline: on the monotonic clock, in seconds.
+        seconds: spent in each stage; "queue" is the time that it waits for its turn.
+        budget: time to spend on Redis.
+        ticket: of its admission; None: it was not let in yet, or needs none.
     """
 
-    def __init__(self) -> None:
+    __slots__ = ("budget", "deadline", "seconds", "ticket")
+
+    def __init__(self, deadline: float = math.inf) -> None:
+        self.deadline, self.budget = deadline, Budget()
         self.seconds: dict[str, float] = dict.fromkeys(STAGES, 0.0)
+        self.ticket: Ticket | None = None
+
+    @property
+    def left(self) -> float:
+        """Seconds until the deadline; negative after it."""
+        return self.deadline - time.monotonic()
+
+    def until(self, deadline: float) -> "Journey":
+        """Return it with another deadline; it is one journey otherwise."""
+        own = self.beside()
+        own.deadline, own.seconds = deadline, self.seconds
+        return own
+
+    def before_answer(self) -> "Journey":
+        """Return it with a deadline that leaves time to write and send the answer."""
+        return self.until(self.deadline - ANSWER_SECONDS)
+
+    def before_last(self) -> "Journey":
+        """Return it with the deadline of a stage that is not the last one."""
+        now = time.monotonic()
+        return self.until(now + SHARE_BEFORE_LAST * max(0.0, self.deadline - now))
+
+    def beside(self) -> "Journey":
+        """Return one for what is done beside other work: with times of its own."""
+        own = Journey(self.deadline)
+        own.budget, own.ticket = self.budget, self.ticket
+        return own
+
+    def add_longest(self, journeys: Sequence["Journey"]) -> None:
+        """Add the times of what took longest of all that was done at the same time."""
+        if journeys:
+            for stage, seconds in max(journeys, key=Journey.total).seconds.items():
+                self.seconds[stage] += seconds
+
+    async def side_by_side(
+        self, one: "Callable[[Journey], Coroutine[Any, Any, T]]", other: "Callable[[Journey], Coroutine[Any, Any, U]]"
+    ) -> tuple[T, U]:
+        """Run two stages at the same time; the first error ends both."""
+        journeys = self.beside(), self.beside()
+        tasks = asyncio.ensure_future(one(journeys[0])), asyncio.ensure_future(other(journeys[1]))
+        try:
+            return await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            del task, tasks  # they hold an error, which holds this frame: in a circle, all would stay for long
+            self.add_longest(journeys)
+
+    @asynccontextmanager
+    async def in_time(self) -> AsyncIterator[None]:
+        """Run the block until the deadline, then end it with DeadlineExceeded."""
+        left = self.left
+        if left <= 0:
+            raise DeadlineExceeded("before it began")
+        with suppress(TimeoutError):  # it holds the task, which holds the error below: as above
+            async with asyncio.timeout(None if math.isinf(left) else left):
+                yield
+            return
+        raise DeadlineExceeded("before there was an answer")
 
     @contextmanager
     def timed(self, stage: Stage) -> Iterator[None]:
@@ -63,14 +144,21 @@ class Timings:
         """Add to a stage."""
         self.seconds[stage] += seconds
 
-    def add_all(self, other: "Timings") -> None:
-        """Add those of work that was done beside other work, and took longest."""
-        for stage, seconds in other.seconds.items():
-            self.seconds[stage] += seconds
-
     def total(self) -> float:
         """Sum the seconds of all stages."""
         return sum(self.seconds.values())
+
+
+def once(work: Callable[[Journey], Coroutine[Any, Any, T]]) -> Callable[[Journey], Coroutine[Any, Any, T]]:
+    """Return a stage that is run when it is called first, and gives the same result afterwards."""
+    done: list[T] = []
+
+    async def call(journey: Journey) -> T:
+        if not done:
+            done.append(await work(journey))
+        return done[0]
+
+    return call
 
 
 class Threads:
@@ -79,12 +167,12 @@ class Threads:
     def __init__(self, name: str, count: int, at_start: Callable[[], None] | None = None) -> None:
         self._executor = ThreadPoolExecutor(max_workers=count, thread_name_prefix=name, initializer=at_start)
 
-    async def run(self, work: Callable[[], T], timings: Timings) -> T:
+    async def run(self, work: Callable[[], T], journey: Journey) -> T:
         """Run a function; cancelling drops it if it has not begun.
 
-        The function adds its own stages to the timings. All other time until its result is here counts as queueing.
+        The function adds its own stages to the journey. All other time until its result is here counts as queueing.
         """
-        with timings.queued():
+        with journey.queued():
             return await asyncio.wrap_future(self.submit(work))
 
     def submit(self, work: Callable[[], T]) -> "Future[T]":
@@ -109,11 +197,11 @@ class FairThread:
         self._numbers = count()  # those that are equal in both go in the order in which they come
         self._waiting: dict[tuple[int, int, int], tuple[Future[Any], Callable[[], Any]]] = {}
 
-    async def run(self, had: int, letters: int, step: Callable[[], T], timings: Timings) -> T:
-        """Do a step of a work that has had so many; cancelling and timings as `Threads.run`."""
+    async def run(self, had: int, letters: int, step: Callable[[], T], journey: Journey) -> T:
+        """Do a step of a work that has had so many; cancelling and times as `Threads.run`."""
         place, done = (had, letters, next(self._numbers)), Future[T]()
         done.add_done_callback(lambda _: self._let_go(place))  # of what was cancelled, at once
-        with timings.queued():
+        with journey.queued():
             with self._changing:
                 self._waiting[place] = done, step
             self._thread.submit(self._turn)
@@ -156,42 +244,3 @@ def lower_priority() -> None:
         with suppress(OSError):
             niceness = os.getpriority(os.PRIO_PROCESS, thread) + LOWER_BY
             os.setpriority(os.PRIO_PROCESS, thread, niceness)
-
-
-@asynccontextmanager
-async def until(deadline: float) -> AsyncIterator[None]:
-    """Run the block until a time on the monotonic clock, then end it with DeadlineExceeded."""
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise DeadlineExceeded("before it began")
-    with suppress(TimeoutError):  # it holds the task, which holds the error below: in a circle, all would stay for long
-        async with asyncio.timeout(None if math.isinf(left) else left):
-            yield
-        return
-    raise DeadlineExceeded("before there was an answer")
-
-
-def once(work: Callable[[Timings], Coroutine[Any, Any, T]]) -> Callable[[Timings], Coroutine[Any, Any, T]]:
-    """Return a stage that is run when it is called first, and gives the same result afterwards."""
-    done: list[T] = []
-
-    async def call(timings: Timings) -> T:
-        if not done:
-            done.append(await work(timings))
-        return done[0]
-
-    return call
-
-
-async def side_by_side(
-    one: Callable[[Timings], Coroutine[Any, Any, T]], other: Callable[[Timings], Coroutine[Any, Any, U]], took: Timings
-) -> tuple[T, U]:
-    """Run two stages at the same time; the first error ends both. Adds the times of the one that took longer."""
-    timings = Timings(), Timings()
-    tasks = asyncio.ensure_future(one(timings[0])), asyncio.ensure_future(other(timings[1]))
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        took.add_all(max(timings, key=Timings.total))

@@ -1,12 +1,13 @@
 """What goes into a ranking and what comes out of it, free of HTTP."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from polyrank.model.explanation import By
 from polyrank.model.text.assembly import Conversation, Truncation
-from polyrank.service.caching.redis_server import Budget
+from polyrank.service.errors import InferenceFailed
 from polyrank.service.observe.labels import Degraded, Plan
 
 _WITHOUT_SECOND_STAGE: frozenset[Degraded] = frozenset({"late_skipped_deadline", "late_failed"})
@@ -31,7 +32,6 @@ class RankRequest:
     """One ranking to do.
 
     Attributes:
-        deadline: on the monotonic clock, in seconds.
         candidates: what to rank; None: retrieve from the generation.
         top_k: how many to answer with; with groups: how many groups.
         retrieve_k: how many candidates to score of those that an index finds.
@@ -40,11 +40,9 @@ class RankRequest:
         filter: conditions on metadata (polyrank.index_builder.generation.filters), checked; None: no filter.
         score_threshold: answer with none of a lower score, that of the stage which placed it last.
         grouping: groups to answer with; None: single candidates.
-        budget: time to spend on Redis.
     """
 
     conversation: Conversation
-    deadline: float
     candidates: tuple[Given, ...] | None = None
     top_k: int = 10
     retrieve_k: int = 200
@@ -54,7 +52,6 @@ class RankRequest:
     exclude_ids: tuple[str, ...] = ()
     score_threshold: float | None = None
     grouping: Grouping | None = None
-    budget: Budget = field(default_factory=Budget, compare=False)
 
     @property
     def depth(self) -> int:
@@ -111,6 +108,13 @@ class RankedCandidate:
     def placed_by(self) -> float:
         """The score that placed it: of the last stage that scored it."""
         return self.score if self.cross is None else self.cross
+
+
+def finite(places: list[RankedCandidate]) -> list[RankedCandidate]:
+    """Return candidates all of which have scores that are finite; raises InferenceFailed."""
+    if not all(math.isfinite(place.score) for place in places):
+        raise InferenceFailed("a score is not finite")
+    return places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,17 +30,17 @@ from polyrank.index_builder.store.update_log import UpdateLog
 from polyrank.model.errors import RankingError, Shortage, VectorsDamaged, shortage_in
 from polyrank.model.search.scan import Query, faster, prepare
 from polyrank.model.text.reading import finish
-from polyrank.service.caching.redis_server import Budget
 from polyrank.service.caching.vectors import MatrixVectors
 from polyrank.service.live.serving import Searchable, SearchStatus, runs_here
 from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.local_part import learnt, part_found, read_in
-from polyrank.service.ranking.parts import PartFound, PoolQuery, Wanted
+from polyrank.service.ranking.parts import PartFound, Wanted
 from polyrank.service.ranking.retrieval import PoolSearch, RetrievalBudget
-from polyrank.service.ranking.stages import Timings
+from polyrank.service.ranking.stages import Journey
 from polyrank.service.scale.calls import (
     LATE,
     SHORT,
+    AskedQuery,
     Holding,
     PartStored,
     Reply,
@@ -211,41 +211,38 @@ class Body:
                 held.scan_faster()
         return list(self._held)
 
-    def search(
-        self, holding: Holding, queries: Sequence[tuple[PoolQuery, NDArray[np.float32]]], left_s: Sequence[float]
-    ) -> list[PartFound]:
+    def search(self, holding: Holding, queries: Sequence[AskedQuery], left_s: Sequence[float]) -> list[PartFound]:
         """Find the best candidates of a part for each query, all in one pass if the part is scanned.
 
         Args:
             holding: the part.
-            queries: what to find, for which context vectors (M, D).
+            queries: what to find.
             left_s: how much time each has left. Where an index is searched, it bounds how many candidates it finds.
         """
         held, now = self._part(holding), time.monotonic()
-        asked = []
-        for (query, codes), left in zip(queries, left_s, strict=True):
-            request = replace(query.request, deadline=now + left)
-            asked.append((held.at(query.revision), replace(query, request=request), codes))
+        asked = [
+            (held.at(each.revision), each, Journey(now + left)) for each, left in zip(queries, left_s, strict=True)
+        ]
         # An index is searched for one after the other anyway, and each has the time that those before it have left.
         passes = [asked] if all(part.scans_all for part, _, _ in asked) else [[each] for each in asked]
         return [found for together in passes for found in self._found(together)]
 
-    def _found(self, asked: Sequence[tuple[_Part, PoolQuery, NDArray[np.float32]]]) -> Iterator[PartFound]:
+    def _found(self, asked: Sequence[tuple[_Part, AskedQuery, Journey]]) -> Iterator[PartFound]:
         """Find the best for queries, each in the part at its revision; deadlines are on this machine's clock."""
         searches, affordable = [], []
-        for part, query, codes in asked:
-            affordable.append(self._budget.affordable(part, query.request))
+        for part, each, journey in asked:
+            affordable.append(self._budget.affordable(part, each.query.request, journey))
             words = retrieval.read_words(part, affordable[-1])
-            searches.append(PoolSearch(part, query.deepened(affordable[-1]), codes, Timings(), words))
+            searches.append(PoolSearch(part, each.query.deepened(affordable[-1]), each.codes, journey, words))
         found = retrieval.search(searches, self._threads)
-        for search, (_, query, _), can, among in zip(searches, asked, affordable, found, strict=True):
-            made = part_found(search, among, query.with_candidates)
-            yield learnt(self._budget, can, made, query.request, search.timings.total())
+        for search, (_, each, journey), can, among in zip(searches, asked, affordable, found, strict=True):
+            made = part_found(search, among, each.query.with_candidates)
+            yield learnt(self._budget, can, made, each.query.request, journey.total())
 
-    def stored(self, holding: Holding, wanted: Wanted) -> PartStored:
+    def stored(self, holding: Holding, revision: int, wanted: Wanted) -> PartStored:
         """Return what is stored of candidates, by their rows, their ids or their texts."""
-        part = self._part(holding).at(wanted.revision)
-        stock = read_in(part, wanted, Budget(), Timings())
+        part = self._part(holding).at(revision)
+        stock = read_in(part, wanted, Journey())
         return PartStored(
             positions=stock.positions,
             candidates=stock.candidates(stock.every) if wanted.with_candidates else [],

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.representations import Representations
+from polyrank.service.ranking.parts import PoolQuery
 
 Rows = NDArray[np.int64]
 # Kinds of errors of `Reply` that say nothing of the part that was asked for, and pass.
@@ -18,6 +19,14 @@ class Holding(NamedTuple):
 
     set_id: str
     part: str
+
+
+class AskedQuery(NamedTuple):
+    """What to find in a part at a revision, for which context vectors (M, D)."""
+
+    revision: int
+    query: PoolQuery
+    codes: NDArray[np.float32]
 
 
 class PartStored(NamedTuple):

@@ -112,7 +112,12 @@ class OnShards:
             raise shortage_in(error) or GenerationCorrupt(made.id, f"part {first.name}: {error}") from error
         parts = tuple(
             RemotePart(
-                part.slots, status[part.name], Calls(self._asking, Holding(made.id, part.name)), own, own.counts()
+                part.slots,
+                status[part.name],
+                Calls(self._asking, Holding(made.id, part.name)),
+                own,
+                own.counts(),
+                made.revision,
             )
             for part, own in zip(made.parts, self._store.members(made), strict=True)
         )

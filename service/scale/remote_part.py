@@ -20,22 +20,12 @@ from polyrank.index_builder.store.pages import Page
 from polyrank.index_builder.store.unmatched import Looked
 from polyrank.index_builder.store.update_log import Update
 from polyrank.model.representations import Representations
-from polyrank.service.caching.redis_server import Budget
 from polyrank.service.live.serving import SearchStatus
-from polyrank.service.ranking.desk import Desk
-from polyrank.service.ranking.parts import (
-    At,
-    EncodeContext,
-    PartFound,
-    PartMissing,
-    PoolQuery,
-    Stock,
-    Wanted,
-    most_of,
-)
-from polyrank.service.ranking.stages import ANSWER_SECONDS, Timings
+from polyrank.service.ranking.parts import EncodeContext, PartFound, PartMissing, PoolQuery, Stock, Wanted
+from polyrank.service.ranking.runtime import Runtime
+from polyrank.service.ranking.stages import Journey
 from polyrank.service.scale.asking import Asking
-from polyrank.service.scale.calls import Holding, PartStored
+from polyrank.service.scale.calls import AskedQuery, Holding, PartStored
 
 Rows = NDArray[np.int64]
 # Searches that share a call.
@@ -47,18 +37,18 @@ class Calls:
 
     def __init__(self, asking: Asking, holding: Holding) -> None:
         self._asking, self._holding = asking, holding
-        self._waiting: list[tuple[tuple[PoolQuery, NDArray[np.float32]], float, asyncio.Future[PartFound]]] = []
+        self._waiting: list[tuple[AskedQuery, float, asyncio.Future[PartFound]]] = []
         self._calls: set[asyncio.Task[None]] = set()
 
-    async def ask(self, method: str, deadline: float, *arguments: Any) -> Any:
+    async def ask(self, method: str, journey: Journey, *arguments: Any) -> Any:
         """Call a method of a shard that holds the part; raises PartMissing."""
-        end = deadline - ANSWER_SECONDS
+        end = journey.before_answer().deadline
         return await self._asking.ask(self._holding.part, method, lambda: (self._holding, *arguments), end)
 
-    async def search(self, query: PoolQuery, codes: NDArray[np.float32], deadline: float) -> PartFound:
+    async def search(self, query: AskedQuery, deadline: float) -> PartFound:
         """Find the best candidates of the part; raises PartMissing."""
         own: asyncio.Future[PartFound] = asyncio.get_running_loop().create_future()
-        self._waiting.append(((query, codes), deadline, own))
+        self._waiting.append((query, deadline, own))
         self._send()
         try:
             async with asyncio.timeout(_seconds(deadline)):
@@ -80,7 +70,7 @@ class Calls:
         self._calls.discard(call)
         self._send()
 
-    async def _call(self, batch: Sequence[tuple[Any, float, "asyncio.Future[PartFound]"]]) -> None:
+    async def _call(self, batch: Sequence[tuple[AskedQuery, float, "asyncio.Future[PartFound]"]]) -> None:
         queries = [query for query, _, _ in batch]
         deadlines = [deadline for _, deadline, _ in batch]
 
@@ -113,6 +103,7 @@ class RemotePart:
         status: how shards find candidates.
         calls: asks them.
         members: which candidates are in the part at the latest revision.
+        revision: at which it is asked.
     """
 
     slots: Slots
@@ -120,6 +111,7 @@ class RemotePart:
     calls: Calls
     members: Membership
     counts: Counts
+    revision: int
 
     @property
     def search_status(self) -> SearchStatus:
@@ -139,7 +131,7 @@ class RemotePart:
     def updated(self, updates: Sequence[Update]) -> "RemotePart":
         """See `Part.updated`."""
         self.members.update(updates)
-        return replace(self, counts=self.members.counts())
+        return replace(self, counts=self.members.counts(), revision=updates[-1].revision)
 
     def missing(self, ids: Sequence[str]) -> list[str]:
         """See `Part.missing`."""
@@ -149,17 +141,17 @@ class RemotePart:
         """None."""
         return None
 
-    async def search(self, desk: Desk, query: PoolQuery, encode: EncodeContext, timings: Timings) -> PartFound:
+    async def search(self, runtime: Runtime, query: PoolQuery, encode: EncodeContext, journey: Journey) -> PartFound:
         """See `Part.search`."""
-        context = await encode(timings)
-        asked = replace(query, request=replace(query.request, deadline=math.inf, budget=Budget()))
-        with timings.timed("retrieve"):
-            return await self.calls.search(asked, context.encoding.codes, most_of(query.request.deadline))
+        context = await encode(journey)
+        with journey.timed("retrieve"):
+            asked = AskedQuery(self.revision, query, context.encoding.codes)
+            return await self.calls.search(asked, journey.before_last().deadline)
 
-    async def read(self, desk: Desk, at: At, wanted: Wanted, timings: Timings) -> Stock:
+    async def read(self, runtime: Runtime, wanted: Wanted, journey: Journey) -> Stock:
         """See `Part.read`; what is wanted is fetched at once."""
-        with timings.timed("fetch"):
-            found: PartStored = await self.calls.ask("stored", at.deadline, wanted)
+        with journey.timed("fetch"):
+            found: PartStored = await self.calls.ask("stored", journey, self.revision, wanted)
         return Stock(
             positions=found.positions,
             words=found.words,
@@ -169,12 +161,14 @@ class RemotePart:
             first_vectors=lambda asked: (Representations(found.made.first[asked]), True),
         )
 
-    async def page(self, desk: Desk, at: At, first: int, limit: int, filter_: Mapping[str, Any] | None) -> Page:
+    async def page(
+        self, runtime: Runtime, first: int, limit: int, filter_: Mapping[str, Any] | None, journey: Journey
+    ) -> Page:
         """See `Part.page`."""
-        found: Page = await self.calls.ask("page", at.deadline, at.revision, first, limit, filter_)
+        found: Page = await self.calls.ask("page", journey, self.revision, first, limit, filter_)
         return found
 
-    async def looked(self, desk: Desk, at: At, filter_: Mapping[str, Any]) -> Looked:
+    async def looked(self, runtime: Runtime, filter_: Mapping[str, Any], journey: Journey) -> Looked:
         """See `Part.looked`."""
-        found: Looked = await self.calls.ask("looked", at.deadline, at.revision, filter_)
+        found: Looked = await self.calls.ask("looked", journey, self.revision, filter_)
         return found

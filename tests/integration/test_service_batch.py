@@ -105,10 +105,10 @@ def test_what_fails_unforeseen_fails_alone(client: TestClient, monkeypatch: pyte
     engine = client.app.state.resources.engine  # type: ignore[attr-defined]
     rank = engine.rank
 
-    async def broken(serving: Any, request: Any) -> Any:
+    async def broken(serving: Any, request: Any, journey: Any) -> Any:
         if request.top_k == 2:
             raise ZeroDivisionError("secret")
-        return await rank(serving, request)
+        return await rank(serving, request, journey)
 
     monkeypatch.setattr(engine, "rank", broken)
     entries = batch(client, {"context": "w1", "top_k": 2}, {"context": "w1"})

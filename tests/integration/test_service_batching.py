@@ -1,7 +1,6 @@
 """Real models: what comes back from a batch is what comes back alone."""
 
 import asyncio
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from service_fakes import WORDS
+from service_fakes import WORDS, ranking, running
 from tiny import write_checkpoint
 
 import polyrank
@@ -19,8 +18,6 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.rankers.load import load_cross
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.live.serving import Opener
-from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking.engine import Engine, EngineSettings
 from polyrank.service.ranking.opening import serve
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.values import Given, Ranked, RankRequest
@@ -68,7 +65,6 @@ def requests(count: int) -> list[RankRequest]:
     return [
         RankRequest(
             conversation=Conversation.of([words(12) for _ in range(rng.integers(1, 4))]),
-            deadline=math.inf,
             candidates=tuple(Given(f"g{at}", words(10)) for at in range(12)) if n % 3 == 0 else None,
             top_n=5 if n % 2 else None,
         )
@@ -79,13 +75,10 @@ def requests(count: int) -> list[RankRequest]:
 def answers(serving: Serving, cross: Path, asked: list[RankRequest], together: bool, batch_tokens: int) -> list[Scores]:
     async def scene() -> list[Ranked]:
         reranker = load_cross(str(cross), backend=serving.ranker.backend)
-        engine = Engine(EngineSettings(batch_tokens), Metrics(), reranker)
-        try:
+        with running(reranker, batch_tokens=batch_tokens) as runtime:
             if together:
-                return await asyncio.gather(*(engine.rank(serving, each) for each in asked))
-            return [await engine.rank(serving, each) for each in asked]
-        finally:
-            engine.close()
+                return await asyncio.gather(*(ranking(runtime, serving, each) for each in asked))
+            return [await ranking(runtime, serving, each) for each in asked]
 
     return [[(place.id, place.late, place.cross) for place in ranked.places] for ranked in asyncio.run(scene())]
 

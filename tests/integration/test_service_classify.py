@@ -89,7 +89,7 @@ def test_many_texts_are_compared_part_by_part(
     client, classifier = served
     whole = classifier.classify("w1 w2", TEXTS)
     sizes, compared = list[int](), classifier.network.class_logits
-    monkeypatch.setattr("polyrank.service.ranking.classes.AT_ONCE", 3)
+    monkeypatch.setattr("polyrank.service.ranking.unranked.AT_ONCE", 3)
     monkeypatch.setattr("polyrank.model.inference.passes._AT_ONCE", 2)
     for result, alone, own in zip(
         told(client, context="w1 w2", texts=TEXTS), classifier.classify("w1 w2", TEXTS), whole, strict=True
@@ -98,7 +98,7 @@ def test_many_texts_are_compared_part_by_part(
         assert alone == pytest.approx(own, abs=1e-5)
     if not classifier.network.retrieves:
         return
-    held = client.app.state.resources.engine.classifier  # type: ignore[attr-defined]
+    held = client.app.state.resources.runtime.classifier  # type: ignore[attr-defined]
     monkeypatch.setattr(held.network, "class_logits", lambda *sent: sizes.append(len(sent[1].first)) or compared(*sent))
     told(client, context="w1 w2", texts=TEXTS)
     assert sizes == [3, 1]
@@ -186,7 +186,7 @@ def test_bounds_and_deadlines_hold(bi: Path) -> None:
 
 def test_a_result_that_is_no_number_is_no_answer(bi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with TestClient(create_app(settings(classifier=str(bi)))) as client:
-        network = client.app.state.resources.engine.classifier.network
+        network = client.app.state.resources.runtime.classifier.network
         monkeypatch.setattr(type(network), "class_logits", lambda *_: np.full((1, 3), np.nan, np.float32))
         answer = client.post("/classify", json={"context": "w1", "texts": ["w1"]})
         assert answer.status_code == 500

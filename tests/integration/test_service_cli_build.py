@@ -23,7 +23,7 @@ from polyrank.index_builder.building import stages
 from polyrank.index_builder.index import choice
 from polyrank.index_builder.index.choice import SearchTimes
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.model.config import EvidenceConfig
+from polyrank.model.config import LexicalConfig
 from polyrank.model.registry import names_in_words
 from polyrank.service.cli.output import Progress
 
@@ -187,7 +187,7 @@ def test_where_words_count_probes_measure_the_whole_score(
     spoken = tmp_path / "spoken"
     shutil.copytree(poly, spoken)
     config = json.loads((spoken / "polyrank.json").read_text())
-    evidence = EvidenceConfig(late_weight=0.5, weights={"last": 1.0, "said": -3.0, "length": 0.2})
+    evidence = LexicalConfig(late_weight=0.5, weights={"last": 1.0, "said": -3.0, "length": 0.2})
     (spoken / "polyrank.json").write_text(json.dumps({**config, "evidence": asdict(evidence)}))
     probes = write_rows(tmp_path / "said.jsonl", [{"context": [f"w{n}"], "response": "w1"} for n in range(20)])
     options = ("--model", spoken, "--pool", pool, "--store", store, "--index", "HNSW8", "--json")

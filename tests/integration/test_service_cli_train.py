@@ -15,7 +15,7 @@ from tiny_training import orders, rows, write_examples
 
 import polyrank
 from polyrank.model.checkpoint.files import WEIGHTS_FILE
-from polyrank.model.config import EvidenceConfig
+from polyrank.model.config import LexicalConfig
 from polyrank.model.lexical.features import FEATURES
 from polyrank.model.registry import names_in_words
 from polyrank.model.training.apart import LateObjective
@@ -122,8 +122,8 @@ def test_progress(capsys: Capture, caplog: pytest.LogCaptureFixture, base: Path,
     survey, first, *others = outcome.err.splitlines()
     assert survey == f"{data}: 72 examples, 8 held out"
     figures = r"loss \d+\.\d{4}  recall_at_1 [01]\.\d{4}  code_cosine -?\d\.\d{4}"
-    assert re.fullmatch(rf"look 0 of 20: {figures}", first)
-    assert all(re.fullmatch(rf"look \d+ of 20: {figures}, \d+ s left", line) for line in others)
+    assert first.startswith("look 0 of 20: ")
+    assert all(re.fullmatch(rf"look \d+ of 20: {figures}", line) for line in (first, *others))
     assert others[-1].startswith("look 20 of 20: ")
     assert caplog.messages == [
         f"the checkpoint ranks without words: {TOO_FEW}",
@@ -198,7 +198,7 @@ def test_a_base_model_takes_evidence_too(capsys: Capture, base: Path, many: Path
 
 
 def test_calibration_alone_leaves_the_model(capsys: Capture, many: Path, tmp_path: Path) -> None:
-    evidence = EvidenceConfig(weights={"last": 3.0})
+    evidence = LexicalConfig(weights={"last": 3.0})
     for name, architecture in (("poly", "poly"), ("cross", "cross")):
         before = write_checkpoint(tmp_path, name, 1, architecture=architecture, evidence=evidence)
         output = tmp_path / f"{name}-calibrated"

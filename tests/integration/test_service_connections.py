@@ -133,42 +133,6 @@ def test_a_request_takes_longer_than_a_head_may(connection: socket.socket) -> No
     assert connection.recv(65536).startswith(b"HTTP/1.1 200")
 
 
-@pytest.mark.parametrize(
-    "head",
-    [
-        b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nX-Bomb: " + b"a" * 200_000,
-        b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n" + b"X-Bomb: a\r\n" * 20_000 + b"\r\n",
-        b"GET /" + b"a" * 40_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    ],
-    ids=["one endless header", "many headers", "long path"],
-)
-def test_a_head_that_is_too_large_is_refused(server: Served, connection: socket.socket, head: bytes) -> None:
-    before = server.metric("rejected_total", reason="too_large")
-    connection.sendall(head)
-    assert problem(rest(connection)) == (431, "head-too-large")
-    assert server.metric("rejected_total", reason="too_large") == before + 1
-
-
-def test_a_head_that_is_just_small_enough_is_answered(connection: socket.socket) -> None:
-    connection.sendall(READYZ[:-2] + b"X-Large: " + b"a" * (connections.HEAD_BYTES - 200) + b"\r\n\r\n")
-    assert connection.recv(65536).startswith(b"HTTP/1.1 200")
-
-
-@pytest.mark.parametrize(
-    "sent", [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET / HTTP/9.9\r\n\r\n", b"hello\r\n\r\n"]
-)
-def test_what_is_no_http_is_a_problem(connection: socket.socket, sent: bytes) -> None:
-    connection.sendall(sent)
-    assert problem(rest(connection)) == (400, "malformed-request")
-
-
-def test_an_answer_goes_before_the_refusal_of_what_follows_it(connection: socket.socket) -> None:
-    connection.sendall(READYZ + b"hello\r\n\r\n")
-    answer, between, refusal = rest(connection).rpartition(b"HTTP/1.1 ")
-    assert answer.startswith(b"HTTP/1.1 200")
-    assert problem(between + refusal) == (400, "malformed-request")
-
-
 def test_pipelined_requests_begin_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "TURN_SECONDS", 60)  # so whoever hangs up must hand it on
     build_store(tmp_path)

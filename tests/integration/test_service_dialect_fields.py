@@ -284,16 +284,6 @@ def test_a_side_may_be_named_twice(client: TestClient) -> None:
     assert passages != once
 
 
-def test_what_clients_send_by_default_is_taken(client: TestClient) -> None:
-    haystack = {"max_tokens_per_doc": 4096, "top_n": 3, "truncate": True, "truncation_direction": "Right"}
-    body = {"query": "w1", "documents": TEXTS}
-    answer = told(client, "/v2/rerank", body)
-    assert told(client, "/v2/rerank", {**body, **haystack}) == answer
-    jina = {"task": "retrieval.passage", "late_chunking": False, "embedding_type": "float", "normalized": True}
-    answer = told(client, "/v1/embeddings", {"input": TEXTS})
-    assert told(client, "/v1/embeddings", {"input": TEXTS, **jina, "truncate": True, "dimensions": None}) == answer
-
-
 def test_the_reference_lists_every_field() -> None:
     table = (DOCS / "reference" / "http.md").read_text(encoding="utf-8").split("## Fields of compatible routes")[1]
     for route in ROUTES:

@@ -18,7 +18,6 @@ from tiny import CLS, SEP, word_ids, write_checkpoint
 import polyrank
 from polyrank.index_builder.building.pipeline import build
 from polyrank.model.rankers.networks import LateRanker
-from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.tokenizer import Vocabulary
 from polyrank.service.app import create_app
 from polyrank.service.errors import Overloaded, SettingsError
@@ -95,15 +94,6 @@ def test_one_text_and_the_tokens_that_were_read(client: TestClient) -> None:
     assert len(told["data"]) == 1
     assert told["usage"] == {"prompt_tokens": 4, "total_tokens": 4}  # with [CLS] and [SEP]
     assert len(post(client, "/v1/embeddings", input=["", "w1"])["data"]) == 2
-
-
-def test_dimensions_are_the_models(client: TestClient, ranker: LateRanker) -> None:
-    for dimensions in (None, 0, ranker.dim):
-        assert post(client, "/v1/embeddings", input="w1", dimensions=dimensions)
-    for path, kind in (("/v1/embeddings", OpenAiErrorOut), ("/embed", TeiErrorOut)):
-        name = "input" if kind is OpenAiErrorOut else "inputs"
-        told = refused(client.post(path, json={name: "w1", "dimensions": 7}), 422, kind)
-        assert f"vectors have {ranker.dim}" in told
 
 
 def test_texts_that_are_too_long_are_cut_and_told(client: TestClient) -> None:
@@ -242,19 +232,6 @@ def test_what_cohere_cannot_embed(client: TestClient) -> None:
     told(400, texts=[])
 
 
-def test_a_bi_encoder_embeds_queries_as_contexts(tmp_path: Path) -> None:
-    bi = polyrank.load(write_checkpoint(tmp_path, "plain", 4, architecture="bi"))
-    assert isinstance(bi, LateRanker)
-    build(bi, pool(5), tmp_path / "store")
-    with TestClient(
-        create_app(Settings(store=tmp_path / "store", threads=1, backend="torch", precision="float32"))
-    ) as client:
-        told = post(client, "/v2/embed", texts=TEXTS, input_type="search_query")
-    contexts = [bi.tokenize_context(Conversation.of(text))[0] for text in TEXTS]
-    wanted = unit(np.concatenate(bi.encode_contexts(contexts)))
-    np.testing.assert_allclose(told["embeddings"]["float"], wanted, atol=1e-5)
-
-
 def test_one_name_for_all_models(tmp_path: Path) -> None:
     build_store(tmp_path)
     settings = Settings(store=tmp_path, reranker="cross", served_model_name="support", strict_model=True)
@@ -334,7 +311,7 @@ def test_tokenizing_waits_in_the_same_queue_as_all(words: TestClient, monkeypatc
     def full(*_: object) -> None:
         raise Overloaded(3, 7)
 
-    monkeypatch.setattr(words.app.state.resources.engine._admission, "admitted", full)
+    monkeypatch.setattr(words.app.state.resources.runtime.admission, "admitted", full)
     refused(words.post("/tokenize", json={"inputs": "w1"}), 429, TeiErrorOut)
 
 

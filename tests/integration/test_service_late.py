@@ -23,6 +23,8 @@ from service_fakes import (
     open_serving,
     pool,
     rank,
+    ranking,
+    running,
     word_additions,
 )
 from updated import LiveStore
@@ -37,17 +39,17 @@ from polyrank.index_builder.vectors.late import LATE_FILE
 from polyrank.index_builder.vectors.local import MATRIX_FILE
 from polyrank.model.representations import LateRows
 from polyrank.model.text.assembly import Conversation
+from polyrank.service.caching import redis_server
 from polyrank.service.caching.caches import Caches
-from polyrank.service.caching.redis_server import Budget
 from polyrank.service.errors import TooManyForExact
 from polyrank.service.live.serving import Opener
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking import prices, second_stage
-from polyrank.service.ranking.engine import Engine, EngineSettings
+from polyrank.service.ranking import pool as pools
+from polyrank.service.ranking import prices, rescoring, stages
 from polyrank.service.ranking.opening import serve
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.ranking.second_stage import LateScores
-from polyrank.service.ranking.values import Given, Grouping, Ranked, RankRequest
+from polyrank.service.ranking.rescoring import LateScores
+from polyrank.service.ranking.values import Given, Grouping, Ranked
 from polyrank.service.settings import Settings
 
 TEXT = "w1 w2 w3"
@@ -88,9 +90,10 @@ def expected(serving: Serving, keep: Callable[[Candidate], bool] = lambda _: Tru
     return {candidates[at].id: float(scores[at]) for at in order if keep(candidates[at])}
 
 
-def patient(**fields: Any) -> RankRequest:
-    """A request that waits for Redis, however slow the machine is."""
-    return asked(TEXT, budget=Budget(30), **fields)
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let requests wait for Redis, however slow the machine is."""
+    monkeypatch.setattr(redis_server, "BUDGET_SECONDS", 30.0)
 
 
 def assert_same(ranked: Ranked, wanted: dict[str, float]) -> None:
@@ -118,7 +121,7 @@ def test_stored_inline_and_by_id_give_the_same(serving: Serving) -> None:
 
 
 def test_it_is_the_second_stage_that_places(ragged: Serving) -> None:
-    first_stage = rank(ragged, asked(TEXT, top_k=60, deadline=time.monotonic() + 5))
+    first_stage = rank(ragged, asked(TEXT, top_k=60), deadline=time.monotonic() + 5)
     assert first_stage.degraded == []
     codes = WordRanker().encode_contexts([WordRanker().tokenize_context(Conversation.of(TEXT))[0]])[0]
     by_vectors = np.argsort(-(only_part(ragged).generation.embeddings.matrix.astype(np.float32) @ codes.T).max(axis=1))
@@ -170,10 +173,10 @@ def test_redis_and_replicas_give_the_same(tmp_path: Path, ranker: WordRanker, re
             (path / name).unlink(missing_ok=True)
         here = LiveStore(tmp_path, redis_url=redis_url)
         try:
-            assert_same(rank(here.serving, patient(top_k=60)), wanted)
+            assert_same(rank(here.serving, asked(TEXT, top_k=60)), wanted)
             here.upsert(Candidate("added", TEXT))
             here.delete("added")
-            assert_same(rank(here.serving, patient(top_k=60)), wanted)
+            assert_same(rank(here.serving, asked(TEXT, top_k=60)), wanted)
         finally:
             here.close()
 
@@ -191,7 +194,7 @@ def test_rows_that_redis_lost_or_that_are_damaged_come_from_elsewhere(
             client.setrange(f"pe:{{{generation}}}:r:c2", 20, b"damage")
         here = LiveStore(tmp_path, redis_url=redis_url)
         try:
-            assert_same(rank(here.serving, patient(top_k=60)), wanted)
+            assert_same(rank(here.serving, asked(TEXT, top_k=60)), wanted)
         finally:
             here.close()
 
@@ -211,15 +214,15 @@ def test_a_replica_that_cannot_have_the_rows_answers_by_the_first_stage(
                 client.flushall()
         else:
             redis_process.kill()
-        for request in (patient(), patient(candidates=by_id))[: 1 if lost == "all" else 2]:
+        for request in (asked(TEXT), asked(TEXT, candidates=by_id))[: 1 if lost == "all" else 2]:
             ranked = rank(here.serving, request)
             assert set(ranked.degraded) == {"late_failed", "cache_unavailable"}
             assert (len(ranked.places), ranked.exact) == (10, False)
         if lost == "all":  # each request makes some of the rows anew
             until = time.monotonic() + 60
-            while rank(here.serving, patient()).degraded and time.monotonic() < until:
+            while rank(here.serving, asked(TEXT)).degraded and time.monotonic() < until:
                 time.sleep(0.05)  # they are written in the background
-            assert_same(rank(here.serving, patient(top_k=60)), wanted)
+            assert_same(rank(here.serving, asked(TEXT, top_k=60)), wanted)
         here.upsert(Candidate("c1", POOL[1].text))
     finally:
         here.close()
@@ -259,7 +262,7 @@ def test_updates_compaction_and_rollback_keep_the_scores(tmp_path: Path, ranker:
 def test_texts_are_kept_with_their_rows(tmp_path: Path, ranker: WordRanker, redis_url: str) -> None:
     build_store(tmp_path, POOL, ranker=ranker)
     settings = Settings(store=tmp_path, redis_url=redis_url, vector_cache_mb=8)
-    sent = patient(top_k=60, candidates=tuple(Given(each.id, each.text) for each in POOL))
+    sent = asked(TEXT, top_k=60, candidates=tuple(Given(each.id, each.text) for each in POOL))
     caches = Caches(settings, Metrics())
     serving = open_serving(tmp_path, caches=caches)
     wanted = expected(serving)
@@ -282,12 +285,9 @@ def test_too_little_time_leaves_the_first_stage(ragged: Serving, monkeypatch: py
     plain = rank(ragged, asked(TEXT, candidates=candidates))
 
     async def scene() -> Ranked:
-        engine = Engine(EngineSettings(), Metrics())
-        try:
-            monkeypatch.setattr(engine._forwards.scheduler, "predict", lambda lane, _: 9.0 if lane == "late" else 0.0)
-            return await engine.rank(ragged, asked(TEXT, candidates=candidates, deadline=time.monotonic() + 5))
-        finally:
-            engine.close()
+        with running() as runtime:
+            monkeypatch.setattr(runtime.forwards.scheduler, "predict", lambda lane, _: 9.0 if lane == "late" else 0.0)
+            return await ranking(runtime, ragged, asked(TEXT, candidates=candidates), time.monotonic() + 5)
 
     ranked = asyncio.run(scene())
     assert ranked.degraded == ["late_skipped_deadline"]
@@ -300,16 +300,15 @@ def test_too_little_time_leaves_the_first_stage(ragged: Serving, monkeypatch: py
 
 def test_a_slow_second_stage_is_left_when_the_time_is_over(ragged: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     let_go = threading.Event()
-    monkeypatch.setattr(second_stage, "ANSWER_SECONDS", 3.0)  # a busy machine may take more than usual for the rest
+    monkeypatch.setattr(stages, "ANSWER_SECONDS", 3.0)  # a busy machine may take more than usual for the rest
     monkeypatch.setattr(ragged.ranker, "late_scores", lambda *_: let_go.wait(60))
 
     async def scene() -> Ranked:
-        engine = Engine(EngineSettings(), Metrics())
-        try:
-            return await engine.rank(ragged, asked(TEXT, deadline=time.monotonic() + 5))
-        finally:
-            let_go.set()
-            engine.close()
+        with running() as runtime:
+            try:
+                return await ranking(runtime, ragged, asked(TEXT), time.monotonic() + 5)
+            finally:
+                let_go.set()
 
     ranked = asyncio.run(scene())
     assert ranked.degraded == ["late_skipped_deadline"]
@@ -326,12 +325,12 @@ def test_a_second_stage_that_fails_leaves_the_first(ragged: Serving, monkeypatch
 @pytest.mark.parametrize("failing", [1, 2])
 def test_scores_of_two_stages_are_never_mixed(ragged: Serving, monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
     """One of two searches does without the second stage: its scores do not compare with the other's."""
-    plain, calls = second_stage.SecondStage.scores, iter(range(1, 9))
+    plain, calls = rescoring.second_stage, iter(range(1, 9))
 
     async def failing_once(*asked: Any) -> LateScores:
         return await plain(*asked) if next(calls) != failing else LateScores(None, ["late_failed"])
 
-    monkeypatch.setattr(second_stage.SecondStage, "scores", failing_once)
+    monkeypatch.setattr(pools, "second_stage", failing_once)
     ranked = rank(ragged, asked(TEXT, top_k=2, grouping=Grouping("lang", 15)))
     assert next(calls) == 3, "there was a second search"
     assert ranked.degraded == [*(["late_failed"] if failing == 1 else []), "groups_incomplete"]
@@ -352,7 +351,7 @@ def test_exact_is_refused_where_it_would_take_too_long(ragged: Serving, monkeypa
 
 def test_many_are_scored_part_by_part(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = expected(serving)
-    monkeypatch.setattr(second_stage, "AT_ONCE", 7)
+    monkeypatch.setattr(rescoring, "AT_ONCE", 7)
     assert_same(rank(serving, asked(TEXT, top_k=60)), wanted)
 
 

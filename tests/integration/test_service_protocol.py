@@ -300,6 +300,7 @@ def test_the_table_is_large() -> None:
 @pytest.mark.parametrize("exchange", EXCHANGES, ids=lambda exchange: exchange.name)
 def test_an_exchange(server: Served, exchange: Exchange) -> None:
     held, began = resident_bytes(), time.monotonic()
+    too_large = server.metric("rejected_total", reason="too_large")
     with connected(server) as connection, connection.makefile("rb") as reader:
         send(connection, *exchange.packets)
         for status in exchange.statuses:
@@ -323,6 +324,8 @@ def test_an_exchange(server: Served, exchange: Exchange) -> None:
             assert after[0] == 200, "what followed was read as part of it"
     assert time.monotonic() - began < SECONDS
     assert resident_bytes() - held < GROWTH
+    refused = sum(status in (413, 431) for status in exchange.statuses)
+    assert server.metric("rejected_total", reason="too_large") == too_large + refused
 
 
 def test_a_malformed_body_gets_no_second_answer(server: Served) -> None:

@@ -174,7 +174,7 @@ def test_info_tells_what_runs_and_how_it_was_chosen(client: TestClient, monkeypa
     held = client.app.state.resources  # type: ignore[attr-defined]
     monkeypatch.setattr(held.live.current.ranker, "precision", "bfloat16")
     monkeypatch.setattr(type(held.live.current.ranker), "choice", choice)
-    monkeypatch.setattr(held.engine.scorer, "precision", "float16")
+    monkeypatch.setattr(held.runtime.scorer, "precision", "float16")
     told = client.get("/info").json()
     assert (told["model"]["precision"], told["reranker"]["precision"]) == ("bfloat16", "float16")
     assert told["model_dtype"] == "float16"  # TEI's clients see the reranker

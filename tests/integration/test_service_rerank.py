@@ -218,30 +218,6 @@ def test_every_path_answers_every_dialect(cross: TestClient, path: str) -> None:
     TeiRerankOut.model_validate(answered(ask(cross, path, "tei", documents=TEXTS)))
 
 
-def test_how_many_are_answered(cross: TestClient) -> None:
-    every = answered(ask(cross, documents=TEXTS))["results"]
-    assert sorted(each["index"] for each in every) == [0, 1, 2, 3]
-    for limit in ({"top_n": 0}, {"top_n": 4}, {"top_n": 99}, {"top_n": None}):
-        assert answered(ask(cross, documents=TEXTS, **limit))["results"] == every
-    assert answered(ask(cross, documents=TEXTS, top_n=2))["results"] == every[:2]
-    assert len(answered(ask(cross, documents=TEXTS, top_k=2))["data"]) == 2
-    assert len(answered(ask(cross, texts=TEXTS))) == 4
-    assert len(answered(ask(cross, texts=TEXTS, top_n=1))) == 1
-
-
-def test_documents_come_back_only_where_asked_for(cross: TestClient) -> None:
-    sent = [{"text": "w1", "id": "a", "metadata": {"n": 1}}, "w2", {"id": 7, "title": "w3", "body": "w4"}]
-    for fields in ({}, {"return_documents": None}, {"return_documents": "false"}):
-        assert all("document" not in each for each in answered(ask(cross, documents=sent, **fields))["results"])
-    by_index = {
-        each["index"]: each
-        for each in answered(ask(cross, documents=sent, return_documents="true", rank_fields=["body"]))["results"]
-    }
-    assert [by_index[at]["document"] for at in range(3)] == [{"text": "w1"}, {"text": "w2"}, {"text": "w4"}]
-    assert (by_index[0]["id"], by_index[0]["metadata"], by_index[2]["id"]) == ("a", {"n": 1}, 7)
-    assert {"id", "metadata"} & set(by_index[1]) == set()
-
-
 def test_no_documents(cross: TestClient) -> None:
     assert answered(ask(cross, documents=[]))["results"] == []
     assert answered(ask(cross, documents=[], top_k=3))["data"] == []

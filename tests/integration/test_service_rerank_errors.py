@@ -117,12 +117,12 @@ def test_a_body_in_no_dialect_is_a_problem(words: TestClient) -> None:
 
 
 def test_a_full_queue_is_429_here_and_503_on_rank(words: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = words.app.state.resources.engine
+    admission = words.app.state.resources.runtime.admission
 
     def full(*_: object) -> None:
         raise Overloaded(3, 7)
 
-    monkeypatch.setattr(engine._admission, "admitted", full)
+    monkeypatch.setattr(admission, "admitted", full)
     for dialect, kind in FORMS.items():
         response = ask(words, dialect=dialect, documents=["w1"])
         assert (response.status_code, response.headers["retry-after"]) == (429, "7")

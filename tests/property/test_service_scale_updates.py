@@ -11,7 +11,7 @@ from cases import cases
 from fakes import EVIDENCE
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from service_fakes import DIM, WordRanker, asked, build_store, numbered, pool, rank
+from service_fakes import DIM, WordRanker, asked, build_store, numbered, pool, rank, ranking
 from shards_in_process import ServedParts
 from updated import LiveStore
 
@@ -161,7 +161,7 @@ def test_a_request_sees_the_revision_that_it_began_with(both: Both) -> None:
     for old, cut in before:
         texts = [replace(each, conversation=Conversation.of("w1 w2")) for each in REQUESTS]
         wanted = [_told(rank(old, each)) for each in texts]
-        found = [both.parts.run(lambda engine, cut=cut, each=each: engine.rank(cut, each)) for each in texts]  # type: ignore[misc]
+        found = [both.parts.run(lambda runtime, cut=cut, each=each: ranking(runtime, cut, each)) for each in texts]  # type: ignore[misc]
         assert [_told(each) for each in found] == wanted
 
 

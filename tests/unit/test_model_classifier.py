@@ -28,7 +28,8 @@ from polyrank.model.rankers.load import (
 )
 from polyrank.model.registry import ARCHITECTURES, classifiers
 from polyrank.model.text.assembly import Conversation
-from polyrank.model.training.run import Data, train_calibration, train_evidence
+from polyrank.model.training.config import Data
+from polyrank.model.training.run import train_calibration, train_evidence
 
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,7 @@ from polyrank.model.rankers.load import load_classifier
 from polyrank.model.registry import classifiers
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import read_dialogues
-from polyrank.model.training.run import Data
+from polyrank.model.training.config import Data
 
 pytestmark = pytest.mark.slow
 

@@ -41,11 +41,10 @@ from polyrank.model.errors import (
 )
 from polyrank.model.training import loop
 from polyrank.model.training.apart import LateObjective
-from polyrank.model.training.config import TrainConfig
+from polyrank.model.training.config import Data, TrainConfig
 from polyrank.model.training.data import draw_rows, survey
 from polyrank.model.training.loop import look, selection_batches
 from polyrank.model.training.objective import Batch, Measured
-from polyrank.model.training.run import Data
 from polyrank.model.training.state import STATE_FILE, read_state, write_state
 from polyrank.model.training.student import start
 from polyrank.model.training.together import PairObjective

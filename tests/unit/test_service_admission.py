@@ -17,6 +17,7 @@ from polyrank.service.errors import DeadlineExceeded, Overloaded
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.admission import MOST_RETRY_SECONDS, Admission
 from polyrank.service.ranking.prices import TOKENS_A_REQUEST, class_tokens
+from polyrank.service.ranking.stages import Journey
 
 TURN = 100_000
 
@@ -31,19 +32,19 @@ class House:
 
     def work(self, tokens: int, seconds: float) -> None:
         """One request alone."""
-        with self.admission.admitted(tokens, math.inf):
+        with self.admission.admitted(Journey(), tokens):
             self.now += seconds
             self.done += tokens
 
     def fail(self, tokens: int, seconds: float) -> None:
         """One request that comes to nothing."""
-        with suppress(ValueError), self.admission.admitted(tokens, math.inf):
+        with suppress(ValueError), self.admission.admitted(Journey(), tokens):
             self.now += seconds
             raise ValueError("no")
 
     def refusal(self, tokens: int = 10, within: float = math.inf, kept: int = 0) -> Overloaded | None:
         try:
-            with self.admission.admitted(tokens, self.now + within, kept):
+            with self.admission.admitted(Journey(self.now + within), tokens, kept):
                 return None
         except Overloaded as error:
             return error
@@ -61,8 +62,8 @@ def house() -> House:
 def test_the_house_is_full_at_its_tokens_and_empties_again() -> None:
     house = House(1000)
     with ExitStack() as inside:
-        inside.enter_context(house.admission.admitted(600, math.inf))
-        inside.enter_context(house.admission.admitted(600, math.inf))
+        inside.enter_context(house.admission.admitted(Journey(), 600))
+        inside.enter_context(house.admission.admitted(Journey(), 600))
         assert house.refusal() is not None
         assert house.metrics.registry.get_sample_value("polyrank_queue_tokens") == 1200
         assert house.metrics.registry.get_sample_value("polyrank_queue_depth") == 2
@@ -72,47 +73,48 @@ def test_the_house_is_full_at_its_tokens_and_empties_again() -> None:
 
 def test_one_that_is_larger_than_the_house_is_let_in_alone() -> None:
     house = House(1000)
-    with house.admission.admitted(50_000, math.inf):
+    with house.admission.admitted(Journey(), 50_000):
         assert house.refusal() is not None
 
 
 def test_one_that_is_inside_searches_again_where_there_is_room(house: House) -> None:
     house.learn(10_000, 1.0)
-    with house.admission.admitted(1000, math.inf) as own:
-        soon = house.now + 3.0
-        assert house.admission.searches_again(own, 20_000, soon), "alone it may take all its time"
-        assert (own.tokens, house.admission.tokens) == (21_000, 21_000)
+    own = Journey(house.now + 3.0)
+    with house.admission.admitted(own, 1000):
+        assert house.admission.searches_again(own, 20_000), "alone it may take all its time"
+        assert house.admission.tokens == 21_000
         assert house.metrics.registry.get_sample_value("polyrank_queue_tokens") == 21_000
-        with house.admission.admitted(10_000, math.inf):
-            assert not house.admission.searches_again(own, 10_000, soon)
-            assert house.admission.searches_again(own, 1000, soon)
+        with house.admission.admitted(Journey(), 10_000):
+            assert not house.admission.searches_again(own, 10_000)
+            assert house.admission.searches_again(own, 1000)
             assert house.refusal(tokens=10_000, within=5.0) is not None, "others see what it adds"
     assert house.admission.tokens == 0
 
 
 def test_one_that_is_inside_does_not_search_again_in_a_full_house() -> None:
     house = House(1000)
-    with house.admission.admitted(100, math.inf) as own:
-        with house.admission.admitted(2000, math.inf):
-            assert not house.admission.searches_again(own, 10, math.inf)
-        assert house.admission.searches_again(own, 5000, math.inf)
+    own = Journey()
+    with house.admission.admitted(own, 100):
+        with house.admission.admitted(Journey(), 2000):
+            assert not house.admission.searches_again(own, 10)
+        assert house.admission.searches_again(own, 5000)
 
 
 def test_a_request_whose_work_is_kept_needs_time_for_one_turn_only(house: House) -> None:
     house.learn(10_000, 1.0)
-    with house.admission.admitted(1000, math.inf):
+    with house.admission.admitted(Journey(), 1000):
         assert house.refusal(tokens=5 * TURN, within=25.0) is not None
         assert house.refusal(tokens=5 * TURN, within=25.0, kept=5 * TURN) is None
         assert house.refusal(tokens=5 * TURN, within=25.0, kept=2 * TURN) is not None, "what is not kept must fit"
         assert house.refusal(tokens=5 * TURN, within=15.0, kept=5 * TURN) is not None, "there is no time for a turn"
-    with house.admission.admitted(5 * TURN, math.inf):
+    with house.admission.admitted(Journey(), 5 * TURN):
         assert house.refusal(tokens=5 * TURN, within=25.0, kept=5 * TURN) is not None, "long ones take turns"
         assert house.refusal(tokens=TURN // 10, within=25.0, kept=TURN // 10) is None, "little is left of this one"
 
 
 def test_a_wait_beyond_the_time_allowed_is_refused_at_once_and_told(house: House) -> None:
     house.learn(10_000, 1.0)
-    with house.admission.admitted(50_000, math.inf):
+    with house.admission.admitted(Journey(), 50_000):
         refused = house.refusal(within=4.0)
         assert refused is not None
         assert refused.retry_after_seconds == 5  # some 4.5 s of work: the last second counts for more
@@ -122,18 +124,18 @@ def test_a_wait_beyond_the_time_allowed_is_refused_at_once_and_told(house: House
 
 def test_a_few_short_requests_say_little_about_long_ones(house: House) -> None:
     house.work(70, 0.1)
-    with house.admission.admitted(15_000, math.inf):
+    with house.admission.admitted(Journey(), 15_000):
         assert house.refusal(within=10.0) is None
 
 
 def test_idle_time_does_not_count_and_speed_is_relearnt(house: House) -> None:
     house.learn(10_000, 1.0)
     house.now += 10_000
-    with house.admission.admitted(40_000, math.inf):
+    with house.admission.admitted(Journey(), 40_000):
         assert house.refusal(within=10.0) is None
     for _ in range(40):
         house.learn(10_000, 0.01)
-    with house.admission.admitted(40_000, math.inf):
+    with house.admission.admitted(Journey(), 40_000):
         assert house.refusal(within=0.2) is None
 
 
@@ -142,10 +144,10 @@ def test_requests_side_by_side_are_as_fast_as_they_are_together(house: House) ->
     for _ in range(50):
         with ExitStack() as inside:
             for _ in range(10):
-                inside.enter_context(house.admission.admitted(1000, math.inf))
+                inside.enter_context(house.admission.admitted(Journey(), 1000))
             house.now += 1.0
             house.done += 10_000
-    with house.admission.admitted(10_000, math.inf):
+    with house.admission.admitted(Journey(), 10_000):
         assert house.refusal(within=1.6) is not None
         assert house.refusal(within=2.4) is None
 
@@ -153,7 +155,7 @@ def test_requests_side_by_side_are_as_fast_as_they_are_together(house: House) ->
 def test_one_long_request_does_not_shut_the_door_on_short_ones() -> None:
     house = House()
     house.learn(10_000, 1.0)
-    with house.admission.admitted(20 * TURN, math.inf):
+    with house.admission.admitted(Journey(), 20 * TURN):
         for second in range(100):
             assert house.refusal(within=25.0) is None, second
             house.now += 1.0
@@ -165,14 +167,14 @@ def test_one_long_request_does_not_shut_the_door_on_short_ones() -> None:
 
 def test_long_requests_do_not_pile_up() -> None:
     house = House(2 * TURN)
-    with house.admission.admitted(3 * TURN, math.inf):
+    with house.admission.admitted(Journey(), 3 * TURN):
         assert house.refusal(tokens=10) is None
         assert house.refusal(tokens=TURN + 1) is not None
 
 
 def test_a_request_of_known_texts_is_not_refused_for_their_lengths(house: House) -> None:
     house.learn(10_000, 1.0)
-    with house.admission.admitted(1000, math.inf):
+    with house.admission.admitted(Journey(), 1000):
         assert house.refusal(tokens=15_000, within=1.0) is not None
         assert house.refusal(tokens=200, within=1.0) is None
 
@@ -181,14 +183,14 @@ def test_what_failed_has_done_no_work(house: House) -> None:
     house.learn(10_000, 1.0)
     for _ in range(200):
         house.fail(10_000, 1.0)
-    with house.admission.admitted(10_000, math.inf):
+    with house.admission.admitted(Journey(), 10_000):
         refused = house.refusal(within=5.0)
         assert refused is not None
         assert 10 < refused.retry_after_seconds <= MOST_RETRY_SECONDS
 
 
 def test_one_whose_time_is_over_is_not_let_in(house: House) -> None:
-    with pytest.raises(DeadlineExceeded), house.admission.admitted(1, house.now):
+    with pytest.raises(DeadlineExceeded), house.admission.admitted(Journey(house.now), 1):
         pass
 
 
@@ -197,7 +199,7 @@ def test_the_wall_clock_has_no_say(house: House, monkeypatch: pytest.MonkeyPatch
     real: Callable[[], float] = time.time
     house.learn(10_000, 1.0)
     monkeypatch.setattr("time.time", lambda: real() + step)
-    with house.admission.admitted(10_000, math.inf):
+    with house.admission.admitted(Journey(), 10_000):
         assert house.refusal(within=10.0) is None
 
 

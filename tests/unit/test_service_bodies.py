@@ -27,7 +27,7 @@ from polyrank.service.http.plumbing.bodies import (
     MAX_FIELDS,
     PER_LIST,
     count_values,
-    deadline,
+    journey,
     marks,
     most_fields,
 )
@@ -49,21 +49,21 @@ def request(**headers: str) -> Request:
 
 @pytest.mark.parametrize(("sent", "allowed"), [(None, 2.0), (1, 0.001), (1999, 1.999), (2001, 2.0), (10**18, 2.0)])
 def test_the_deadline_counts_from_arrival_and_is_clamped(sent: int | None, allowed: float) -> None:
-    assert deadline(request(), SETTINGS, sent) == pytest.approx(100.0 + allowed)
+    assert journey(request(), SETTINGS, sent).deadline == pytest.approx(100.0 + allowed)
     if sent is not None:
         for name in ("x_request_timeout_ms", "x_client_timeout_ms"):
-            assert deadline(request(**{name: str(sent)}), SETTINGS) == pytest.approx(100.0 + allowed)
+            assert journey(request(**{name: str(sent)}), SETTINGS).deadline == pytest.approx(100.0 + allowed)
 
 
 def test_the_shortest_deadline_holds() -> None:
-    assert deadline(request(x_request_timeout_ms="300", x_client_timeout_ms="200"), SETTINGS, 400) == 100.2
-    assert deadline(request(x_request_timeout_ms="300"), SETTINGS, 100) == 100.1
+    assert journey(request(x_request_timeout_ms="300", x_client_timeout_ms="200"), SETTINGS, 400).deadline == 100.2
+    assert journey(request(x_request_timeout_ms="300"), SETTINGS, 100).deadline == 100.1
 
 
 @pytest.mark.parametrize("value", ["", "0", "-5", "1.5", "soon", "\u0661", "1e3", "9" * 101])
 def test_a_header_that_is_no_number_of_milliseconds_is_refused(value: str) -> None:
     with pytest.raises(HeaderInvalid, match="X-Request-Timeout-Ms"):
-        deadline(request(x_request_timeout_ms=value), SETTINGS)
+        journey(request(x_request_timeout_ms=value), SETTINGS)
 
 
 def test_every_way_to_write_a_context_and_candidates() -> None:

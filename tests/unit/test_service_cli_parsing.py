@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from command_line import call, options
 
-from polyrank.service.cli import files
+from polyrank.service.cli import arguments as files
 from polyrank.service.cli.commands import mine
 from polyrank.service.cli.parsing import Within
 from polyrank.service.settings import bounds_of

@@ -12,9 +12,8 @@ from report_pages import Page, require_self_contained
 
 from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.names import KINDS
-from polyrank.service.cli.reports.charts import Interval, Series, curves, intervals, ticks
-from polyrank.service.cli.reports.page import Section, write_page
-from polyrank.service.cli.reports.training import read_curves
+from polyrank.service.cli.page import Interval, Section, Series, curves, intervals, ticks, write_page
+from polyrank.service.cli.reports import read_curves
 
 Capture = pytest.CaptureFixture[str]
 

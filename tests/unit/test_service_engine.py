@@ -12,7 +12,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from service_fakes import WordCross, WordRanker, asked, brute_force, build_store, only_part, open_serving, pool, rank
+from service_fakes import (
+    WordCross,
+    WordRanker,
+    asked,
+    brute_force,
+    build_store,
+    only_part,
+    open_serving,
+    pool,
+    rank,
+    ranking,
+    running,
+)
 
 from polyrank.index_builder.generation.candidates import CandidateTable
 from polyrank.index_builder.pool.rows import Candidate
@@ -34,11 +46,14 @@ from polyrank.service.errors import (
 )
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking import local_part, prices, retrieval
-from polyrank.service.ranking.engine import Embeddings, Engine, EngineSettings
-from polyrank.service.ranking.forwards import PairScores
+from polyrank.service.ranking.forwards import Embeddings, PairScores
 from polyrank.service.ranking.parts import Serving
+from polyrank.service.ranking.rescoring import score_pairs
 from polyrank.service.ranking.retrieval import BestRows, Found, PoolSearch
+from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
 from polyrank.service.ranking.scheduler import Work
+from polyrank.service.ranking.stages import Journey
+from polyrank.service.ranking.unranked import embed, tokenize
 from polyrank.service.ranking.values import Given, Ranked, RankRequest
 from polyrank.service.settings import Settings
 
@@ -221,17 +236,16 @@ def test_a_second_look_that_is_not_done_in_time_is_skipped_and_said(
     scanned: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "polyrank.service.ranking.engine.ANSWER_SECONDS", 3.0
+        "polyrank.service.ranking.stages.ANSWER_SECONDS", 3.0
     )  # a busy machine may take more than usual for the rest
 
     async def scene() -> Ranked:
         scorer = HeldCross()
-        engine = Engine(EngineSettings(), Metrics(), scorer)
-        try:
-            return await engine.rank(scanned, asked(TEXT, top_n=5, deadline=time.monotonic() + 5))
-        finally:
-            scorer.let_go.set()
-            engine.close()
+        with running(scorer) as runtime:
+            try:
+                return await ranking(runtime, scanned, asked(TEXT, top_n=5), time.monotonic() + 5)
+            finally:
+                scorer.let_go.set()
 
     ranked = asyncio.run(scene())
     assert ranked.degraded == ["rerank_skipped_deadline"]
@@ -249,14 +263,14 @@ def test_a_second_look_that_fails_is_left_out_and_said(scanned: Serving, monkeyp
 def test_a_second_look_that_will_not_fit_does_not_begin_and_is_tried_again_later(scanned: Serving) -> None:
     async def scene() -> tuple[list[list[str]], list[int]]:
         scorer = SlowCross(0.0)
-        engine = Engine(EngineSettings(), Metrics(), scorer)
-        engine._forwards.scheduler._lanes["pair"].rate.learn(100, 6000.0)  # an hour for each token, learnt in a stall
+        runtime = Runtime(RuntimeSettings(), Metrics(), scorer)
+        runtime.forwards.scheduler._lanes["pair"].rate.learn(100, 6000.0)  # an hour for each token, learnt in a stall
         told, batches = [], []
         for _ in range(40):
-            ranked = await engine.rank(scanned, asked(TEXT, top_n=10, deadline=time.monotonic() + 60))
+            ranked = await ranking(runtime, scanned, asked(TEXT, top_n=10), time.monotonic() + 60)
             told.append(ranked.degraded)
             batches.append(scorer.batches)
-        engine.close()
+        runtime.close()
         return told, batches
 
     told, batches = asyncio.run(scene())
@@ -271,7 +285,7 @@ def test_fewer_are_retrieved_where_there_is_no_time_for_all_and_it_is_said(
 ) -> None:
     def slow(searches: Sequence[PoolSearch], threads: int | None) -> list[Found]:
         for each in searches:
-            each.timings.add("retrieve", 4.0)  # twenty milliseconds a candidate
+            each.journey.add("retrieve", 4.0)  # twenty milliseconds a candidate
         return original(searches, threads)
 
     original = retrieval.search
@@ -280,10 +294,10 @@ def test_fewer_are_retrieved_where_there_is_no_time_for_all_and_it_is_said(
     serving = open_serving(tmp_path)
 
     async def scene() -> list[Ranked]:
-        engine = Engine(EngineSettings(), Metrics())
+        runtime = Runtime(RuntimeSettings(), Metrics())
         deadlines = (math.inf, time.monotonic() + 2.0)
-        ranked = [await engine.rank(serving, asked(TEXT, retrieve_k=200, deadline=each)) for each in deadlines]
-        engine.close()
+        ranked = [await ranking(runtime, serving, asked(TEXT, retrieve_k=200), each) for each in deadlines]
+        runtime.close()
         return ranked
 
     whole, less = asyncio.run(scene())
@@ -296,26 +310,23 @@ def test_without_its_search_thread_only_a_restart_helps() -> None:
     def end(_: list[Any]) -> list[Any]:
         raise SystemExit("out of luck")
 
-    engine = Engine(EngineSettings(), Metrics())
-    assert (engine.failed, engine.stuck) == (None, False)
+    runtime = Runtime(RuntimeSettings(), Metrics())
+    assert (runtime.failed, runtime.stuck) == (None, False)
     with pytest.raises(InferenceFailed, match="out of luck"):
-        asyncio.run(engine._desk._searches.run("search", Work(end, [0], [1]), math.inf))
-    assert engine.stuck
-    assert "the search thread has ended" in (engine.failed or "")
-    engine.close()
+        asyncio.run(runtime._searches.run("search", Work(end, [0], [1]), math.inf))
+    assert runtime.stuck
+    assert "the search thread has ended" in (runtime.failed or "")
+    runtime.close()
 
 
 def test_pairs_are_scored_and_texts_embedded(scanned: Serving) -> None:
     async def scene() -> tuple[PairScores, Embeddings, Embeddings]:
-        engine = Engine(EngineSettings(), Metrics(), WordCross())
-        try:
+        with running(WordCross()) as runtime:
             return (
-                await engine.score_pairs(None, Conversation.of("w1 w2"), ["w2 w3", "w4", "w2 w1"], math.inf),
-                await engine.embed(scanned, ["w1", "w2 " * 50], math.inf),
-                await engine.embed(scanned, [], math.inf),
+                await score_pairs(runtime, None, Conversation.of("w1 w2"), ["w2 w3", "w4", "w2 w1"], Journey()),
+                await embed(runtime, scanned, ["w1", "w2 " * 50], Journey()),
+                await embed(runtime, scanned, [], Journey()),
             )
-        finally:
-            engine.close()
 
     read, embedded, nothing = asyncio.run(scene())
     assert (read.scores.tolist(), read.tokens) == ([1, 0, 2], 2 * 3 + 5)
@@ -326,11 +337,8 @@ def test_pairs_are_scored_and_texts_embedded(scanned: Serving) -> None:
 
 def test_without_a_cross_encoder_no_pairs_are_scored(scanned: Serving) -> None:
     async def scene() -> None:
-        engine = Engine(EngineSettings(), Metrics())
-        try:
-            await engine.score_pairs(None, Conversation.of("w1"), ["w1"], math.inf)
-        finally:
-            engine.close()
+        with running() as runtime:
+            await score_pairs(runtime, None, Conversation.of("w1"), ["w1"], Journey())
 
     with pytest.raises(NotConfigured, match="--reranker"):
         asyncio.run(scene())
@@ -348,9 +356,9 @@ def test_equal_contexts_of_the_same_time_are_encoded_once(scanned: Serving) -> N
     scanned.ranker.encode_contexts = watched  # type: ignore[method-assign]
 
     async def scene() -> list[Ranked]:
-        engine = Engine(EngineSettings(), Metrics())
-        ranked = await asyncio.gather(*(engine.rank(scanned, asked(TEXT)) for _ in range(8)))
-        engine.close()
+        runtime = Runtime(RuntimeSettings(), Metrics())
+        ranked = await asyncio.gather(*(ranking(runtime, scanned, asked(TEXT)) for _ in range(8)))
+        runtime.close()
         return ranked
 
     ranked = asyncio.run(scene())
@@ -360,19 +368,19 @@ def test_equal_contexts_of_the_same_time_are_encoded_once(scanned: Serving) -> N
 
 def test_a_short_context_does_not_wait_while_long_texts_are_tokenised(scanned: Serving) -> None:
     async def scene() -> tuple[Ranked, Ranked]:
-        engine, release = Engine(EngineSettings(), Metrics()), threading.Event()
-        busy = asyncio.ensure_future(engine.tokenize(lambda _: release.wait(60), ["letters " * 500], math.inf))
+        runtime, release = Runtime(RuntimeSettings(), Metrics()), threading.Event()
+        busy = asyncio.ensure_future(tokenize(runtime, lambda _: release.wait(60), ["letters " * 500], Journey()))
         try:
             async with asyncio.timeout(30):
-                short = await engine.rank(scanned, asked(TEXT))
-            long = asyncio.ensure_future(engine.rank(scanned, asked(" ".join([TEXT] * 100))))
+                short = await ranking(runtime, scanned, asked(TEXT))
+            long = asyncio.ensure_future(ranking(runtime, scanned, asked(" ".join([TEXT] * 100))))
             done, _ = await asyncio.wait([long], timeout=0.1)
             assert not done, "it would hold up the event loop"
         finally:
             release.set()
         await busy
         both = short, await long
-        engine.close()
+        runtime.close()
         return both
 
     short, long = asyncio.run(scene())
@@ -382,15 +390,15 @@ def test_a_short_context_does_not_wait_while_long_texts_are_tokenised(scanned: S
 
 def test_a_caller_with_many_letters_holds_up_nobody_with_few(scanned: Serving) -> None:
     async def scene() -> Ranked:
-        engine, release = Engine(EngineSettings(), Metrics()), threading.Event()
-        busy = asyncio.ensure_future(engine.tokenize(lambda _: release.wait(60), ["letters " * 600], math.inf))
+        runtime, release = Runtime(RuntimeSettings(), Metrics()), threading.Event()
+        busy = asyncio.ensure_future(tokenize(runtime, lambda _: release.wait(60), ["letters " * 600], Journey()))
         try:
             async with asyncio.timeout(30):
-                return await engine.rank(scanned, asked(" ".join([TEXT] * 100)))
+                return await ranking(runtime, scanned, asked(" ".join([TEXT] * 100)))
         finally:
             release.set()
             await busy
-            engine.close()
+            runtime.close()
 
     assert len(asyncio.run(scene()).places) == 10
 
@@ -407,18 +415,18 @@ def test_a_new_field_in_a_filter_holds_up_nobody_and_ends_with_its_time(
     monkeypatch.setattr(CandidateTable, "metadata", slowly)
 
     async def scene() -> None:
-        engine = Engine(EngineSettings(), Metrics())
+        runtime = Runtime(RuntimeSettings(), Metrics())
         until = time.monotonic() + 0.3
-        filtered = asyncio.ensure_future(engine.rank(scanned, asked(TEXT, filter={"no": 1}, deadline=until)))
+        filtered = asyncio.ensure_future(ranking(runtime, scanned, asked(TEXT, filter={"no": 1}), until))
         try:
             await asyncio.sleep(0.05)
             async with asyncio.timeout(30):
-                await engine.rank(scanned, asked(TEXT))
+                await ranking(runtime, scanned, asked(TEXT))
                 with pytest.raises(DeadlineExceeded):
                     await filtered
         finally:
             release.set()
-            engine.close()
+            runtime.close()
 
     asyncio.run(scene())
 
@@ -429,7 +437,7 @@ def test_a_deadline_that_is_over_costs_no_model_work(scanned: Serving) -> None:
 
     scanned.ranker.on_encode = fail  # type: ignore[attr-defined]
     with pytest.raises(DeadlineExceeded):
-        rank(scanned, asked(deadline=time.monotonic() - 1))
+        rank(scanned, asked(), deadline=time.monotonic() - 1)
 
 
 def test_a_deadline_ends_the_encoding_of_many_candidates(scanned: Serving) -> None:
@@ -443,7 +451,7 @@ def test_a_deadline_ends_the_encoding_of_many_candidates(scanned: Serving) -> No
 
     scanned.ranker.encode_candidate_batch = counted  # type: ignore[method-assign]
     with pytest.raises((DeadlineExceeded, TimeTooShort), match="time allowed"):
-        rank(scanned, asked(candidates=given, deadline=time.monotonic() + 0.05))
+        rank(scanned, asked(candidates=given), deadline=time.monotonic() + 0.05)
     assert sum(encoded) < 2000
 
 
@@ -461,7 +469,8 @@ class SlowRanker(WordRanker):
         return super().encode_candidate_batch(candidates)
 
 
-MANY = tuple(Given(None, f"word{n} " + "w1 " * 15) for n in range(300))
+TEXTS = [f"word{n} " + "w1 " * 15 for n in range(300)]
+MANY = tuple(Given(None, text) for text in TEXTS)
 
 
 class Slow:
@@ -472,21 +481,21 @@ class Slow:
         settings = Settings(store=root, vector_cache_mb=cache_mb)
         self.serving = open_serving(root, caches=Caches(settings, self.metrics), load=lambda _: self.ranker)
         self.ranker.encoded.clear()  # of the warm-up
-        self.engine = Engine(EngineSettings(), self.metrics, SlowCross(seconds))
+        self.runtime = Runtime(RuntimeSettings(), self.metrics, SlowCross(seconds))
 
     def play(self, scene: Callable[[], Any]) -> Any:
         async def played() -> Any:
             try:
                 return await scene()
             finally:
-                self.engine.close()
+                self.runtime.close()
 
         return asyncio.run(played())
 
     async def ask(self, candidates: tuple[Given, ...] = MANY, seconds: float = math.inf) -> Ranked | Exception:
         deadline = time.monotonic() + seconds
         try:
-            return await self.engine.rank(self.serving, asked(TEXT, candidates=candidates, deadline=deadline))
+            return await ranking(self.runtime, self.serving, asked(TEXT, candidates=candidates), deadline)
         except (TextsLeft, TimeTooShort, Overloaded, DeadlineExceeded) as error:
             return error
 
@@ -557,7 +566,7 @@ def test_without_a_cache_what_does_not_fit_is_refused_with_what_does(tmp_path: P
         assert isinstance(refused, TimeTooShort)
         assert not slow.ranker.encoded
         with pytest.raises(TimeTooShort):
-            await slow.engine.embed(slow.serving, [given.text or "" for given in MANY], time.monotonic() + 2.4)
+            await embed(slow.runtime, slow.serving, TEXTS, Journey(time.monotonic() + 2.4))
         return [refused, await slow.ask(MANY[: refused.fitting], seconds=2.4)]
 
     refused, ranked = slow.play(scene)
@@ -569,20 +578,20 @@ def test_without_a_cache_what_does_not_fit_is_refused_with_what_does(tmp_path: P
 def test_pairs_that_do_not_fit_are_refused_with_how_many_do(tmp_path: Path) -> None:
     build_store(tmp_path)
     slow = Slow(tmp_path, seconds=0.02)
-    texts, conversation = [given.text or "" for given in MANY], Conversation.of(TEXT)
+    texts, conversation = TEXTS, Conversation.of(TEXT)
 
     async def scene() -> None:
-        await slow.engine.score_pairs(None, conversation, texts, math.inf)
+        await score_pairs(slow.runtime, None, conversation, texts, Journey())
         with pytest.raises(TimeTooShort) as refused:
-            await slow.engine.score_pairs(None, conversation, texts, time.monotonic() + 2.4)
+            await score_pairs(slow.runtime, None, conversation, texts, Journey(time.monotonic() + 2.4))
         fitting = refused.value.fitting
         assert 0 < fitting < 100
-        read = await slow.engine.score_pairs(None, conversation, texts[:fitting], time.monotonic() + 2.4)
+        read = await score_pairs(slow.runtime, None, conversation, texts[:fitting], Journey(time.monotonic() + 2.4))
         assert len(read.scores) == fitting
         await slow.ask(MANY[:100])
         deadline = time.monotonic() + 1.4  # of the two seconds that it takes
-        request = asked(TEXT, candidates=MANY[:100], top_n=100, deadline=deadline)
-        assert (await slow.engine.rank(slow.serving, request)).degraded == ["rerank_skipped_deadline"]
+        request = asked(TEXT, candidates=MANY[:100], top_n=100)
+        assert (await ranking(slow.runtime, slow.serving, request, deadline)).degraded == ["rerank_skipped_deadline"]
 
     slow.play(scene)
 
@@ -602,7 +611,7 @@ def test_texts_that_cannot_even_be_tokenised_in_time_are_refused_with_how_many_c
 
     async def scene() -> tuple[Any, Any]:
         with pytest.raises(TimeTooShort):
-            await slow.engine.embed(slow.serving, [given.text or "" for given in MANY], time.monotonic() + 2.0)
+            await embed(slow.runtime, slow.serving, TEXTS, Journey(time.monotonic() + 2.0))
         refused = await slow.ask(seconds=2.0)
         assert isinstance(refused, TimeTooShort)
         return refused, await slow.ask(MANY[: refused.fitting], seconds=2.0)
@@ -701,17 +710,17 @@ def test_others_come_between_the_steps_of_a_long_tokenisation(scanned: Serving) 
     serving = replace(scanned, ranker=ranker)
 
     async def scene() -> None:
-        engine = Engine(EngineSettings(), Metrics())
-        one, other = (asyncio.ensure_future(engine.rank(serving, asked(name * 2000))) for name in "ab")
+        runtime = Runtime(RuntimeSettings(), Metrics())
+        one, other = (asyncio.ensure_future(ranking(runtime, serving, asked(name * 2000))) for name in "ab")
         assert sorted(await asyncio.to_thread(ranker.steps, 40)) in (["a"] * n + ["b"] * (40 - n) for n in (19, 20, 21))
         async with asyncio.timeout(30):
-            await engine.embed(serving, ["w1"], math.inf)
+            await embed(runtime, serving, ["w1"], Journey())
         one.cancel()
         await asyncio.wait([one])
         assert (await asyncio.to_thread(ranker.steps, 20)).count("a") <= 1, "what nobody waits for is not read"
         assert len(ranker.done) < 1000
         other.cancel()
-        engine.close()
+        runtime.close()
 
     asyncio.run(scene())
 
@@ -750,17 +759,17 @@ def test_nobody_waits_for_more_than_one_step_of_twenty_slow_callers(
     serving = replace(scanned, ranker=ranker)
 
     async def scene() -> None:
-        engine = Engine(EngineSettings(), Metrics())
-        slow = [asyncio.ensure_future(engine.rank(serving, asked("s" * letters))) for _ in range(20)]
+        runtime = Runtime(RuntimeSettings(), Metrics())
+        slow = [asyncio.ensure_future(ranking(runtime, serving, asked("s" * letters))) for _ in range(20)]
         await asyncio.to_thread(ranker.wait, 1)
         for turn in range(had):
             ranker.go_on.release()
             await asyncio.to_thread(ranker.wait, turn + 2)
-        honest = asyncio.ensure_future(engine.rank(serving, asked("h" * own)))
+        honest = asyncio.ensure_future(ranking(runtime, serving, asked("h" * own)))
         await asyncio.sleep(0)
         ranker.go_on.release(1000)
         await asyncio.gather(honest, *slow)
-        engine.close()
+        runtime.close()
 
     asyncio.run(scene())
     assert ranker.begun.index("h") == had + 1
@@ -769,11 +778,8 @@ def test_nobody_waits_for_more_than_one_step_of_twenty_slow_callers(
 
 def test_texts_are_work_however_short_they_are(scanned: Serving) -> None:
     async def scene() -> list[str]:
-        engine = Engine(EngineSettings(), Metrics())
-        try:
-            return await engine.tokenize(lambda _: threading.current_thread().name, [""] * 1000, math.inf)
-        finally:
-            engine.close()
+        with running() as runtime:
+            return await tokenize(runtime, lambda _: threading.current_thread().name, [""] * 1000, Journey())
 
     names = asyncio.run(scene())
     assert (len(names), set(names)) == (1000, {"tokenizer-long_0"})
@@ -782,7 +788,7 @@ def test_texts_are_work_however_short_they_are(scanned: Serving) -> None:
 def test_a_deadline_ends_a_long_tokenisation(scanned: Serving) -> None:
     ranker = Steady()
     with pytest.raises(DeadlineExceeded):
-        rank(replace(scanned, ranker=ranker), asked("a" * 2000, deadline=time.monotonic() + 0.05))
+        rank(replace(scanned, ranker=ranker), asked("a" * 2000), deadline=time.monotonic() + 0.05)
     assert len(ranker.done) < 1000
 
 
@@ -816,11 +822,8 @@ def ranked_together(serving: Serving, requests: list[RankRequest]) -> list[Ranke
     """Rankings of requests that come at the same time."""
 
     async def play() -> list[Ranked | BaseException]:
-        engine = Engine(EngineSettings(), Metrics())
-        try:
-            return await asyncio.gather(*(engine.rank(serving, each) for each in requests), return_exceptions=True)
-        finally:
-            engine.close()
+        with running() as runtime:
+            return await asyncio.gather(*(ranking(runtime, serving, each) for each in requests), return_exceptions=True)
 
     return asyncio.run(play())
 

@@ -37,7 +37,7 @@ from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.local_part import part_found
 from polyrank.service.ranking.opening import serve
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.ranking.stages import Timings
+from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import Given, Ranked, RankRequest
 
 TEXT = "w1 w2 w3 w7 w9"
@@ -229,7 +229,7 @@ def test_in_one_pass_each_gets_its_own_answer(large: Serving) -> None:
         [codes] = serving.ranker.encode_contexts([serving.ranker.tokenize_context(request.conversation)[0]])
         exact = replace(request, exact=True)
         read = retrieval.read_words(only_part(serving), exact)
-        searches.append(retrieval.PoolSearch(only_part(serving), exact, codes, Timings(), read))
+        searches.append(retrieval.PoolSearch(only_part(serving), exact, codes, Journey(), read))
     found = retrieval.search(searches)
     for search, rows, (serving, request, keep) in zip(searches, found, cases, strict=True):
         best = part_found(search, rows, with_candidates=True)
@@ -258,7 +258,7 @@ def test_only_what_an_index_finds_is_scored_by_its_vectors(tmp_path: Path, kind:
 def test_only_what_is_scanned_in_bytes_is_shared(large: Serving) -> None:
     def shares(**fields: Any) -> bool:
         return retrieval.PoolSearch(
-            only_part(large), asked(TEXT, **fields), np.ones((1, 16), np.float32), Timings()
+            only_part(large), asked(TEXT, **fields), np.ones((1, 16), np.float32), Journey()
         ).shares
 
     assert shares() == (only_part(large).generation.index is None and product.refusal(16) is None)

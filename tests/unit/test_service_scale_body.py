@@ -22,7 +22,7 @@ from polyrank.model.text.assembly import Conversation
 from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.parts import PoolQuery, Wanted
 from polyrank.service.scale.body import Body
-from polyrank.service.scale.calls import Holding, Reply
+from polyrank.service.scale.calls import AskedQuery, Holding, Reply
 
 SECONDS = 0.03  # that a search of an index takes here
 
@@ -35,7 +35,7 @@ def test_searches_of_an_index_that_share_a_call_are_timed_one_by_one(
     holding = Holding(made.id, made.parts[0].name)
     body.prepare(holding)
     tokens, _ = ranker.tokenize_context(Conversation.of("w1 w2"))
-    query = PoolQuery(asked(), 0), ranker.encode_contexts([tokens])[0]
+    query = AskedQuery(0, PoolQuery(asked()), ranker.encode_contexts([tokens])[0])
     search = retrieval._indexed
 
     def slow(*arguments: Any) -> Any:
@@ -92,7 +92,7 @@ class Shard:
         return revision
 
     def stored(self, revision: int, *ids: str, body: Body | None = None) -> Reply:
-        return (body or self.body).call("stored", (self.holding, Wanted(revision, ids=ids, with_candidates=True)))
+        return (body or self.body).call("stored", (self.holding, revision, Wanted(ids=ids, with_candidates=True)))
 
     def found(self, revision: int, *ids: str, body: Body | None = None) -> list[str]:
         """Which of the ids are there at a revision."""
@@ -103,7 +103,7 @@ class Shard:
     def best(self, revision: int, k: int = 5) -> list[tuple[int, float]]:
         """The places in the pool and the scores of the best at a revision."""
         tokens, _ = self.ranker.tokenize_context(Conversation.of("w1 w2"))
-        query = PoolQuery(asked("w1 w2", top_k=k), revision), self.ranker.encode_contexts([tokens])[0]
+        query = AskedQuery(revision, PoolQuery(asked("w1 w2", top_k=k)), self.ranker.encode_contexts([tokens])[0])
         [found] = self.body.search(self.holding, [query], [float("inf")])
         return list(zip(found.order.tolist(), found.scores.tolist(), strict=True))
 
@@ -147,7 +147,7 @@ def test_searches_at_several_revisions_share_a_pass(shard: Shard) -> None:
     revisions = [0, shard.update(shard.own[0]), shard.update(shard.own[1]), shard.update(deletes=shard.own[:1])]
     tokens, _ = shard.ranker.tokenize_context(Conversation.of("w1 w2"))
     codes = shard.ranker.encode_contexts([tokens])[0]
-    queries = [(PoolQuery(asked("w1 w2", top_k=100), revision), codes) for revision in reversed(revisions)]
+    queries = [AskedQuery(revision, PoolQuery(asked("w1 w2", top_k=100)), codes) for revision in reversed(revisions)]
     found = shard.body.search(shard.holding, queries, [float("inf")] * 4)
     built = shard.made.parts[0].count
     assert [len(each.order) for each in found] == [built + 1, built + 2, built + 1, built]

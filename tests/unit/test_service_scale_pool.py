@@ -1,7 +1,6 @@
 """Answers where parts are missing: they say so, and are refused where too much is."""
 
 import asyncio
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,8 @@ from polyrank.index_builder.scale.slots import slots_of
 from polyrank.model.representations import LateRows
 from polyrank.service.errors import DeadlineExceeded, ShardsMissing, UnknownCandidates
 from polyrank.service.ranking.forwards import Forwards
-from polyrank.service.ranking.pool import MOST_SENT_ALONG
+from polyrank.service.ranking.pool import MOST_SENT_ALONG, Pool
+from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import Given
 from polyrank.service.scale.calls import Reply
 
@@ -87,7 +87,7 @@ def test_where_no_shard_answers_in_time_the_time_was_over(served: ServedParts) -
     for replica in served.shards.replicas.values():
         replica.stalls = 10.0
     with pytest.raises(DeadlineExceeded, match="before a shard answered"):
-        served.rank(asked(deadline=time.monotonic() + 2.0))
+        served.rank(asked(), seconds=2.0)
 
 
 def test_a_part_that_is_lost_after_the_search_is_missing_too(
@@ -117,12 +117,12 @@ def test_a_part_that_stalls_when_vectors_are_fetched_leaves_time_for_the_others(
     ask, stalled = LocalReplica.ask, served.serving.version.parts[0].name
 
     async def stalls(self: LocalReplica, method: str, arguments: tuple[Any, ...], left_s: float) -> Reply:
-        if self.part == stalled and method == "stored" and arguments[1].with_vectors:
+        if self.part == stalled and method == "stored" and arguments[2].with_vectors:
             await asyncio.sleep(30.0)
         return await ask(self, method, arguments, left_s)
 
     monkeypatch.setattr(LocalReplica, "ask", stalls)
-    [found] = served.rank(asked(top_k=30, deadline=time.monotonic() + 4.0))
+    [found] = served.rank(asked(top_k=30), seconds=4.0)
     assert found.degraded == ["shards_missing"]
     assert found.searched == pytest.approx(1 - len(ids_of(served, 0)) / len(POOL))
     assert not set(ids_of(served, 0)) & {place.id for place in found.places}
@@ -135,7 +135,7 @@ def test_a_second_stage_without_time_leaves_time_for_the_texts(
         await asyncio.sleep(30.0)
 
     monkeypatch.setattr(Forwards, "late", never)
-    [found] = served.rank(asked(top_k=30, deadline=time.monotonic() + 4.0))
+    [found] = served.rank(asked(top_k=30), seconds=4.0)
     assert found.degraded == ["late_skipped_deadline"]
     assert len(found.places) == 30
     assert found.searched is None
@@ -153,8 +153,8 @@ def test_candidates_by_their_ids_without_a_part(served: ServedParts) -> None:
     with pytest.raises(ShardsMissing):
         served.rank(asked(candidates=(Given(gone, None),)))
     with pytest.raises(ShardsMissing):
-        served.run(lambda engine: engine.pool(served.serving, float("inf")).candidate(gone))
-    stored = served.run(lambda engine: engine.pool(served.serving, float("inf")).candidate(here))
+        served.run(lambda runtime: Pool(runtime, served.serving, Journey()).candidate(gone))
+    stored = served.run(lambda runtime: Pool(runtime, served.serving, Journey()).candidate(here))
     assert stored is not None
     assert stored.id == here
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from service_fakes import WordRanker, asked, pool
+from service_fakes import WordRanker, asked, pool, ranking
 from shards_in_process import ServedParts, until
 
 from polyrank.index_builder.building.pipeline import BuildOptions
@@ -101,7 +101,7 @@ def test_a_request_ends_on_the_set_that_it_began_with(served: ServedParts, tmp_p
     before = served.serving
     cut(tmp_path, "n")
     served.live.follow()
-    old, new = served.run(lambda engine: engine.rank(before, asked())), *served.rank(asked())
+    old, new = served.run(lambda runtime: ranking(runtime, before, asked())), *served.rank(asked())
     assert (prefix(old), prefix(new)) == ("c", "n")
 
 
@@ -153,7 +153,7 @@ def test_a_switch_back_that_fails_leaves_requests_the_set_that_they_began_with(
     monkeypatch.setattr(served.store, "make_active", busy)
     with pytest.raises(StoreBusy):
         served.live.activate(first.id)
-    found = served.run(lambda engine: engine.rank(before, asked()))
+    found = served.run(lambda runtime: ranking(runtime, before, asked()))
     assert (prefix(found), found.degraded) == ("c", [])
 
 
@@ -315,5 +315,5 @@ def test_shards_of_a_set_that_was_collected_stay_as_long_as_requests_may_need_th
     assert served.store.gc(keep=1) == [first.id]
     with pytest.raises(GenerationCorrupt):
         served.live.activate(damaged.id)
-    found = served.run(lambda engine: engine.rank(before, asked()))
+    found = served.run(lambda runtime: ranking(runtime, before, asked()))
     assert (prefix(found), found.degraded) == ("c", [])

@@ -19,6 +19,8 @@ from polyrank.index_builder.scale.slots import slots_of
 from polyrank.model.errors import Shortage
 from polyrank.service.changes import updating
 from polyrank.service.errors import NotReady, RevisionNotReached, ShardsMissing
+from polyrank.service.ranking.pool import Pool
+from polyrank.service.ranking.stages import Journey
 from polyrank.service.scale.asking import STRIKE_SECONDS
 
 POOL = pool(60)
@@ -81,7 +83,7 @@ def ids(served: ServedPool, text: str = "w1 w2 w3", k: int = 100) -> list[str | 
 
 
 def stored(served: ServedPool, candidate_id: str) -> list[str]:
-    found = served.run(lambda engine: engine.pool(served.serving, time.monotonic() + 10).candidate(candidate_id))
+    found = served.run(lambda runtime: Pool(runtime, served.serving, Journey()).candidate(candidate_id))
     return [] if found is None else [found.text]
 
 
@@ -106,11 +108,11 @@ def test_a_server_takes_over_what_another_one_wrote(one: ServedPool, other: Serv
     assert "new" in ids(other)
     assert before.snapshot.revision == 0
     assert other.delete("new").revision == 2, "it reads before it writes"
-    reached = one.updated(lambda updating: updating.reached(2, time.monotonic() + 10))
+    reached = one.updated(lambda updating: updating.reached(2, Journey(time.monotonic() + 10)))
     assert reached.snapshot.revision == 2
     assert "new" not in ids(one)
     with pytest.raises(RevisionNotReached):
-        one.updated(lambda updating: updating.reached(3, time.monotonic() + 0.1))
+        one.updated(lambda updating: updating.reached(3, Journey(time.monotonic() + 0.1)))
 
 
 def test_a_text_that_stays_as_it_is_keeps_its_vector(here: ServedParts, monkeypatch: pytest.MonkeyPatch) -> None:

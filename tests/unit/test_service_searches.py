@@ -16,7 +16,7 @@ from polyrank.service.errors import InferenceFailed
 from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.retrieval import SearchBatch
 from polyrank.service.ranking.scheduler import Scheduler, Work
-from polyrank.service.ranking.stages import Timings
+from polyrank.service.ranking.stages import Journey
 
 MOST = 3
 
@@ -52,8 +52,8 @@ class Sharing:
         self.work: Callable[[Sequence[Any]], list[Any]] = list
         self.scheduler = Scheduler("search", ["search"], MOST)
 
-    async def run(self, key: str, job: Any, finish: Callable[[Any, Any], Any], timings: Timings) -> Any:
-        with timings.queued():
+    async def run(self, key: str, job: Any, finish: Callable[[Any, Any], Any], journey: Journey) -> Any:
+        with journey.queued():
             done = await self.scheduler.run("search", Work(SearchBatch(key), [(job, finish)], [1]), math.inf)
         return done.outputs[0]
 
@@ -78,7 +78,7 @@ def played(sharing: Sharing, scenario: Callable[[Doubling, Run], Awaitable[None]
     doubling = sharing.work = Doubling()
 
     async def play() -> None:
-        await asyncio.wait_for(scenario(doubling, lambda key, job: sharing.run(key, job, checked, Timings())), 20)
+        await asyncio.wait_for(scenario(doubling, lambda key, job: sharing.run(key, job, checked, Journey())), 20)
 
     try:
         asyncio.run(play())
@@ -140,8 +140,8 @@ def begun_closing(scheduler: Scheduler) -> None:
 def test_what_waits_when_the_thread_closes_is_dropped(sharing: Sharing) -> None:
     async def play() -> list[int | BaseException]:
         doubling = sharing.work = Doubling()
-        first = await begun(doubling, sharing.run("a", 1, checked, Timings()))
-        waiting = asyncio.ensure_future(sharing.run("b", 2, checked, Timings()))
+        first = await begun(doubling, sharing.run("a", 1, checked, Journey()))
+        waiting = asyncio.ensure_future(sharing.run("b", 2, checked, Journey()))
         await asyncio.sleep(0)
         closing = asyncio.ensure_future(asyncio.to_thread(sharing.scheduler.close))
         await asyncio.to_thread(begun_closing, sharing.scheduler)
@@ -170,7 +170,7 @@ def test_a_job_is_let_go_of_when_it_is_done_or_was_cancelled(sharing: Sharing) -
     watched = WeakSet(jobs)
 
     async def play() -> None:
-        first, *others = [asyncio.ensure_future(sharing.run("a", each, _nothing, Timings())) for each in jobs]
+        first, *others = [asyncio.ensure_future(sharing.run("a", each, _nothing, Journey())) for each in jobs]
         await asyncio.to_thread(begun.wait, 10)
         others[0].cancel()
         gate.set()
@@ -198,10 +198,10 @@ def test_what_is_cancelled_is_not_done(sharing: Sharing) -> None:
 
 
 def test_waiting_counts_as_queueing(sharing: Sharing) -> None:
-    timings = Timings()
-    assert asyncio.run(sharing.run("a", 1, lambda _, share: share, timings)) == 1
-    assert timings.seconds["queue"] > 0
-    assert timings.total() == pytest.approx(timings.seconds["queue"])
+    journey = Journey()
+    assert asyncio.run(sharing.run("a", 1, lambda _, share: share, journey)) == 1
+    assert journey.seconds["queue"] > 0
+    assert journey.total() == pytest.approx(journey.seconds["queue"])
 
 
 def test_work_that_begins_at_once_makes_no_queueing_below_zero(
@@ -218,39 +218,39 @@ def test_work_that_begins_at_once_makes_no_queueing_below_zero(
         time.sleep(0.02)
         sharing.scheduler._changed.acquire()
 
-    def work(jobs: Sequence[Timings]) -> list[None]:
+    def work(jobs: Sequence[Journey]) -> list[None]:
         with jobs[0].timed("retrieve"):
             begun.set()
             time.sleep(0.04)
         return [None]
 
-    sharing.work, timings = work, Timings()
+    sharing.work, journey = work, Journey()
     with monkeypatch.context() as patched:
         patched.setattr(sharing.scheduler._changed, "notify", interrupted)
-        asyncio.run(sharing.run("a", timings, _nothing, timings))
-    assert timings.seconds["retrieve"] > 0
-    assert timings.seconds["queue"] >= 0
+        asyncio.run(sharing.run("a", journey, _nothing, journey))
+    assert journey.seconds["retrieve"] > 0
+    assert journey.seconds["queue"] >= 0
 
 
 def test_waiting_for_the_others_counts_as_queueing(sharing: Sharing) -> None:
-    def work(jobs: Sequence[Timings]) -> list[None]:
-        for timings in jobs:
-            with timings.timed("score"):
+    def work(jobs: Sequence[Journey]) -> list[None]:
+        for journey in jobs:
+            with journey.timed("score"):
                 time.sleep(0.02)
         return [None] * len(jobs)
 
-    sharing.work, own = work, [Timings() for _ in range(3)]
+    sharing.work, own = work, [Journey() for _ in range(3)]
     gate = threading.Event()
 
     async def play() -> float:
-        busy = asyncio.ensure_future(sharing.run("b", Timings(), lambda *_: gate.wait(10), Timings()))
+        busy = asyncio.ensure_future(sharing.run("b", Journey(), lambda *_: gate.wait(10), Journey()))
         began = time.perf_counter()
-        waiting = asyncio.gather(*(sharing.run("a", timings, _nothing, timings) for timings in own))
+        waiting = asyncio.gather(*(sharing.run("a", journey, _nothing, journey) for journey in own))
         await asyncio.sleep(0)
         gate.set()
         await asyncio.gather(waiting, busy)
         return time.perf_counter() - began
 
     took = asyncio.run(play())
-    for timings in own:
-        assert sum(each.seconds["score"] for each in own) <= timings.total() <= took
+    for journey in own:
+        assert sum(each.seconds["score"] for each in own) <= journey.total() <= took

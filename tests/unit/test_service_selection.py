@@ -1,7 +1,6 @@
 """Thresholds and groups: what is answered of what is ranked, and how groups are filled."""
 
 import asyncio
-import math
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -12,13 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from service_fakes import WordCross, asked, brute_force, build_store, only_part, open_serving, pool, rank
+from service_fakes import WordCross, asked, brute_force, build_store, only_part, open_serving, pool, rank, ranking
 
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking import selection
-from polyrank.service.ranking.engine import Engine, EngineSettings
 from polyrank.service.ranking.parts import Serving
+from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
+from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import Given, Grouping, Ranked, RankedCandidate, RankRequest
 
 TEXT = "w1 w2 w3 w7 w9"
@@ -133,8 +133,7 @@ def test_what_time_and_rounds_do_not_allow_is_said(tmp_path: Path, monkeypatch: 
     build_store(tmp_path, skewed(400, 0))
     serving = open_serving(tmp_path)
     monkeypatch.setattr(selection, "MOST_ROUNDS", 1)
-    request = asked(TEXT, top_k=8, grouping=Grouping("topic"), deadline=time.monotonic() + 60)
-    ranked = rank(serving, request)
+    ranked = rank(serving, asked(TEXT, top_k=8, grouping=Grouping("topic")), deadline=time.monotonic() + 60)
     assert ranked.degraded == ["groups_incomplete"]
     assert 0 < len(ranked.places) < 8
     assert not ranked.exact
@@ -145,18 +144,18 @@ def test_no_search_is_added_to_a_full_server(tmp_path: Path, monkeypatch: pytest
     serving, next_search = open_serving(tmp_path), selection.Filling.next_search
 
     async def scene() -> Ranked:
-        engine, others = Engine(EngineSettings(max_queue_tokens=1000), Metrics()), ExitStack()
+        runtime, others = Runtime(RuntimeSettings(max_queue_tokens=1000), Metrics()), ExitStack()
 
         def when_others_have_come(filling: selection.Filling) -> RankRequest | None:
-            others.enter_context(engine._admission.admitted(2000, math.inf))
+            others.enter_context(runtime.admission.admitted(Journey(), 2000))
             return next_search(filling)
 
         monkeypatch.setattr(selection.Filling, "next_search", when_others_have_come)
         try:
             with others:
-                return await engine.rank(serving, asked(TEXT, top_k=8, grouping=Grouping("topic")))
+                return await ranking(runtime, serving, asked(TEXT, top_k=8, grouping=Grouping("topic")))
         finally:
-            engine.close()
+            runtime.close()
 
     ranked = asyncio.run(scene())
     assert ranked.degraded == ["groups_incomplete"]

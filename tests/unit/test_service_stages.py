@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 import pytest
 
-from polyrank.service.ranking.stages import OLDEST_EVERY, FairThread, Timings, lower_priority
+from polyrank.service.ranking.stages import OLDEST_EVERY, FairThread, Journey, lower_priority
 
 
 class Text:
@@ -33,13 +33,13 @@ class Fixture:
             self.begun.set()
             assert self.gate.wait(10)
 
-        first = asyncio.ensure_future(self.thread.run(0, 0, wait, Timings()))
+        first = asyncio.ensure_future(self.thread.run(0, 0, wait, Journey()))
         await asyncio.to_thread(self.begun.wait, 10)
         return first
 
     async def queue(self, name: str, had: int, letters: int) -> "asyncio.Future[None]":
         step = partial(self.done.append, name)
-        waiting = asyncio.ensure_future(self.thread.run(had, letters, step, Timings()))
+        waiting = asyncio.ensure_future(self.thread.run(had, letters, step, Journey()))
         await asyncio.sleep(0)
         return waiting
 
@@ -97,7 +97,7 @@ def test_what_is_cancelled_is_let_go_of_at_once() -> None:
     async def scenario(fixture: Fixture) -> None:
         first, text = await fixture.busy(), Text()
         watched, step = WeakSet([text]), partial(id, text)
-        left = asyncio.ensure_future(fixture.thread.run(9, 9, step, Timings()))
+        left = asyncio.ensure_future(fixture.thread.run(9, 9, step, Journey()))
         await asyncio.sleep(0)
         left.cancel()
         await asyncio.wait([left])
@@ -127,7 +127,7 @@ def test_what_waits_when_the_thread_closes_is_cancelled() -> None:
 def test_an_error_is_its_step_s_alone() -> None:
     async def scenario(fixture: Fixture) -> None:
         with pytest.raises(ZeroDivisionError):
-            await fixture.thread.run(0, 0, lambda: 1 // 0, Timings())
+            await fixture.thread.run(0, 0, lambda: 1 // 0, Journey())
         await (await fixture.queue("next", 0, 0))
 
     assert played(scenario) == ["next"]
@@ -139,7 +139,7 @@ def test_a_thread_of_lower_priority_lowers_no_other() -> None:
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
     async def told(thread: FairThread) -> int:
-        return await thread.run(0, 0, niceness, Timings())
+        return await thread.run(0, 0, niceness, Journey())
 
     lower, usual = FairThread("lower", lower_priority), FairThread("usual")
     try:
@@ -157,6 +157,6 @@ def test_where_no_priority_can_be_set_the_thread_works_on(monkeypatch: pytest.Mo
     monkeypatch.setattr(os, "setpriority", refuse)
     thread = FairThread("lower", lower_priority)
     try:
-        assert asyncio.run(thread.run(0, 0, lambda: 7, Timings())) == 7
+        assert asyncio.run(thread.run(0, 0, lambda: 7, Journey())) == 7
     finally:
         thread.close()

@@ -20,6 +20,7 @@ from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.changes import updating
 from polyrank.service.errors import InferenceFailed, NotReady, Overloaded, RevisionNotReached
+from polyrank.service.ranking.stages import Journey
 
 
 @pytest.fixture
@@ -133,15 +134,15 @@ def test_metrics_tell_what_is_served(here: LiveStore) -> None:
 def test_an_update_that_was_asked_for_is_waited_for(here: LiveStore, there: LiveStore, monkeypatch) -> None:
     here.upsert(Candidate("a", "w1"))
     far = time.monotonic() + 60
-    assert asyncio.run(there.updating.reached(1, far)).snapshot.revision == 1
+    assert asyncio.run(there.updating.reached(1, Journey(far))).snapshot.revision == 1
     late = threading.Timer(0.1, lambda: here.upsert(Candidate("b", "w1")))
     late.start()
-    assert asyncio.run(there.updating.reached(2, far)).snapshot.revision == 2
+    assert asyncio.run(there.updating.reached(2, Journey(far))).snapshot.revision == 2
     late.join()
-    assert asyncio.run(there.updating.reached(0, far)) is there.serving
+    assert asyncio.run(there.updating.reached(0, Journey(far))) is there.serving
     monkeypatch.setattr(updating, "ARRIVES_WITHIN_SECONDS", 0.05)
     with pytest.raises(RevisionNotReached) as caught:
-        asyncio.run(there.updating.reached(3, far))
+        asyncio.run(there.updating.reached(3, Journey(far)))
     assert (caught.value.wanted, caught.value.served) == (3, 2)
 
 
@@ -149,7 +150,7 @@ def test_the_deadline_ends_the_waiting_for_an_update(here: LiveStore, monkeypatc
     monkeypatch.setattr(updating, "ARRIVES_WITHIN_SECONDS", 60.0)
     began = time.monotonic()
     with pytest.raises(RevisionNotReached):
-        asyncio.run(here.updating.reached(1, began + 0.05))
+        asyncio.run(here.updating.reached(1, Journey(began + 0.05)))
     assert time.monotonic() - began < 30
 
 
@@ -255,10 +256,10 @@ def test_a_revision_of_the_successor_of_what_was_collected_is_waited_for(here: L
     here.live.take_over()
     assert (here.serving.snapshot.revision, here.live.refused) == (1, {}), "it is answered from until the switch"
     with pytest.raises(RevisionNotReached):
-        asyncio.run(here.updating.reached(2, time.monotonic() + 0.05))
+        asyncio.run(here.updating.reached(2, Journey(time.monotonic() + 0.05)))
     follower = threading.Timer(0.1, here.live.follow)
     follower.start()
-    assert asyncio.run(here.updating.reached(2, time.monotonic() + 60)).snapshot.revision == 2
+    assert asyncio.run(here.updating.reached(2, Journey(time.monotonic() + 60))).snapshot.revision == 2
     follower.join()
 
 
@@ -282,7 +283,7 @@ def test_updates_are_taken_over_while_a_switch_is_under_way(root: Path, there: L
                 here.live.take_over()
                 assert list(here.texts())[-1] == "a"
                 assert here.upsert(Candidate("b", "w2")).revision == 2
-                assert asyncio.run(here.updating.reached(2, time.monotonic())).generation.id != wanted
+                assert asyncio.run(here.updating.reached(2, Journey(time.monotonic()))).generation.id != wanted
             finally:
                 go_on.set()
             assert switch.result().generation.id == wanted
@@ -311,7 +312,7 @@ def test_while_others_write_a_revision_is_waited_for_until_the_deadline(
         await asyncio.sleep(0.05)  # it waits for the lock
         began = time.monotonic()
         with pytest.raises(RevisionNotReached):
-            await here.updating.reached(1, began + 0.2)
+            await here.updating.reached(1, Journey(began + 0.2))
         took = time.monotonic() - began
         held.close()
         assert (await writing).revision == 1
@@ -395,7 +396,7 @@ def test_a_client_that_hung_up_has_changed_nothing(here: LiveStore) -> None:
 
     async def attempt() -> None:
         # What an update looks up first waits behind these.
-        holding = [asyncio.wrap_future(here.engine._desk.candidates.submit(hold)) for _ in range(4)]
+        holding = [asyncio.wrap_future(here.runtime.candidates.submit(hold)) for _ in range(4)]
         await asyncio.to_thread(begun.wait, 10)
         writing = asyncio.create_task(here.updating.upsert([Candidate("a", "w1")]))
         await asyncio.sleep(0.02)

@@ -1,7 +1,6 @@
 """What words say counts alike wherever a candidate comes from, and an answer that is called exact is."""
 
 import asyncio
-import math
 import threading
 import time
 import weakref
@@ -26,6 +25,8 @@ from service_fakes import (
     open_serving,
     pool,
     rank,
+    ranking,
+    running,
 )
 from updated import updated
 
@@ -35,15 +36,16 @@ from polyrank.index_builder.generation.words import Words
 from polyrank.index_builder.index.retrieval import BestByWords, best_by_words
 from polyrank.index_builder.index.retrieval import search as search_index
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.reading import Steps, finish
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking import desk, engine, local_part, retrieval
-from polyrank.service.ranking.engine import Engine, EngineSettings
+from polyrank.service.ranking import given, local_part, retrieval, runtime
 from polyrank.service.ranking.forwards import PairScores
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.ranking.stages import Timings
+from polyrank.service.ranking.rescoring import score_pairs
+from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
+from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import Given, Ranked
 from polyrank.service.ranking.words import ListWords, PoolWords, list_words, pool_words
 
@@ -153,7 +155,7 @@ def test_an_index_that_words_were_not_chosen_for_is_not_searched(serving: Servin
     )  # as where a GPU scans, and fails afterwards
     assert read is not None
     assert read.best is None
-    [found] = retrieval.search([retrieval.PoolSearch(only_part(serving), request, codes, Timings(), read)])
+    [found] = retrieval.search([retrieval.PoolSearch(only_part(serving), request, codes, Journey(), read)])
     assert (found.plan, found.bound) == ("scan", -np.inf)
 
 
@@ -210,16 +212,15 @@ def test_few_requests_at_a_time_hold_what_words_say_for_every_row(
         return words
 
     async def many() -> None:
-        held_up = Engine(EngineSettings(), Metrics())
-        try:
-            await asyncio.gather(*(held_up.rank(serving, asked(f"w1 w{n % 40} {n}", exact=True)) for n in range(150)))
-        finally:
-            held_up.close()
+        with running() as held_up:
+            await asyncio.gather(
+                *(ranking(held_up, serving, asked(f"w1 w{n % 40} {n}", exact=True)) for n in range(150))
+            )
 
     monkeypatch.setattr(retrieval, "pool_words", counted)
     asyncio.run(many())
     assert len(held) == 150
-    assert 1 <= most <= desk.MOST_WORDS + desk.CANDIDATE_THREADS  # a thread lets go of its last one a little later
+    assert 1 <= most <= runtime.MOST_WORDS + runtime.CANDIDATE_THREADS
 
 
 def test_ids_beside_texts_need_nothing_of_the_pools_words(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,23 +250,23 @@ def test_requests_whose_texts_take_long_do_not_hold_the_room_of_others(
         return (yield from list_words(words, conversation, texts))
 
     async def together() -> list[Ranked]:
-        shared = Engine(EngineSettings(), Metrics())
+        shared = Runtime(RuntimeSettings(), Metrics())
         mixed = (Given("same", None), Given(None, TEXT))
         try:
             slow = [
-                asyncio.ensure_future(shared.rank(serving, asked(f"w{n}", candidates=mixed)))
-                for n in range(desk.MOST_WORDS)
+                asyncio.ensure_future(ranking(shared, serving, asked(f"w{n}", candidates=mixed)))
+                for n in range(runtime.MOST_WORDS)
             ]
             for _ in slow:
                 await asyncio.to_thread(begun.acquire)
-            quick = await asyncio.wait_for(shared.rank(serving, asked(TEXT)), 30)
+            quick = await asyncio.wait_for(ranking(shared, serving, asked(TEXT)), 30)
             is_over.set()
             return [quick, *await asyncio.gather(*slow)]
         finally:
             is_over.set()
             shared.close()
 
-    monkeypatch.setattr(engine, "list_words", endless)
+    monkeypatch.setattr(given, "list_words", endless)
     quick, *others = asyncio.run(together())
     assert len(quick.places) == 10
     assert {len(ranked.places) for ranked in others} == {2}
@@ -277,7 +278,7 @@ def test_requests_whose_texts_take_long_do_not_hold_the_room_of_others(
 class CrossOfWords(WordCross):
     """A cross-encoder with evidence of its own."""
 
-    evidence = Evidence(replace(EVIDENCE, late_weight=0.5, weights={"length": 2.0, "said": -9.0}))
+    evidence = LexicalScore(replace(EVIDENCE, late_weight=0.5, weights={"length": 2.0, "said": -9.0}))
 
 
 def test_what_is_reranked_counts_words_by_the_rerankers_weights(serving: Serving) -> None:
@@ -305,7 +306,7 @@ def test_words_of_turns_count_as_little_for_the_reranker_whatever_ranked_before(
     serving: Serving, tmp_path: Path, is_lexical: bool
 ) -> None:
     class Crowded(WordCross):
-        evidence = Evidence(EVIDENCE)
+        evidence = LexicalScore(EVIDENCE)
 
     if is_lexical:
         build(polyrank.load("lexical"), numbered(pool(1000)), tmp_path)
@@ -337,11 +338,8 @@ def test_texts_that_are_scored_as_pairs_count_words_as_the_generation_has_them(s
     texts, conversation = ["w1 w2", "w9 w40", TEXT], Conversation.of(TEXT)
 
     async def scored(words: Words | None) -> PairScores:
-        held = Engine(EngineSettings(), Metrics(), CrossOfWords())
-        try:
-            return await held.score_pairs(words, conversation, texts, math.inf)
-        finally:
-            held.close()
+        with running(CrossOfWords()) as held:
+            return await score_pairs(held, words, conversation, texts, Journey())
 
     words = serving.generation.words
     assert words is not None
@@ -354,6 +352,6 @@ def test_texts_that_are_scored_as_pairs_count_words_as_the_generation_has_them(s
 
 
 def test_a_request_of_texts_alone_needs_no_room(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(desk, "MOST_WORDS", 0)
+    monkeypatch.setattr(runtime, "MOST_WORDS", 0)
     soon = time.monotonic() + 10
-    assert len(rank(serving, asked(TEXT, candidates=(Given(None, TEXT),), deadline=soon)).places) == 1
+    assert len(rank(serving, asked(TEXT, candidates=(Given(None, TEXT),)), deadline=soon).places) == 1

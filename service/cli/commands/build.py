@@ -10,13 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyrank.index_builder.names import DTYPE_NAMES, MOST_PARTS, AskedOptions
+from polyrank.index_builder.names import DTYPE_NAMES, AskedOptions, BuildCommand
 from polyrank.model.errors import InvalidInput
-from polyrank.model.options import Bounds, options_of
-from polyrank.service.cli.files import add_encoding_option
-from polyrank.service.cli.models import add_runner_options, chosen_runner, load
+from polyrank.model.options import options_of
+from polyrank.service.cli.arguments import add_encoding_option, add_runner_options, chosen_runner, loaded
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
-from polyrank.service.cli.parsing import Within, add_options_of, given
+from polyrank.service.cli.parsing import add_options_of, given
 
 if TYPE_CHECKING:
     from polyrank.index_builder.building.pipeline import BuildOptions, BuildResult
@@ -26,10 +25,6 @@ if TYPE_CHECKING:
     from polyrank.model.text.assembly import Conversation
 
 _SEED = 0
-_ENCODERS = Bounds(1, 100_000)
-_PROBES_HELP = "dialogues, .jsonl[.gz|.zst]: tune the index until it finds --min-recall of their 10 best candidates"
-
-_CLUSTER_HELP = "encode on the machines of this Ray cluster, which must run; auto: the one of this machine"
 
 
 def add_to(commands: Any) -> None:
@@ -42,16 +37,8 @@ def add_to(commands: Any) -> None:
     add_encoding_option(parser)
     parser.add_argument("--store", required=True, type=Path, help="the store's directory; made if need be")
     add_options_of(parser.add_argument, options_of(AskedOptions), dtype=DTYPE_NAMES)
-    parser.add_argument("--probes", type=Path, metavar="F", help=_PROBES_HELP)
+    add_options_of(parser.add_argument, options_of(BuildCommand))
     add_runner_options(parser)
-    parser.add_argument("--cluster", metavar="auto|HOST:PORT", help=_CLUSTER_HELP)
-    parser.add_argument("--encoders", type=Within(_ENCODERS), metavar="N", help="how many, of one processor each")
-    parser.add_argument(
-        "--shards",
-        type=Within(Bounds(1, MOST_PARTS)),
-        metavar="S",
-        help="cut the pool into so many parts, for serve --cluster",
-    )
     add_json_option(parser)
     parser.set_defaults(run=run)
 
@@ -72,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     probes = _probes(arguments.probes) if arguments.probes else []
     if arguments.shards is not None and arguments.redis_url:
         raise UsageError("--redis does not go with --shards: the vectors of parts are not copied into Redis")
-    ranker = load(load_retriever, arguments.model, runner)
+    ranker = loaded(load_retriever, arguments.model, runner)
     options = _options(arguments, ranker, probes)
     state = "active" if options.activate else "published"
     built: BuildResult | SetResult

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyrank.service.cli.files import add_encoding_option, read_candidates
+from polyrank.service.cli.arguments import add_encoding_option, add_service_options, read_candidates, service_of
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_json, print_result
 from polyrank.service.cli.parsing import ANY_COUNT, Within
-from polyrank.service.cli.service_options import add_service_options, service_of
 
 if TYPE_CHECKING:
     from polyrank.service.client.clients import Client

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.index_builder.errors import GenerationError
+from polyrank.service.cli.arguments import chosen_runner, loaded
 from polyrank.service.cli.commands.evaluate import measure
 from polyrank.service.cli.commands.rank import print_results
-from polyrank.service.cli.models import chosen_runner, load
 from polyrank.service.cli.output import Progress, UsageError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     pool, conversations = _sample("pool.jsonl"), _sample("conversations.jsonl")
     settings = Settings.load({"store": STORE, "port": arguments.port, "reranker": RERANKER, "drain_delay_s": 0.0})
     _build(pool)
-    from polyrank.service.cli.local import from_store  # imports torch
+    from polyrank.service.cli.commands.rank import from_store  # imports torch
 
     print("\n".join(f"  {'customer' if at % 2 == 0 else 'agent'}: {turn}" for at, turn in enumerate(EXAMPLE)))
     print_results(from_store(STORE, EXAMPLE, 5))
@@ -77,7 +77,7 @@ def _build(pool: Path) -> None:
     from polyrank.index_builder.pool.rows import read_pool
     from polyrank.model.rankers.load import load_late
 
-    ranker = load(load_late, str(MODEL), chosen_runner())
+    ranker = loaded(load_late, str(MODEL), chosen_runner())
     if (active := _active(ranker, pool)) is not None:
         print(f"using generation {active} in {STORE}", file=sys.stderr)
         return

@@ -9,23 +9,24 @@ from typing import TYPE_CHECKING, Any
 from polyrank.model.durable import write_atomically
 from polyrank.model.inference.runners import Runner
 from polyrank.model.options import Bounds
-from polyrank.service.cli.files import add_encoding_option, require_writable
-from polyrank.service.cli.models import (
+from polyrank.service.cli.arguments import (
     RERANKER_HINT,
+    add_encoding_option,
     add_runner_options,
     reference_runner,
+    require_writable,
     usage,
 )
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 from polyrank.service.cli.parsing import ANY_COUNT, ANY_SEED, Within
 
 if TYPE_CHECKING:
-    from polyrank.service.cli.evaluation.report import EvaluationReport
-    from polyrank.service.cli.evaluation.tasks import Task, TaskResult
+    from polyrank.service.cli.figures import EvaluationReport
+    from polyrank.service.cli.tasks import Task, TaskResult
 
 _TOP_N = 20
 _DEPTH = 100  # as DEPTH of model/metrics.py, likewise
-_DRAWN = 20  # as DRAWN of model/text/conversations.py, which imports numpy: help is printed sooner without
+_DRAWN = 20  # as DRAWN of model/evaluation/rankings.py, which imports numpy: help is printed sooner without
 _MANY_TIES = 0.1
 _TIES = "several tie for the first place; each figure is what a random order of those that tie gives on average"
 _DESCRIPTION = """R@1, R@2, R@5, R@10 and MRR of a model over each example's own candidates, or over others' replies
@@ -81,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output:
         write_atomically(arguments.output, _written(outcomes[0].lines))
     if arguments.report:
-        from polyrank.service.cli.reports.evaluation import write_evaluation
+        from polyrank.service.cli.reports import write_evaluation
 
         write_evaluation(arguments.report, report, task, outcomes)
     print_result(arguments, report.as_object(), report.as_text())
@@ -98,8 +99,7 @@ def _written(lines: list[dict[str, Any]]) -> bytes:
 def measure(name: str, data: Path) -> "EvaluationReport":
     """Evaluate a model on a file's lists of candidates, which are drawn if it has none; a classifier on its classes."""
     from polyrank.model.checkpoint.kind import tells_classes
-    from polyrank.service.cli.evaluation.classes import ClassesTask
-    from polyrank.service.cli.evaluation.tasks import ListsTask
+    from polyrank.service.cli.tasks import ClassesTask, ListsTask
 
     task: Task[Any] = ClassesTask(data, None) if tells_classes(name) else ListsTask(data, None)
     report, _ = _evaluated(task, [name])
@@ -167,12 +167,12 @@ def _check_inputs(arguments: argparse.Namespace, names: list[str]) -> None:
 
 def _task(arguments: argparse.Namespace, runner: Runner) -> "Task[Any]":
     from polyrank.model.checkpoint.kind import tells_classes
-    from polyrank.service.cli.evaluation.examples import Draw
-    from polyrank.service.cli.evaluation.tasks import CollectionTask, ListsTask, PoolTask, TwoStageSearch
+    from polyrank.service.cli.examples import Draw
+    from polyrank.service.cli.tasks import CollectionTask, ListsTask, PoolTask, TwoStageSearch
 
     if not (arguments.pool or arguments.corpus):
         if tells_classes(arguments.model):
-            from polyrank.service.cli.evaluation.classes import ClassesTask
+            from polyrank.service.cli.tasks import ClassesTask
 
             return ClassesTask(arguments.data, arguments.limit, runner)
         return ListsTask(arguments.data, arguments.limit, runner, Draw(arguments.draw, arguments.seed or 0))
@@ -185,7 +185,7 @@ def _task(arguments: argparse.Namespace, runner: Runner) -> "Task[Any]":
 
 def _evaluated(task: "Task[Any]", names: list[str]) -> tuple["EvaluationReport", list["TaskResult"]]:
     """Measure the models on the same examples; returns the report, and what was found of each model."""
-    from polyrank.service.cli.evaluation.report import EvaluationReport, ModelFigures
+    from polyrank.service.cli.figures import EvaluationReport, ModelFigures
 
     rankers = [task.load(name) for name in names]  # all of them, before the long work begins
     measured, outcomes = [], []

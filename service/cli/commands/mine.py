@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from polyrank.model.errors import InvalidInput
 from polyrank.model.options import Bounds
-from polyrank.service.cli.files import add_encoding_option, read_candidates, require_writable
-from polyrank.service.cli.models import load, usage
+from polyrank.service.cli.arguments import add_encoding_option, loaded, read_candidates, require_writable, usage
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 from polyrank.service.cli.parsing import ANY_SEED, SHARE, Within
 
@@ -103,8 +102,8 @@ def _mine(arguments: argparse.Namespace) -> "Tally":
         positives = _read_positives(arguments.data, arguments.max_rejected)
         from polyrank.model.evaluation.mining import Miner, TextPool
 
-        ranker = load(load_retriever, arguments.model)
-        check = load(load_cross, arguments.check, before="--check ") if arguments.check is not None else None
+        ranker = loaded(load_retriever, arguments.model)
+        check = loaded(load_cross, arguments.check, before="--check ") if arguments.check is not None else None
         with Progress("texts") as progress:
             pool = TextPool.encode(ranker, (candidate.text for candidate in candidates), progress)
         miner = Miner(ranker, pool, positives, _rules(arguments), check)

@@ -1,15 +1,37 @@
-"""`polyrank rank`: one ranking, from a running service or straight from a store."""
+"""`polyrank rank`: one ranking, from a running service or straight from a store, and what its scores are made of."""
 
 import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from polyrank.model.inference.runners import Runner
 from polyrank.model.options import Bounds
-from polyrank.service import API_KEY
-from polyrank.service.cli.explained import MOST_EXPLAINED, print_explained, to_explain
+from polyrank.service import API_KEY, BACKEND, PRECISION
+from polyrank.service.cli.arguments import (
+    DEFAULT_URL,
+    chosen_runner,
+    reference_runner,
+    require_store,
+    service_of,
+    usage,
+    words_left_out,
+)
 from polyrank.service.cli.output import UsageError, print_json
 from polyrank.service.cli.parsing import Within
-from polyrank.service.cli.service_options import DEFAULT_URL, service_of
+
+if TYPE_CHECKING:
+    from polyrank.index_builder.generation.generation import Generation
+    from polyrank.index_builder.store.generation_store import GenerationStore
+    from polyrank.model.inference.disk_cache import DiskCache
+
+MOST_EXPLAINED = 10
+_MOST_WORDS = 12  # of a reply; the others are added up
+_FOR, _AGAINST, _PLAIN = "\033[34m", "\033[33m", "\033[0m"
+_TIMEOUT_SECONDS = 30.0
 
 
 def add_to(commands: Any) -> None:
@@ -61,7 +83,7 @@ def print_results(answer: dict[str, Any]) -> None:
 
 
 def _from_store(arguments: argparse.Namespace) -> dict[str, Any]:
-    from polyrank.service.cli.local import from_store
+    from polyrank.service.cli.commands.rank import from_store
 
     return from_store(arguments.store, arguments.turns, arguments.top_k, arguments.reranker, arguments.explain)
 
@@ -74,3 +96,163 @@ def _from_service(arguments: argparse.Namespace) -> dict[str, Any]:
             asked = to_explain(arguments.turns, answer, crossed=arguments.rerank)
             answer["explanation"] = service.explain(**asked).model_dump(mode="json")
     return answer
+
+
+def to_explain(turns: Sequence[str], answer: dict[str, Any], crossed: bool) -> dict[str, Any]:
+    """Return the body of `POST /explain` for the first replies of a ranking."""
+    candidates = [{"id": result["id"]} for result in answer["results"][:MOST_EXPLAINED]]
+    return {"context": [*turns], "candidates": candidates, "codes": 0, "cross": "turns" if crossed else None}
+
+
+def print_explained(answer: dict[str, Any]) -> None:
+    """Print a ranking's first replies, and beneath each what speaks for it and against it."""
+    explanation = answer.get("explanation")
+    if explanation is None:
+        print("there is nothing to explain")
+        return
+    for left_out in explanation["unexplained"]:
+        print(f"not explained: {left_out['part'].replace('_', ' ')} ({left_out['why']})")
+    tokens = explanation["context"]["tokens"]
+    by_id = {each["id"]: each for each in explanation["candidates"]}
+    alone = len(by_id) == 1
+    for result in answer["results"]:
+        print(f"{result['rank']:3}  {result['score']:8.3f}  {result['text']}")
+        if (candidate := by_id.get(result["id"])) is not None:
+            for title, numbers in _lines(tokens, candidate, alone):
+                print(f"               {title:<9} {numbers}")
+
+
+def _lines(tokens: Sequence[dict[str, Any]], candidate: dict[str, Any], alone: bool) -> Iterator[tuple[str, str]]:
+    """Yield the lines beneath a reply: what they are about, and the numbers."""
+    told = candidate["tokens"] if alone else candidate["relative"]
+    if told is not None:
+        yield "score" if alone else "relative", _strip(_summed(tokens, told))
+    if candidate["effective_codes"] is not None and candidate["effective_codes"] > 1:
+        yield "codes", f"{candidate['effective_codes']:.0f} took part"
+    if candidate["words"] is not None and candidate["words"]["terms"]:
+        terms = [(each["word"] or each["feature"], each["value"]) for each in candidate["words"]["terms"]]
+        yield "words", _strip(terms)
+    if candidate["cross"] is not None:
+        drops = [(_unit(unit), unit["drop"]) for unit in candidate["cross"]["units"]]
+        yield "reranker", _strip(drops)
+
+
+def _unit(unit: dict[str, Any]) -> str:
+    if unit["turn"] is None:
+        return f"fact {unit['persona'] + 1}"
+    return f"turn {unit['turn'] + 1}"
+
+
+def _summed(tokens: Sequence[dict[str, Any]], numbers: Sequence[float]) -> list[tuple[str, float]]:
+    """Add up the numbers of each word, in the order of the context; special tokens go under their names."""
+    words: dict[object, tuple[str, float]] = {}
+    for token, number in zip(tokens, numbers, strict=True):
+        key = token["text"] if token["word"] is None else token["word"]
+        text, value = words.get(key, ("", 0.0))
+        words[key] = (text if token["word"] is None and text else text + token["text"], value + number)
+    return [*words.values()]
+
+
+def _strip(parts: Sequence[tuple[str, float]]) -> str:
+    """Write parts with their numbers, the largest ones in their order, and the sum of the others."""
+    largest = sorted(range(len(parts)), key=lambda at: -abs(parts[at][1]))[:_MOST_WORDS]
+    shown = [f"{parts[at][0]} {_signed(parts[at][1])}" for at in sorted(largest)]
+    others = [value for at, (_, value) in enumerate(parts) if at not in largest]
+    return "  ".join([*shown, *([f"{len(others)} others {_signed(sum(others))}"] if others else [])])
+
+
+def _signed(number: float) -> str:
+    text = f"{number:+.2f}"
+    if not (sys.stdout.isatty() and "NO_COLOR" not in os.environ):
+        return text
+    return f"{_FOR if number > 0 else _AGAINST}{text}{_PLAIN}"
+
+
+def from_store(
+    root: Path, turns: list[str], top_k: int, reranker: str | None = None, explain: bool = False
+) -> dict[str, Any]:
+    """Rank over a store's active generation in this process; returns what the service answers, without timings.
+
+    `explain` adds what the service answers to `POST /explain` for the first replies, as `explanation`.
+
+    A store without a generation and a reranker that is none are refused before torch is imported.
+    """
+    from polyrank.index_builder.store.generation_store import GenerationStore
+    from polyrank.model.checkpoint.kind import require_pair_scorer
+
+    require_store(root)
+    if reranker:
+        with usage("--reranker "):
+            require_pair_scorer(reranker)
+    store = GenerationStore(root)
+    generation, refused = store.open_to_serve()
+    for which, why in refused:
+        print(f"{which} was passed over: {why}", file=sys.stderr)
+    return _ranked(store, generation, turns, top_k, reranker, explain)
+
+
+def _ranked(
+    store: "GenerationStore",
+    generation: "Generation",
+    turns: list[str],
+    top_k: int,
+    reranker: str | None,
+    explain: bool,
+) -> dict[str, Any]:
+    import asyncio
+
+    from polyrank.model.inference import disk_cache
+    from polyrank.model.rankers.load import load, load_cross
+    from polyrank.model.text.assembly import Conversation
+    from polyrank.model.text.reading import finish
+    from polyrank.service.api.requests import TOP_N, ExplainIn
+    from polyrank.service.http.native import explain as explaining
+    from polyrank.service.http.native.rank import answer_of
+    from polyrank.service.live.models import LateScorer
+    from polyrank.service.live.serving import Opener
+    from polyrank.service.observe.metrics import Metrics
+    from polyrank.service.ranking.engine import Engine
+    from polyrank.service.ranking.explaining import explain as explain_scores
+    from polyrank.service.ranking.opening import serve
+    from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
+    from polyrank.service.ranking.stages import Journey
+    from polyrank.service.ranking.values import RankRequest
+    from polyrank.service.settings import Settings
+
+    conversation = Conversation.of(turns)
+    disk = disk_cache.configured(os.environ)
+    runs = ("cpu", *_runner(disk), disk)
+
+    def warm_up(ranker: LateScorer) -> None:  # else compiling would count as the request's time
+        ranker.represent_context_batch([finish(ranker.context_steps(conversation))[0]])
+
+    opener = Opener(lambda *_: None, None, lambda name: load(name, *runs), warm_up=warm_up)
+    serving = serve(opener, generation, store.updates.of(generation.manifest))
+    scorer = load_cross(reranker, *runs) if reranker else None
+    if scorer is not None and scorer.evidence is not None and serving.generation.words is None:
+        print(f"{reranker} {words_left_out(serving.generation.manifest.model.name)}", file=sys.stderr)
+    runtime = Runtime(RuntimeSettings(), Metrics(), scorer)
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    request = RankRequest(conversation=conversation, top_k=top_k, top_n=TOP_N if reranker else None)
+
+    async def answer() -> dict[str, Any]:
+        ranked = answer_of(serving, await Engine(runtime).rank(serving, request, Journey(deadline)))
+        if explain and ranked["results"]:
+            asked = ExplainIn.model_validate(to_explain(turns, ranked, crossed=reranker is not None))
+            todo = explaining.to_request(asked, Settings(store=store.root))
+            explained = await explain_scores(runtime, serving, todo, Journey(deadline))
+            ranked["explanation"] = explaining.answer_of(serving, explained, asked)
+        return ranked
+
+    try:
+        return asyncio.run(answer())
+    finally:
+        runtime.close()
+
+
+def _runner(disk: "DiskCache | None") -> Runner:
+    """Return what is to run the models: what a server would choose, because compiling and measuring are kept.
+
+    Without a cache the reference, which needs neither: one request would not repay them.
+    """
+    return chosen_runner() if disk else reference_runner(os.environ.get(BACKEND), os.environ.get(PRECISION))

@@ -7,7 +7,7 @@ from typing import Any
 from polyrank.index_builder.errors import StoreInParts, StoreWhole
 from polyrank.index_builder.layout import is_in_parts
 from polyrank.model.options import Option, without_none
-from polyrank.service.cli.models import usage
+from polyrank.service.cli.arguments import usage
 from polyrank.service.cli.output import UsageError
 from polyrank.service.cli.parsing import CommandParser, add_options_of
 
@@ -21,7 +21,6 @@ NATIVE = {
     # Else tokenizers reads long lists on threads of its own, which take the model's cores.
     "TOKENIZERS_PARALLELISM": "false",
 }
-
 
 FLAGS = {  # settings that have one, and how their values are shown
     "store": "STORE", "reranker": "MODEL", "classifier": "MODEL", "redis_url": "URL", "vectors": None, "host": "HOST",

@@ -1,4 +1,4 @@
-"""`polyrank store`: list, verify, activate, roll back, compact and collect the generations of a store."""
+"""`polyrank store`: the generations of a store; and `polyrank shards`: cutting the active one anew."""
 
 import argparse
 import sys
@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationError
+from polyrank.index_builder.names import MOST_PARTS
 from polyrank.model.options import Bounds
-from polyrank.service.cli.files import require_store, require_writable
-from polyrank.service.cli.models import encoded_by
+from polyrank.service.cli.arguments import encoded_by, require_store, require_writable
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 from polyrank.service.cli.parsing import Within
 
@@ -20,7 +20,7 @@ _KEPT = Bounds(1, 10_000)  # the active one is never removed
 
 
 def add_to(commands: Any) -> None:
-    """Add the command and its actions to the parser."""
+    """Add the commands and their actions to the parser."""
     parser = commands.add_parser("store", help="list, verify, activate, roll back, collect generations")
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
 
@@ -46,6 +46,7 @@ def add_to(commands: Any) -> None:
         "--keep", type=Within(_KEPT), default=2, help="how many to keep, the active one among them; default: 2"
     )
     gc.add_argument("--redis", metavar="URL", help="also remove their vectors from this Redis")
+    _add_shards(commands)
 
 
 def _with_store(run: Any, arguments: argparse.Namespace) -> int:
@@ -148,7 +149,7 @@ def _verify(store: "PoolStore[Any]", arguments: argparse.Namespace) -> int:
 
 
 def _write_report(path: Path, store: "PoolStore[Any]", rows: list[dict[str, Any]], states: dict[str, str]) -> None:
-    from polyrank.service.cli.reports.store import write_store
+    from polyrank.service.cli.reports import write_store
 
     write_store(path, store.root, rows, states)
 
@@ -181,4 +182,28 @@ def _gc(store: "PoolStore[Any]", arguments: argparse.Namespace) -> int:
     removed = store.gc(arguments.keep, arguments.redis)
     line = f"removed {len(removed)}: {', '.join(removed)}" if removed else "nothing to remove"
     print_result(arguments, {"removed": removed}, line)
+    return 0
+
+
+def _add_shards(commands: Any) -> None:
+    parser = commands.add_parser("shards", help="a pool that is cut into parts: cut it anew")
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    text = "cut the active generation into another number of parts; nothing is encoded"
+    moving = actions.add_parser("move", help=text)
+    moving.add_argument("--store", required=True, type=Path, help="the store's directory")
+    add_json_option(moving)
+    moving.set_defaults(run=_move)
+    moving.add_argument("--to", required=True, type=Within(Bounds(1, MOST_PARTS)), metavar="S", help="how many parts")
+
+
+def _move(arguments: argparse.Namespace) -> int:
+    require_store(arguments.store, "polyrank build --shards")
+    from polyrank.index_builder.scale.moving import move
+
+    with Progress("candidates") as progress:
+        moved = move(arguments.store, arguments.to, progress=progress)
+    facts = {"current": moved.id, "count": moved.count, "parts": len(moved.parts)}
+    print_result(
+        arguments, facts, f"generation {moved.id} is active: {moved.count} candidates in {len(moved.parts)} parts"
+    )
     return 0

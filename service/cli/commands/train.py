@@ -1,30 +1,40 @@
-"""`polyrank train`: from dialogues to a checkpoint."""
+"""`polyrank train`: from dialogues to a checkpoint; and `polyrank pretrain`: to a base model."""
 
 import argparse
+import importlib.util
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.model.errors import InvalidInput
+from polyrank.model.options import Option, options_of
 from polyrank.model.registry import ARCHITECTURES, in_words, listed, trainable
-from polyrank.model.training.config import MODEL_FIELDS, TrainConfig
-from polyrank.model.training.recipes import RECIPES
-from polyrank.service.cli.files import require_writable
-from polyrank.service.cli.models import load, usage
-from polyrank.service.cli.output import UsageError, add_json_option, print_result
+from polyrank.model.training.config import MODEL_FIELDS, SCORE_FIELDS, Data, PretrainConfig, TrainConfig
+from polyrank.model.training.recipes import PRETRAINING, RECIPES
+from polyrank.service.cli.arguments import loaded, require_writable, usage
+from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 from polyrank.service.cli.parsing import add_options_of, given
-from polyrank.service.cli.training import TrainLog, add_files_read, data_of, need_packages, print_survey
 
 if TYPE_CHECKING:
-    from polyrank.model.config import CalibrationConfig, EvidenceConfig, ModelConfig
+    from polyrank.model.config import CalibrationConfig, LexicalConfig, ModelConfig
     from polyrank.model.rankers.classifier import Classifier
     from polyrank.model.rankers.networks import Ranker
+    from polyrank.model.training.data import Report
+    from polyrank.model.training.loop import Watch
+
+# Settings of what it has not: adapters, vectors, listed negatives.
+_APART = ("task", "negatives", "extra_replies", "optimizer", "patience", "lora_rank", "gradient_cache")
+_NOT_ASKED = {*_APART, *SCORE_FIELDS}
+_DESCRIPTION = """Teach a base model conversations: to guess masked words, and to tell right replies from others. Writes
+a base model, which `polyrank train --base` takes for any architecture."""
+_PACKAGES = ("accelerate", "peft", "tensorboard")
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to the parser."""
+    """Add the commands to the parser."""
+    _add_pretrain(commands)
     parser = commands.add_parser("train", help="train a model that ranks replies, or one that tells classes")
     names = "{" + ",".join(trainable()) + "}"  # the others are refused with a reason
     help_text = "needed unless --only-evidence or --only-calibration"
@@ -44,7 +54,7 @@ def add_to(commands: Any) -> None:
 
 def _add_data(add: Any) -> None:
     add("--train", required=True, nargs="+", type=Path, metavar="F", help="dialogues, .jsonl[.gz|.zst]")
-    add_files_read(add)
+    add_options_of(add, options_of(Data))
     add("--valid", type=Path, metavar="F", help="report figures on these lists when done; never selects")
 
 
@@ -76,7 +86,7 @@ def _add_evidence(group: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and report the figures on --valid."""
-    need_packages()
+    _need_packages()
     _check(arguments)
     ranker = _only_fitted(arguments) if _only_fits(arguments) else _trained(arguments)
     if ranker is None:  # the main process reports
@@ -98,11 +108,11 @@ def run(arguments: argparse.Namespace) -> int:
         lines.append(measured.as_text())
     _write_card(arguments.output, ranker.config, arguments.valid, result.get("valid"))
     if arguments.report:
-        from polyrank.service.cli.reports.training import write_training
+        from polyrank.service.cli.reports import write_training
 
         write_training(arguments.report, arguments.output, ranker.config.training, result.get("valid"))
     if arguments.push_to_hub:
-        from polyrank.service.cli.hub import push
+        from polyrank.service.cli.commands.export import push
 
         result["hub"] = push(arguments.output, arguments.push_to_hub, arguments.public)
         lines.append(f"sent to {result['hub']}")
@@ -123,15 +133,15 @@ def _trained(arguments: argparse.Namespace) -> "Ranker | Classifier | None":
     from polyrank.model.training.run import train
 
     config = _config(arguments)
-    with TrainLog() as log:
+    with Progress("step") as progress:
         return train(
             config,
-            data_of(arguments, arguments.train),
+            _data(arguments, arguments.train),
             arguments.output,
             resume=arguments.resume,
             evidence=not (arguments.no_evidence or config.recipe),
-            on_survey=print_survey,
-            watch=log,
+            on_survey=_print_survey,
+            watch=_shown_on(progress),
         )
 
 
@@ -146,10 +156,10 @@ def _only_fitted(arguments: argparse.Namespace) -> "Ranker":
     fit = train_calibration if arguments.only_calibration else train_evidence
     return fit(
         arguments.base,
-        data_of(arguments, arguments.train),
+        _data(arguments, arguments.train),
         arguments.output,
         seen=arguments.seen,
-        on_survey=print_survey,
+        on_survey=_print_survey,
     )
 
 
@@ -164,7 +174,7 @@ def _print_calibration(figures: Mapping[str, float], calibration: "CalibrationCo
     )
 
 
-def _print_evidence(figures: Mapping[str, Mapping[str, float]], evidence: "EvidenceConfig") -> None:
+def _print_evidence(figures: Mapping[str, Mapping[str, float]], evidence: "LexicalConfig") -> None:
     """Say what each feature adds, on standard error."""
     weights = {f"without {name}": weight for name, weight in evidence.weights.items()}
     print(
@@ -205,11 +215,11 @@ def _check(arguments: argparse.Namespace) -> None:
         with usage():
             require_network(arguments.base)
     if arguments.teacher:  # the run loads it again, which takes a moment
-        load(load_teacher, arguments.teacher, before="--teacher ")
+        loaded(load_teacher, arguments.teacher, before="--teacher ")
     if arguments.retriever:
-        load(load_late, arguments.retriever, after=" as --retriever")
+        loaded(load_late, arguments.retriever, after=" as --retriever")
     if arguments.output_like:
-        load(load_late, arguments.output_like, after=" as --output-like")
+        loaded(load_late, arguments.output_like, after=" as --output-like")
     for file in arguments.train:
         read_dialogues(file)
     _check_hub(arguments)
@@ -225,7 +235,7 @@ def _check_report(arguments: argparse.Namespace) -> None:
 
 def _check_hub(arguments: argparse.Namespace) -> None:
     """Refuse a --push-to-hub that would fail after the training, or give others what they cannot load."""
-    from polyrank.service.cli.hub import require_access
+    from polyrank.service.cli.commands.export import require_access
 
     if arguments.public and not arguments.push_to_hub:
         raise UsageError("--public goes with --push-to-hub")
@@ -265,9 +275,95 @@ def _check_architecture(arguments: argparse.Namespace) -> None:
 
 def _require_examples(valid: Path, task: str | None) -> None:
     """Refuse a file over which nothing can be measured."""
-    from polyrank.service.cli.evaluation.examples import classed_examples, listed_examples
+    from polyrank.service.cli.examples import classed_examples, listed_examples
 
     try:
         _ = classed_examples(valid, None) if task == "classify" else listed_examples(valid, None)
     except InvalidInput as error:
         raise UsageError(f"--valid: {error}") from error
+
+
+def _add_pretrain(commands: Any) -> None:
+    parser = commands.add_parser("pretrain", help="teach a base model conversations", description=_DESCRIPTION)
+    add = parser.add_argument
+    add("--data", required=True, nargs="+", type=Path, metavar="F", help="dialogues, .jsonl[.gz|.zst]")
+    add("--base", required=True, help="base model, or a checkpoint to go on from")
+    add("--output", required=True, type=Path, help="directory of the base model; new or empty")
+    add("--resume", action="store_true", help="go on with the unfinished run in --output")
+    add_json_option(parser)
+    add_options_of(add, options_of(Data))
+    recipes = tuple(name for name, settings in RECIPES.items() if PRETRAINING in settings)
+    add_options_of(add, _pretrain_options(), recipe=recipes)
+    parser.set_defaults(run=_pretrain)
+
+
+def _pretrain_options() -> list[Option]:
+    return [each for each in options_of(PretrainConfig) if each.name not in _NOT_ASKED]
+
+
+def _pretrain(arguments: argparse.Namespace) -> int:
+    """Pre-train, and say where the base model is."""
+    _need_packages()
+    _check_pretrain(arguments)
+    from polyrank.model.training.pretraining import pretrain
+
+    try:
+        config = PretrainConfig.with_recipe(base=arguments.base, **given(arguments, _pretrain_options()))
+    except InvalidInput as error:
+        raise UsageError(f"{error}") from error
+    with Progress("step") as progress:
+        data = _data(arguments, arguments.data)
+        told = pretrain(
+            config, data, arguments.output, resume=arguments.resume, on_survey=_print_survey, watch=_shown_on(progress)
+        )
+    if told is None:  # the main process reports
+        return 0
+    result = {"output": str(arguments.output), **told}
+    did = f"pre-trained {told['steps']} steps in {told['seconds']} s; give it to `polyrank train --base`"
+    print_result(arguments, result, f"{arguments.output}: {did}")
+    return 0
+
+
+def _check_pretrain(arguments: argparse.Namespace) -> None:
+    """Refuse files and models that are none before torch is imported."""
+    from polyrank.model.checkpoint.kind import architecture_of, require_network
+    from polyrank.model.text.dialogues import read_dialogues
+
+    architecture_of(arguments.base)
+    with usage():
+        require_network(arguments.base)
+    for file in arguments.data:
+        read_dialogues(file)
+
+
+def _need_packages() -> None:
+    """Raise UsageError where the libraries of training are not installed."""
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(f"training needs {', '.join(missing)}: pip install '.[train]' in polyrank's source")
+
+
+def _data(arguments: argparse.Namespace, files: Sequence[Path]) -> Data:
+    """Make of the options what says how files are read; raises UsageError."""
+    try:
+        return Data(files, **given(arguments, options_of(Data)))
+    except InvalidInput as error:
+        raise UsageError(f"{error}") from error
+
+
+def _print_survey(path: Path, report: "Report") -> None:
+    """Say on standard error what a file holds."""
+    print(f"{path}: {report}", file=sys.stderr)
+
+
+def _shown_on(progress: Progress) -> "Watch":
+    """Return what shows a run's steps as progress, and each look as a line."""
+
+    def watch(event: str, step: int, steps: int, figures: Mapping[str, float]) -> None:
+        values = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
+        if event == "look":
+            progress.say(f"look {step} of {steps}: {values}")
+        else:
+            progress("train", step, steps, values)
+
+    return watch

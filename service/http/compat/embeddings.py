@@ -21,7 +21,8 @@ from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import ASKS, DEADLINE_IN, RANK, READS, fails, takes
 from polyrank.service.live.models import LateScorer
 from polyrank.service.observe.labels import Account
-from polyrank.service.ranking.engine import Embeddings
+from polyrank.service.ranking import unranked
+from polyrank.service.ranking.forwards import Embeddings
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.resources import Resources, resources
 
@@ -131,8 +132,8 @@ async def tokenize(request: Request) -> Response:
     if (length := sum(map(len, texts))) > MAX_TOKENIZED_CHARS:
         raise InvalidInput(f"inputs: have {length} characters; at most {MAX_TOKENIZED_CHARS} are allowed together")
     work = partial(_tokens, _require_vectors(held.live.require()).ranker, body.add_special_tokens is not False)
-    deadline = bodies.deadline(request, held.settings)
-    parts = await bodies.while_connected(request, held.engine.tokenize(work, texts, deadline))
+    doing = unranked.tokenize(held.runtime, work, texts, bodies.journey(request, held.settings))
+    parts = await bodies.while_connected(request, doing)
     parts[0] = b"[" + parts[0]  # to what is large nothing is added
     parts[-1] += b"]"
     return Response(b",".join(parts), media_type="application/json")
@@ -201,9 +202,9 @@ async def _embed(
     await _checked(request, texts, partial(check_limit, "truncate_prompt_tokens", limit, texts, most))
     if queries:
         await _checked(request, texts, partial(_check_queries, where, texts))
-    embed = held.engine.embed_queries if queries else held.engine.embed
-    deadline = bodies.deadline(request, held.settings)
-    made = await bodies.while_connected(request, embed(serving, texts, deadline))
+    embed = unranked.embed_queries if queries else unranked.embed
+    doing = embed(held.runtime, serving, texts, bodies.journey(request, held.settings))
+    made = await bodies.while_connected(request, doing)
     body.check_cut(made.cut, longest, documents=not queries)  # a query loses its beginning
     return made
 

@@ -37,6 +37,8 @@ from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import DEADLINE_IN, PROBLEM, RANK, RANKS, fails, header, takes
 from polyrank.service.http.plumbing.problems import TOO_MANY_REQUESTS, ProblemAnswer
 from polyrank.service.observe.labels import Account, Degraded
+from polyrank.service.ranking.rescoring import score_pairs
+from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import Given, RankRequest
 from polyrank.service.resources import Resources, resources
 
@@ -120,7 +122,7 @@ async def rerank(request: Request) -> Response:
     """Rank documents against a query, as the rerankers of TEI, Cohere, Jina, vLLM, infinity and Voyage do."""
     held = resources(request)
     named = dialect_of_header(request.headers.get(HEADER))
-    deadline = bodies.deadline(request, held.settings)
+    journey = bodies.journey(request, held.settings)
     body = await bodies.read(request, CompatRerankIn)
     request.state.dialect = dialect = dialect_of(body, named, held.settings.rerank_dialect)
     bodies.check_lengths("query", [body.query], held.settings)
@@ -137,7 +139,7 @@ async def rerank(request: Request) -> Response:
         raise NoTexts("texts: is empty; send at least one")
     served = served_models.reranker(held, body.model, body.strict_model)
     body.check_documents(texts, served.max_input_tokens)
-    scored = await bodies.while_connected(request, _score(held, served, body.query, texts, deadline))
+    scored = await bodies.while_connected(request, _score(held, served, body.query, texts, journey))
     body.check_truncation(scored.cut, served.max_input_tokens)
     held.metrics.observe_rank(scored.seconds, len(texts), scored.degraded, None)
     answer = partial(_answer, request, dialect, body, documents, served, scored)
@@ -156,24 +158,23 @@ class _Scored:
     line: Line = AS_IT_IS
 
 
-async def _score(held: Resources, served: ServedModel, query: str, texts: Sequence[str], deadline: float) -> _Scored:
+async def _score(held: Resources, served: ServedModel, query: str, texts: Sequence[str], journey: Journey) -> _Scored:
     """Score the texts by the cross-encoder, or by the generation's own model; words count as in the generation."""
     if not texts:
         return _Scored(np.empty(0, np.float32), 0, Truncation(), {})
     conversation = Conversation.of(query)
     if served.serving is None:
         words = None if held.live.current is None else held.live.current.generation.words
-        read = await held.engine.score_pairs(words, conversation, texts, deadline)
+        read = await score_pairs(held.runtime, words, conversation, texts, journey)
         line = _line(served, counts_words=words is not None)
         scored = _Scored(read.scores, read.tokens, read.truncation, read.seconds, line=line)
     else:
         todo = RankRequest(
             conversation=conversation,
-            deadline=deadline,
             candidates=tuple(Given(None, text) for text in texts),
             top_k=len(texts),
         )
-        ranked = await held.engine.rank(served.serving, todo)
+        ranked = await held.engine.rank(served.serving, todo, journey)
         scores = np.empty(len(texts), np.float32)
         for place in ranked.places:
             assert place.index is not None, "every candidate was sent"

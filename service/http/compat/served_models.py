@@ -40,7 +40,7 @@ class ServedModel:
 
 def every(held: Resources) -> list[ServedModel]:
     """Return all models that are loaded, the one that reranks first."""
-    scorer, serving = held.engine.scorer, held.live.current
+    scorer, serving = held.runtime.scorer, held.live.current
     return [*([] if scorer is None else [_cross(held, scorer)]), *([] if serving is None else [_late(held, serving)])]
 
 

@@ -31,6 +31,8 @@ from polyrank.service.errors import (
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import ADMIN, fails, takes
 from polyrank.service.ranking.parts import Serving
+from polyrank.service.ranking.pool import Pool
+from polyrank.service.ranking.stages import Journey
 from polyrank.service.resources import Resources, resources, writing
 
 _UPDATES = (NotConfigured, NotReady, Overloaded, StoreBusy, GenerationError, StoreReadOnly, DiskFull)
@@ -55,9 +57,9 @@ router = APIRouter(prefix="/index/candidates", tags=["index"], dependencies=[ADM
 async def listed(request: Request, wanted: Annotated[ListIn, Query()]) -> Response:
     """List candidates, page after page. A page may hold fewer than `limit`, or none: go on until `next` is null."""
     held = resources(request)
-    deadline = bodies.deadline(request, held.settings)
-    serving = await _reached(held, wanted, deadline)
-    pool, at = held.engine.pool(serving, deadline), (0, 0)
+    journey = bodies.journey(request, held.settings)
+    serving = await _reached(held, wanted, journey)
+    pool, at = Pool(held.runtime, serving, journey), (0, 0)
     if wanted.after is not None:
         at = _position(wanted.after, serving)
     found, after = await pool.page(*at, wanted.limit, wanted.conditions)
@@ -113,18 +115,18 @@ async def delete(request: Request) -> Response:
 async def stored(request: Request, candidate_id: str, wanted: Annotated[ReadIn, Query()]) -> dict[str, Any]:
     """Return a candidate by its id. In the path, percent-encode what a URL does not hold."""
     held = resources(request)
-    deadline = bodies.deadline(request, held.settings)
-    serving = await _reached(held, wanted, deadline)
-    found = await held.engine.pool(serving, deadline).candidate(candidate_id)
+    journey = bodies.journey(request, held.settings)
+    serving = await _reached(held, wanted, journey)
+    found = await Pool(held.runtime, serving, journey).candidate(candidate_id)
     if found is None:
         raise CandidateNotFound(candidate_id)
     return {**_fields(found), **_origin(serving)}
 
 
-async def _reached(held: Resources, wanted: ReadIn, deadline: float) -> Serving:
+async def _reached(held: Resources, wanted: ReadIn, journey: Journey) -> Serving:
     if wanted.min_revision is None:
         return held.live.require()
-    return await held.updating.reached(wanted.min_revision, deadline)
+    return await held.updating.reached(wanted.min_revision, journey)
 
 
 def _position(after: str, serving: Serving) -> tuple[int, int]:

@@ -15,7 +15,8 @@ from polyrank.service.http.native.rank import checked_conversation
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import DEADLINE_IN, RANK, READS, fails, takes
 from polyrank.service.observe.labels import Account
-from polyrank.service.ranking.engine import Classes
+from polyrank.service.ranking import unranked
+from polyrank.service.ranking.unranked import Classes
 from polyrank.service.resources import resources
 
 router = APIRouter(tags=["classify"], dependencies=[RANK])
@@ -34,14 +35,15 @@ async def classify(request: Request) -> ClassifyOut:
     """
     held = resources(request)
     body = await bodies.read(request, ClassifyIn)
-    deadline = bodies.deadline(request, held.settings, body.timeout_ms)
+    journey = bodies.journey(request, held.settings, body.timeout_ms)
     bodies.check_count(body.texts, held.settings)
     conversation = checked_conversation(body, held.settings)
     bodies.check_lengths("texts", body.texts, held.settings)
-    classifier = held.engine.required_classifier()
+    classifier = held.runtime.required_classifier()
     if classifier.reads_pairs and not conversation.turns:
         raise InvalidInput("context: is required: the classifier reads a context and a text")
-    told = await bodies.while_connected(request, held.engine.classify(conversation, body.texts, deadline))
+    doing = unranked.classify(held.runtime, conversation, body.texts, journey)
+    told = await bodies.while_connected(request, doing)
     request.state.account = Account(None, [], told.seconds)
     return _answer(request, classifier, told)
 

@@ -25,6 +25,7 @@ from polyrank.service.http.native.rank import checked_candidates, checked_conver
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import DEADLINE_IN, RANK, RANKS, fails, takes
 from polyrank.service.observe.labels import Account
+from polyrank.service.ranking import explaining
 from polyrank.service.ranking.explaining import Explained, ExplainedCandidate, ExplainedPair
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.values import ExplainRequest, RankRequest
@@ -44,10 +45,10 @@ async def explain(request: Request) -> Response:
     """Tell what each token of a conversation, each code, each token of a reply and each word adds to scores."""
     held = resources(request)
     body = await bodies.read(request, ExplainIn)
-    deadline = bodies.deadline(request, held.settings, body.timeout_ms)
-    todo = to_request(body, held.settings, deadline)
+    journey = bodies.journey(request, held.settings, body.timeout_ms)
+    todo = to_request(body, held.settings)
     serving = served(held, body.generation)
-    explained = await bodies.while_connected(request, held.engine.explain(serving, todo))
+    explained = await bodies.while_connected(request, explaining.explain(held.runtime, serving, todo, journey))
     request.state.account = Account(serving.generation.id, [], explained.seconds)
     numbers = len(explained.tokens) * len(explained.candidates) * (10 + body.codes)
     answer = await bodies.beside(request, partial(_rendered, request, serving, explained, body), numbers)
@@ -62,11 +63,10 @@ def _rendered(request: Request, serving: Serving, explained: Explained, asked: E
     return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def to_request(body: ExplainIn, settings: Settings, deadline: float) -> ExplainRequest:
+def to_request(body: ExplainIn, settings: Settings) -> ExplainRequest:
     """Translate a checked body into the scores to explain; errors as of `POST /rank`."""
     ranking = RankRequest(
         conversation=checked_conversation(body, settings),
-        deadline=deadline,
         candidates=checked_candidates(body.candidates, settings),
         top_k=len(body.candidates),
     )

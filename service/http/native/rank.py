@@ -37,7 +37,7 @@ from polyrank.service.http.plumbing.described import DEADLINE_IN, RANK, RANKS, f
 from polyrank.service.observe.labels import STAGES, Account
 from polyrank.service.ranking import result_cache
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.ranking.stages import until
+from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import Given, Grouping, Ranked, RankedCandidate, RankRequest
 from polyrank.service.resources import Resources, resources
 from polyrank.service.settings import Settings
@@ -81,8 +81,8 @@ async def rank(request: Request) -> Response:
     """Rank candidates, sent along or retrieved, against a conversation."""
     held = resources(request)
     body = await bodies.read(request, RankIn)
-    deadline = bodies.deadline(request, held.settings, body.timeout_ms)
-    done = await bodies.while_connected(request, answered(request, held, body, deadline))
+    journey = bodies.journey(request, held.settings, body.timeout_ms)
+    done = await bodies.while_connected(request, answered(request, held, body, journey))
     request.state.account = done.account
     headers = {X_CACHE: done.cache} if done.cache else None
     return Response(completed(request, done), headers=headers, media_type="application/json")
@@ -103,20 +103,20 @@ class Answered(NamedTuple):
     account: Account
 
 
-async def answered(request: Request, held: Resources, body: RankIn, deadline: float) -> Answered:
+async def answered(request: Request, held: Resources, body: RankIn, journey: Journey) -> Answered:
     """Rank what a checked body asks for, or take the answer from the cache."""
-    todo = await bodies.beside(request, partial(to_request, body, held.settings, deadline), len(body.candidates or ()))
+    todo = await bodies.beside(request, partial(to_request, body, held.settings), len(body.candidates or ()))
     if body.min_revision is None:
         serving = served(held, body.generation)
     else:
-        serving = await held.updating.reached(body.min_revision, deadline)
+        serving = await held.updating.reached(body.min_revision, journey)
     _check_expected(body.expect, serving)
     key = _cache_key(request, held, serving, body)
     if held.results is not None and key is not None:
-        kept = await held.results.get(key, todo.budget, _is_answer)
+        kept = await held.results.get(key, journey.budget, _is_answer)
         if kept is not None:
             return Answered(kept, dict.fromkeys(STAGES, 0.0), "hit", Account(serving.generation.id))
-    ranked = await held.engine.rank(serving, todo)
+    ranked = await held.engine.rank(serving, todo, journey)
     letters = sum(len(place.text) for place in ranked.places)
     answer = await bodies.beside(
         request, partial(_rendered, held, serving, ranked), 2 * len(ranked.places) + letters // 256
@@ -156,7 +156,7 @@ def _is_answer(found: bytes) -> bool:
     return True
 
 
-def to_request(body: RankIn, settings: Settings, deadline: float) -> RankRequest:
+def to_request(body: RankIn, settings: Settings) -> RankRequest:
     """Translate a checked body into the ranking to do.
 
     Raises:
@@ -167,7 +167,6 @@ def to_request(body: RankIn, settings: Settings, deadline: float) -> RankRequest
     conversation = checked_conversation(body, settings)
     return RankRequest(
         conversation=conversation,
-        deadline=deadline,
         candidates=candidates,
         top_k=body.top_k,
         retrieve_k=body.retrieve_k,
@@ -218,7 +217,7 @@ def _cache_key(request: Request, held: Resources, serving: Serving, body: RankIn
     if held.results is None or _refuses_caches(request):
         return None
     asked = body.model_dump(mode="json", exclude=_NOT_IN_THE_ANSWER)
-    return result_cache.key_of(request.state.principal.scopes, serving, held.engine.scorer, asked)
+    return result_cache.key_of(request.state.principal.scopes, serving, held.runtime.scorer, asked)
 
 
 def _refuses_caches(request: Request) -> bool:
@@ -289,8 +288,8 @@ async def rank_batch(request: Request) -> Response:
     # All are in progress at the same time, so their contexts share forward passes. Admission counts each.
     held = resources(request)
     batch = await bodies.read(request, BatchIn)
-    end = bodies.deadline(request, held.settings, batch.timeout_ms)  # a wrong header is not of one ranking alone
-    async with until(end):
+    journey = bodies.journey(request, held.settings, batch.timeout_ms)  # a wrong header is not of one ranking alone
+    async with journey.in_time():
         # Never on the event loop: a few values can be a hundred mistakes, and each takes its time.
         values = max(request.state.bound, bodies.INLINE_VALUES + 1)
         checked = await bodies.beside(request, partial(_all_checked, batch.requests), values)
@@ -342,8 +341,8 @@ async def _entry(
         if isinstance(body, RankingError):
             return _refused(request, held, body)
         allowed = [each for each in (timeout_ms, body.timeout_ms) if each is not None]
-        deadline = bodies.deadline(request, held.settings, min(allowed, default=None))
-        done = await answered(request, held, body, deadline)
+        journey = bodies.journey(request, held.settings, min(allowed, default=None))
+        done = await answered(request, held, body, journey)
     except RankingError as error:
         return _refused(request, held, error)
     except Exception as error:

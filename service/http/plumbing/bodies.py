@@ -16,7 +16,7 @@ from polyrank.model.errors import InvalidInput
 from polyrank.service import errors
 from polyrank.service.api.findings import refusal
 from polyrank.service.http.plumbing.gzipped import CODING
-from polyrank.service.ranking.stages import Timings, until
+from polyrank.service.ranking.stages import Journey
 from polyrank.service.resources import resources
 from polyrank.service.settings import Settings
 
@@ -62,8 +62,9 @@ async def beside(request: Request, work: Callable[[], T], values: int) -> T:
     if values <= INLINE_VALUES:
         return work()
     held = resources(request)
-    async with until(time.monotonic() + max(held.settings.max_timeout_ms / 1000, READ_SECONDS)):
-        return await held.reading.run(0, values, work, Timings())
+    journey = Journey(time.monotonic() + max(held.settings.max_timeout_ms / 1000, READ_SECONDS))
+    async with journey.in_time():
+        return await held.reading.run(0, values, work, journey)
 
 
 def _check_media_type(request: Request) -> None:
@@ -125,8 +126,8 @@ async def _gone(request: Request) -> None:
         pass
 
 
-def deadline(request: Request, settings: Settings, timeout_ms: int | None = None) -> float:
-    """Return when the answer must be there, on the monotonic clock.
+def journey(request: Request, settings: Settings, timeout_ms: int | None = None) -> Journey:
+    """Return the journey of a request, which ends when the answer must be there.
 
     The shortest timeout holds: the server's maximum, a header's, or the body's (`timeout_ms`).
 
@@ -140,7 +141,7 @@ def deadline(request: Request, settings: Settings, timeout_ms: int | None = None
             if not MILLISECONDS.fullmatch(sent.strip()):
                 raise errors.HeaderInvalid(f"{name}: is not a whole number of milliseconds, 1 or more")
             allowed.append(int(sent))
-    return float(request.state.arrived) + min(allowed) / 1000
+    return Journey(request.state.arrived + min(allowed) / 1000)
 
 
 def check_count(candidates: Sized, settings: Settings) -> None:

@@ -12,7 +12,7 @@ from polyrank.model.inference import openvino_backend
 from polyrank.model.inference.runners import Runner
 from polyrank.model.rankers.load import load_cross, load_late
 from polyrank.model.registry import names_in_words
-from polyrank.service.cli.models import chosen_runner, load, reference_runner
+from polyrank.service.cli.arguments import chosen_runner, loaded, reference_runner
 from polyrank.service.cli.output import UsageError
 
 
@@ -22,15 +22,15 @@ def test_only_a_model_of_the_wrong_kind_is_told_with_the_flag_that_names_it(
     cross = str(write_checkpoint(tmp_path, "cross", seed=0, architecture="cross"))
     bi = str(write_checkpoint(tmp_path, "bi", seed=0, architecture="bi"))
     with pytest.raises(UsageError, match=rf"give a {names_in_words(retrieves=True)}, and this one as --reranker$"):
-        load(load_late, cross, after=", and this one as --reranker")
+        loaded(load_late, cross, after=", and this one as --reranker")
     with pytest.raises(UsageError, match=r"^--reranker .*; give a cross-encoder$"):
-        load(load_cross, bi, before="--reranker ")
+        loaded(load_cross, bi, before="--reranker ")
     monkeypatch.setattr(openvino_backend, "is_installed", lambda: False)
     needed = r"^the back-end openvino needs the package openvino: pip install openvino, or use torch$"
     with pytest.raises(InvalidInput, match=needed):
-        load(load_late, bi, Runner("openvino", "float32"), after=", and this one as --reranker")
+        loaded(load_late, bi, Runner("openvino", "float32"), after=", and this one as --reranker")
     with pytest.raises(InvalidInput, match=needed):
-        load(load_cross, cross, Runner("openvino", "float32"), "--reranker ")
+        loaded(load_cross, cross, Runner("openvino", "float32"), "--reranker ")
 
 
 def test_a_flag_goes_before_the_environment_and_that_before_auto(monkeypatch: pytest.MonkeyPatch) -> None:

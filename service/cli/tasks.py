@@ -15,19 +15,27 @@ from polyrank.model.evaluation.beir import read_collection
 from polyrank.model.evaluation.rankings import ReportProgress, Retrieved, rank_lists, rerank, retrieve
 from polyrank.model.inference.runners import Runner
 from polyrank.model.metrics import DEPTH, RECALL_AT, Ties, Values, group_numbers, judged_values, rank_values
-from polyrank.model.rankers.load import load, load_cross, load_retriever
+from polyrank.model.rankers.classifier import Classifier
+from polyrank.model.rankers.load import load, load_classifier, load_cross, load_retriever
 from polyrank.model.rankers.networks import CrossRanker, Retriever
 from polyrank.model.rankers.networks import Ranker as AnyRanker
 from polyrank.model.search.topk import TopK
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.text.folding import drawn_order, folded_line
-from polyrank.service.cli.evaluation.examples import AS_LISTED, Draw, listed_examples, read_identified, report_left_out
-from polyrank.service.cli.files import read_candidates
-from polyrank.service.cli.models import REFERENCE, RERANKER_HINT, words_left_out
-from polyrank.service.cli.models import load as loaded
+from polyrank.service.cli.arguments import REFERENCE, RERANKER_HINT, loaded, read_candidates, words_left_out
+from polyrank.service.cli.examples import (
+    AS_LISTED,
+    Draw,
+    classed_examples,
+    listed_examples,
+    read_identified,
+    report_left_out,
+)
 
 Ranker = TypeVar("Ranker")
+
+_AT_ONCE = 64
 
 
 class TaskResult(NamedTuple):
@@ -300,3 +308,58 @@ def dialogue_numbers(examples: Sequence[Dialogue], assumed: str | None) -> NDArr
     if not groups.any():
         print("all examples are of one dialogue, so the intervals have no width and say nothing", file=sys.stderr)
     return groups
+
+
+class ClassesTask:
+    """Tells the class of each example's context and response.
+
+    Figures: accuracy, and log_loss, the mean of -log of the right class's probability.
+    """
+
+    unit = "dialogues"
+
+    def __init__(self, data: Path, limit: int | None, runner: Runner = REFERENCE) -> None:
+        self._runner = runner
+        self._examples, assumed = classed_examples(data, limit)
+        self.groups = dialogue_numbers(self._examples, assumed)
+        self.described: dict[str, Any] = {}
+
+    def load(self, name: str) -> Classifier:
+        """Load a classifier that knows all classes of the examples."""
+        classifier = loaded(load_classifier, name, self._runner)
+        if unknown := sorted({each.category for each in self._examples} - set(classifier.labels)):
+            raise InvalidInput(f"{name} knows no class {unknown[0]!r}; its classes: {', '.join(classifier.labels)}")
+        single = sum(each.is_single_text for each in self._examples)
+        if single != (0 if classifier.reads_pairs else len(self._examples)):
+            kind = "pairs" if classifier.reads_pairs else "single texts"
+            raise InvalidInput(
+                f"{name} tells classes of {kind}; {single} of {len(self._examples)} examples are single texts"
+            )
+        return classifier
+
+    def measure(self, ranker: Classifier, report: ReportProgress) -> TaskResult:
+        """Measure how often, and how surely, the right class is told."""
+        told = []
+        for start in range(0, len(self._examples), _AT_ONCE):
+            some = self._examples[start : start + _AT_ONCE]
+            told.append(ranker.of_examples(some))
+            report("classify", start + len(some), len(self._examples))
+        probabilities = np.concatenate(told).astype(np.float64)
+        right = np.array([ranker.labels.index(each.category) for each in self._examples])
+        best = probabilities.argmax(axis=1)
+        of_right = probabilities[np.arange(len(right)), right]
+        ties = [Ties.of(own, np.arange(len(own)) == gold) for own, gold in zip(probabilities, right, strict=True)]
+        values = {
+            "accuracy": np.array([each.found(1) for each in ties]),
+            "log_loss": -np.log(np.maximum(of_right, np.finfo(np.float32).tiny)),
+        }
+        lines = [
+            {"example": number, "label": ranker.labels[gold], "told": ranker.labels[own], "probabilities": row}
+            for number, (gold, own, row) in enumerate(zip(right, best, probabilities, strict=True))
+        ]
+        return TaskResult(values, lines, [ranker.labels[own] for own in best], tied_first(ties))
+
+    def example(self, place: int) -> Example:
+        """Return a pair of texts and its class."""
+        example = self._examples[place]
+        return Example([*conversation_texts(example.conversation), ("response", example.response)], example.category)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from polyrank.service.cli.explained import print_explained, to_explain
+from polyrank.service.cli.commands.rank import print_explained, to_explain
 
 TOKENS = [
     {"text": "[CLS]", "word": None},
@@ -57,7 +57,7 @@ def test_pieces_are_added_up_to_words_in_the_order_of_the_context(capsys: pytest
 
 
 def test_many_words_leave_a_sum(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polyrank.service.cli.explained._MOST_WORDS", 2)
+    monkeypatch.setattr("polyrank.service.cli.commands.rank._MOST_WORDS", 2)
     print_explained(answer())
     assert capsys.readouterr().out.splitlines()[1].split(maxsplit=1)[1] == "parcel +1.50  late -0.50  2 others -0.25"
 

@@ -1,0 +1,195 @@
+"""What several commands are given: files, models and a running service. A model of the wrong kind is wrong usage."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from polyrank.index_builder.layout import why_no_store
+from polyrank.index_builder.names import is_encoding
+from polyrank.model.errors import WrongKind
+from polyrank.model.inference.runners import (
+    AUTO,
+    BACKENDS,
+    FLOAT32,
+    OPENVINO_INT8,
+    PRECISIONS,
+    TORCH,
+    Runner,
+    why_refused,
+)
+from polyrank.service import API_KEY, BACKEND, PRECISION
+from polyrank.service.cli.output import UsageError
+from polyrank.service.errors import ServiceUnreachable
+
+if TYPE_CHECKING:
+    from polyrank.index_builder.pool.rows import Candidate, Rejected
+    from polyrank.index_builder.vectors.encoder import Encode
+    from polyrank.model.rankers.networks import LateRanker
+    from polyrank.service.client.clients import Client
+
+_ENCODING_HELP = "of .csv pools, such as windows-1252 or utf-16; default: UTF-8, or what their first bytes say"
+L = TypeVar("L")
+REFERENCE = Runner(TORCH, FLOAT32)
+RERANKER_HINT = ", and this one as --reranker"
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+def add_encoding_option(parser: Any) -> None:
+    """Add `--encoding`, for `--pool`."""
+    parser.add_argument("--encoding", type=_encoding, metavar="NAME", help=_ENCODING_HELP)
+
+
+def _encoding(name: str) -> str:
+    if not is_encoding(name):
+        raise argparse.ArgumentTypeError(f"{name!r} is unknown; name one such as windows-1252 or utf-16")
+    return name
+
+
+def read_candidates(pools: Sequence[Path], encoding: str | None) -> Iterator["Candidate"]:
+    """Stream the good rows of a pool; after the last one, report the bad rows on standard error.
+
+    Raises:
+        PoolInvalid: at once if a file is missing or of an unknown kind; while reading if it is damaged.
+    """
+    from polyrank.index_builder.pool.rows import read_pool
+
+    return _good(read_pool(pools, encoding=encoding))
+
+
+def _good(rows: "Iterable[Candidate | Rejected]") -> Iterator["Candidate"]:
+    from polyrank.index_builder.pool.rows import Candidate
+
+    first, count = None, 0
+    for row in rows:
+        if isinstance(row, Candidate):
+            yield row
+        else:
+            first, count = first or row, count + 1
+    if first is not None:
+        where = f"{first.file}:{first.line}: {first.reason}"
+        print(f"{count} bad rows of the pool were left out; the first: {where}", file=sys.stderr)
+
+
+def require_writable(option: str, output: Path, inputs: Iterable[Path]) -> None:
+    """Refuse, before the work begins, an option's file that could not be written after it or that is an input.
+
+    Raises:
+        UsageError: it is a directory, its directory is missing, or it is one of the inputs.
+    """
+    if output.is_dir():
+        raise UsageError(f"{option} {output} is a directory; name a file")
+    if not output.parent.is_dir():
+        raise UsageError(f"{option} {output}: there is no directory {output.parent}")
+    if output.exists() and any(path.exists() and output.samefile(path) for path in inputs):
+        raise UsageError(f"{option} {output} is an input too; name another file")
+
+
+def require_store(root: Path, made_by: str = "polyrank build") -> None:
+    """Raise UsageError if the directory is no store; an empty one is a store of which nothing was built yet."""
+    if why := why_no_store(root):
+        raise UsageError(f"{why}; {made_by} makes a store")
+
+
+def words_left_out(model: str) -> str:
+    """Say why a reranker's words do not count; its name goes before."""
+    return f"ranks by its pairs alone: {model} counts no words, so it is not known how rare they are"
+
+
+def add_runner_options(
+    parser: argparse.ArgumentParser, backend: str = f"{BACKEND}, or auto", precision: str = f"{PRECISION}, or auto"
+) -> None:
+    """Add `--backend` and `--precision`; the words say what holds without them."""
+    parser.add_argument("--backend", choices=BACKENDS, help=f"what runs the model; default: {backend}")
+    parser.add_argument("--precision", choices=PRECISIONS, help=f"what it computes in; default: {precision}")
+
+
+def chosen_runner(backend: str | None = None, precision: str | None = None) -> Runner:
+    """Return what is to run a model: what is asked for, else the environment's, else AUTO. Raises as `_checked`."""
+    return _checked(Runner(backend or os.environ.get(BACKEND) or AUTO, precision or os.environ.get(PRECISION) or AUTO))
+
+
+def reference_runner(backend: str | None, precision: str | None) -> Runner:
+    """Return what is to run a model: what is asked for, else the reference, torch in float32. Raises as `_checked`."""
+    backend = backend or TORCH
+    return _checked(Runner(backend, precision or (AUTO if backend == OPENVINO_INT8 else FLOAT32)))
+
+
+def _checked(runner: Runner) -> Runner:
+    """Raise UsageError where back-end and precision do not go together."""
+    if why := why_refused(runner):
+        raise UsageError(why)
+    return runner
+
+
+@contextmanager
+def usage(before: str = "", after: str = "") -> Iterator[None]:
+    """Make a model of the wrong kind wrong usage; the message begins with the flag `before`, and a hint ends it."""
+    try:
+        yield
+    except WrongKind as error:
+        raise UsageError(f"{before}{error}{after}") from error
+
+
+def loaded(loader: Callable[..., L], name: str, runner: Runner = REFERENCE, before: str = "", after: str = "") -> L:
+    """Load a model by a function of rankers/load.py, which refuses one of another kind before torch is imported.
+
+    Raises UsageError as `usage`.
+    """
+    from polyrank.model.inference import disk_cache
+
+    with usage(before, after):
+        return loader(name, backend=runner.backend, precision=runner.precision, disk=disk_cache.configured(os.environ))
+
+
+def encoded_by(directory: Path) -> "Encode":
+    """Return what encodes texts by the model in a directory, which is loaded when the first text comes."""
+    from polyrank.index_builder.vectors.encoder import encode_texts
+    from polyrank.model.rankers.load import load_late
+
+    @cache
+    def ranker() -> "LateRanker":
+        return loaded(load_late, str(directory), chosen_runner())
+
+    return lambda texts: encode_texts(ranker(), texts)
+
+
+def add_service_options(parser: argparse.ArgumentParser) -> None:
+    """Add `--url` and `--api-key`; `service_of` heeds them."""
+    parser.add_argument("--url", default=DEFAULT_URL, help=f"a running service; default: {DEFAULT_URL}")
+    parser.add_argument("--api-key", metavar="KEY", help=f"the service's; better {API_KEY}: other users see arguments")
+
+
+@contextmanager
+def service_of(arguments: argparse.Namespace) -> Iterator["Client"]:
+    """Yield a client of the service that the arguments name; it asks once.
+
+    Raises:
+        UsageError: the URL is none, or the key cannot be sent; the error does not quote it.
+        ServiceUnreachable: the service does not answer, or says that something is wrong.
+    """
+    key = (arguments.api_key or os.environ.get(API_KEY, "")).strip()
+    if not key.isascii() or not key.isprintable():
+        raise UsageError(f"the API key (--api-key or {API_KEY}) has characters that no key has")
+    url = arguments.url or DEFAULT_URL
+    if not url.startswith(("http://", "https://")):
+        raise UsageError(f"--url {url}: begin it with http:// or https://")
+    from polyrank.service.client.attempts import CallFailed, Refused
+    from polyrank.service.client.clients import Client
+
+    try:
+        client = Client(url, key or None, max_retries=0)
+    except ValueError as error:
+        raise UsageError(f"--url {url}: {error}") from None
+    try:
+        with client:
+            yield client
+    except Refused as error:
+        hint = f" (the variable {API_KEY})" if error.status == 401 else ""
+        raise ServiceUnreachable(f"{url.rstrip('/')}: {error.detail}{hint}") from error
+    except CallFailed as error:
+        raise ServiceUnreachable(f"{url.rstrip('/')}: {error}") from error

@@ -1,1 +1,0 @@
-"""The tasks and the report of `polyrank evaluate`."""

@@ -1,0 +1,203 @@
+"""The pages that `--report` writes.
+
+Of `polyrank evaluate` the figures with their intervals, and the texts where two models differ; of `polyrank train` the
+curves of a run; of `polyrank store` the generations, and what their indexes find in which time.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.service.cli.page import Interval, Section, Series, curves, intervals, write_page
+
+if TYPE_CHECKING:  # both take torch, which a page of a store does without
+    from polyrank.service.cli.figures import Estimate, EvaluationReport
+    from polyrank.service.cli.tasks import Task, TaskResult
+
+SHOWN = 20
+_LETTERS = 1000
+_TURNS = 6
+
+_HEADINGS = {"loss": "Loss", "recall_at_1": "R@1 over held-out examples", "code_cosine": "Mean cosine of the codes"}
+_SMOOTHED = 20
+_HEAD = ("generation", "candidates", "index", "recall@10", "recall@100", "p50, ms", "p99, ms", "model", "state")
+
+
+def write_evaluation(
+    path: Path, report: "EvaluationReport", task: "Task[Any]", outcomes: "Sequence[TaskResult]"
+) -> None:
+    """Write the page; `outcomes` are those of the model and, if there is one, of the one it is compared with."""
+    models = report.models
+    title = models["model"] + (f" against {models['against']}" if "against" in models else "")
+    sections = [_about(report), _figures(report)]
+    if "against" in models:
+        sections += [_difference(report), *_disagreements(report, task, outcomes)]
+    else:
+        sections.append(_mistakes(task, outcomes[0]))
+    write_page(path, f"Evaluation of {title}", sections)
+
+
+def _about(report: "EvaluationReport") -> Section:
+    return Section(rows=[*report.models.items(), *((name, str(value)) for name, value in report.about.items())])
+
+
+def _figures(report: "EvaluationReport") -> Section:
+    roles = list(report.models)
+    rows = [
+        Interval(name if role == "model" else "", *report.estimates[role][name], series)
+        for name in report.estimates["model"]
+        for series, role in enumerate(roles)
+    ]
+    chart = intervals("Figures with intervals", rows, roles if len(roles) > 1 else ())
+    table = [[name, *(_cell(report.estimates[role][name]) for role in roles)] for name in report.estimates["model"]]
+    return Section("Figures", report.note, chart, ["", *roles], table)
+
+
+def _difference(report: "EvaluationReport") -> Section:
+    found = report.estimates["difference"]
+    chart = intervals("Differences with intervals", [Interval(name, *found[name]) for name in found])
+    text = "Model minus against, over the same examples. Where an interval holds 0, chance may be the reason."
+    return Section("Difference", text, chart, ["", "difference"], [[name, _cell(found[name], "+")] for name in found])
+
+
+def _disagreements(report: "EvaluationReport", task: "Task[Any]", outcomes: "Sequence[TaskResult]") -> list[Section]:
+    """Show examples that one model gets right first and the other one does not, largest differences first."""
+    model, against = outcomes
+    main = next(iter(model.values))
+    sections = []
+    for heading, better, worse in (
+        (f"Better in {report.models['model']}", model, against),
+        (f"Better in {report.models['against']}", against, model),
+    ):
+        gains = {name: better.values[name] - worse.values[name] for name in better.values}
+        places = [place for place in _by_size(gains) if gains[main][place] > 0]
+        text = f"{len(places)} of {len(task.groups)} examples by {main}. Shown: {min(SHOWN, len(places))}."
+        cards = [
+            [
+                *_asked(task, place),
+                (report.models["model"], _shortened(model.first[place])),
+                (report.models["against"], _shortened(against.first[place])),
+            ]
+            for place in places[:SHOWN]
+        ]
+        sections.append(Section(heading, text, cards=cards))
+    return sections
+
+
+def _mistakes(task: "Task[Any]", outcome: "TaskResult") -> Section:
+    """Show examples where something else than the right answer came first, the worst first."""
+    main = next(iter(outcome.values))
+    losses = {name: -values for name, values in outcome.values.items()}
+    places = [place for place in _by_size(losses) if outcome.values[main][place] < 1]
+    text = f"{len(places)} of {len(task.groups)} examples by {main}. Shown: {min(SHOWN, len(places))}."
+    cards = [[*_asked(task, place), ("first", _shortened(outcome.first[place]))] for place in places[:SHOWN]]
+    return Section("Mistakes", text, cards=cards)
+
+
+def _by_size(gains: dict[str, NDArray[np.float64]]) -> list[int]:
+    """Order places by the sum of all gains, largest first; a loss counts as a gain with the other sign."""
+    total = np.sum([-values if name.endswith("loss") else values for name, values in gains.items()], axis=0)
+    order: list[int] = np.argsort(-total, kind="stable").tolist()
+    return order
+
+
+def _asked(task: "Task[Any]", place: int) -> list[tuple[str, str]]:
+    example = task.example(place)
+    left_out = len(example.asked) - _TURNS
+    lines = [("", f"{left_out} texts before")] if left_out > 0 else []
+    lines += [(name, _shortened(text)) for name, text in example.asked[-_TURNS:]]
+    return [*lines, ("right", _shortened(example.right))]
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LETTERS else text[:_LETTERS] + " …"
+
+
+def _cell(estimate: "Estimate", sign: str = "") -> str:
+    return f"{estimate.value:{sign}.3f} [{estimate.low:{sign}.3f}, {estimate.high:{sign}.3f}]"
+
+
+class Curve(NamedTuple):
+    """Values of a run by step."""
+
+    steps: list[int]
+    values: list[float]
+
+
+def read_curves(logs: Path) -> dict[str, Curve]:
+    """Read all scalars that a run logged, by tag. Of a step that a resumed run made again the last value counts."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    accumulator = EventAccumulator(str(logs), {"scalars": 0})  # 0: all of them
+    accumulator.Reload()
+    found = {}
+    for tag in accumulator.Tags()["scalars"]:
+        # Files are read in the order of their names, which is not always that of time.
+        by_time = sorted(accumulator.Scalars(tag), key=lambda event: event.wall_time)
+        by_step = {event.step: event.value for event in by_time}
+        steps = sorted(by_step)
+        found[tag] = Curve(steps, [by_step[step] for step in steps])
+    return found
+
+
+def write_training(path: Path, output: Path, summary: Mapping[str, Any], valid: Mapping[str, Any] | None) -> None:
+    """Write the page of the run whose checkpoint is in `output`; `valid`: its figures on --valid, if there are any."""
+    logged = read_curves(output / "logs")
+    sections = [Section(rows=[(name, str(value)) for name, value in _plain(summary).items()])]
+    for name, heading in _HEADINGS.items():
+        series = []
+        if train := logged.get(f"train/{name}"):
+            series.append(Series(f"training, mean of {_SMOOTHED} steps", train.steps, _smoothed(train.values)))
+        if selection := logged.get(f"selection/{name}"):
+            series.append(Series("held-out examples", selection.steps, selection.values))
+        if series:
+            sections.append(Section(heading, "", curves(heading, series, "step", "")))
+    if valid is not None:
+        figures = [(name, f"{value:.4f}") for name, value in valid.items() if isinstance(value, float)]
+        sections.append(Section("Figures on --valid", rows=figures))
+    write_page(path, f"Training of {output.resolve().name}", sections)
+
+
+def _smoothed(values: list[float]) -> list[float]:
+    """Average each value with those of the steps before it."""
+    parts = (values[max(0, end - _SMOOTHED) : end] for end in range(1, len(values) + 1))
+    return [sum(part) / len(part) for part in parts]
+
+
+def _plain(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what is no single value: details that the checkpoint's polyrank.json has."""
+    return {name: value for name, value in summary.items() if isinstance(value, str | int | float)}
+
+
+def write_store(path: Path, store: Path, rows: Sequence[Mapping[str, Any]], states: Mapping[str, str]) -> None:
+    """Write the page: `rows` as in `store list --json`, and `states`, what else is to be said of some, by id."""
+    measured = [row for row in rows if "error" not in row and row["recall"]["count"]]
+    sections = [Section("Generations", "", None, _HEAD, [_cells(row, states.get(row["id"])) for row in rows])]
+    if measured:
+        kinds = sorted({row["index"] for row in measured})
+        series = [_of_kind(kind, measured) for kind in kinds]
+        chart = curves("Recall against time", series, "p50 of a search, ms", "recall@10", dots=True)
+        text = "A dot for each generation whose search was measured. A scan finds everything and is not shown."
+        sections.append(Section("Recall against time", text, chart))
+    write_page(path, f"Store {store}", sections)
+
+
+def _of_kind(kind: str, rows: Sequence[Mapping[str, Any]]) -> Series:
+    found = [row["recall"] for row in rows if row["index"] == kind]
+    return Series(kind, [recall["p50_ms"] for recall in found], [recall["recall@10"] for recall in found])
+
+
+def _cells(row: Mapping[str, Any], state: str | None) -> list[str]:
+    shown = state or ("active" if row["active"] else "on trial" if row["trial"] else "")
+    if "error" in row:
+        return [row["id"], *[""] * (len(_HEAD) - 2), f"refused: {row['error']}"]
+    recall = row["recall"]
+    if recall["count"]:
+        figures = [f"{recall[name]:.3f}" for name in ("recall@10", "recall@100")]
+        figures += [f"{recall[name]:.2f}" for name in ("p50_ms", "p99_ms")]
+    else:
+        figures = ["1 (exact)", "1 (exact)", "", ""]
+    return [row["id"], str(row["count"]), row["index"], *figures, row["model"], shown]

@@ -1,1 +1,0 @@
-"""Pages to look at: HTML files that need nothing beside themselves."""

@@ -1,0 +1,157 @@
+"""Stages that score the best candidates again: a model's own second stage, and the cross-encoder.
+
+The second stage reads what is stored of candidates, not their texts: of a pool those of the best `retrieve_k`, of
+candidates that were sent, of all. The cross-encoder reads the texts of the first `top_n`. If there is no time for a
+stage, or it fails, the answer is that of the stage before, and says so.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.index_builder.errors import StoreUnavailable
+from polyrank.index_builder.generation.words import Words
+from polyrank.index_builder.vectors.late import each_of
+from polyrank.model.representations import Representations
+from polyrank.model.text.assembly import Conversation, Truncation
+from polyrank.service.errors import DeadlineExceeded, InferenceFailed, TimeTooShort
+from polyrank.service.live.models import LateScorer, PairScorer
+from polyrank.service.observe.labels import Degraded
+from polyrank.service.ranking import prices
+from polyrank.service.ranking.forwards import AT_ONCE, CountedContext, PairScores
+from polyrank.service.ranking.parts import Gather
+from polyrank.service.ranking.runtime import Runtime
+from polyrank.service.ranking.stages import Journey
+from polyrank.service.ranking.values import Ranked, RankedCandidate, RankRequest
+from polyrank.service.ranking.words import list_words
+
+# Of each first-stage vector, as bytes, the first candidate that has it: its position, and its rows.
+_Seen = dict[bytes, tuple[int, NDArray[Any]]]
+
+
+class LateScores(NamedTuple):
+    """Scores (N,), None where there are none, and what the answer does without."""
+
+    scores: NDArray[np.float32] | None
+    degraded: list[Degraded]
+
+
+async def second_stage(
+    runtime: Runtime, ranker: LateScorer, context: CountedContext, count: int, gather: Gather, journey: Journey
+) -> LateScores:
+    """Score so many stored candidates by the second stage, part by part."""
+    own, scores, cached = journey.before_answer(), np.empty(count, np.float32), True
+    seen = _Seen()
+    try:
+        async with own.in_time():
+            for start in range(0, count, AT_ONCE):
+                positions = np.arange(start, min(start + AT_ONCE, count))
+                fetch = partial(_fetched, gather, positions, seen)
+                some, available, alike = await runtime.measured("fetch", fetch, own)
+                cached = cached and available
+                if len(some.first):
+                    new = positions[alike == positions]
+                    scores[new] = await runtime.forwards.late(ranker, context, some, count - start, own)
+                scores[positions] = scores[alike]
+    except (DeadlineExceeded, TimeTooShort):
+        return LateScores(None, ["late_skipped_deadline"])
+    except InferenceFailed:
+        return LateScores(None, ["late_failed"])
+    except StoreUnavailable:
+        return LateScores(None, ["late_failed", "cache_unavailable"])
+    return LateScores(scores, [] if cached else ["cache_unavailable"])
+
+
+def _fetched(
+    gather: Gather, positions: NDArray[np.int64], seen: _Seen
+) -> tuple[Representations, bool, NDArray[np.int64]]:
+    """Fetch candidates at positions (N,), each of equal ones once: scored in other batches they would differ a little.
+
+    Also returns whether the caches answered, and for each the position of the first that equals it, (N,).
+    """
+    some, available = gather(positions)
+    assert some.late is not None, "the model has a second stage"
+    assert some.counts is not None, "so it has counts"
+    alike = []
+    for at, first, rows in zip(positions.tolist(), some.first, each_of(some.late, some.counts), strict=True):
+        before, known = seen.setdefault(first.tobytes(), (at, rows))
+        alike.append(before if np.array_equal(known, rows) else at)
+    found = np.array(alike, np.int64)
+    is_new = found == positions
+    return some if is_new.all() else some.take(np.flatnonzero(is_new)), available, found
+
+
+async def rerank(
+    runtime: Runtime, scorer: PairScorer, words: Words | None, request: RankRequest, ranked: Ranked, journey: Journey
+) -> Ranked:
+    """Put the first `top_n` in the cross-encoder's order, or say why not: there is an answer already."""
+    first, rest = ranked.places[: request.top_n], ranked.places[request.top_n :]
+    if not first:
+        return ranked
+    texts, own = [place.text for place in first], journey.before_answer()
+    try:
+        async with own.in_time():
+            read = await read_pairs(
+                runtime, scorer, words, request.conversation, texts, own, ranked.turns_share, must_fit=True
+            )
+    except (DeadlineExceeded, TimeTooShort):
+        return ranked.without("rerank_skipped_deadline")
+    except InferenceFailed:
+        return ranked.without("rerank_failed")
+    truncation = _most(ranked.truncation, read.truncation)
+    return replace(ranked, places=_in_order(first, read.scores) + rest, truncation=truncation)
+
+
+async def score_pairs(
+    runtime: Runtime, words: Words | None, conversation: Conversation, texts: Sequence[str], journey: Journey
+) -> PairScores:
+    """Let the cross-encoder read texts with a context; `words` of the generation served. Errors as `Engine.rank`."""
+    scorer = runtime.required_scorer()
+    with runtime.admission.admitted(journey, prices.pair_tokens(conversation, texts)):
+        async with journey.in_time():
+            return await read_pairs(runtime, scorer, words, conversation, texts, journey)
+
+
+async def read_pairs(
+    runtime: Runtime,
+    scorer: PairScorer,
+    words: Words | None,
+    conversation: Conversation,
+    texts: Sequence[str],
+    journey: Journey,
+    turns_share: float | None = None,
+    must_fit: bool = False,
+) -> PairScores:
+    """Do what `Forwards.pairs` does; if the cross-encoder has evidence, words count in the scores as well.
+
+    words: of the generation, which say how rare a word is; None: it holds none, and the pairs alone count.
+    turns_share: how much of their weights the words of the turns keep; None: the texts are a list that says it.
+    """
+
+    async def read(own: Journey) -> PairScores:
+        return await runtime.forwards.pairs(scorer, conversation, texts, own, must_fit)
+
+    async def read_words(own: Journey) -> NDArray[np.float32]:
+        steps = list_words(counted, conversation, texts, turns_share)
+        return (await runtime.in_steps(steps, "rerank", own)).values
+
+    if scorer.evidence is None or words is None:
+        return await read(journey)
+    counted = replace(words, evidence=scorer.evidence)
+    pairs, values = await journey.side_by_side(read, read_words)
+    return pairs._replace(scores=scorer.evidence.scores(pairs.scores, values), seconds=journey.seconds)
+
+
+def _in_order(places: Sequence[RankedCandidate], scores: NDArray[np.float32]) -> list[RankedCandidate]:
+    """Order candidates by their cross-encoder scores (N,); equal scores keep the order given."""
+    order = np.argsort(-scores, kind="stable").tolist()
+    return [replace(places[at], cross=float(scores[at])) for at in order]
+
+
+def _most(one: Truncation, other: Truncation) -> Truncation:
+    """Return what the encoder that saw less did not see."""
+    return Truncation(max(one.turns, other.turns), max(one.tokens, other.tokens), max(one.candidates, other.candidates))

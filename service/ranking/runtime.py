@@ -1,0 +1,154 @@
+"""What requests run on: the models beside those of generations, and all threads beside the event loop.
+
+    tokenizer    one thread: texts to token ids, but for short ones; one more thread for long ones (forwards.py)
+    model        one thread: every forward pass of every model, batched over requests (scheduler.py)
+    search       one thread: scans and FAISS, and the scores of vectors that are on this machine (retrieval.py)
+    candidates   a few threads: stored texts, vectors from Redis and their scores (given.py, local_part.py)
+
+Rankings, updates, explanations and embeddings share it.
+"""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar, cast
+
+from polyrank.model.rankers.classifier import Classifier
+from polyrank.model.text.reading import Steps, step
+from polyrank.service.errors import NotConfigured
+from polyrank.service.live.models import PairScorer
+from polyrank.service.observe.labels import Stage
+from polyrank.service.observe.metrics import Metrics
+from polyrank.service.observe.tracing import OFF, Tracing
+from polyrank.service.ranking.admission import Admission
+from polyrank.service.ranking.forwards import Forwards
+from polyrank.service.ranking.retrieval import Found, PoolSearch, RetrievalBudget, SearchBatch
+from polyrank.service.ranking.scheduler import TURN_BATCHES, Scheduler, Work
+from polyrank.service.ranking.stages import Journey, Threads
+
+CANDIDATE_THREADS = 4
+# Requests that share a pass over the pool: with more, the first of them would wait too long for the last.
+MOST_SCANS = 16
+# Requests that hold what words say for every row, 4 bytes each, and 8 for each row that a filter lets through: those in
+# a pass, and those of the next.
+MOST_WORDS = 2 * MOST_SCANS
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSettings:
+    """Bounds of what runs at a time; see `Scheduler` and `Admission`."""
+
+    batch_tokens: int = 512
+    max_queue_tokens: int = 262_144
+    threads: int | None = None  # of FAISS; None leaves it to FAISS
+    min_searched: float = 0.0  # an answer of parts that hold less than this share of the pool is refused
+
+
+class Runtime:
+    """Models and threads. Made, and used, in one event loop.
+
+    Attributes:
+        scorer: the cross-encoder, warm; None: no request may ask for it.
+        classifier: the same of what tells classes.
+        forwards: the threads of models and tokenizer.
+        admission: who is let in.
+        candidates: the threads of the same name.
+        retrieval: what there is time to retrieve.
+    """
+
+    def __init__(
+        self,
+        settings: RuntimeSettings,
+        metrics: Metrics,
+        scorer: PairScorer | None = None,
+        tracing: Tracing = OFF,
+        classifier: Classifier | None = None,
+    ) -> None:
+        self.settings, self.metrics, self.scorer, self.classifier = settings, metrics, scorer, classifier
+        self.forwards = Forwards(settings.batch_tokens, metrics, tracing)
+        turn, models = TURN_BATCHES * settings.batch_tokens, self.forwards.scheduler
+        self.admission = Admission(settings.max_queue_tokens, turn, metrics, lambda: models.done_tokens)
+        self.candidates = Threads("candidates", CANDIDATE_THREADS)
+        self.retrieval = RetrievalBudget()
+        self._searches, self._words = Scheduler("search", ["search"], MOST_SCANS), asyncio.Semaphore(MOST_WORDS)
+        self._explains = asyncio.Lock()
+
+    async def search(self, search: PoolSearch, finish: Callable[[PoolSearch, Found], T]) -> T:
+        """Search on the search thread; fetching vectors from Redis would hold it up, so that is done on another."""
+        key = search.serving.generation if search.shares else search
+        here = search.serving.vectors.are_here
+        asked = search, finish if here else lambda _, found: found
+        work = Work(SearchBatch(key, self.settings.threads), [asked], [1])
+        with search.journey.queued():  # also while others of the batch are done; its stages are not
+            [result] = (await self._searches.run("search", work, math.inf)).outputs
+        return result if here else await self.candidates.run(partial(finish, search, result), search.journey)
+
+    @asynccontextmanager
+    async def room_for_words(self, counts_words: bool, journey: Journey) -> AsyncIterator[None]:
+        """Wait until few others hold what words say for every row, if they count.
+
+        The block must be short: no text that the caller sent is tokenised, and no candidate is encoded in it.
+        """
+        if not counts_words:
+            yield
+            return
+        with journey.queued():
+            await self._words.acquire()
+        try:
+            yield
+        finally:
+            self._words.release()
+
+    @asynccontextmanager
+    async def turn_to_explain(self, journey: Journey) -> AsyncIterator[None]:
+        """Wait until no other request is explained."""
+        with journey.queued():
+            await self._explains.acquire()
+        try:
+            yield
+        finally:
+            self._explains.release()
+
+    async def measured(self, stage: Stage, work: Callable[[], T], journey: Journey) -> T:
+        """Call a function that is one stage on the threads "candidates"."""
+        return await self.candidates.run(partial(journey.measure, stage, work), journey)
+
+    async def in_steps(self, steps: Steps[T], stage: Stage, journey: Journey) -> T:
+        """Do steps on the threads "candidates", with the work of others between them."""
+        while True:
+            is_done, result = await self.measured(stage, partial(step, steps), journey)
+            if is_done:
+                return cast(T, result)
+
+    @property
+    def failed(self) -> str | None:
+        """Why no answers can be expected at the moment; None: all is well."""
+        models = self.forwards.scheduler
+        return self._searches.failed or ("the model's thread does not answer" if models.stuck else models.failed)
+
+    @property
+    def stuck(self) -> bool:
+        """Whether only a restart will help; a search may take long, so only the end of its thread counts."""
+        return self.forwards.scheduler.stuck or self._searches.failed is not None
+
+    def required_scorer(self) -> PairScorer:
+        """Return the cross-encoder; raises NotConfigured where there is none."""
+        if self.scorer is None:
+            raise NotConfigured("rerank: no cross-encoder is loaded; start the server with --reranker MODEL")
+        return self.scorer
+
+    def required_classifier(self) -> Classifier:
+        """Return the classifier; raises NotConfigured where there is none."""
+        if self.classifier is None:
+            raise NotConfigured("classify: no classifier is loaded; start the server with --classifier MODEL")
+        return self.classifier
+
+    def close(self) -> None:
+        """Finish what has begun, drop what waits."""
+        for threads in (self.forwards, self._searches, self.candidates):
+            threads.close()
