@@ -13,7 +13,7 @@ from polyrank.model.architectures.batching import distinct_sequences
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.checkpoint.files import TOKENIZER_FILE, CheckpointFiles, backbone_file, read_object
-from polyrank.model.checkpoint.kind import architecture_of, is_checkpoint
+from polyrank.model.checkpoint.lookup import architecture_of, is_checkpoint
 from polyrank.model.checkpoint.read import Encoder, begin_from_base, find_base, find_checkpoint
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
@@ -26,8 +26,7 @@ from polyrank.model.inference.passes import LateForwards, PairForwards
 from polyrank.model.inference.runners import AUTO, FLOAT32, TORCH, Runner
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics
-from polyrank.model.rankers.lexical import LexicalRanker
-from polyrank.model.rankers.ranker import TextRanker
+from polyrank.model.rankers.lexical import LexicalRanker, TextRanker
 from polyrank.model.registry import ARCHITECTURES, in_words
 from polyrank.model.representations import Additions, ContextEncoding, Representations
 from polyrank.model.search.topk import scores_of

@@ -12,7 +12,7 @@ from command_line import write_rows
 
 import polyrank
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
-from polyrank.model.checkpoint.kind import require_network
+from polyrank.model.checkpoint.lookup import require_network
 from polyrank.model.config import LexicalConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, WrongKind
 from polyrank.model.rankers.lexical import BUILT_IN, LexicalRanker

@@ -198,7 +198,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
     Files and models that are none are refused before torch is imported.
     """
-    from polyrank.model.checkpoint.kind import architecture_of, require_network
+    from polyrank.model.checkpoint.lookup import architecture_of, require_network
     from polyrank.model.rankers.load import load_late, load_teacher
     from polyrank.model.text.dialogues import read_dialogues
 
@@ -250,7 +250,7 @@ def _check_hub(arguments: argparse.Namespace) -> None:
 def _base_referred_to(arguments: argparse.Namespace) -> str | None:
     """Name the base model whose weights the checkpoint would need beside its own; None: it would need none."""
     from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
-    from polyrank.model.checkpoint.kind import LEXICAL, is_checkpoint
+    from polyrank.model.checkpoint.lookup import LEXICAL, is_checkpoint
 
     if arguments.base == LEXICAL:
         return None
@@ -326,7 +326,7 @@ def _pretrain(arguments: argparse.Namespace) -> int:
 
 def _check_pretrain(arguments: argparse.Namespace) -> None:
     """Refuse files and models that are none before torch is imported."""
-    from polyrank.model.checkpoint.kind import architecture_of, require_network
+    from polyrank.model.checkpoint.lookup import architecture_of, require_network
     from polyrank.model.text.dialogues import read_dialogues
 
     architecture_of(arguments.base)
