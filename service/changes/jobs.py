@@ -33,7 +33,7 @@ from polyrank.index_builder.errors import JobConflict, JobNotFound, PoolInvalid
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.index_builder.store.pool_store import PoolStore
 from polyrank.index_builder.store.updates import UpdateLogs
-from polyrank.model.checkpoint.kind import LEXICAL
+from polyrank.model.checkpoint.lookup import LEXICAL
 from polyrank.model.durable import write_atomically
 from polyrank.model.errors import InvalidInput, RankingError, shortage_in
 from polyrank.model.inference.runners import Runner

@@ -19,8 +19,7 @@ from polyrank.index_builder.store.leftovers import read_journal
 from polyrank.index_builder.store.locks import holder_of, is_locked
 from polyrank.index_builder.store.pointer import Pointer
 from polyrank.index_builder.store.update_log import UpdateLog
-from polyrank.model.checkpoint.base import file_sha256
-from polyrank.model.checkpoint.files import read_object
+from polyrank.model.checkpoint.files import file_sha256, read_object
 from polyrank.model.durable import remove_leftovers
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, RankingError
 from polyrank.model.evaluation.beir import read_judgements
