@@ -133,29 +133,26 @@ def _handle_signals(handler: Callable[[int, FrameType | None], None] | signal.Ha
 def _generation(request: JobRequest, root: Path, progress: OnProgress) -> tuple[str, list[str]]:
     """Build what the job asks for; returns the id of the generation, and what is to be known about it."""
     redis_url = os.environ.get("POLYRANK_REDIS_URL") or None
-    pool = read_pool(request.pool, root, request.encoding)
     if request.compacts:
-        result = compact(root, redis_url=redis_url, progress=progress)
+        result, fields = compact(root, redis_url=redis_url, progress=progress), []
     else:
+        pool = read_pool(request.pool, root, request.encoding)
         result = _built(request, pool, root, redis_url, progress)
-    notes = [*([] if request.compacts else pool.fields.lines()), *result.notes]
+        fields = pool.fields.lines()
+    notes = [*fields, *result.notes]
     with suppress(BrokenPipeError):  # the server that would log it may be gone
         sys.stderr.writelines(f"{note}\n" for note in notes)
     return result.generation, notes
 
 
 def _built(request: JobRequest, pool: PoolRows, root: Path, redis_url: str | None, progress: OnProgress) -> BuildResult:
-    """Build as many parts as the active generation has, of vectors of the same dtype."""
+    """Build in the dtype, and in as many parts, as the active generation: who chose them is not asked again."""
     store = GenerationStore(root)
-    encoder = _load(request.model) if request.model else _load_active(store)
-    options, parts = replace(_options(request), redis_url=redis_url), 1
-    if (active := store.active_or_none()) is not None:  # who chose it for the store was not asked again
+    encoder, parts = _encoder(request, store), 1
+    options = BuildOptions(activate=request.activate, revision=request.revision, redis_url=redis_url)
+    if (active := store.active_or_none()) is not None:
         options, parts = replace(options, dtype=active.dtype), len(active.parts)
     return build(encoder, pool, root, options, parts=parts, progress=progress)
-
-
-def _options(request: JobRequest) -> BuildOptions:
-    return BuildOptions(index=request.index, activate=request.activate, revision=request.revision)
 
 
 def _load(name: str) -> CandidateEncoder:
@@ -166,12 +163,14 @@ def _load(name: str) -> CandidateEncoder:
     return checkpoint.load_retriever(name, backend, precision, disk_cache.configured(os.environ))
 
 
-def _load_active(store: GenerationStore) -> CandidateEncoder:
-    """The active generation's model, under its original name instead of the path of its copy."""
+def _encoder(request: JobRequest, store: GenerationStore) -> CandidateEncoder:
+    """The model that is named, or that of the active generation under its original name, not the path of its copy."""
+    if request.model:
+        return _load(request.model)
     current = store.current()
     if current is None:
         raise GenerationNotFound(f"{store.root} has no active generation whose model could be used; name a model")
-    reference, encoder = store.manifest(current).model, _load(str(store.model_directory(current)))
+    encoder, reference = _load(str(store.model_directory(current))), store.manifest(current).model
     if encoder.fingerprint != reference.fingerprint:
         raise FingerprintMismatch(reference.fingerprint, encoder.fingerprint)
     encoder.name = reference.name

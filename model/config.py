@@ -55,7 +55,7 @@ class AssemblyConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EvidenceConfig:
+class LexicalConfig:
     """How words count in the score, beside what the network says (polyrank.model.lexical).
 
     Attributes:
@@ -188,7 +188,7 @@ class ModelConfig:
     max_context_tokens: int = 360
     max_candidate_tokens: int = 72
     assembly: AssemblyConfig = field(default_factory=AssemblyConfig)
-    evidence: EvidenceConfig | None = None
+    evidence: LexicalConfig | None = None
     calibration: CalibrationConfig | None = None
     own: Block | None = None
     labels: Sequence[str] = ()
@@ -236,7 +236,7 @@ class ModelConfig:
     @property
     def has_network(self) -> bool:
         """Whether there is a network behind it, with weights and a tokenizer; a lexical model has none."""
-        return _has_network(self.architecture)
+        return ARCHITECTURES[self.architecture].encoder is not None
 
     @property
     def sides_differ(self) -> bool:
@@ -250,22 +250,11 @@ class ModelConfig:
         return self.own
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object that `polyrank.json` holds."""
+        """Return the object that `polyrank.json` holds: every field; what the architecture alone has, by its name."""
         flat = asdict(self)
-        if not self.has_network:
-            own = {name: flat[name] for name in _WITHOUT_NETWORK if flat[name] is not None}
-            return {"format_version": FORMAT_VERSION, **own}
-        base = {"name": flat.pop("base_name"), "sha256": flat.pop("base_sha256")}
-        # What is not used is left out, as it was before it could be used, so that fingerprints stay.
-        unused: dict[str, Any] = dict.fromkeys(("evidence", "calibration", "own"))
-        for name, default in {**unused, "dense": (), "labels": (), "class_from": "head", "head": "linear"}.items():
-            if flat[name] == default:
-                del flat[name]
-        for name in ("context_prompt", "candidate_prompt"):
-            if not flat["assembly"][name]:
-                del flat["assembly"][name]
-        own = {self.architecture: flat.pop("own")} if "own" in flat else {}
-        return {"format_version": FORMAT_VERSION, "base": base, **flat, **own}
+        base, own = {"name": flat.pop("base_name"), "sha256": flat.pop("base_sha256")}, flat.pop("own")
+        alone = {} if own is None else {self.architecture: own}
+        return {"format_version": FORMAT_VERSION, "base": base, **flat, **alone}
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> "ModelConfig":
@@ -273,9 +262,6 @@ class ModelConfig:
         flat = dict(raw)
         version = flat.pop("format_version", None)
         require(version == FORMAT_VERSION, f"format_version is {shown(version)}, this release reads {FORMAT_VERSION}")
-        if not _has_network(flat.get("architecture")):
-            require_known(flat, set(_WITHOUT_NETWORK))
-            flat |= {"base": {"name": "", "sha256": ""}, "assembly": {}}
         base, own = flat.pop("base", None), _own(flat)
         require(isinstance(base, dict) and set(base) == {"name", "sha256"}, "base must be {name, sha256}")
         require(isinstance(flat.get("assembly"), dict), "assembly is missing")
@@ -284,7 +270,7 @@ class ModelConfig:
             if flat.get(name) is not None:
                 flat[name] = read_block(kind, flat[name], name)
         dense = flat.pop("dense", [])
-        require(isinstance(dense, list), "dense must be a list of objects")
+        require(isinstance(dense, list | tuple), "dense must be a list of objects")
         flat["dense"] = tuple(read_block(DenseConfig, each, "dense") for each in dense)
         flat["labels"] = tuple(labels) if isinstance(labels := flat.pop("labels", []), list) else labels
         try:
@@ -301,10 +287,4 @@ def _own(flat: dict[str, Any]) -> Block | None:
     return None if kind is None or raw is None else read_block(kind, raw, kind.of)
 
 
-_BLOCKS = {"assembly": AssemblyConfig, "evidence": EvidenceConfig, "calibration": CalibrationConfig}
-_WITHOUT_NETWORK = ("architecture", "evidence", "calibration", "training")
-
-
-def _has_network(architecture: object) -> bool:
-    row = ARCHITECTURES.get(architecture) if isinstance(architecture, str) else None
-    return row is None or row.encoder is not None
+_BLOCKS = {"assembly": AssemblyConfig, "evidence": LexicalConfig, "calibration": CalibrationConfig}

@@ -8,7 +8,8 @@ This also keeps the rooms apart: what serves never imports `training`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from pkgutil import resolve_name
+from typing import Any, ClassVar, Literal
 
 from polyrank.model.options import WIDEST, Block, Bounds, option, require
 
@@ -40,6 +41,13 @@ class Architecture:
     objective: str | None = f"{_TRAINING}.apart:LateObjective"
     classifier: str | None = f"{_TRAINING}.apart:ApartObjective"
     beyond_vectors: str = ""
+
+    @property
+    def network(self) -> type[Any]:
+        """The class of the network; imports torch."""
+        assert self.encoder is not None, "it has a network"
+        found: type[Any] = resolve_name(self.encoder)
+        return found
 
     @property
     def embeds(self) -> bool:

@@ -21,21 +21,20 @@ from polyrank.index_builder.generation.words import evidence_of
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.checkpoint.files import CONFIG_FILE
-from polyrank.model.config import CalibrationConfig, EvidenceConfig, ModelConfig
+from polyrank.model.config import CalibrationConfig, LexicalConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid, ModelNotFound
-from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.representations import Additions, ContextEncoding, LateRows, Representations
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.reading import Steps
 from polyrank.model.text.sequences import Pairs
 from polyrank.model.text.tokenizer import Token
-from polyrank.service.caching.caches import Caches
+from polyrank.service.caching.vectors import Caches
 from polyrank.service.live.models import LoadRanker, PairScorer
 from polyrank.service.live.serving import Opener
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.engine import Engine
-from polyrank.service.ranking.local_part import LocalPart
-from polyrank.service.ranking.opening import serve
+from polyrank.service.ranking.local_part import LocalPart, serve
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
 from polyrank.service.ranking.stages import Journey
@@ -75,7 +74,7 @@ class WordRanker:
         self,
         seed: int = 0,
         name: str = "words",
-        evidence: EvidenceConfig | None = None,
+        evidence: LexicalConfig | None = None,
         late: LateRows | None = None,
     ) -> None:
         self.seed, self.evidence, self.late_rows = seed, evidence, late
@@ -184,7 +183,7 @@ class WordCross:
     backend, precision, choice = "torch", "float32", None
     fingerprint = sha256(b"overlap").hexdigest()
     max_input_tokens = 2 * MAX_TOKENS
-    evidence: Evidence | None = None
+    evidence: LexicalScore | None = None
     calibration: CalibrationConfig | None = None
 
     def pair_steps(self, conversation: Conversation, texts: Sequence[str]) -> Steps[tuple[Pairs, Truncation]]:

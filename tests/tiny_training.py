@@ -15,9 +15,8 @@ from polyrank.model.config import ModelConfig
 from polyrank.model.rankers.networks import NetworkRanker
 from polyrank.model.registry import trainable
 from polyrank.model.text.assembly import Conversation
-from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.text.dialogues import Dialogue, Report
 from polyrank.model.training.config import Data, TrainConfig, TwoStageTrainConfig, settings_of
-from polyrank.model.training.data import Report
 from polyrank.model.training.run import train
 from polyrank.model.training.state import STATE_FILE
 from polyrank.model.training.student import start

@@ -57,14 +57,11 @@ class ToyEncoder(LateEncoder):
         return float(dim * context_tokens * rows)
 
     def second_scores(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
-        assert contexts.late is not None
-        assert contexts.mask is not None
-        assert candidates.late is not None
-        assert candidates.mask is not None
+        own, present = candidates.rows
         found = []
-        for rows, mask in zip(contexts.late, contexts.mask, strict=True):
-            products = candidates.late.float() @ rows[mask].float().T  # (N, K, T)
-            products = products.masked_fill(~candidates.mask[..., None], float("-inf")).flatten(1)
+        for rows, mask in zip(*contexts.rows, strict=True):
+            products = own.float() @ rows[mask].float().T  # (N, K, T)
+            products = products.masked_fill(~present[..., None], float("-inf")).flatten(1)
             found.append(products.topk(min(self._best, products.shape[1])).values.mean(dim=1))
         return torch.stack(found) * self.config.score_scale
 

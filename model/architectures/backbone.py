@@ -164,10 +164,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def read_shapes(path: Path) -> dict[str, Tensor]:
-    """Read the header of a safetensors file into tensors of the device "meta", which hold nothing.
-
-    Raises CheckpointInvalid as `read_weights`.
-    """
+    """Read the header of a safetensors file into tensors of the device "meta", which hold nothing."""
     with _readable(path), safe_open(path, "pt") as file:
         names = file.keys()
         return {name: torch.empty(file.get_slice(name).get_shape(), device="meta") for name in names}

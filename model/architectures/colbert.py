@@ -120,9 +120,7 @@ class ColbertEncoder(LateEncoder):
 
     def second_scores(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
         """Score every candidate for every context by MaxSim, (B, N)."""
-        assert contexts.late is not None
-        assert contexts.mask is not None
-        means = [max_sim(rows[counted], candidates) for rows, counted in zip(contexts.late, contexts.mask, strict=True)]
+        means = [max_sim(rows[counted], candidates) for rows, counted in zip(*contexts.rows, strict=True)]
         return torch.stack(means) * self.config.score_scale
 
     @classmethod
@@ -156,10 +154,9 @@ class ColbertEncoder(LateEncoder):
 
 def max_sim(query: Tensor, candidates: CandidateState) -> Tensor:
     """Return the mean over the query's rows (T, E) of the best dot product with a row of each candidate, (N,)."""
-    assert candidates.late is not None
-    assert candidates.mask is not None
-    similarities = candidates.late.float() @ query.float().T  # (N, K, T)
-    present = similarities.masked_fill(~candidates.mask[..., None], float("-inf"))  # zero would beat a negative one
+    rows, mask = candidates.rows
+    similarities = rows.float() @ query.float().T  # (N, K, T)
+    present = similarities.masked_fill(~mask[..., None], float("-inf"))  # zero would beat a negative one
     return present.amax(dim=1).mean(dim=-1)
 
 

@@ -168,10 +168,8 @@ class DeformerEncoder(LateEncoder):
 
     def _read(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
         """Return h of every context and candidate, (B, N, D)."""
-        assert contexts.late is not None
-        assert contexts.mask is not None
         read = []
-        for rows, mask in zip(contexts.late, contexts.mask, strict=True):
+        for rows, mask in zip(*contexts.rows, strict=True):
             own = rows[mask].float()
             found = []
             for some, present in _at_once(candidates, len(own)):
@@ -219,11 +217,9 @@ class DeformerEncoder(LateEncoder):
 
 def _at_once(candidates: CandidateState, context_tokens: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield rows and mask of so many candidates that few tokens are side by side at a time."""
-    assert candidates.late is not None
-    assert candidates.mask is not None
-    count = max(1, _TOKENS_AT_ONCE // (context_tokens + candidates.late.shape[1]))
-    rows, masks = torch.split(candidates.late.float(), count), torch.split(candidates.mask, count)
-    yield from zip(rows, masks, strict=True)
+    rows, mask = candidates.rows
+    count = max(1, _TOKENS_AT_ONCE // (context_tokens + rows.shape[1]))
+    yield from zip(torch.split(rows.float(), count), torch.split(mask, count), strict=True)
 
 
 class StateTeacher:

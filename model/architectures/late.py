@@ -37,6 +37,11 @@ class ContextState(NamedTuple):
     late: Tensor | None = None
     mask: Tensor | None = None
 
+    @property
+    def rows(self) -> tuple[Tensor, Tensor]:
+        """`late` and `mask`, of an encoder with a second stage."""
+        return _second_stage(self.late, self.mask)
+
 
 class CandidateState(NamedTuple):
     """Candidates as scores read them.
@@ -48,6 +53,17 @@ class CandidateState(NamedTuple):
     first: Tensor
     late: Tensor | None = None
     mask: Tensor | None = None
+
+    @property
+    def rows(self) -> tuple[Tensor, Tensor]:
+        """`late` and `mask`, of an encoder with a second stage."""
+        return _second_stage(self.late, self.mask)
+
+
+def _second_stage(late: Tensor | None, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    assert late is not None, "there is a second stage"
+    assert mask is not None, "it goes with the rows"
+    return late, mask
 
 
 class InnerTeacher(Protocol):

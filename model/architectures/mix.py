@@ -204,11 +204,10 @@ class MixEncoder(LateEncoder):
 
         Without E or H it is what takes their place.
         """
-        assert contexts.late is not None
-        assert contexts.mask is not None
-        assert candidates.late is not None
-        pairs = torch.split(contexts.late.float(), self.context.dim, dim=-1)
-        begun = candidates.late.float().expand(len(contexts.mask), *candidates.late.shape)
+        projected, mask = contexts.rows
+        pairs = torch.split(projected.float(), self.context.dim, dim=-1)
+        own_rows, _ = candidates.rows
+        begun = own_rows.float().expand(len(mask), *own_rows.shape)
         rows, block = begun, self.config.block(MixConfig)  # E, (B, N, K, D)
         found = torch.zeros_like(rows[:, :, 0])  # H, (B, N, D)
         for place, layer in enumerate(self.interactions):
@@ -216,9 +215,9 @@ class MixEncoder(LateEncoder):
             mean = rows.mean(dim=2)
             assert isinstance(layer, Interaction)
             if place < _updates(block):
-                rows = layer.mix(rows, keys, values, contexts.mask)
+                rows = layer.mix(rows, keys, values, mask)
             if block.without != "H":
-                read = layer.read(mean, keys, values, contexts.mask)
+                read = layer.read(mean, keys, values, mask)
                 gate = torch.sigmoid(self.gate(torch.cat([mean, read, found], dim=-1)))
                 found = layer.transformed(gate * read + (1 - gate) * found)
         own = (begun if block.without == "E" else rows).mean(dim=2)

@@ -117,10 +117,8 @@ class VirtEncoder(LateEncoder):
 
     def _read(self, contexts: ContextState, candidates: CandidateState) -> Tensor:
         """Return [u; v; |u - v|; max(u, v)] of every context and candidate, (B, N, 4 D)."""
-        assert contexts.late is not None
-        assert contexts.mask is not None
         read = []
-        for rows, mask in zip(contexts.late, contexts.mask, strict=True):
+        for rows, mask in zip(*contexts.rows, strict=True):
             u, v = read_both(rows[mask], candidates)
             read.append(torch.cat([u, v, (u - v).abs(), torch.maximum(u, v)], dim=-1))
         return torch.stack(read)
@@ -131,9 +129,8 @@ def read_both(context: Tensor, candidates: CandidateState) -> tuple[Tensor, Tens
 
     The mean of the rows of `A Y` is `(mean of the rows of A) Y`: one row is weighed instead of T.
     """
-    assert candidates.late is not None
-    assert candidates.mask is not None
-    context, rows, mask = context.float(), candidates.late.float(), candidates.mask
+    rows, mask = candidates.rows
+    context, rows = context.float(), rows.float()
     logits = rows @ context.T * context.shape[-1] ** -0.5  # (N, K, T)
     towards_rows = logits.masked_fill(~mask[..., None], float("-inf")).softmax(dim=1).mean(dim=2)  # (N, K)
     towards_context = masked_mean(logits.softmax(dim=2), mask)  # (N, T)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,7 +24,6 @@ from polyrank.model.architectures.backbone import (
 )
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import LateEncoder
-from polyrank.model.checkpoint.base import BaseModel, resolve_base
 from polyrank.model.checkpoint.files import (
     BACKBONE_FILE,
     CONFIG_FILE,
@@ -36,6 +34,7 @@ from polyrank.model.checkpoint.files import (
     read_config,
     read_object,
 )
+from polyrank.model.checkpoint.lookup import BaseModel, resolve_base
 from polyrank.model.checkpoint.published import Published, is_reranker, read_published
 from polyrank.model.config import AssemblyConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid
@@ -117,10 +116,7 @@ class StoredModel:
 
 
 def find_checkpoint(directory: Path) -> StoredModel:
-    """Find the files of a checkpoint directory, and of the base that it refers to.
-
-    Raises ModelNotFound where its base cannot be reached, CheckpointInvalid where a file is missing or damaged.
-    """
+    """Find the files of a checkpoint directory, and of the base that it refers to."""
     config = read_config(directory / CONFIG_FILE)
     for name, needed in ((BACKBONE_FILE, backbone_file(directory)), (TOKENIZER_FILE, directory / TOKENIZER_FILE)):
         if not needed.is_file():
@@ -131,10 +127,7 @@ def find_checkpoint(directory: Path) -> StoredModel:
 
 
 def find_base(name: str) -> StoredModel:
-    """Find the files of a base model, to be used as what it was published as: a sentence encoder or a reranker.
-
-    Raises ModelNotFound and CheckpointInvalid as `resolve_base`.
-    """
+    """Find the files of a base model, to be used as what it was published as: a sentence encoder or a reranker."""
     base = resolve_base(name)
     if is_reranker(base.directory):
         return _stored(CheckpointFiles(_reranker(base), base.directory, None), base)
@@ -165,10 +158,7 @@ def read_checkpoint(directory: Path) -> tuple[Encoder, CheckpointFiles]:
 
 
 def begin_from_base(name: str, config: ModelConfig) -> tuple[Encoder, CheckpointFiles]:
-    """Start an encoder from a base model's weights; see `polyrank.from_base`.
-
-    Raises ModelNotFound and CheckpointInvalid as `resolve_base`.
-    """
+    """Start an encoder from a base model's weights; see `polyrank.from_base`."""
     base = resolve_base(name)
     config = replace(config, base_name=base.name, base_sha256=base.sha256 if config.weights != "full" else "")
     config = completed(config, Tokenizer(base.directory / TOKENIZER_FILE))
@@ -194,10 +184,11 @@ def build(
         stored = sum(tensor.numel() for tensor in read_shapes(weights).values())
         most_parameters = max(_FEW_PARAMETERS, _BUILT_TIMES * stored)
     transformer = Backbone if config.head == "linear" else PublishedScorer
-    kind, backbone = _class(config), partial(transformer, _backbone_config(directory), most_parameters)
+    kind: type[Encoder] = ARCHITECTURES[config.architecture].network
+    backbone = partial(transformer, _backbone_config(directory), most_parameters)
     with torch.device("meta"):
         check(kind.build(config, backbone))
-    encoder: Encoder = kind.build(config, backbone)
+    encoder = kind.build(config, backbone)
     longest, allowed = encoder.longest_input, min(backbone.max_tokens for backbone in _backbones(encoder).values())
     if longest > allowed:
         raise CheckpointInvalid(f"polyrank.json asks for {longest} tokens, the transformer allows {allowed}")
@@ -206,17 +197,11 @@ def build(
 
 def completed(config: ModelConfig, tokenizer: Tokenizer) -> ModelConfig:
     """Fill in what its architecture alone has: as it is there, by default, or as the tokenizer says."""
-    kind, own = _class(config), ARCHITECTURES[config.architecture].options
-    if own is not None and config.own is None:
-        config = replace(config, own=own())
-    return kind.complete(config, tokenizer) if issubclass(kind, LateEncoder) else config
-
-
-def _class(config: ModelConfig) -> type[LateEncoder] | type[CrossEncoder]:
-    reference = ARCHITECTURES[config.architecture].encoder
-    assert reference is not None, "only models with a network are read"
-    kind: type[LateEncoder] | type[CrossEncoder] = resolve_name(reference)
-    return kind
+    row = ARCHITECTURES[config.architecture]
+    if row.options is not None and config.own is None:
+        config = replace(config, own=row.options())
+    filled: ModelConfig = row.network.complete(config, tokenizer) if row.retrieves else config
+    return filled
 
 
 def load_base(encoder: Encoder, base: BaseModel, read: Reader = read_weights) -> None:

@@ -149,8 +149,7 @@ class Miner:
     def mine(self, dialogues: Iterable[Dialogue]) -> Iterator[Dialogue]:
         """Yield each example with its negatives, hardest first, in place of those it had.
 
-        Examples are read a few hundred at a time; the same ones in the same order get the same negatives. Raises
-        ModelError where a model gives scores that are not finite.
+        Examples are read a few hundred at a time; the same ones in the same order get the same negatives.
         """
         remaining = iter(dialogues)
         while chunk := list(islice(remaining, _EXAMPLES_AT_ONCE)):

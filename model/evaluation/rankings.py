@@ -47,8 +47,6 @@ def candidate_representations(
 
     What a model reads alike is encoded once, and in an order that does not depend on that of the texts: beside others a
     text can get another rounding, which would break ties.
-
-    Raises ModelError where the model gives numbers that are not finite.
     """
     tokens, cut = ranker.tokenize_candidates(texts)
     distinct, places = distinct_sequences(tokens)
@@ -74,10 +72,7 @@ def context_codes(
 def context_encodings(
     ranker: Retriever, conversations: Sequence[Conversation], report: ReportProgress
 ) -> Iterator[ContextEncoding]:
-    """Encode contexts, some at a time. The stage is "contexts".
-
-    Raises ModelError where the model gives numbers that are not finite.
-    """
+    """Encode contexts, some at a time. The stage is "contexts"."""
     for start in range(0, len(conversations), _CONTEXTS_AT_ONCE):
         chunk = conversations[start : start + _CONTEXTS_AT_ONCE]
         made = ranker.represent_contexts([ranker.tokenize_context(conversation)[0] for conversation in chunk])
@@ -91,7 +86,7 @@ def second_stage(
 ) -> TopK:
     """Order the texts that a first stage found by the scores of the second one, equal ones in the order of the pool.
 
-    made: of the whole pool. additions: to the scores of the whole pool. Raises ModelError as `require_finite`.
+    made: of the whole pool. additions: to the scores of the whole pool.
     """
     scores = scores_of_rows(ranker, made, context, found.rows, additions)
     require_finite(ranker.name, [scores])
@@ -224,9 +219,6 @@ def retrieve(
     Returns:
         For each context what was found, equal scores in the order of the pool; and how many texts were too long and
         lost their end.
-
-    Raises:
-        ModelError: the model gives numbers that are not finite.
     """
     made, cut = candidate_representations(ranker, texts, report)
     scan, table, found = prepare(made.first), ranker.word_table(texts), list[Retrieved]()
@@ -277,9 +269,6 @@ def rerank(
     Returns:
         The same texts: first those that were read, with and by their new scores, equal ones in their old order; then
         the rest as it was.
-
-    Raises:
-        ModelError: the reranker gives scores that are not finite.
     """
     statistics = reranker.statistics(texts) if counts_words else None
     reranked = []

@@ -4,7 +4,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from pkgutil import resolve_name
+from typing import Generic
 
 import numpy as np
 import torch
@@ -15,10 +15,17 @@ from polyrank.model.architectures.batching import length_batches
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import CandidateState, ContextState, LateEncoder
 from polyrank.model.architectures.poly import PolyEncoder
-from polyrank.model.config import ModelConfig
-from polyrank.model.inference.backend import Ready
 from polyrank.model.inference.compiler import Compiler
-from polyrank.model.inference.network import CandidatePart, ContextPart, Network, PairPart, first_stage
+from polyrank.model.inference.network import (
+    CandidatePart,
+    ContextPart,
+    E,
+    Network,
+    PairPart,
+    PartClass,
+    Ready,
+    first_stage,
+)
 from polyrank.model.inference.runners import Choice
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.representations import ContextEncoding, Representations
@@ -28,30 +35,21 @@ _KNOWN_CONTEXTS = 64  # 98 KB each with MiniLM
 _AT_ONCE = 1024  # candidates that are compared: what lies between is a few times their rows
 
 
-class LateForwards:
-    """Encodes both sides with an encoder that keeps them apart, and scores what it keeps of candidates.
-
-    `represent_...` gives all that the encoder makes, `encode_...` the vectors of the first stage alone.
+class Forwards(Generic[E]):
+    """Runs a network's forward passes.
 
     Attributes:
-        backend, precision: what runs the forward passes (polyrank.model.inference.runners.Runner).
-        dim: D1, the size of a candidate's first-stage vector.
-        late_rows: what is kept of each candidate for the second stage; None: there is none.
+        backend, precision: what runs them (polyrank.model.inference.runners.Runner).
     """
 
-    def __init__(self, network: Network[LateEncoder], compiler: Compiler, layers: int = 1) -> None:
-        """`layers`: of the transformer, by which the second stage is priced."""
+    def __init__(self, network: Network[E], compiler: Compiler, first: PartClass[E]) -> None:
+        """`first` is the part that is compiled at once; others follow when they are needed."""
         self._network, self._compiler = network, compiler
-        self._kind = encoder_class(network.config)
-        self._compiling = threading.Lock()
-        self._candidates = compiler.compile(network.part(CandidatePart))
-        self._forward_cost = 12 * layers * self._candidates.sizes.dim**2
-        self.dim = self._kind.first_dim(network.config, self._candidates.sizes.dim)
-        self.late_rows = self._kind.late_rows(network.config, self._candidates.sizes.dim)
-        self.backend, self.precision = self._candidates.runner
+        self._first = compiler.compile(network.part(first))
+        self.backend, self.precision = self._first.runner
 
     @property
-    def encoder(self) -> LateEncoder:
+    def encoder(self) -> E:
         """The torch module; what runs by another back-end reads it when it is first asked for."""
         return self._network.encoder
 
@@ -59,6 +57,27 @@ class LateForwards:
     def choice(self) -> Choice | None:
         """How it was chosen what runs; None: there was no choice."""
         return self._compiler.choice
+
+
+class LateForwards(Forwards[LateEncoder]):
+    """Encodes both sides with an encoder that keeps them apart, and scores what it keeps of candidates.
+
+    `represent_...` gives all that the encoder makes, `encode_...` the vectors of the first stage alone.
+
+    Attributes:
+        dim: D1, the size of a candidate's first-stage vector.
+        late_rows: what is kept of each candidate for the second stage; None: there is none.
+    """
+
+    def __init__(self, network: Network[LateEncoder], compiler: Compiler, layers: int = 1) -> None:
+        """`layers`: of the transformer, by which the second stage is priced."""
+        super().__init__(network, compiler, CandidatePart)
+        row = ARCHITECTURES[network.config.architecture]
+        self._kind: type[LateEncoder] = row.network if row.retrieves else PolyEncoder  # of a residual Cross-encoder
+        self._compiling = threading.Lock()
+        self._forward_cost = 12 * layers * self._first.sizes.dim**2
+        self.dim = self._kind.first_dim(network.config, self._first.sizes.dim)
+        self.late_rows = self._kind.late_rows(network.config, self._first.sizes.dim)
 
     @cached_property
     def _contexts(self) -> Ready:
@@ -115,8 +134,8 @@ class LateForwards:
 
     def represent_candidate_batch(self, candidates: Sequence[list[int]]) -> Representations:
         """Encode tokenised candidates in one forward pass, whatever their lengths."""
-        batch = self._kind.candidate_batch(self._network.config, candidates, self._candidates.sizes.pad_id)
-        outputs = tuple(map(torch.from_numpy, self._candidates.run(batch)))
+        batch = self._kind.candidate_batch(self._network.config, candidates, self._first.sizes.pad_id)
+        outputs = tuple(map(torch.from_numpy, self._first.run(batch)))
         state = self._kind.candidate_state(self._network.config, outputs, batch)
         if state.late is None or state.mask is None:
             return Representations(state.first.numpy())
@@ -168,20 +187,10 @@ class LateForwards:
         """Return the cost of `late_scores` in tokens of a forward pass, from the rows of each candidate, (N,)."""
         if not len(counts):
             return 0
-        config, dim = self._network.config, self._candidates.sizes.dim
+        config, dim = self._network.config, self._first.sizes.dim
         rows, times = np.unique(counts, return_counts=True)
         cost = [self._kind.late_cost(config, dim, context_tokens, each) for each in rows.tolist()]
         return int(np.ceil(np.dot(cost, times) / self._forward_cost))
-
-
-def encoder_class(config: ModelConfig) -> type[LateEncoder]:
-    """Return the class of an architecture that keeps both sides apart."""
-    reference = ARCHITECTURES[config.architecture].encoder
-    if not ARCHITECTURES[config.architecture].retrieves:  # the first stage of a residual Cross-encoder
-        return PolyEncoder
-    assert reference is not None, "it has a network"
-    kind: type[LateEncoder] = resolve_name(reference)
-    return kind
 
 
 def _context_state(context: ContextEncoding, device: torch.device) -> ContextState:
@@ -203,28 +212,12 @@ def _candidate_state(candidates: Representations, device: torch.device) -> Candi
     return CandidateState(first, torch.from_numpy(late).to(device), torch.from_numpy(mask).to(device))
 
 
-class PairForwards:
-    """Scores pairs with a Cross-encoder; a residual one adds its first stage's scores.
-
-    Attributes:
-        backend, precision: what runs the forward passes (polyrank.model.inference.runners.Runner).
-    """
+class PairForwards(Forwards[CrossEncoder]):
+    """Scores pairs with a Cross-encoder; a residual one adds its first stage's scores."""
 
     def __init__(self, network: Network[CrossEncoder], compiler: Compiler) -> None:
-        self._network, self._compiler = network, compiler
-        self._pairs = compiler.compile(network.part(PairPart))
+        super().__init__(network, compiler, PairPart)
         self._first_stage = FirstStage(first_stage(network), compiler) if network.config.residual else None
-        self.backend, self.precision = self._pairs.runner
-
-    @property
-    def encoder(self) -> CrossEncoder:
-        """The torch module; what runs by another back-end reads it when it is first asked for."""
-        return self._network.encoder
-
-    @property
-    def choice(self) -> Choice | None:
-        """How it was chosen what runs; None: there was no choice."""
-        return self._compiler.choice
 
     def score_pairs(self, pairs: Pairs) -> NDArray[np.float32]:
         """Score tokenised pairs in batches of similar length, (N,), in the order given."""
@@ -246,7 +239,7 @@ class PairForwards:
         return self._with_first_stage(pairs, self._joint_scores(pairs))
 
     def _joint_scores(self, pairs: Pairs) -> NDArray[np.float32]:
-        (scores,) = self._pairs.run(CrossEncoder.join(pairs, self._pairs.sizes.pad_id))
+        (scores,) = self._first.run(CrossEncoder.join(pairs, self._first.sizes.pad_id))
         return scores
 
     def _with_first_stage(self, pairs: Pairs, scores: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -1,6 +1,6 @@
 """Models that have a network: an encoder that keeps both sides apart, or a Cross-encoder, loaded by its name."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from polyrank.model.architectures.batching import distinct_sequences
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.checkpoint.files import TOKENIZER_FILE, CheckpointFiles, backbone_file, read_object
-from polyrank.model.checkpoint.kind import architecture_of, is_checkpoint
+from polyrank.model.checkpoint.lookup import architecture_of, is_checkpoint
 from polyrank.model.checkpoint.read import Encoder, begin_from_base, find_base, find_checkpoint
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
@@ -24,14 +24,13 @@ from polyrank.model.inference.disk_cache import DiskCache
 from polyrank.model.inference.network import Network
 from polyrank.model.inference.passes import LateForwards, PairForwards
 from polyrank.model.inference.runners import AUTO, FLOAT32, TORCH, Runner
-from polyrank.model.lexical.score import Evidence
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics
-from polyrank.model.rankers.lexical import LexicalRanker
+from polyrank.model.rankers.lexical import LexicalRanker, TextRanker
 from polyrank.model.registry import ARCHITECTURES, in_words
 from polyrank.model.representations import Additions, ContextEncoding, Representations
 from polyrank.model.search.topk import scores_of
-from polyrank.model.text.assembly import Assembler, Conversation, Truncation, Turn, require_positive, require_several
+from polyrank.model.text.assembly import Assembler, Conversation, Truncation
 from polyrank.model.text.reading import Steps
 from polyrank.model.text.sequences import Pairs
 from polyrank.model.text.tokenizer import Token, Tokenizer
@@ -39,21 +38,12 @@ from polyrank.model.text.tokenizer import Token, Tokenizer
 _USUAL_LAYERS = 12  # of a transformer whose config.json does not say
 
 
-class LateRanker(LateForwards):
+class LateRanker(LateForwards, TextRanker):
     """Ranks by vectors of candidates that can be computed ahead.
 
-    Safe to call from several threads.
-
     Attributes:
-        name: the name it was loaded by.
-        architecture: its name in polyrank.model.registry.
         retrieves: True: it has candidate embeddings, by which it can search a whole pool.
-        fingerprint: identity of config, weights and tokenizer (64 hexadecimal digits).
-        dim: D1, the size of a candidate's first-stage vector.
-        late_rows: what is kept of each candidate for the second stage; None: there is none.
         max_input_tokens: limit for a candidate; longer ones are cut.
-        evidence: what words say for a candidate, which its score includes; None: its vector alone counts.
-        calibration: what its scores say; None: that is not known.
     """
 
     retrieves: Literal[True] = True
@@ -67,16 +57,10 @@ class LateRanker(LateForwards):
         compiler: Compiler,
     ) -> None:
         layers = read_object(backbone_file(files.source)).get("num_hidden_layers", _USUAL_LAYERS)
-        super().__init__(network, compiler, layers)
-        self.name = name
-        self.config = network.config
-        self.architecture = network.config.architecture
-        self.fingerprint = files.fingerprint
+        LateForwards.__init__(self, network, compiler, layers)
+        TextRanker.__init__(self, name, network.config, files.fingerprint)
         self.max_input_tokens = network.config.max_candidate_tokens
-        self.evidence = None if network.config.evidence is None else Evidence(network.config.evidence)
-        self.calibration = network.config.calibration
-        self._assembler = assembler
-        self._files = files
+        self._assembler, self._files = assembler, files
 
     @cached_property
     def explainer(self) -> LateExplainer:
@@ -98,27 +82,6 @@ class LateRanker(LateForwards):
     def pieces(self, texts: Sequence[str], wrapped: bool) -> list[list[Token]]:
         """Return the tokens of each text with the characters they stand for, uncut; `wrapped` in special tokens."""
         return self._assembler.tokenizer.pieces(texts, wrapped)
-
-    def rank(
-        self,
-        context: str | Sequence[str | Turn],
-        candidates: Sequence[str],
-        top_k: int | None = None,
-        persona: str | Sequence[str] = (),
-    ) -> list[tuple[int, float]]:
-        """Rank candidate texts against a context, which is one text, or turns, oldest first.
-
-        `top_k` is how many to return; None: all. `persona` holds facts about the replying side. How rare a word is
-        follows from the candidates themselves; of fewer than 50 no word is known to be rare.
-
-        Returns:
-            (position in `candidates`, score), best first; equal scores in the order given.
-        """
-        require_positive(top_k)
-        require_several(candidates)
-        scores = self.score_texts(Conversation.of(context, persona), candidates, self.statistics(candidates))
-        order = np.argsort(-scores, kind="stable")[:top_k]
-        return list(zip(order.tolist(), scores[order].tolist(), strict=True))
 
     def score_texts(
         self, conversation: Conversation, texts: Sequence[str], statistics: Statistics | None
@@ -147,42 +110,17 @@ class LateRanker(LateForwards):
         late = self.late_scores(context, candidates)
         return late if additions is None else additions.to(late)
 
-    def statistics(self, pool: Iterable[str]) -> Statistics | None:
-        """Return how common each word of a pool is; None for a model without evidence."""
-        return None if self.evidence is None else Statistics.of(pool)
-
-    def word_table(self, texts: Sequence[str]) -> WordTable | None:
-        """Return the words of texts that are a pool by themselves; None for a model without evidence."""
-        return None if self.evidence is None else WordTable.of(texts, Statistics.of(texts))
-
-    def additions(self, conversation: Conversation, table: WordTable | None) -> Additions | None:
-        """Return what words add to the scores of a table's rows; None for a model without evidence."""
-        if self.evidence is None or table is None:
-            return None
-        return self.evidence.additions(conversation, table)
-
-    def list_additions(self, conversation: Conversation, table: WordTable | None) -> Additions | None:
-        """Do what `additions` does, where the rows are one list of candidates (`Evidence.turns_share`)."""
-        if self.evidence is None or table is None:
-            return None
-        return self.evidence.in_list(conversation, table).additions(conversation, table)
-
     def save(self, directory: Path) -> None:
         """Write the checkpoint's files to a directory; base weights stay a reference."""
         self._files.write(directory)
 
 
-class CrossRanker(PairForwards):
-    """Ranks by reading context and candidate together: the most accurate and the slowest. Safe to call from threads.
+class CrossRanker(PairForwards, TextRanker):
+    """Ranks by reading context and candidate together: the most accurate and the slowest.
 
     Attributes:
-        name: the name it was loaded by.
-        architecture: its name in polyrank.model.registry.
         retrieves: False: it scores pairs and has no candidate embeddings.
-        fingerprint: identity of config, weights and tokenizer (64 hexadecimal digits).
         max_input_tokens: limit for a context and a candidate together; longer ones are cut.
-        evidence: what words say for a candidate, which its score includes; None: the pair alone counts.
-        calibration: what its scores say; None: that is not known.
     """
 
     retrieves: Literal[False] = False
@@ -195,16 +133,10 @@ class CrossRanker(PairForwards):
         files: CheckpointFiles,
         compiler: Compiler,
     ) -> None:
-        super().__init__(network, compiler)
-        self.name = name
-        self.config = network.config
-        self.architecture = network.config.architecture
-        self.fingerprint = files.fingerprint
+        PairForwards.__init__(self, network, compiler)
+        TextRanker.__init__(self, name, network.config, files.fingerprint)
         self.max_input_tokens = network.config.max_context_tokens + network.config.max_candidate_tokens
-        self.evidence = None if network.config.evidence is None else Evidence(network.config.evidence)
-        self.calibration = network.config.calibration
-        self._assembler = assembler
-        self._files = files
+        self._assembler, self._files = assembler, files
 
     @cached_property
     def explainer(self) -> CrossExplainer:
@@ -219,24 +151,6 @@ class CrossRanker(PairForwards):
         """Do what `tokenize_pairs` does, in steps."""
         return self._assembler.pair_steps(conversation, texts)
 
-    def rank(
-        self,
-        context: str | Sequence[str | Turn],
-        candidates: Sequence[str],
-        top_k: int | None = None,
-        persona: str | Sequence[str] = (),
-    ) -> list[tuple[int, float]]:
-        """Rank candidate texts against a context; arguments and result as `LateRanker.rank`."""
-        require_positive(top_k)
-        require_several(candidates)
-        scores = self.score_texts(Conversation.of(context, persona), candidates, self.statistics(candidates))
-        order = np.argsort(-scores, kind="stable")[:top_k]
-        return [(int(position), float(scores[position])) for position in order]
-
-    def statistics(self, pool: Iterable[str]) -> Statistics | None:
-        """Return how common each word of a pool is; None for a model without evidence."""
-        return None if self.evidence is None else Statistics.of(pool)
-
     def score_texts(
         self, conversation: Conversation, texts: Sequence[str], statistics: Statistics | None, found: bool = False
     ) -> NDArray[np.float32]:
@@ -245,7 +159,7 @@ class CrossRanker(PairForwards):
         Texts that are read alike tie, and no score depends on their order.
 
         statistics: of the pool that says how rare a word is; None: the pairs alone count. found: the texts were found
-        in that pool, where words count as in a search; else they are one list (`Evidence.turns_share`).
+        in that pool, where words count as in a search; else they are one list (`LexicalScore.turns_share`).
         """
         pairs, _ = self.tokenize_pairs(conversation, texts)
         distinct, places = distinct_sequences(pairs.candidates)

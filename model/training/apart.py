@@ -41,7 +41,7 @@ class Tokens(NamedTuple):
     candidates: list[list[int]]
 
 
-class LateObjective(Objective):
+class LateObjective(Objective[LateEncoder, LateTrainConfig]):
     """In-batch loss of the scores that place candidates, with distillation where there is a teacher.
 
     Where a second stage places them `first_weight` times the in-batch loss of the first one is added, and
@@ -52,11 +52,8 @@ class LateObjective(Objective):
         self, student: Student, config: TrainConfig, device: torch.device, words: PairWords | None = None
     ) -> None:
         super().__init__(student, config, device, words)
-        assert isinstance(student.encoder, LateEncoder)
-        assert isinstance(config, LateTrainConfig)
-        self._encoder = student.encoder
-        self._config = config
-        self._teacher = load_teacher(config.teacher) if config.teacher else None
+        teacher = self._config.teacher
+        self._teacher = load_teacher(teacher) if teacher else None
         self._first_weight = config.first_weight if isinstance(config, TwoStageTrainConfig) else None
         self._inner_weight = config.inner_weight if isinstance(config, InnerTrainConfig) else 0.0
         self._inner = _inner_teacher(self._teacher, student) if self._teacher and self._inner_weight else None

@@ -24,10 +24,10 @@ from torch import Tensor, nn
 
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.errors import OutOfMemory, TrainingDiverged
-from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.text.dialogues import Dialogue, Report
 from polyrank.model.training.config import Schedule, TrainConfig
-from polyrank.model.training.data import Corpus, PairWords, Report, Rows, draw_rows
-from polyrank.model.training.objective import Batch, Objective
+from polyrank.model.training.data import Corpus, PairWords, Rows, draw_rows
+from polyrank.model.training.objective import AnyObjective, Batch
 from polyrank.model.training.state import Origin, RunProgress, write_state
 from polyrank.model.training.student import Student
 from polyrank.model.training.tuning import backbones
@@ -110,7 +110,7 @@ def selection_batches(corpora: Sequence[Corpus], n_replies: int) -> list[list[Di
     return found
 
 
-def look(encoder: nn.Module, objective: Objective, batches: Sequence[Sequence[Dialogue]]) -> Look:
+def look(encoder: nn.Module, objective: AnyObjective, batches: Sequence[Sequence[Dialogue]]) -> Look:
     """Measure all batches with dropout off; larger batches count for more."""
     draw = random.Random(_SEED)
     encoder.eval()
@@ -143,7 +143,7 @@ class Training:
         corpora: Sequence[tuple[Corpus, Report]],
         output: Path,
         began: float,
-        objective: type[Objective],
+        objective: type[AnyObjective],
         words: PairWords | None = None,
     ) -> None:
         """Prepare a run that began at that value of `time.monotonic()`; `words` as in Objective."""
@@ -180,7 +180,7 @@ class Training:
         self._look_every = max(1, min(round(epoch / config.looks), self.steps // _LOOKS_A_RUN))
         self._schedule = LearningRate(config.schedule, config.warmup_steps, self.steps)
 
-    def _prepared(self, objective: type[Objective], words: PairWords | None) -> Objective:
+    def _prepared(self, objective: type[AnyObjective], words: PairWords | None) -> AnyObjective:
         """Move the encoder to the device, wrap its transformers, and make the objective."""
         device = self._accelerator.device
         encoder = self.student.encoder.to(device).train()

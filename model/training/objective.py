@@ -16,7 +16,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from polyrank.model.architectures.attention import ContextCodes, unit_length
+from polyrank.model.checkpoint.read import Encoder
 from polyrank.model.metrics import Ties
 from polyrank.model.rankers.networks import NetworkRanker
 from polyrank.model.text.assembly import Conversation
@@ -84,21 +85,24 @@ class Measured(NamedTuple):
     code_cosine: float = 0.0
 
 
-class Objective(ABC):
-    """Trains one kind of encoder.
+E = TypeVar("E", bound=Encoder)
+C = TypeVar("C", bound=TrainConfig)
+
+
+class Objective(ABC, Generic[E, C]):
+    """Trains one kind of encoder, with the settings of its kind.
 
     Attributes:
         models: other models that it uses, by the setting that names them.
     """
 
-    models: dict[str, NetworkRanker]
-
     def __init__(
         self, student: Student, config: TrainConfig, device: torch.device, words: PairWords | None = None
     ) -> None:
-        """Load what it needs; the config is one of `settings`. `words` count beside a Cross-encoder's first stage."""
-        self._assembler = student.assembler
-        self._device = device
+        """Load what it needs. `words` count beside a Cross-encoder's first stage."""
+        self._encoder, self._config = cast(E, student.encoder), cast(C, config)
+        self._assembler, self._device, self._words = student.assembler, device, words
+        self.models: dict[str, NetworkRanker] = {}
         by_score = config.class_from == "score"
         self._labels = tuple(Dialogue(_NOTHING_SAID, name) for name in config.labels) if by_score else ()
         self._batch_size = config.batch_size
@@ -128,6 +132,9 @@ class Objective(ABC):
     def _with_labels(self, batch: Batch) -> Batch:
         """Let every class compete in every batch, where scores of their names tell the classes."""
         return batch._replace(others=(*batch.others, *self._labels))
+
+
+AnyObjective = Objective[Any, Any]
 
 
 def gold_first(scores: Tensor, gold: Tensor, allowed: Tensor) -> float:

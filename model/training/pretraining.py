@@ -20,15 +20,15 @@ from torch.nn import functional as F
 
 from polyrank.model.architectures.batching import TokenBatch
 from polyrank.model.architectures.cross import CrossEncoder
-from polyrank.model.checkpoint.base import PUBLISHED_FILES
 from polyrank.model.checkpoint.files import BASE_BACKBONE_FILE, TOKENIZER_FILE, WEIGHTS_FILE, backbone_file
+from polyrank.model.checkpoint.lookup import PUBLISHED_FILES
 from polyrank.model.durable import replacing, write_atomically
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inputs import read_input
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.text.sequences import Pairs
-from polyrank.model.training.config import Data, PretrainConfig, TrainConfig
-from polyrank.model.training.data import PairWords, columns
+from polyrank.model.training.config import Data, PretrainConfig
+from polyrank.model.training.data import columns
 from polyrank.model.training.loop import Watch
 from polyrank.model.training.objective import (
     Batch,
@@ -72,22 +72,11 @@ class WordGuesser(CrossEncoder):
         return F.cross_entropy(F.linear(self.word(states), embeddings, self.bias), words, reduction="sum")
 
 
-class PretrainObjective(Objective):
+class PretrainObjective(Objective[WordGuesser, PretrainConfig]):
     """The mean loss of masked words, and that of telling right replies from drawn ones; both over the whole batch.
 
     With `alternate` the batches of a run have one of them, in turns; those of the selection slice have both.
     """
-
-    settings = PretrainConfig
-
-    def __init__(
-        self, student: Student, config: TrainConfig, device: torch.device, words: PairWords | None = None
-    ) -> None:
-        super().__init__(student, config, device, words)
-        assert isinstance(student.encoder, WordGuesser)
-        assert isinstance(config, PretrainConfig)
-        self._encoder, self._config = student.encoder, config
-        self.models = {}
 
     def take(self, examples: Iterator[Dialogue]) -> list[Dialogue]:
         """Take as many examples as have `batch_tokens`, the last one being that which reaches it."""

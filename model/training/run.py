@@ -15,16 +15,17 @@ from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_conf
 from polyrank.model.config import ClassFrom, ModelConfig
 from polyrank.model.errors import InvalidInput, TrainingDataInvalid
 from polyrank.model.lexical.fit import Files
-from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.rankers.classifier import Classifier
 from polyrank.model.rankers.load import load, load_classifier
 from polyrank.model.rankers.networks import Ranker
 from polyrank.model.registry import ARCHITECTURES, in_words
+from polyrank.model.text.dialogues import Report
 from polyrank.model.text.folding import text_key
 from polyrank.model.training.config import Data, LateTrainConfig, OneStageTrainConfig, PairTrainConfig, TrainConfig
-from polyrank.model.training.data import Corpus, PairWords, Report, survey
+from polyrank.model.training.data import Corpus, PairWords, survey
 from polyrank.model.training.loop import Training, Watch, processes
-from polyrank.model.training.objective import Objective
+from polyrank.model.training.objective import AnyObjective
 from polyrank.model.training.state import STATE_FILE, RunProgress, read_state, require_unused
 from polyrank.model.training.student import Student, first_stage_config, rescale, start
 from polyrank.model.training.weighing import Calibrated, Weighed, calibrate, lack, scored_lists, weigh
@@ -79,7 +80,7 @@ class Begun(NamedTuple):
     config: TrainConfig
     student: Student
     corpora: list[tuple[Corpus, Report]]
-    objective: type[Objective]
+    objective: type[AnyObjective]
     words: PairWords | None = None
 
 
@@ -146,9 +147,9 @@ def _rescale(config: TrainConfig, student: Student, corpora: Sequence[tuple[Corp
         rescale(student, config.output_like, [example.conversation for example in chain.from_iterable(held_out)])
 
 
-def _objective(reference: str | None) -> type[Objective]:
+def _objective(reference: str | None) -> type[AnyObjective]:
     assert reference is not None, "the settings check it"
-    objective: type[Objective] = resolve_name(reference)
+    objective: type[AnyObjective] = resolve_name(reference)
     return objective
 
 
@@ -268,7 +269,7 @@ def _words_of_first_stage(config: TrainConfig, corpora: Sequence[Corpus]) -> Pai
     if not isinstance(config, PairTrainConfig) or not config.first_stage:
         return None
     evidence = first_stage_config(Path(config.first_stage)).evidence
-    return None if evidence is None else PairWords(Evidence(evidence), corpora)
+    return None if evidence is None else PairWords(LexicalScore(evidence), corpora)
 
 
 def surveyed(data: Data) -> list[tuple[Corpus, Report]]:

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.errors import TrainingDataInvalid
-from polyrank.model.inference.backend import TorchBackend
 from polyrank.model.inference.compiler import Compiler
-from polyrank.model.inference.network import Network
+from polyrank.model.inference.network import Network, TorchBackend
 from polyrank.model.inference.passes import FirstStage
 from polyrank.model.rankers.load import load_late
 from polyrank.model.rankers.networks import LateRanker
@@ -38,7 +37,7 @@ from polyrank.model.training.objective import (
 from polyrank.model.training.student import Student
 
 
-class PairObjective(Objective):
+class PairObjective(Objective[CrossEncoder, PairTrainConfig]):
     """Listwise or pointwise loss of a Cross-encoder over each row's own few candidates.
 
     Where the first stage counts words, they count as it weighs them. The score is then `late_weight * (late + own) +
@@ -50,14 +49,10 @@ class PairObjective(Objective):
         self, student: Student, config: TrainConfig, device: torch.device, words: PairWords | None = None
     ) -> None:
         super().__init__(student, config, device, words)
-        self._words = words
-        assert isinstance(student.encoder, CrossEncoder)
-        assert isinstance(config, PairTrainConfig)
-        self._encoder = student.encoder
-        self._config = config
-        self._retriever = load_late(config.retriever) if config.retriever else None
+        retriever = self._config.retriever
+        self._retriever = load_late(retriever) if retriever else None
         self.models = {"retriever": self._retriever} if self._retriever else {}
-        poly, backend = student.encoder.poly, TorchBackend(device, token_budget=config.chunk_tokens)
+        poly, backend = self._encoder.poly, TorchBackend(device, token_budget=config.chunk_tokens)
         self._first_stage = None if poly is None else FirstStage(Network.of(poly), Compiler(backend))
 
     def prepare(self, batch: Batch) -> Prepared:
@@ -102,16 +97,8 @@ class PairObjective(Objective):
         return ScoredBatch(loss(rows, gold, allowed), rows, gold, allowed)
 
 
-class JointObjective(Objective):
+class JointObjective(Objective[CrossEncoder, TrainConfig]):
     """Cross entropy of the class of each example's context and response."""
-
-    def __init__(
-        self, student: Student, config: TrainConfig, device: torch.device, words: PairWords | None = None
-    ) -> None:
-        super().__init__(student, config, device, words)
-        assert isinstance(student.encoder, CrossEncoder)
-        self._encoder, self._config = student.encoder, config
-        self.models = {}
 
     def prepare(self, batch: Batch) -> Prepared:
         """Tokenise the pairs."""

@@ -56,7 +56,7 @@ S = TypeVar("S", bound=ServedPool)
 
 
 class Holder(Protocol[S]):
-    """Holds generations ready to be searched: in this process (ranking/opening.py), or on shards (scale/holding.py)."""
+    """Holds generations ready to be searched: here (ranking/local_part.py), or on shards (scale/holding.py)."""
 
     in_use: Callable[[], list[S]]  # what requests may begin with; set by `Live`
 

@@ -11,8 +11,7 @@ from transformers import BertConfig
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.config import ModelConfig
-from polyrank.model.inference.passes import encoder_class
-from polyrank.model.registry import ColbertConfig, DeformerConfig, MixConfig, VirtConfig
+from polyrank.model.registry import ARCHITECTURES, ColbertConfig, DeformerConfig, MixConfig, VirtConfig
 
 DIM, LAYERS, CONTEXT_TOKENS, CANDIDATE_TOKENS = 64, 3, 40, 12
 KINDS: dict[str, dict[str, Any]] = {
@@ -45,7 +44,7 @@ def backbone() -> Backbone:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_price_is_what_another_candidate_takes(kind: str, backbone: Backbone) -> None:
     config = ModelConfig(base_name="", shared_encoder=True, **KINDS[kind])
-    cls = encoder_class(config)
+    cls = ARCHITECTURES[config.architecture].network
     encoder: LateEncoder = cls.build(config, lambda: backbone).eval()
     few, many = (counted(encoder, count) for count in (8, 24))
     rows = config.own.rows if isinstance(config.own, MixConfig) else CANDIDATE_TOKENS

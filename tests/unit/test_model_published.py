@@ -17,8 +17,7 @@ from tiny_training import settings
 from transformers import AutoModel, AutoModelForSequenceClassification, PretrainedConfig
 
 import polyrank
-from polyrank.model.checkpoint.files import CONFIG_FILE
-from polyrank.model.checkpoint.kind import require_pair_scorer, require_retriever, require_teacher
+from polyrank.model.checkpoint.lookup import require_pair_scorer, require_retriever, require_teacher
 from polyrank.model.checkpoint.published import is_reranker
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, WrongKind
 from polyrank.model.text.assembly import Conversation
@@ -216,13 +215,6 @@ def test_training_begins_with_the_published_pooling(tmp_path: Path) -> None:
     directory = publish(tmp_path / "m", pooling={"pooling_mode": "cls"}, settings={"prompts": {"query": "w1 "}})
     config = start(settings(directory, architecture="bi", reduction=None)).config
     assert (config.reduction, config.assembly.context_prompt) == ("first", "w1 ")
-
-
-def test_what_is_not_used_is_not_written(tmp_path: Path) -> None:
-    polyrank.load(publish(tmp_path / "m")).save(tmp_path / "saved")
-    raw = json.loads((tmp_path / "saved" / CONFIG_FILE).read_text())
-    assert "dense" not in raw
-    assert not {"context_prompt", "candidate_prompt"} & set(raw["assembly"])
 
 
 QUERY = "w1 w2 w3"

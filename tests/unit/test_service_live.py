@@ -18,14 +18,14 @@ from service_fakes import WordRanker, build_store, count_nothing, load, only_par
 
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt, GenerationNotFound
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.model.config import EvidenceConfig
+from polyrank.model.config import LexicalConfig
 from polyrank.model.errors import InvalidInput, ModelNotFound, Shortage
 from polyrank.model.search.scan import Query, Status, product
 from polyrank.service.errors import NotReady
 from polyrank.service.live.serving import Opener
 from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking.opening import Here
+from polyrank.service.ranking.local_part import Here
 from polyrank.service.ranking.parts import Serving
 
 
@@ -575,7 +575,7 @@ def test_what_an_activation_refused_is_not_taken_back_by_reading_its_log(store: 
 def test_a_reranker_that_counts_words_and_a_generation_without_is_said_at_every_switch(
     store: Fixture,
     caplog: pytest.LogCaptureFixture,
-    evidence: EvidenceConfig | None,
+    evidence: LexicalConfig | None,
     reranks_by_words: bool,
     warns: int,
 ) -> None:
