@@ -23,7 +23,7 @@ from service_fakes import DIM, build_store, load, pool
 
 from polyrank.index_builder.vectors.redis import Fetched, StoredVectors
 from polyrank.service.app import create_app
-from polyrank.service.caching import breaker
+from polyrank.service.caching import redis_server
 from polyrank.service.caching.redis_server import FAILURES_IN_A_ROW, Budget, RedisServer, State
 from polyrank.service.caching.vector_cache import RedisTier, VectorCache
 from polyrank.service.observe.metrics import RESULTS
@@ -109,7 +109,7 @@ def hurried_world(usual_patience_with_redis: None, world: World) -> World:
 def world(
     tmp_path: Path, redis_process: RedisProcess, expected: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[World]:
-    monkeypatch.setattr(breaker, "OPEN_SECONDS", 0.1)
+    monkeypatch.setattr(redis_server, "OPEN_SECONDS", 0.1)
     with ExitStack() as stack:
         proxy = RedisProxy(redis_process.url)
         stack.callback(proxy.close)
