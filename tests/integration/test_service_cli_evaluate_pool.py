@@ -10,7 +10,7 @@ from command_line import call, write_rows
 from tiny import write_checkpoint
 
 import polyrank
-from polyrank.model.config import EvidenceConfig
+from polyrank.model.config import LexicalConfig
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.folding import drawn_order
 
@@ -139,9 +139,9 @@ def test_a_cross_encoder_reads_the_first_again(
 def test_a_rerankers_words_count_as_a_server_counts_them(
     capsys: Capture, checkpoints: Path, data: Path, pool: Path, tmp_path: Path
 ) -> None:
-    evidence = EvidenceConfig(weights={"length": -2.0, "said": -9.0})
+    evidence = LexicalConfig(weights={"length": -2.0, "said": -9.0})
     cross = write_checkpoint(tmp_path, "cross", 0, architecture="cross", evidence=evidence)
-    late = write_checkpoint(tmp_path, "late", 0, architecture="poly", n_codes=4, evidence=EvidenceConfig())
+    late = write_checkpoint(tmp_path, "late", 0, architecture="poly", n_codes=4, evidence=LexicalConfig())
     common = ["--data", data, "--pool", pool, "--json", "--output", tmp_path / "lines.jsonl", "--reranker", cross]
     told = []
     for model in (late, checkpoints / "poly"):

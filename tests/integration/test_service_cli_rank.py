@@ -15,7 +15,7 @@ from tiny import write_checkpoint
 
 import polyrank
 from polyrank.index_builder.building.pipeline import build
-from polyrank.model.config import EvidenceConfig
+from polyrank.model.config import LexicalConfig
 from polyrank.service.app import create_app
 from polyrank.service.settings import Settings
 
@@ -119,7 +119,7 @@ def test_a_second_look_without_a_service(capsys: Capture, store: Path, service: 
 
 
 def test_a_reranker_whose_words_do_not_count_is_told(capsys: Capture, store: Path, tmp_path: Path) -> None:
-    cross = write_checkpoint(tmp_path, "cross", 0, architecture="cross", evidence=EvidenceConfig())
+    cross = write_checkpoint(tmp_path, "cross", 0, architecture="cross", evidence=LexicalConfig())
     outcome = call(capsys, "rank", *TURNS, "--store", store, "--reranker", cross, "--json")
     assert all("cross" in each["scores"] for each in outcome.result["results"])
     assert f"{cross} ranks by its pairs alone: " in outcome.err

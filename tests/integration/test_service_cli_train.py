@@ -15,7 +15,7 @@ from tiny_training import orders, rows, write_examples
 
 import polyrank
 from polyrank.model.checkpoint.files import WEIGHTS_FILE
-from polyrank.model.config import EvidenceConfig
+from polyrank.model.config import LexicalConfig
 from polyrank.model.lexical.features import FEATURES
 from polyrank.model.training.apart import LateObjective
 from polyrank.model.training.state import STATE_FILE
@@ -197,7 +197,7 @@ def test_a_base_model_takes_evidence_too(capsys: Capture, base: Path, many: Path
 
 
 def test_calibration_alone_leaves_the_model(capsys: Capture, many: Path, tmp_path: Path) -> None:
-    evidence = EvidenceConfig(weights={"last": 3.0})
+    evidence = LexicalConfig(weights={"last": 3.0})
     for name, architecture in (("poly", "poly"), ("cross", "cross")):
         before = write_checkpoint(tmp_path, name, 1, architecture=architecture, evidence=evidence)
         output = tmp_path / f"{name}-calibrated"

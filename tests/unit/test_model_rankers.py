@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from transformers import BertConfig, BertModel
 
 import polyrank
-from polyrank.model.checkpoint.base import MINILM, resolve_base
+from polyrank.model.checkpoint.lookup import MINILM, resolve_base
 from polyrank.model.errors import InvalidInput, ModelNotFound
 from polyrank.model.rankers.load import load_cross, load_late
 from polyrank.model.rankers.networks import CrossRanker, LateRanker

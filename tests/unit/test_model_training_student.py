@@ -12,9 +12,8 @@ from torch import Tensor
 import polyrank
 from polyrank.model.checkpoint.files import CheckpointFiles
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, ModelNotFound
-from polyrank.model.inference.backend import TorchBackend
 from polyrank.model.inference.compiler import Compiler
-from polyrank.model.inference.network import Network
+from polyrank.model.inference.network import Network, TorchBackend
 from polyrank.model.rankers.networks import CrossRanker, LateRanker
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.student import Student, start

@@ -14,9 +14,8 @@ from torch import nn
 import polyrank
 from polyrank.model.checkpoint.files import CheckpointFiles
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
-from polyrank.model.inference.backend import TorchBackend
 from polyrank.model.inference.compiler import Compiler
-from polyrank.model.inference.network import Network
+from polyrank.model.inference.network import Network, TorchBackend
 from polyrank.model.rankers.networks import CrossRanker, LateRanker, NetworkRanker
 from polyrank.model.training.student import Student, start
 from polyrank.model.training.tuning import adapter_tensors, load_adapters
