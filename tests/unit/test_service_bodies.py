@@ -78,12 +78,6 @@ def test_every_way_to_write_a_context_and_candidates() -> None:
     assert to_request(body(), SETTINGS, 0.0).conversation.turns == (Turn("a"),)
 
 
-def test_a_filter_is_passed_on() -> None:
-    made = to_request(body(filter={"a": 1, "$not": {"b": [True, None]}}), SETTINGS, 0.0)
-    assert made.filter == {"a": 1, "$not": {"b": [True, None]}}
-    assert to_request(body(), SETTINGS, 0.0).filter is None
-
-
 def test_the_servers_own_bounds() -> None:
     to_request(body(candidates=["0123456789"] * 3), SETTINGS, 0.0)
     with pytest.raises(TooManyCandidates, match="3"):
