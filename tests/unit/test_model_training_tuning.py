@@ -38,20 +38,6 @@ def all_names(base: Path, **fields: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_all(base: Path, architecture: str) -> None:
-    fields = {"architecture": architecture}
-    assert trainable(base, **fields, tune="all") == all_names(base, **fields)
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_all_but_embeddings(base: Path, architecture: str) -> None:
-    fields = {"architecture": architecture}
-    expected = {name for name in all_names(base, **fields) if ".embeddings." not in name}
-    assert trainable(base, **fields, tune="all-but-embeddings") == expected
-    assert len(expected) < len(all_names(base, **fields))
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_the_top_layers_and_what_was_drawn_at_random(base: Path, architecture: str) -> None:
     fields = {"architecture": architecture}
     own = {"bi": set(), "poly": {"code_vectors"}, "cross": {"head.weight", "head.bias"}}[architecture]
