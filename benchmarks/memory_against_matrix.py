@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 from benchmarks.timing import in_turns
 
-from polyrank.service.caching.lru import Lru
 from polyrank.service.caching.redis_server import Budget
-from polyrank.service.caching.vector_cache import VectorCache
+from polyrank.service.caching.vector_cache import Lru, VectorCache
 
 
 def main() -> None:

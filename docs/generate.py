@@ -16,8 +16,8 @@ from pydantic.fields import FieldInfo
 
 from polyrank.service import app
 from polyrank.service.cli import parser
-from polyrank.service.http import openapi
 from polyrank.service.http.compat.lenient import Cutting, Ignored, Lenient, RefusedField
+from polyrank.service.http.plumbing import described
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.settings import PREFIX, Settings, bounds_of
 
@@ -176,7 +176,7 @@ def _meaning(name: str, field: FieldInfo) -> str:
 
 def main() -> None:
     """Write the OpenAPI description and every reference page."""
-    openapi.write(_app(), DOCS / "openapi.json")
+    described.write(_app(), DOCS / "openapi.json")
     for path, generated in pages().items():
         path.write_text(renewed(path.read_text(encoding="utf-8"), generated), encoding="utf-8")
 

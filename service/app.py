@@ -22,12 +22,12 @@ from polyrank.model.inference import choice
 from polyrank.model.rankers import load as checkpoint
 from polyrank.service.api.findings import found_in
 from polyrank.service.errors import BodyInvalid, BodyTooLarge, ClientGone, MethodNotAllowed, NoSuchPath, SettingsError
-from polyrank.service.http import openapi, operations
+from polyrank.service.http import operations
 from polyrank.service.http.compat import embeddings, rerank
 from polyrank.service.http.compat.rerank import of_route
 from polyrank.service.http.native import candidates, classify, explain, index, rank
 from polyrank.service.http.playground import page as playground
-from polyrank.service.http.plumbing import problems
+from polyrank.service.http.plumbing import described, problems
 from polyrank.service.http.plumbing.gzipped import Zip
 from polyrank.service.http.plumbing.middleware import BodyBound, HeadAsGet, Hosts, Requests, Sites
 from polyrank.service.http.plumbing.problems import Kind, ProblemAnswer
@@ -89,7 +89,7 @@ def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: L
     if settings.playground:
         app.include_router(playground.router)
     # FastAPI's own way to replace it. Made when it is first asked for, and once: it takes a third of a second.
-    app.openapi = cache(partial(openapi.describe, app))  # type: ignore[method-assign]  # as FastAPI says to
+    app.openapi = cache(partial(described.describe, app))  # type: ignore[method-assign]  # as FastAPI says to
     app.state.openapi_answer = cache(lambda: JSONResponse(app.openapi()))
     _add_handlers(app, metrics)
     # The middleware added last is the outermost.
@@ -107,7 +107,7 @@ def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: L
             allow_headers=["*"],  # API keys among them; there are no cookies to guard
             expose_headers=["*"],
         )
-    metrics.create_routes(openapi.operations(app))
+    metrics.create_routes(described.operations(app))
     return app
 
 

@@ -28,10 +28,10 @@ from polyrank.model.rankers.classifier import Classifier
 from polyrank.model.text.tokenizer import Vocabulary
 from polyrank.service import machine
 from polyrank.service.auth.keys import Access
-from polyrank.service.caching.caches import Caches
-from polyrank.service.caching.lru import Lru
-from polyrank.service.changes.compacting import Compacting
-from polyrank.service.changes.jobs import Jobs
+from polyrank.service.caching.result_cache import ResultCache
+from polyrank.service.caching.vector_cache import Lru
+from polyrank.service.caching.vectors import Caches
+from polyrank.service.changes.jobs import Compacting, Jobs
 from polyrank.service.changes.updating import Updating
 from polyrank.service.errors import SettingsError, StoreReadOnly
 from polyrank.service.live.models import (
@@ -48,9 +48,8 @@ from polyrank.service.live.trial import Trials
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import Tracing
 from polyrank.service.ranking.engine import Engine
-from polyrank.service.ranking.opening import Here
+from polyrank.service.ranking.local_part import Here
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.ranking.result_cache import ResultCache
 from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
 from polyrank.service.ranking.stages import FairThread
 from polyrank.service.ranking.unranked import probe

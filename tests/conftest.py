@@ -91,20 +91,20 @@ def usual_patience_with_redis(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def _described_once() -> Iterator[None]:
     """Every app has the same routes, and describing them is nearly all that making an app costs."""
-    openapi = sys.modules.get("polyrank.service.http.openapi")  # importing it takes seconds
-    if openapi is None:
+    module = sys.modules.get("polyrank.service.http.plumbing.described")  # importing it takes seconds
+    if module is None:
         yield  # no test makes an app
         return
     with pytest.MonkeyPatch.context() as patched:
         documents: list[dict[str, Any]] = []
-        describe = openapi.describe
+        describe = module.describe
 
         def described(app: FastAPI) -> dict[str, Any]:
             if not documents:
                 documents.append(describe(app))
             return documents[0]
 
-        patched.setattr(openapi, "describe", described)
+        patched.setattr(module, "describe", described)
         yield
 
 

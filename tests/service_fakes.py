@@ -29,13 +29,12 @@ from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.reading import Steps
 from polyrank.model.text.sequences import Pairs
 from polyrank.model.text.tokenizer import Token
-from polyrank.service.caching.caches import Caches
+from polyrank.service.caching.vectors import Caches
 from polyrank.service.live.models import LoadRanker, PairScorer
 from polyrank.service.live.serving import Opener
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.engine import Engine
-from polyrank.service.ranking.local_part import LocalPart
-from polyrank.service.ranking.opening import serve
+from polyrank.service.ranking.local_part import LocalPart, serve
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
 from polyrank.service.ranking.stages import Journey

@@ -18,7 +18,7 @@ from polyrank.service.live.serving import Opener
 from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.engine import Engine
-from polyrank.service.ranking.opening import Here
+from polyrank.service.ranking.local_part import Here
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
 from polyrank.service.ranking.stages import Journey

@@ -17,9 +17,8 @@ from polyrank.model.inference.network import Network, TorchBackend
 from polyrank.model.rankers.networks import CrossRanker, LateRanker, NetworkRanker
 from polyrank.model.registry import trainable
 from polyrank.model.text.assembly import Conversation
-from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.text.dialogues import Dialogue, Report
 from polyrank.model.training.config import Data, TrainConfig, TwoStageTrainConfig, settings_of
-from polyrank.model.training.data import Report
 from polyrank.model.training.run import train
 from polyrank.model.training.state import STATE_FILE
 from polyrank.model.training.student import Student, start

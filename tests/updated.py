@@ -12,12 +12,12 @@ from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
 from polyrank.index_builder.vectors.encoder import encode_texts, rounded_all
-from polyrank.service.caching.caches import Caches
+from polyrank.service.caching.vectors import Caches
 from polyrank.service.changes.updating import Acknowledged, Updating
 from polyrank.service.live.serving import Opener
 from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking.opening import Here
+from polyrank.service.ranking.local_part import Here
 from polyrank.service.ranking.parts import PoolSnapshot, Serving
 from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
 from polyrank.service.settings import Settings

@@ -31,7 +31,7 @@ from benchmarks.timing import machine
 from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.model.rankers.load import load_late
-from polyrank.service.caching.breaker import FAILURES_IN_A_ROW, State
+from polyrank.service.caching.redis_server import FAILURES_IN_A_ROW, State
 
 COLUMNS = ("fault", "requests", "failed", "p50_ms", "p99_ms", "max_ms")
 

@@ -162,7 +162,12 @@ class StoredVectors:
         dtype: "float16" or "float32".
         longest: a length that no vector exceeds; one from Redis that does is CORRUPT.
         lifetime_seconds: of what is put; None: unlimited.
+
+    Attributes:
+        at_once: how many names are asked for in one go.
     """
+
+    at_once = MGET_KEYS
 
     def __init__(
         self,
@@ -187,7 +192,7 @@ class StoredVectors:
     def get_many(self, names: Sequence[str]) -> Fetched:
         """Fetch the vectors of names, in the order asked; errors as `translated`."""
         keys = [self._key + name.encode() for name in names]
-        found = decode_many(keys, self._values.get_many(keys, MGET_KEYS), self._dtype, self._dim)
+        found = decode_many(keys, self._values.get_many(keys, self.at_once), self._dtype, self._dim)
         foreign = ~within(found.vectors, self._longest)
         found.vectors[foreign], found.status[foreign] = 0, CORRUPT
         return found

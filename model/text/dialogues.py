@@ -5,9 +5,10 @@ a list of parts, or null where the assistant only calls a tool. Texts are read, 
 `developer`) and outputs of tools are turns like any other. Images, sounds, files and calls of tools are skipped.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,12 +16,14 @@ import orjson
 import pyarrow as pa
 
 from polyrank.model.durable import replacing
-from polyrank.model.errors import InvalidInput
+from polyrank.model.errors import InvalidInput, TrainingDataInvalid
 from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.model.text.jsonlines import compression_of, read_objects
 
 # Of a part, by its type: the field that holds its text. Parts of other types have none.
 TEXT_FIELDS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+SELECTION_SHARE = 0.1  # of a small file is held out; the caller gives the number of examples for a large one
+REPEATS = "repeats another example"
 
 
 def text_of(content: Any) -> str:
@@ -219,3 +222,63 @@ def _line(dialogue: Dialogue) -> bytes:
 
 def _written(turn: Turn) -> str | dict[str, str]:
     return turn.text if turn.role is None else {"role": turn.role, "content": turn.text}
+
+
+@dataclass(slots=True)
+class Report:
+    """What one pass over a file found.
+
+    Attributes:
+        lines: how many lines are not blank.
+        kept: how many examples there are to train on.
+        held_out: how many examples are in the selection slice.
+        assumed: of which dialogues the lines are, where the file does not say it.
+        with_negatives: how many of those kept list negatives.
+        categories: how many of all examples have each class, for a classifier.
+        single_texts: in how many of all examples the class is that of a single text.
+        dropped: how many bad lines and repeated examples there are, by reason.
+        first: number of the first line with each reason.
+    """
+
+    lines: int = 0
+    kept: int = 0
+    held_out: int = 0
+    assumed: str | None = None
+    with_negatives: int = 0
+    categories: Counter[str] = field(default_factory=Counter)
+    single_texts: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    first: dict[str, int] = field(default_factory=dict)
+
+    def drop(self, reason: str, line: int) -> None:
+        """Count a bad line or a repeated example."""
+        self.dropped[reason] += 1
+        self.first.setdefault(reason, line)
+
+    @property
+    def bad(self) -> int:
+        """Number of bad lines; repeated examples are none."""
+        return self.dropped.total() - self.dropped[REPEATS]
+
+    def require_few_bad(self, path: Path, max_rejected: float) -> None:
+        """Raise TrainingDataInvalid where more than that share of the lines is bad."""
+        if self.bad > max_rejected * self.lines:
+            raise TrainingDataInvalid(f"{path}: too many bad lines: {self}; mend them or raise --max-rejected")
+
+    def __str__(self) -> str:
+        said = f"{self.kept} examples" + (f", {self.held_out} held out" if self.held_out else "")
+        if self.held_out > SELECTION_SHARE * (self.kept + self.held_out):
+            said += " (more than a tenth, since two whole dialogues are needed to select by)"
+        for reason, count in self.dropped.most_common():
+            said += f"; {count} dropped: {reason} (first in line {self.first[reason]})"
+        return f"{said}; {self.assumed}" if self.assumed else said
+
+
+def good_lines(path: Path, report: Report) -> Iterator[tuple[int, Dialogue]]:
+    """Yield the lines that are examples, with their numbers; counts all lines, and the bad ones by reason."""
+    for number, line in read_lines(path):
+        report.lines += 1
+        if isinstance(line, InvalidInput):
+            report.drop(str(line), number)
+        else:
+            yield number, line

@@ -5,7 +5,6 @@ Files of dialogues are read once to drop bad and repeated examples, and to hold 
 
 import random
 from array import array
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
@@ -17,19 +16,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyrank.model.errors import InvalidInput, TrainingDataInvalid
+from polyrank.model.errors import TrainingDataInvalid
 from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.conversations import ConversationFinder, Conversations, context_key
-from polyrank.model.text.dialogues import Dialogue, read_lines
+from polyrank.model.text.dialogues import REPEATS, SELECTION_SHARE, Dialogue, Report, good_lines
 from polyrank.model.text.folding import hash64, text_key
 
-_SELECTION_SHARE = 0.1  # of a small file; the caller gives the number of examples for a large one
-_LARGEST_SHARE = _SELECTION_SHARE / 2  # a larger dialogue is trained on, so that two make no more than a tenth
+_LARGEST_SHARE = SELECTION_SHARE / 2  # a larger dialogue is trained on, so that two make no more than a tenth
 _ASSISTANT = "assistant"  # the role of the side that replies, in OpenAI's messages
-_REPEATS = "repeats another example"
 _CONTRADICTS = "another line gives these texts another class"
 
 
@@ -66,57 +63,7 @@ class Corpus:
 
     def _kept(self) -> Iterator[tuple[int, Dialogue]]:
         report = Report()
-        return _kept(_good_lines(self.path, report), self.every_turn, report)
-
-
-@dataclass(slots=True)
-class Report:
-    """What one pass over a file found.
-
-    Attributes:
-        lines: how many lines are not blank.
-        kept: how many examples there are to train on.
-        held_out: how many examples are in the selection slice.
-        assumed: of which dialogues the lines are, where the file does not say it.
-        with_negatives: how many of those kept list negatives.
-        categories: how many of all examples have each class, for a classifier.
-        single_texts: in how many of all examples the class is that of a single text.
-        dropped: how many bad lines and repeated examples there are, by reason.
-        first: number of the first line with each reason.
-    """
-
-    lines: int = 0
-    kept: int = 0
-    held_out: int = 0
-    assumed: str | None = None
-    with_negatives: int = 0
-    categories: Counter[str] = field(default_factory=Counter)
-    single_texts: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-    first: dict[str, int] = field(default_factory=dict)
-
-    def drop(self, reason: str, line: int) -> None:
-        """Count a bad line or a repeated example."""
-        self.dropped[reason] += 1
-        self.first.setdefault(reason, line)
-
-    @property
-    def bad(self) -> int:
-        """Number of bad lines; repeated examples are none."""
-        return self.dropped.total() - self.dropped[_REPEATS]
-
-    def require_few_bad(self, path: Path, max_rejected: float) -> None:
-        """Raise TrainingDataInvalid where more than that share of the lines is bad."""
-        if self.bad > max_rejected * self.lines:
-            raise TrainingDataInvalid(f"{path}: too many bad lines: {self}; mend them or raise --max-rejected")
-
-    def __str__(self) -> str:
-        said = f"{self.kept} examples" + (f", {self.held_out} held out" if self.held_out else "")
-        if self.held_out > _SELECTION_SHARE * (self.kept + self.held_out):
-            said += " (more than a tenth, since two whole dialogues are needed to select by)"
-        for reason, count in self.dropped.most_common():
-            said += f"; {count} dropped: {reason} (first in line {self.first[reason]})"
-        return f"{said}; {self.assumed}" if self.assumed else said
+        return _kept(good_lines(self.path, report), self.every_turn, report)
 
 
 def survey(path: Path, every_turn: bool, max_rejected: float, held_out: int) -> tuple[Corpus, Report]:
@@ -135,7 +82,7 @@ def survey(path: Path, every_turn: bool, max_rejected: float, held_out: int) -> 
     """
     report, finder = Report(), ConversationFinder()
     lines, listing = array("L"), array("b")  # of each example, the place of its line, and whether it lists negatives
-    for place, example in _kept(_noted(_good_lines(path, report), finder), every_turn, report):
+    for place, example in _kept(_noted(good_lines(path, report), finder), every_turn, report):
         lines.append(place)
         listing.append(bool(example.negatives))
         report.categories[example.category] += 1
@@ -147,7 +94,7 @@ def survey(path: Path, every_turn: bool, max_rejected: float, held_out: int) -> 
     sizes = dict(zip(*(column.tolist() for column in np.unique(of_examples, return_counts=True)), strict=True))
     if len(sizes) < 4:  # a dialogue alone has no negatives, so its loss is zero
         raise TrainingDataInvalid(f"{path}: {report}; training needs at least four dialogues, two of them to select by")
-    chosen = _chosen(sizes, min(_SELECTION_SHARE * report.kept, held_out))
+    chosen = _chosen(sizes, min(SELECTION_SHARE * report.kept, held_out))
     held_out_lines = np.isin(conversations.keys, np.array(chosen, np.uint64))
     apart = held_out_lines[np.array(lines, np.int64)]
     report.held_out = int(apart.sum())
@@ -172,16 +119,6 @@ def _bytes(key: int) -> bytes:
     return key.to_bytes(8, "little")
 
 
-def _good_lines(path: Path, report: Report) -> Iterator[tuple[int, Dialogue]]:
-    """Yield the lines that are examples, with their numbers; counts all lines, and the bad ones by reason."""
-    for number, line in read_lines(path):
-        report.lines += 1
-        if isinstance(line, InvalidInput):
-            report.drop(str(line), number)
-        else:
-            yield number, line
-
-
 def _noted(lines: Iterable[tuple[int, Dialogue]], finder: ConversationFinder) -> Iterator[tuple[int, Dialogue]]:
     for number, line in lines:
         finder.add(line)
@@ -196,7 +133,7 @@ def _kept(lines: Iterable[tuple[int, Dialogue]], every_turn: bool, report: Repor
             key = hash64(repr((example.conversation, example.response)).encode())
             told = hash64(f"{key} {example.category}".encode()) if example.category else key
             if key in seen:
-                report.drop(_REPEATS if told in seen else _CONTRADICTS, number)
+                report.drop(REPEATS if told in seen else _CONTRADICTS, number)
             else:
                 seen |= {key, told}
                 report.kept += 1

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.errors import OutOfMemory, TrainingDiverged
-from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.text.dialogues import Dialogue, Report
 from polyrank.model.training.config import Schedule, TrainConfig
-from polyrank.model.training.data import Corpus, PairWords, Report, Rows, draw_rows
+from polyrank.model.training.data import Corpus, PairWords, Rows, draw_rows
 from polyrank.model.training.objective import AnyObjective, Batch
 from polyrank.model.training.state import Origin, RunProgress, write_state
 from polyrank.model.training.student import Student

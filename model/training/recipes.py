@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.model.errors import InvalidInput
+from polyrank.model.inputs import read_input
 
 PRETRAINING_FILE = "pretraining.json"
 """What `polyrank pretrain` writes beside a base model: how it was made."""
@@ -99,8 +100,6 @@ def recipe_settings(recipe: str, architecture: str, base: str) -> dict[str, Any]
         raise InvalidInput(f"recipe {recipe} is for {known}, not for {architecture}")
     settings, told = dict(RECIPES[recipe][architecture]), Path(base) / PRETRAINING_FILE
     if architecture != PRETRAINING and recipe in _OWN_WEIGHTS and told.is_file():
-        from polyrank.model.inputs import read_input  # takes orjson, which help does without
-
         settings |= _OWN_WEIGHTS[recipe]
         settings["output_like"] = json.loads(read_input(told))["settings"]["base"]
     return settings

@@ -20,9 +20,10 @@ from polyrank.model.rankers.classifier import Classifier
 from polyrank.model.rankers.load import load, load_classifier
 from polyrank.model.rankers.networks import Ranker
 from polyrank.model.registry import ARCHITECTURES, in_words
+from polyrank.model.text.dialogues import Report
 from polyrank.model.text.folding import text_key
 from polyrank.model.training.config import Data, LateTrainConfig, OneStageTrainConfig, PairTrainConfig, TrainConfig
-from polyrank.model.training.data import Corpus, PairWords, Report, survey
+from polyrank.model.training.data import Corpus, PairWords, survey
 from polyrank.model.training.loop import Training, Watch, processes
 from polyrank.model.training.objective import AnyObjective
 from polyrank.model.training.state import STATE_FILE, RunProgress, read_state, require_unused

@@ -1,25 +1,26 @@
-"""Vectors under names that need not be computed or read again: in this process's memory, and behind it in Redis.
+"""Arrays under names that need not be computed or read again: in this process's memory, and behind it in Redis.
 
 The names are candidates' ids for a generation's copy in Redis, or hashes of texts for texts that came with requests.
+The arrays are vectors or, for a second stage, the rows of each name.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from hashlib import sha256
-from typing import Any, NamedTuple
+from threading import Lock
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.vectors.encoder import DTYPES
 from polyrank.index_builder.vectors.late import each_of
-from polyrank.index_builder.vectors.redis import CORRUPT, HIT, MGET_KEYS, MISS, Fetched, StoredRows, StoredVectors
+from polyrank.index_builder.vectors.redis import CORRUPT, HIT, MISS, Fetched, FetchedRows
 from polyrank.model.representations import LateRows, Representations
-from polyrank.service.caching.largest import Largest
-from polyrank.service.caching.lru import Key, Lru
 from polyrank.service.caching.redis_server import Budget, RedisServer
 
+ENTRY_BYTES = 220  # of an entry besides its name and its value: measured with tracemalloc, CPython 3.11
 MEMORY_TIER = "lru"
 DIGEST_LETTERS = 64  # of a sha256 in hexadecimal
 # A request may count on so much of the memory. The rest is for what others keep meanwhile.
@@ -27,8 +28,157 @@ SHARE_OF_A_REQUEST = 0.5
 # A text has no more rows for a second stage than it has bytes, and so many: special tokens, markers, a short prompt.
 MORE_ROWS = 16
 
-# Counts vectors asked for: tier, result, how many.
+# Counts arrays asked for: tier, result, how many.
 CountCache = Callable[[str, str, int], None]
+# What the value belongs to, and its name there.
+Key = tuple[str, str]
+F = TypeVar("F", Fetched, FetchedRows)
+F_co = TypeVar("F_co", Fetched, FetchedRows, covariant=True)
+
+
+class Lru:
+    """Values by key, up to `max_bytes` of keys, values and what holds them. Safe to use from several threads.
+
+    Attributes:
+        bytes: held now.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._lock = Lock()
+        self._entries: OrderedDict[Key, bytes] = OrderedDict()
+        self.bytes = 0
+
+    def fits(self, entries: int, name_letters: int, value_bytes: int, share: float) -> bool:
+        """Whether so many entries, with names of this length and so many bytes together, take at most a share of it."""
+        return entries * (ENTRY_BYTES + name_letters) + value_bytes <= share * self._max_bytes
+
+    def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
+        """Return the values of keys, in the order asked; None where there is none."""
+        found = []
+        with self._lock:
+            for key in keys:
+                value = self._entries.get(key)
+                if value is not None:
+                    self._entries.move_to_end(key)
+                found.append(value)
+        return found
+
+    def put_many(self, entries: Iterable[tuple[Key, bytes]]) -> None:
+        """Add values, or replace them; a value larger than `max_bytes` is not kept."""
+        with self._lock:
+            for key, value in entries:
+                self._drop(key, self._entries.pop(key, None))
+                self._entries[key] = value
+                self.bytes += _bytes(key, value)
+            while self.bytes > self._max_bytes:
+                self._drop(*self._entries.popitem(last=False))
+
+    def _drop(self, key: Key, value: bytes | None) -> None:
+        if value is not None:
+            self.bytes -= _bytes(key, value)
+
+
+def _bytes(key: Key, value: bytes) -> int:
+    return ENTRY_BYTES + len(key[1]) + len(value)
+
+
+def known_of(statuses: NDArray[np.uint8], count: CountCache, tier: str) -> NDArray[np.bool_]:
+    """Count what Redis gave by result, from its status; returns which are known, (N,)."""
+    for result, status in (("hit", HIT), ("miss", MISS), ("corrupt", CORRUPT)):
+        count(tier, result, int((statuses == status).sum()))
+    return np.equal(statuses, HIT)
+
+
+class Stored(Protocol[F_co]):
+    """See `StoredVectors` and `StoredRows`."""
+
+    at_once: int
+
+    def get_many(self, names: Sequence[str]) -> F_co:
+        """Fetch the arrays of names."""
+
+    def put_many(self, names: Sequence[str], arrays: Any, /) -> None:
+        """Write an array for each name."""
+
+
+class RedisTier(Generic[F]):
+    """The arrays in Redis whose keys have one beginning. Safe to use from several threads.
+
+    An array that does not come in time, is damaged, or cannot be of the model, is not known; that is no error. Each
+    array asked for is counted under the tier.
+    """
+
+    def __init__(self, server: RedisServer, tier: str, count: CountCache, stored: Stored[F]) -> None:
+        self._server, self._tier, self._count = server, tier, count
+        self._stored: Stored[F] = stored
+
+    def read(self, names: Sequence[str], budget: Budget) -> tuple[list[F], bool]:
+        """Look names up; returns what came in time of the first ones, and whether Redis answered."""
+        if not names:
+            return [], True
+        starts = range(0, len(names), self._stored.at_once)
+        steps = [partial(self._stored.get_many, names[start : start + self._stored.at_once]) for start in starts]
+        answer = self._server.read(f"get_{self._tier}", steps, budget)
+        for part in answer.parts:
+            known_of(part.status, self._count, self._tier)
+        if answer.asked:
+            self._count(self._tier, "error", len(names) - sum(len(part.status) for part in answer.parts))
+        return answer.parts, answer.available
+
+    def write(self, names: Sequence[str], arrays: Any) -> None:
+        """Put an array for each name in the background, if Redis can keep up."""
+        if names:
+            self._server.write(
+                f"put_{self._tier}",
+                partial(self._stored.put_many, names, arrays),
+                partial(self._count, self._tier, "write_error", len(names)),
+            )
+
+
+class _ArrayCache(Generic[F]):
+    """Arrays that belong together: of one model and dtype, or of one generation. Safe to use from several threads.
+
+    A name means the same array in every cache of one space. Other spaces share the memory; None: nothing is kept in
+    memory. Redis is behind it.
+    """
+
+    def __init__(
+        self, space: str, dim: int, dtype: str, count: CountCache, memory: Lru | None, redis: RedisTier[F] | None
+    ) -> None:
+        self.dim, self.dtype, self._space = dim, DTYPES[dtype], f"{space} {dtype}"
+        self._count, self._memory = count, memory
+        self._redis: RedisTier[F] | None = redis
+
+    def write(self, names: Sequence[str], arrays: Any) -> None:
+        """Put an array for each name into memory and, in the background, into Redis."""
+        self._remember(names, arrays)
+        if self._redis is not None:
+            self._redis.write(names, arrays)
+
+    def fits(self, count: int, name_letters: int, beside: int, share: float) -> bool:
+        """Whether so many vectors fit into a share of the memory, with so many numbers beside all of them.
+
+        Names have this length. What lies beside a vector is an entry of its own.
+        """
+        if self._memory is None:
+            return False
+        entries, numbers = count * (2 if beside else 1), count * self.dim + beside
+        return self._memory.fits(entries, name_letters, numbers * self.dtype.itemsize, share)
+
+    def _remembered(self, names: Sequence[str]) -> list[bytes | None]:
+        if self._memory is None or not names:
+            return [None] * len(names)
+        values = self._memory.get_many([(self._space, name) for name in names])
+        hits = len(values) - values.count(None)
+        self._count(MEMORY_TIER, "hit", hits)
+        self._count(MEMORY_TIER, "miss", len(names) - hits)
+        return values
+
+    def _remember(self, names: Sequence[str], arrays: Iterable[NDArray[Any]]) -> None:
+        if self._memory is not None:
+            made = (np.ascontiguousarray(each, self.dtype).tobytes() for each in arrays)
+            self._memory.put_many(((self._space, name), each) for name, each in zip(names, made, strict=True))
 
 
 class Cached(NamedTuple):
@@ -39,222 +189,60 @@ class Cached(NamedTuple):
     available: bool
 
 
-def known_of(statuses: NDArray[np.uint8], count: CountCache, tier: str) -> NDArray[np.bool_]:
-    """Count what Redis gave by result, from its status; returns which are known, (N,)."""
-    for result, status in (("hit", HIT), ("miss", MISS), ("corrupt", CORRUPT)):
-        count(tier, result, int((statuses == status).sum()))
-    return np.equal(statuses, HIT)
-
-
-class RedisTier:
-    """The vectors in Redis whose keys have one beginning. Safe to use from several threads.
-
-    A vector that does not come in time, is damaged, or is longer than `longest`, is not known; that is no error. Each
-    vector asked for is counted under the tier. What is written stays for `lifetime_seconds`; None: for ever.
-    """
-
-    def __init__(
-        self,
-        server: RedisServer,
-        tier: str,
-        count: CountCache,
-        beginning: str,
-        dim: int,
-        dtype: str,
-        longest: float = math.inf,
-        lifetime_seconds: int | None = None,
-    ) -> None:
-        self._server, self._tier, self._count = server, tier, count
-        self._store = StoredVectors(server.client, server.seal, beginning, dim, dtype, longest, lifetime_seconds)
-        self._dim, self._dtype = dim, DTYPES[dtype]
-
-    def read(self, names: Sequence[str], budget: Budget) -> Cached:
-        """Look names up, as many as come in time."""
-        found = Cached(np.zeros((len(names), self._dim), self._dtype), np.zeros(len(names), bool), True)
-        if not names:
-            return found
-        chunks = [names[start : start + MGET_KEYS] for start in range(0, len(names), MGET_KEYS)]
-        steps = [partial(self._store.get_many, chunk) for chunk in chunks]
-        answer = self._server.read(f"get_{self._tier}", steps, budget)
-        if answer.asked:
-            self._enter(found, answer.parts)
-        return found._replace(available=answer.available)
-
-    def _enter(self, found: Cached, parts: Sequence[Fetched]) -> None:
-        """Enter and count what came of the first names."""
-        came = 0
-        for part in parts:
-            rows = slice(came, came + len(part.status))
-            found.vectors[rows], found.known[rows] = part.vectors, known_of(part.status, self._count, self._tier)
-            came += len(part.status)
-        self._count(self._tier, "error", len(found.known) - came)
-
-    def write(self, names: Sequence[str], vectors: NDArray[Any]) -> None:
-        """Put vectors (N, D) in the background, if Redis can keep up."""
-        if names:
-            self._server.write(
-                f"put_{self._tier}",
-                partial(self._store.put_many, names, vectors),
-                partial(self._count, self._tier, "write_error", len(names)),
-            )
-
-
-class VectorCache:
-    """Vectors that belong together: of one model and dtype, or of one generation. Safe to use from several threads.
-
-    A name means the same vector in every cache of one space. Other spaces share the memory; None: nothing is kept in
-    memory. Redis is behind it.
-    """
-
-    def __init__(
-        self, space: str, dim: int, dtype: str, count: CountCache, memory: Lru | None, redis: RedisTier | None
-    ) -> None:
-        self._space, self._dim, self._dtype = f"{space} {dtype}", dim, DTYPES[dtype]
-        self._count, self._memory, self._redis = count, memory, redis
+class VectorCache(_ArrayCache[Fetched]):
+    """Vectors (D,)."""
 
     def read(self, names: Sequence[str], budget: Budget) -> Cached:
         """Look names up; what Redis knows is put into memory."""
-        found = self._remembered(names)
-        gaps = np.flatnonzero(~found.known)
+        values = self._remembered(names)
+        known = np.array([value is not None for value in values], bool)
+        vectors = np.zeros((len(names), self.dim), self.dtype)
+        hits = b"".join(value for value in values if value is not None)
+        vectors[known] = np.frombuffer(hits, self.dtype).reshape(-1, self.dim)
+        gaps = np.flatnonzero(~known)
         if self._redis is None or not len(gaps):
-            return found
-        wanted = [names[at] for at in gaps.tolist()]
-        vectors, known, available = self._redis.read(wanted, budget)
-        found.vectors[gaps], found.known[gaps] = vectors, known
-        places = np.flatnonzero(known)
-        self._remember([wanted[at] for at in places.tolist()], vectors[places])
-        return found._replace(available=available)
-
-    def write(self, names: Sequence[str], vectors: NDArray[Any]) -> None:
-        """Put vectors (N, D) into memory and, in the background, into Redis."""
-        self._remember(names, vectors)
-        if self._redis is not None:
-            self._redis.write(names, vectors)
-
-    def fits(self, count: int, name_letters: int, beside: int, share: float) -> bool:
-        """Whether so many vectors fit into a share of the memory, with so many numbers beside all of them.
-
-        Names have this length. What lies beside a vector is an entry of its own.
-        """
-        if self._memory is None:
-            return False
-        entries, numbers = count * (2 if beside else 1), count * self._dim + beside
-        return self._memory.fits(entries, name_letters, numbers * self._dtype.itemsize, share)
-
-    def _remembered(self, names: Sequence[str]) -> Cached:
-        vectors, known = np.zeros((len(names), self._dim), self._dtype), np.zeros(len(names), bool)
-        if self._memory is not None and names:
-            values = self._memory.get_many([self._key(name) for name in names])
-            hits = [value for value in values if value is not None]
-            known[:] = [value is not None for value in values]
-            vectors[known] = np.frombuffer(b"".join(hits), self._dtype).reshape(-1, self._dim)
-            self._count(MEMORY_TIER, "hit", len(hits))
-            self._count(MEMORY_TIER, "miss", len(names) - len(hits))
-        return Cached(vectors, known, True)
-
-    def _remember(self, names: Sequence[str], vectors: NDArray[Any]) -> None:
-        if self._memory is not None:
-            rows = np.ascontiguousarray(vectors, self._dtype)
-            self._memory.put_many((self._key(name), row.tobytes()) for name, row in zip(names, rows, strict=True))
-
-    def _key(self, name: str) -> Key:
-        return self._space, name
+            return Cached(vectors, known, True)
+        parts, available = self._redis.read([names[at] for at in gaps.tolist()], budget)
+        for part in parts:
+            asked, gaps = np.split(gaps, [len(part.status)])
+            is_there = part.status == HIT
+            places = asked[is_there]
+            vectors[places], known[places] = part.vectors[is_there], True
+            self._remember([names[at] for at in places.tolist()], vectors[places])
+        return Cached(vectors, known, available)
 
 
-class CachedRows(NamedTuple):
-    """The rows (k, D2) of each of N names, None where a cache did not know them, and whether it answered."""
-
-    rows: list[NDArray[Any] | None]
-    available: bool
-
-
-class RowsTier:
-    """The rows of a second stage in Redis whose keys have one beginning; arguments and errors as `RedisTier`."""
+class RowsCache(_ArrayCache[FetchedRows]):
+    """Rows of a second stage, `late`: (k, D2) for each name."""
 
     def __init__(
         self,
-        server: RedisServer,
-        tier: str,
-        count: CountCache,
-        beginning: str,
+        space: str,
         late: LateRows,
         dtype: str,
-        largest: Largest,
-        lifetime_seconds: int | None = None,
+        count: CountCache,
+        memory: Lru | None,
+        redis: RedisTier[FetchedRows] | None,
     ) -> None:
-        self._server, self._tier, self._count = server, tier, count
-        most = largest.row, largest.rows
-        self._store = StoredRows(server.client, server.seal, beginning, late, dtype, *most, lifetime_seconds)
+        super().__init__(f"{space} rows", late.dim, dtype, count, memory, redis)
+        self.late = late
 
-    def read(self, names: Sequence[str], budget: Budget) -> CachedRows:
-        """Look names up, as many as come in time."""
-        found: list[NDArray[Any] | None] = []
-        if not names:
-            return CachedRows(found, True)
-        at_once = self._store.at_once
-        chunks = [names[start : start + at_once] for start in range(0, len(names), at_once)]
-        answer = self._server.read(
-            f"get_{self._tier}", [partial(self._store.get_many, each) for each in chunks], budget
-        )
-        for part in answer.parts:
-            known_of(part.status, self._count, self._tier)
-            found += part.rows
-        if answer.asked:
-            self._count(self._tier, "error", len(names) - len(found))
-        return CachedRows(found + [None] * (len(names) - len(found)), answer.available)
-
-    def write(self, names: Sequence[str], rows: Sequence[NDArray[Any]]) -> None:
-        """Put the rows of each name in the background, if Redis can keep up."""
-        if names:
-            self._server.write(
-                f"put_{self._tier}",
-                partial(self._store.put_many, names, rows),
-                partial(self._count, self._tier, "write_error", len(names)),
-            )
-
-
-class RowsCache:
-    """Rows of a second stage that belong together, in memory and in Redis; see `VectorCache`."""
-
-    def __init__(
-        self, space: str, late: LateRows, dtype: str, count: CountCache, memory: Lru | None, redis: RowsTier | None
-    ) -> None:
-        self.late, self._space, self._dtype = late, f"{space} {dtype} rows", DTYPES[dtype]
-        self._count, self._memory, self._redis = count, memory, redis
-
-    def read(self, names: Sequence[str], budget: Budget) -> CachedRows:
-        """Look names up; what Redis knows is put into memory."""
-        found = self._remembered(names)
+    def read(self, names: Sequence[str], budget: Budget) -> tuple[list[NDArray[Any] | None], bool]:
+        """Look names up, as `VectorCache.read`; returns the rows of each, None where they are not known."""
+        found = [
+            None if value is None else np.frombuffer(value, self.dtype).reshape(-1, self.dim)
+            for value in self._remembered(names)
+        ]
         gaps = [at for at, rows in enumerate(found) if rows is None]
         if self._redis is None or not gaps:
-            return CachedRows(found, True)
-        fetched = self._redis.read([names[at] for at in gaps], budget)
-        for at, rows in zip(gaps, fetched.rows, strict=True):
-            found[at] = rows
-        known = [at for at in gaps if found[at] is not None]
-        self._remember([names[at] for at in known], [rows for rows in fetched.rows if rows is not None])
-        return CachedRows(found, fetched.available)
-
-    def write(self, names: Sequence[str], rows: Sequence[NDArray[Any]]) -> None:
-        """Put the rows of each name into memory and, in the background, into Redis."""
-        self._remember(names, rows)
-        if self._redis is not None:
-            self._redis.write(names, rows)
-
-    def _remembered(self, names: Sequence[str]) -> list[NDArray[Any] | None]:
-        if self._memory is None or not names:
-            return [None] * len(names)
-        values = self._memory.get_many([(self._space, name) for name in names])
-        hits = sum(value is not None for value in values)
-        self._count(MEMORY_TIER, "hit", hits)
-        self._count(MEMORY_TIER, "miss", len(names) - hits)
-        shape = -1, self.late.dim
-        return [None if value is None else np.frombuffer(value, self._dtype).reshape(shape) for value in values]
-
-    def _remember(self, names: Sequence[str], rows: Sequence[NDArray[Any]]) -> None:
-        if self._memory is not None:
-            made = (np.ascontiguousarray(each, self._dtype).tobytes() for each in rows)
-            self._memory.put_many(((self._space, name), each) for name, each in zip(names, made, strict=True))
+            return found, True
+        parts, available = self._redis.read([names[at] for at in gaps], budget)
+        came = [rows for part in parts for rows in part.rows]
+        for at, rows in zip(gaps, came, strict=False):
+            if rows is not None:
+                found[at] = rows
+                self._remember([names[at]], [rows])
+        return found, available
 
 
 class TextCache:

@@ -5,8 +5,10 @@ are read from the matrix. A replica without the matrix's file holds a copy in me
 """
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -14,13 +16,34 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.generation.generation import Generation
+from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.vectors.encoder import rounded, rounded_all
+from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
+from polyrank.index_builder.vectors.encoder import Encode, rounded, rounded_all
 from polyrank.index_builder.vectors.late import LocalLateRows, each_of
-from polyrank.index_builder.vectors.redis import RedisEmbeddings
+from polyrank.index_builder.vectors.redis import (
+    Fetched,
+    FetchedRows,
+    RedisEmbeddings,
+    StoredRows,
+    StoredVectors,
+    beginning_of,
+    rows_beginning_of,
+)
+from polyrank.model.inference.trials import CONVERSATIONS
 from polyrank.model.representations import Representations
-from polyrank.service.caching.redis_server import Budget
-from polyrank.service.caching.vector_cache import CountCache, RowsCache, VectorCache, known_of
+from polyrank.service.caching.redis_server import Budget, RedisServer
+from polyrank.service.caching.vector_cache import (
+    CountCache,
+    Lru,
+    RedisTier,
+    RowsCache,
+    TextCache,
+    VectorCache,
+    known_of,
+)
+from polyrank.service.observe.metrics import Metrics
+from polyrank.service.settings import Settings
 
 # Texts to what the model makes of them.
 EncodeTexts = Callable[[list[str]], Representations]
@@ -28,7 +51,44 @@ EncodeTexts = Callable[[list[str]], Representations]
 # So many candidates' rows the model makes in passing, on a thread that others wait for; each next request makes more.
 MOST_MADE = 32
 
+# Words, sentences, a text beyond most models' lengths, and what is no chat.
+_TEXTS = [turn for turns in CONVERSATIONS[::4] for turn in turns]
+_TEXTS += ["hi", "?", "7", "A" * 40, "def f(x): return x[0]", "привет, как дела", "你好", "🙂", "hello there " * 200]
+# Other texts may differ so many times as much as these do.
+_TIMES = 4.0
+# Numbers are rounded, to as few as eight bits.
+_ROUNDING = 0.02
+
 log = logging.getLogger(__name__)
+
+
+class Largest(NamedTuple):
+    """What no candidate exceeds.
+
+    Attributes:
+        rows: how many it has for the second stage, where their numbers differ.
+        vector: the length of its vector; infinite where none is known.
+        row: the length of a row; infinite where none is known.
+    """
+
+    rows: int
+    vector: float = math.inf
+    row: float = math.inf
+
+
+def largest_of(encode: Encode, rows: int) -> Largest:
+    """Find bounds on lengths from what a model makes of some texts; `rows` is told.
+
+    A model that scales vectors to unit length gets a bound just above 1. Others get room for texts that differ more.
+    """
+    made = encode(_TEXTS)
+    return Largest(rows, _longest(made.first), math.inf if made.late is None else _longest(made.late))
+
+
+def _longest(rows: NDArray[np.floating]) -> float:
+    lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
+    shortest, longest = float(lengths.min()), float(lengths.max())
+    return (longest + _TIMES * (longest - shortest)) * (1 + _ROUNDING)
 
 
 class Gathered(NamedTuple):
@@ -204,3 +264,70 @@ def _late_of(generation: Generation) -> LocalLateRows:
     late = generation.embeddings.late
     assert late is not None, "the generation has a second stage"
     return late
+
+
+class Caches:
+    """The memory and the Redis that the settings name: made once in a process, and asked for each generation served.
+
+    Attributes:
+        server: the Redis; None: there is none.
+    """
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self._settings = settings
+        self._count: CountCache = metrics.count_cache
+        self._url = settings.redis()
+        self._memory = Lru(settings.vector_cache_mb * 2**20) if settings.vector_cache_mb else None
+        self.server: RedisServer | None = None
+        if self._url is not None:
+            self.server = RedisServer(self._url, metrics.observe_redis, metrics.show_breaker)
+
+    def texts(self, manifest: Manifest, backend: str, precision: str, largest: Largest) -> TextCache | None:
+        """Return the cache of texts under a generation's model, as it is run here; None: there is none."""
+        lifetime, model = self._settings.text_cache_ttl_s, manifest.model.fingerprint
+        server = self.server if lifetime else None
+        if server is None and self._memory is None:
+            return None
+        beginning = f"pe:t:{{{model}}}:{backend}:{precision}:"
+        keys = beginning, f"{beginning}r:"
+        vectors, rows = self._of(f"{model} {backend} {precision}", manifest, server, "text", keys, largest, lifetime)
+        return TextCache(vectors, rows, largest.rows)
+
+    def vectors(self, generation: Generation, encode: EncodeTexts, largest: Largest) -> CandidateVectors:
+        """Return the vectors of a generation's candidates; `encode` is its model, which makes the `largest`."""
+        if self.server is None or self._settings.vectors != "redis":
+            return MatrixVectors(generation, self._count)
+        of = generation.manifest
+        where = self._url or "", of.id, of.dim, of.dtype, BUILDING_TIMEOUT_SECONDS
+        loader = partial(RedisEmbeddings, *where, longest=largest.vector)
+        keys = beginning_of(of.id), rows_beginning_of(of.id)
+        cache, rows = self._of(of.id, of, self.server, "redis", keys, largest, None)
+        return RedisVectors(generation, cache, rows, loader, encode, self._count)
+
+    def _of(
+        self,
+        space: str,
+        manifest: Manifest,
+        server: RedisServer | None,
+        tier: str,
+        keys: tuple[str, str],
+        largest: Largest,
+        lifetime: int | None,
+    ) -> tuple[VectorCache, RowsCache | None]:
+        """Return the caches of a space: of vectors and, for a second stage, of rows; `keys` are their beginnings."""
+        dim, dtype, late, count = manifest.dim, manifest.dtype, manifest.late, self._count
+        redis: RedisTier[Fetched] | None = None
+        rows_redis: RedisTier[FetchedRows] | None = None
+        if server is not None:
+            at = server.client, server.seal
+            redis = RedisTier(server, tier, count, StoredVectors(*at, keys[0], dim, dtype, largest.vector, lifetime))
+            if late is not None:
+                stored = StoredRows(*at, keys[1], late, dtype, largest.row, largest.rows, lifetime)
+                rows_redis = RedisTier(server, tier, count, stored)
+        rows = None if late is None else RowsCache(space, late, dtype, count, self._memory, rows_redis)
+        return VectorCache(space, dim, dtype, count, self._memory, redis), rows
+
+    def close(self) -> None:
+        """Write what waits for Redis, then close the connections."""
+        if self.server is not None:
+            self.server.close()

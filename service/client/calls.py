@@ -1,10 +1,10 @@
-"""The calls of the server's routes: what each sends, and how its answer is read. Both clients make them here."""
+"""The calls of the server's routes: what each sends, and how its answer is read. Both clients have them as methods."""
 
 import base64
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode
 from uuid import uuid4
 
@@ -102,22 +102,24 @@ def _in_path(name: str) -> str:
     return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
 
 
-def rank(context: Context, options: RankOptions) -> Call[answers.RankOut]:
-    """Rank replies."""
+def rank(context: Context, **options: Unpack[RankOptions]) -> Call[answers.RankOut]:
+    """Rank replies, those sent as `candidates` or the served ones, for a conversation, oldest turn first."""
     body = {"context": context, **options}
     timeout_ms = options.get("timeout_ms")
     return Call("POST", "/rank", _as(answers.RankOut), body, timeout_ms=timeout_ms, deadline_in="body")
 
 
-def explain(context: Context, candidates: Documents, options: ExplainOptions) -> Call[answers.ExplainOut]:
-    """Explain scores."""
+def explain(context: Context, candidates: Documents, **options: Unpack[ExplainOptions]) -> Call[answers.ExplainOut]:
+    """Tell where the scores of candidates come from, 1 to 10 of them: texts, or ids as `{"id": …}`."""
     body = {"context": context, "candidates": _several("candidates", candidates), **options}
     timeout_ms = options.get("timeout_ms")
     return Call("POST", "/explain", _as(answers.ExplainOut), body, timeout_ms=timeout_ms, deadline_in="body")
 
 
-def rank_batch(requests: Sequence[Mapping[str, Any]], timeout_ms: int | None) -> Call[list[answers.RankOut | Refused]]:
-    """Rank several times."""
+def rank_batch(
+    requests: Sequence[Mapping[str, Any]], *, timeout_ms: int | None = None
+) -> Call[list[answers.RankOut | Refused]]:
+    """Rank several bodies of `POST /rank` in one call; what is refused is returned in its place, not raised."""
     body = {"requests": _several("requests", requests)}
     return Call("POST", "/rank/batch", _rankings, body, timeout_ms=timeout_ms, deadline_in="body")
 
@@ -134,8 +136,8 @@ def _ranking_or_refusal(entry: Any) -> answers.RankOut | Refused:
     return refused(entry["status"], headers, entry["problem"])
 
 
-def rerank(query: str, documents: Documents, options: RerankOptions) -> Call[list[answers.RerankResultOut]]:
-    """Order documents."""
+def rerank(query: str, documents: Documents, **options: Unpack[RerankOptions]) -> Call[list[answers.RerankResultOut]]:
+    """Order documents by the server's reranker, or by its model where it has none; the best first."""
     body: dict[str, Any] = {"query": query, "documents": _several("documents", documents), **options}
     timeout_ms = body.pop("timeout_ms", None)
     named = {"X-Rerank-Dialect": "cohere"}  # whatever the server's setting is
@@ -146,8 +148,8 @@ def _documents(answer: Any) -> list[answers.RerankResultOut]:
     return [_as(answers.RerankResultOut)(result) for result in answer["results"]]
 
 
-def classify(context: Context, texts: Sequence[str], options: ClassifyOptions) -> Call[answers.ClassifyOut]:
-    """Tell classes."""
+def classify(context: Context, texts: Sequence[str], **options: Unpack[ClassifyOptions]) -> Call[answers.ClassifyOut]:
+    """Tell which of the served classifier's classes each text is; `context` may be empty for single texts."""
     body = {"texts": _several("texts", texts), **options}
     if context:
         body["context"] = context
@@ -155,8 +157,8 @@ def classify(context: Context, texts: Sequence[str], options: ClassifyOptions) -
     return Call("POST", "/classify", _as(answers.ClassifyOut), body, timeout_ms=timeout_ms, deadline_in="body")
 
 
-def embed(texts: Sequence[str], timeout_ms: int | None) -> Call[NDArray[np.float32]]:
-    """Embed texts as candidates."""
+def embed(texts: Sequence[str], *, timeout_ms: int | None = None) -> Call[NDArray[np.float32]]:
+    """Return the vectors of texts as candidates, (N, D), of length 1."""
     body = {"input": _several("texts", texts), "encoding_format": "base64"}
     return Call("POST", "/v1/embeddings", _vectors, body, timeout_ms=timeout_ms)
 
@@ -167,17 +169,17 @@ def _vectors(answer: Any) -> NDArray[np.float32]:
 
 
 def index() -> Call[generations.IndexOut]:
-    """What is served."""
+    """Return what is served, what is kept, and the job that runs."""
     return Call("GET", "/index", _as(generations.IndexOut))
 
 
 def candidate(candidate_id: str) -> Call[generations.StoredOut]:
-    """A stored candidate."""
+    """Return a stored candidate; raises NotThere if there is none."""
     return Call("GET", f"/index/candidates/{_in_path(candidate_id)}", _as(generations.StoredOut))
 
 
 def candidates(after: str | None, limit: int, filter: Mapping[str, Any] | None) -> Call[generations.CandidatesOut]:
-    """A page of stored candidates."""
+    """Return a page of stored candidates."""
     asked = {"limit": limit, **({} if after is None else {"after": after})}
     if filter is not None:
         asked["filter"] = json.dumps(filter, allow_nan=False)
@@ -185,7 +187,7 @@ def candidates(after: str | None, limit: int, filter: Mapping[str, Any] | None) 
 
 
 def upsert(candidates: Iterable[Mapping[str, Any]]) -> Call[generations.UpsertedOut]:
-    """Put candidates."""
+    """Add candidates (`text`, `id`, `metadata`), or replace those with the same ids; searchable on return."""
     return Call(
         "PUT",
         "/index/candidates",
@@ -196,25 +198,25 @@ def upsert(candidates: Iterable[Mapping[str, Any]]) -> Call[generations.Upserted
 
 
 def delete(ids: Iterable[str]) -> Call[generations.DeletedOut]:
-    """Remove candidates."""
+    """Remove candidates; ids that are not there are no error."""
     path, body = "/index/candidates/delete", {"ids": _several("ids", ids)}
     return Call("POST", path, _as(generations.DeletedOut), body, may_repeat=False)
 
 
-def rebuild(options: RebuildOptions) -> Call[generations.JobOut]:
-    """Start a rebuild; by its key the server knows a repetition."""
+def rebuild(**options: Unpack[RebuildOptions]) -> Call[generations.JobOut]:
+    """Start a rebuild from a `pool` under the server's pool root, or from `candidates`; `watch` follows it."""
     body: dict[str, Any] = {**options}
     key = body.pop("idempotency_key", None) or uuid4().hex
     return Call("POST", "/index", _as(generations.JobOut), body, {"Idempotency-Key": key})
 
 
 def job(job_id: str) -> Call[generations.JobOut]:
-    """How far a job is."""
+    """Return how far a job is."""
     return Call("GET", f"/index/jobs/{_in_path(job_id)}", _as(generations.JobOut))
 
 
-def jobs(limit: int) -> Call[list[generations.JobOut]]:
-    """The latest jobs."""
+def jobs(limit: int = 20) -> Call[list[generations.JobOut]]:
+    """Return the latest jobs, newest first."""
     return Call("GET", f"/index/jobs?limit={limit}", _jobs)
 
 
@@ -223,7 +225,7 @@ def _jobs(answer: Any) -> list[generations.JobOut]:
 
 
 def cancel(job_id: str) -> Call[generations.JobOut]:
-    """Stop a job; one that has ended stays as it is."""
+    """Stop a job and remove what it has built; one that has ended stays as it is."""
     return Call("POST", f"/index/jobs/{_in_path(job_id)}/cancel", _as(generations.JobOut))
 
 
@@ -234,16 +236,16 @@ def activate(generation: str) -> Call[generations.IndexOut]:
 
 
 def rollback() -> Call[generations.IndexOut]:
-    """Switch back."""
+    """Switch back to the generation that was active before."""
     return Call("POST", "/index/rollback", _as(generations.IndexOut), may_repeat=False)
 
 
 def trial(generation: str) -> Call[generations.IndexOut]:
-    """Put a generation on trial."""
+    """Load a generation beside the live one; `generation="trial"` of `rank` and `explain` asks for it."""
     body = {"generation": generation}
     return Call("POST", "/index/trial", _as(generations.IndexOut), body, may_repeat=True)
 
 
 def end_trial() -> Call[generations.IndexOut]:
-    """End the trial."""
+    """End the trial, if there is one."""
     return Call("POST", "/index/trial/end", _as(generations.IndexOut))

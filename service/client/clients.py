@@ -1,20 +1,48 @@
 """The clients of a running server: one that waits, one for asyncio."""
 
 import asyncio
+import inspect
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, get_args
 
 import httpx2
-import numpy as np
-from numpy.typing import NDArray
 
-from polyrank.service.api import answers, generations
+from polyrank.service.api import generations
 from polyrank.service.client import calls
-from polyrank.service.client.attempts import Attempts, Call, JobEnded, Refused, options
+from polyrank.service.client.attempts import Attempts, Call, JobEnded, options
 
 T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def _waits(call: Callable[P, Call[T]]) -> Callable[Concatenate["Client", P], T]:
+    """Make a method of `Client` that makes the call."""
+
+    def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.do(call(*args, **kwargs))
+
+    _show_as(call, method)
+    return method
+
+
+def _awaits(call: Callable[P, Call[T]]) -> Callable[Concatenate["AsyncClient", P], Coroutine[Any, Any, T]]:
+    """Make a method of `AsyncClient` that makes the call."""
+
+    async def method(self: "AsyncClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.do(call(*args, **kwargs))
+
+    _show_as(call, method)
+    return method
+
+
+def _show_as(call: Callable[..., Any], method: Any) -> None:
+    """Give a method the name, the text, the parameters and the result of a call, for `help` and editors."""
+    own, shown = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY), inspect.signature(call)
+    [result] = get_args(shown.return_annotation)
+    method.__name__, method.__doc__ = call.__name__, call.__doc__
+    method.__signature__ = shown.replace(parameters=[own, *shown.parameters.values()], return_annotation=result)
 
 
 class Client:
@@ -56,41 +84,24 @@ class Client:
         """Close the connections."""
         self._http.close()
 
-    def rank(self, context: calls.Context, **options: Unpack[calls.RankOptions]) -> answers.RankOut:
-        """Rank replies, those sent as `candidates` or the served ones, for a conversation, oldest turn first."""
-        return self.do(calls.rank(context, options))
-
-    def explain(
-        self, context: calls.Context, candidates: calls.Documents, **options: Unpack[calls.ExplainOptions]
-    ) -> answers.ExplainOut:
-        """Tell where the scores of candidates come from, 1 to 10 of them: texts, or ids as `{"id": …}`."""
-        return self.do(calls.explain(context, candidates, options))
-
-    def rank_batch(
-        self, requests: Sequence[Mapping[str, Any]], *, timeout_ms: int | None = None
-    ) -> list[answers.RankOut | Refused]:
-        """Rank several bodies of `POST /rank` in one call; what is refused is returned in its place, not raised."""
-        return self.do(calls.rank_batch(requests, timeout_ms))
-
-    def rerank(
-        self, query: str, documents: calls.Documents, **options: Unpack[calls.RerankOptions]
-    ) -> list[answers.RerankResultOut]:
-        """Order documents by the server's reranker, or by its model where it has none; the best first."""
-        return self.do(calls.rerank(query, documents, options))
-
-    def classify(
-        self, context: calls.Context, texts: Sequence[str], **options: Unpack[calls.ClassifyOptions]
-    ) -> answers.ClassifyOut:
-        """Tell which of the served classifier's classes each text is; `context` may be empty for single texts."""
-        return self.do(calls.classify(context, texts, options))
-
-    def embed(self, texts: Sequence[str], *, timeout_ms: int | None = None) -> NDArray[np.float32]:
-        """Return the vectors of texts as candidates, (N, D), of length 1."""
-        return self.do(calls.embed(texts, timeout_ms))
-
-    def candidate(self, candidate_id: str) -> generations.StoredOut:
-        """Return a stored candidate; raises NotThere if there is none."""
-        return self.do(calls.candidate(candidate_id))
+    rank = _waits(calls.rank)
+    explain = _waits(calls.explain)
+    rank_batch = _waits(calls.rank_batch)
+    rerank = _waits(calls.rerank)
+    classify = _waits(calls.classify)
+    embed = _waits(calls.embed)
+    candidate = _waits(calls.candidate)
+    upsert = _waits(calls.upsert)
+    delete = _waits(calls.delete)
+    index = _waits(calls.index)
+    rebuild = _waits(calls.rebuild)
+    job = _waits(calls.job)
+    jobs = _waits(calls.jobs)
+    cancel = _waits(calls.cancel)
+    activate = _waits(calls.activate)
+    rollback = _waits(calls.rollback)
+    trial = _waits(calls.trial)
+    end_trial = _waits(calls.end_trial)
 
     def candidates(
         self, filter: Mapping[str, Any] | None = None, page: int = 1000
@@ -103,30 +114,6 @@ class Client:
             if (after := found.next) is None:
                 return
 
-    def upsert(self, candidates: Iterable[Mapping[str, Any]]) -> generations.UpsertedOut:
-        """Add candidates (`text`, `id`, `metadata`), or replace those with the same ids; searchable on return."""
-        return self.do(calls.upsert(candidates))
-
-    def delete(self, ids: Iterable[str]) -> generations.DeletedOut:
-        """Remove candidates; ids that are not there are no error."""
-        return self.do(calls.delete(ids))
-
-    def index(self) -> generations.IndexOut:
-        """Return what is served, what is kept, and the job that runs."""
-        return self.do(calls.index())
-
-    def rebuild(self, **options: Unpack[calls.RebuildOptions]) -> generations.JobOut:
-        """Start a rebuild from a `pool` under the server's pool root, or from `candidates`; `watch` follows it."""
-        return self.do(calls.rebuild(options))
-
-    def job(self, job_id: str) -> generations.JobOut:
-        """Return how far a job is."""
-        return self.do(calls.job(job_id))
-
-    def jobs(self, limit: int = 20) -> list[generations.JobOut]:
-        """Return the latest jobs, newest first."""
-        return self.do(calls.jobs(limit))
-
     def watch(self, job_id: str, every_s: float = 1.0) -> Iterator[generations.JobOut]:
         """Yield a job's state every so many seconds until it has ended; raises JobEnded if it did not succeed."""
         while True:
@@ -137,26 +124,6 @@ class Client:
             time.sleep(every_s)
         if job.state != "succeeded":
             raise JobEnded(f"job {job.id} {job.state}: {job.error or 'no reason was given'}")
-
-    def cancel(self, job_id: str) -> generations.JobOut:
-        """Stop a job and remove what it has built."""
-        return self.do(calls.cancel(job_id))
-
-    def activate(self, generation: str) -> generations.IndexOut:
-        """Switch to a generation."""
-        return self.do(calls.activate(generation))
-
-    def rollback(self) -> generations.IndexOut:
-        """Switch back to the generation that was active before."""
-        return self.do(calls.rollback())
-
-    def trial(self, generation: str) -> generations.IndexOut:
-        """Load a generation beside the live one; `generation="trial"` of `rank` and `explain` asks for it."""
-        return self.do(calls.trial(generation))
-
-    def end_trial(self) -> generations.IndexOut:
-        """End the trial, if there is one."""
-        return self.do(calls.end_trial())
 
     def do(self, call: Call[T]) -> T:
         """Make a call, one of `calls` or another; returns what it reads of the answer."""
@@ -203,41 +170,24 @@ class AsyncClient:
         """Close the connections."""
         await self._http.aclose()
 
-    async def rank(self, context: calls.Context, **options: Unpack[calls.RankOptions]) -> answers.RankOut:
-        """Rank replies, those sent as `candidates` or the served ones, for a conversation, oldest turn first."""
-        return await self.do(calls.rank(context, options))
-
-    async def explain(
-        self, context: calls.Context, candidates: calls.Documents, **options: Unpack[calls.ExplainOptions]
-    ) -> answers.ExplainOut:
-        """Tell where the scores of candidates come from, 1 to 10 of them: texts, or ids as `{"id": …}`."""
-        return await self.do(calls.explain(context, candidates, options))
-
-    async def rank_batch(
-        self, requests: Sequence[Mapping[str, Any]], *, timeout_ms: int | None = None
-    ) -> list[answers.RankOut | Refused]:
-        """Rank several bodies of `POST /rank` in one call; what is refused is returned in its place, not raised."""
-        return await self.do(calls.rank_batch(requests, timeout_ms))
-
-    async def rerank(
-        self, query: str, documents: calls.Documents, **options: Unpack[calls.RerankOptions]
-    ) -> list[answers.RerankResultOut]:
-        """Order documents by the server's reranker, or by its model where it has none; the best first."""
-        return await self.do(calls.rerank(query, documents, options))
-
-    async def classify(
-        self, context: calls.Context, texts: Sequence[str], **options: Unpack[calls.ClassifyOptions]
-    ) -> answers.ClassifyOut:
-        """Tell which of the served classifier's classes each text is; `context` may be empty for single texts."""
-        return await self.do(calls.classify(context, texts, options))
-
-    async def embed(self, texts: Sequence[str], *, timeout_ms: int | None = None) -> NDArray[np.float32]:
-        """Return the vectors of texts as candidates, (N, D), of length 1."""
-        return await self.do(calls.embed(texts, timeout_ms))
-
-    async def candidate(self, candidate_id: str) -> generations.StoredOut:
-        """Return a stored candidate; raises NotThere if there is none."""
-        return await self.do(calls.candidate(candidate_id))
+    rank = _awaits(calls.rank)
+    explain = _awaits(calls.explain)
+    rank_batch = _awaits(calls.rank_batch)
+    rerank = _awaits(calls.rerank)
+    classify = _awaits(calls.classify)
+    embed = _awaits(calls.embed)
+    candidate = _awaits(calls.candidate)
+    upsert = _awaits(calls.upsert)
+    delete = _awaits(calls.delete)
+    index = _awaits(calls.index)
+    rebuild = _awaits(calls.rebuild)
+    job = _awaits(calls.job)
+    jobs = _awaits(calls.jobs)
+    cancel = _awaits(calls.cancel)
+    activate = _awaits(calls.activate)
+    rollback = _awaits(calls.rollback)
+    trial = _awaits(calls.trial)
+    end_trial = _awaits(calls.end_trial)
 
     async def candidates(
         self, filter: Mapping[str, Any] | None = None, page: int = 1000
@@ -251,30 +201,6 @@ class AsyncClient:
             if (after := found.next) is None:
                 return
 
-    async def upsert(self, candidates: Iterable[Mapping[str, Any]]) -> generations.UpsertedOut:
-        """Add candidates (`text`, `id`, `metadata`), or replace those with the same ids; searchable on return."""
-        return await self.do(calls.upsert(candidates))
-
-    async def delete(self, ids: Iterable[str]) -> generations.DeletedOut:
-        """Remove candidates; ids that are not there are no error."""
-        return await self.do(calls.delete(ids))
-
-    async def index(self) -> generations.IndexOut:
-        """Return what is served, what is kept, and the job that runs."""
-        return await self.do(calls.index())
-
-    async def rebuild(self, **options: Unpack[calls.RebuildOptions]) -> generations.JobOut:
-        """Start a rebuild from a `pool` under the server's pool root, or from `candidates`; `watch` follows it."""
-        return await self.do(calls.rebuild(options))
-
-    async def job(self, job_id: str) -> generations.JobOut:
-        """Return how far a job is."""
-        return await self.do(calls.job(job_id))
-
-    async def jobs(self, limit: int = 20) -> list[generations.JobOut]:
-        """Return the latest jobs, newest first."""
-        return await self.do(calls.jobs(limit))
-
     async def watch(self, job_id: str, every_s: float = 1.0) -> AsyncIterator[generations.JobOut]:
         """Yield a job's state every so many seconds until it has ended; raises JobEnded if it did not succeed."""
         while True:
@@ -285,26 +211,6 @@ class AsyncClient:
             await asyncio.sleep(every_s)
         if job.state != "succeeded":
             raise JobEnded(f"job {job.id} {job.state}: {job.error or 'no reason was given'}")
-
-    async def cancel(self, job_id: str) -> generations.JobOut:
-        """Stop a job and remove what it has built."""
-        return await self.do(calls.cancel(job_id))
-
-    async def activate(self, generation: str) -> generations.IndexOut:
-        """Switch to a generation."""
-        return await self.do(calls.activate(generation))
-
-    async def rollback(self) -> generations.IndexOut:
-        """Switch back to the generation that was active before."""
-        return await self.do(calls.rollback())
-
-    async def trial(self, generation: str) -> generations.IndexOut:
-        """Load a generation beside the live one; `generation="trial"` of `rank` and `explain` asks for it."""
-        return await self.do(calls.trial(generation))
-
-    async def end_trial(self) -> generations.IndexOut:
-        """End the trial, if there is one."""
-        return await self.do(calls.end_trial())
 
     async def do(self, call: Call[T]) -> T:
         """Make a call, one of `calls` or another; returns what it reads of the answer."""

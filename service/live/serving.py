@@ -21,11 +21,9 @@ from polyrank.model.errors import CheckpointInvalid, InvalidInput, ModelError, s
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.representations import Representations
 from polyrank.model.search.scan import Scan, prepare
-from polyrank.service.caching.caches import Caches
-from polyrank.service.caching.largest import Largest, largest_of
 from polyrank.service.caching.redis_server import Budget
 from polyrank.service.caching.vector_cache import CountCache, TextCache
-from polyrank.service.caching.vectors import CandidateVectors, Gathered, MatrixVectors
+from polyrank.service.caching.vectors import Caches, CandidateVectors, Gathered, Largest, MatrixVectors, largest_of
 from polyrank.service.live.models import LateScorer, LoadRanker, warm_up_ranker
 from polyrank.service.observe.labels import Searched
 

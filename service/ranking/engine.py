@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from polyrank.service.errors import DeadlineExceeded
-from polyrank.service.ranking import given, prices, selection
+from polyrank.service.ranking import admission, given, selection
 from polyrank.service.ranking.parts import EncodeContext, Serving
 from polyrank.service.ranking.pool import Pool
 from polyrank.service.ranking.rescoring import rerank
@@ -44,9 +44,9 @@ class Engine:
         runtime = self._runtime
         scorer = None if request.top_n is None else runtime.required_scorer()
         texts = None if request.candidates is None else await given.look_up(runtime, serving, request, journey)
-        new = 0 if texts is None else prices.text_tokens(texts.new_texts)
-        late = prices.late_tokens(serving.ranker, request, serving.snapshot.count)
-        tokens, kept = prices.ranking_tokens(request) + new + late, new if texts is not None and texts.resumes else 0
+        new = 0 if texts is None else admission.text_tokens(texts.new_texts)
+        late = admission.late_tokens(serving.ranker, request, serving.snapshot.count)
+        tokens, kept = admission.ranking_tokens(request) + new + late, new if texts is not None and texts.resumes else 0
         with runtime.admission.admitted(journey, tokens, kept):
             search = _PoolSearch(runtime, serving, request, journey)
             with given.saying_what_is_kept(texts, runtime.metrics):
@@ -115,5 +115,5 @@ class _PoolSearch:
         """Whether there is time for one more search as long as the last, and room for it."""
         if 2 * self._seconds > self._journey.before_answer().left:
             return False
-        tokens = prices.round_tokens(self._serving.ranker, request, self._serving.snapshot.count)
+        tokens = admission.round_tokens(self._serving.ranker, request, self._serving.snapshot.count)
         return self._runtime.admission.searches_again(self._journey, tokens)

@@ -24,7 +24,7 @@ from polyrank.model.text.reading import letters_worth
 from polyrank.model.text.sequences import PlacedToken
 from polyrank.service.errors import DeadlineExceeded
 from polyrank.service.live.models import PairScorer
-from polyrank.service.ranking import given, prices
+from polyrank.service.ranking import admission, given
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.rescoring import read_pairs
 from polyrank.service.ranking.runtime import Runtime
@@ -114,9 +114,9 @@ async def explain(runtime: Runtime, serving: Serving, request: ExplainRequest, j
     ranking = request.ranking
     scorer = None if request.cross is None else runtime.required_scorer()
     texts = await given.look_up(runtime, serving, ranking, journey)
-    late = prices.late_tokens(serving.ranker, ranking, serving.snapshot.count)
-    tokens = prices.ranking_tokens(ranking) + prices.text_tokens(texts.new_texts) + late
-    with runtime.admission.admitted(journey, tokens + prices.explaining_tokens(request)):
+    late = admission.late_tokens(serving.ranker, ranking, serving.snapshot.count)
+    tokens = admission.ranking_tokens(ranking) + admission.text_tokens(texts.new_texts) + late
+    with runtime.admission.admitted(journey, tokens + admission.explaining_tokens(request)):
         async with journey.in_time(), runtime.turn_to_explain(journey):
             gathered = await given.gather(runtime, serving, ranking, texts, journey)
             if lost := gathered.sent.stored.lost:

@@ -1,27 +1,33 @@
-"""A part in this process: it is searched and read on the threads of the runtime."""
+"""A part in this process, searched and read on the threads of the runtime, and a pool that is one such part."""
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.index_builder.generation.generation import INDEX_FILE, Generation
+from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.generation.texts import KnownTexts
 from polyrank.index_builder.scale.membership import Counts
 from polyrank.index_builder.scale.slots import SLOTS, Slots
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.pages import Page, page
+from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.store.unmatched import Looked, looking
-from polyrank.index_builder.store.update_log import Update
+from polyrank.index_builder.store.update_log import Update, UpdateLog
 from polyrank.model.representations import Representations
-from polyrank.service.live.serving import Searchable
-from polyrank.service.ranking.parts import EncodeContext, PartFound, PoolQuery, Stock, Wanted
-from polyrank.service.ranking.retrieval import Found, PoolSearch, RetrievalBudget, best_of, read_words
+from polyrank.model.search.scan import faster
+from polyrank.service.live.models import LateScorer
+from polyrank.service.live.serving import Opener, Searchable
+from polyrank.service.ranking.parts import Best, EncodeContext, Facts, PoolQuery, PoolSnapshot, Serving, Stock, Wanted
+from polyrank.service.ranking.retrieval import Found, PoolSearch, RetrievalBudget, pool_words, read_words, scored
 from polyrank.service.ranking.runtime import Runtime
 from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import RankRequest
-from polyrank.service.ranking.words import pool_words
 
 Rows = NDArray[np.int64]
 
@@ -65,7 +71,7 @@ class LocalPart(Searchable):
         """See `Part.texts_here`."""
         return self.snapshot.stored_texts(texts)
 
-    async def search(self, runtime: Runtime, query: PoolQuery, encode: EncodeContext, journey: Journey) -> PartFound:
+    async def search(self, runtime: Runtime, query: PoolQuery, encode: EncodeContext, journey: Journey) -> Best:
         """Read fields and words while the context is encoded, then search."""
         request = query.request
         if request.filter is not None:  # part by part, and not on the search thread
@@ -105,30 +111,27 @@ class LocalPart(Searchable):
             return await runtime.in_steps(looking(self.snapshot, filter_), "fetch", journey)
 
 
-def part_found(search: PoolSearch, among: Found, with_candidates: bool) -> PartFound:
+def part_found(search: PoolSearch, among: Found, with_candidates: bool) -> Best:
     """Score the rows that were found in a part, unless a scan has, and fetch the best if that is asked for."""
-    best, part = best_of(search, among), search.serving
-    candidates: Sequence[Any] = ()
+    (rows, scores), cache_available = scored(search, among)
+    part, candidates = search.serving, None
     if with_candidates:
         with search.journey.timed("fetch"):
-            candidates = part.snapshot.candidates(best.rows)
-    return PartFound(
-        order=part.order(best.rows),
-        rows=best.rows,
-        scores=best.scores,
-        lexical=best.lexical,
+            candidates = part.snapshot.candidates(rows)
+    return Best(
+        order=part.order(rows),
+        rows=rows,
+        scores=scores,
+        lexical=None if search.words is None else search.words.of(rows),
         looked_at=among.looked_at,
         bound=among.bound,
         plan=among.plan,
-        reduced=False,
         candidates=candidates,
-        cache_available=best.cache_available,
+        cache_available=cache_available,
     )
 
 
-def learnt(
-    budget: RetrievalBudget, affordable: RankRequest, found: PartFound, asked: RankRequest, seconds: float
-) -> PartFound:
+def learnt(budget: RetrievalBudget, affordable: RankRequest, found: Best, asked: RankRequest, seconds: float) -> Best:
     """Let a budget learn what a search has taken, and say in what was found whether it was for fewer candidates."""
     if found.plan not in ("index", "selector"):
         return found
@@ -162,3 +165,67 @@ def read_in(part: Searchable, wanted: Wanted, journey: Journey) -> Stock:
         vectors=lambda asked: part.representations(rows[asked], journey.budget),
         first_vectors=first_vectors,
     )
+
+
+def serve(opener: Opener, generation: Generation, log: UpdateLog, previous: LateScorer | None = None) -> Serving:
+    """Return what is served of an open generation, of whose log nothing has been read; arguments as `Opener.open`.
+
+    Raises:
+        GenerationCorrupt: the update log is damaged.
+        FingerprintMismatch, ModelError, Shortage: see `Opener.open`.
+    """
+    opened, manifest = opener.open(generation, previous), generation.manifest
+    part = LocalPart(Snapshot.of(generation), opened.vectors, opened.scan)
+    serving = Serving(
+        version=manifest,
+        generation=Facts(manifest.id, manifest, generation.words),
+        snapshot=PoolSnapshot(manifest.revision, 0, (part.counts,)),
+        parts=(part,),
+        ranker=opened.ranker,
+        log=log,
+        texts=opened.texts,
+        loaded_at=time.time(),
+    )
+    return serving.caught_up()
+
+
+class Here:
+    """Holds generations in this process; see `Holder`. What nobody holds any more goes by itself."""
+
+    in_use: Callable[[], list[Serving]]
+
+    def __init__(self, store: GenerationStore, opener: Opener) -> None:
+        self._store, self._opener = store, opener
+
+    def load(self, generation: str, like: Callable[[str], LateScorer | None]) -> Serving:
+        """See `Holder.load`."""
+        opened = self._store.open(generation)
+        try:
+            log = self._store.updates.of(opened.manifest)
+            return serve(self._opener, opened, log, like(opened.manifest.model.fingerprint))
+        except BaseException:
+            opened.close()
+            raise
+
+    def let_go(self, generation: str) -> None:
+        """Do nothing."""
+
+    def replaced(self, before: Serving) -> None:
+        """Do nothing."""
+
+    def sped_up(self, serving: Serving) -> Callable[[Serving], Serving] | None:
+        """Return what takes up a scan that a timing had refused, once another timing does not."""
+        only = serving.parts[0]
+        assert isinstance(only, LocalPart), "`serve` makes no others"
+        scan = faster(only.scan, only.vectors.matrix())
+        if scan is only.scan:
+            return None
+        return lambda now: replace(now, parts=(replace(cast(LocalPart, now.parts[0]), scan=scan),))
+
+    def bytes_of(self, manifest: Manifest) -> int:
+        """Return the size of the FAISS index, or of the copy of the vectors in bytes that a scan reads.
+
+        Matrix, texts and words are mapped files, which the system may drop.
+        """
+        index = manifest.files.get(INDEX_FILE)
+        return manifest.count * manifest.dim if index is None else index.bytes

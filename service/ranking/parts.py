@@ -7,6 +7,7 @@ update in one part and not in another.
 
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.generation.texts import KnownTexts
 from polyrank.index_builder.generation.words import Words
+from polyrank.index_builder.index.retrieval import CERTIFICATE_MARGIN
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.scale.membership import Counts
 from polyrank.index_builder.scale.slots import Slots, slots_of
@@ -22,7 +24,7 @@ from polyrank.index_builder.store.pages import Page
 from polyrank.index_builder.store.unmatched import Looked
 from polyrank.index_builder.store.update_log import Update, UpdateLog
 from polyrank.index_builder.store.updates import Version
-from polyrank.model.representations import Representations
+from polyrank.model.representations import Additions, Representations
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.caching.vector_cache import TextCache
 from polyrank.service.errors import ShardsMissing
@@ -39,6 +41,10 @@ Rows = NDArray[np.int64]
 EncodeContext = Callable[[Journey], Coroutine[Any, Any, CountedContext]]
 # Fetches what is stored of candidates by their positions; also returns whether the caches answered.
 Gather = Callable[[NDArray[np.int64]], tuple[Representations, bool]]
+
+
+# Of parts that were searched in different ways the answer names the one that is least sure to find all.
+_BY_CARE: tuple[Plan, ...] = ("scan", "matches", "selector", "index")
 
 
 class PartMissing(Exception):  # what happened, not what went wrong
@@ -67,19 +73,20 @@ class PoolQuery:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PartFound:
-    """The best candidates of a part for one query.
+class Best:
+    """The best candidates of a part for one query, or of several parts.
 
     Attributes:
         order: their places in the pool, best first, (n,); equal scores are in this order.
-        rows: in the part, (n,).
+        rows: in their parts, (n,).
         scores: (n,).
         lexical: the parts of the scores by words, (n,); None: they do not count.
         looked_at: how many candidates were scored or searched to find them.
-        bound: no other candidate of the part scores more than this; -inf: there is no other.
+        bound: no other candidate of these parts scores more than this; -inf: there is no other.
         reduced: fewer candidates were retrieved than asked for, because time was short.
-        candidates: at these rows; empty where they were not asked for.
+        candidates: at these rows; None: they were not asked for.
         cache_available: the cache answered for their vectors.
+        parts: the numbers of their parts, (n,); None: of a part alone.
     """
 
     order: Rows
@@ -89,9 +96,71 @@ class PartFound:
     looked_at: int
     bound: float
     plan: Plan
-    reduced: bool
-    candidates: Sequence[Candidate] = ()
+    reduced: bool = False
+    candidates: Sequence[Candidate] | None = None
     cache_available: bool = True
+    parts: Rows | None = None
+
+    @classmethod
+    def of(cls, found: Mapping[int, "Best"], k: int) -> "Best":
+        """Return the best `k` of what parts, at least one, have found, given by their numbers."""
+        every = list(found.values())
+        parts = np.repeat(np.fromiter(found, np.int64, len(found)), [len(each.rows) for each in every])
+        if len(every) == 1:  # in its order already, and not more than was asked for
+            return replace(every[0], parts=parts)
+        lexical = [each.lexical for each in every if each.lexical is not None]
+        candidates = [each.candidates for each in every if each.candidates is not None]
+        whole = Best(
+            order=np.concatenate([each.order for each in every]),
+            rows=np.concatenate([each.rows for each in every]),
+            scores=np.concatenate([each.scores for each in every]),
+            lexical=np.concatenate(lexical) if len(lexical) == len(every) else None,
+            looked_at=sum(each.looked_at for each in every),
+            bound=max(each.bound for each in every),
+            plan=max((each.plan for each in every), key=_BY_CARE.index),
+            reduced=any(each.reduced for each in every),
+            candidates=list(chain.from_iterable(candidates)) if len(candidates) == len(every) else None,
+            cache_available=all(each.cache_available for each in every),
+            parts=parts,
+        )
+        return whole.take(np.lexsort((whole.order, -whole.scores))[:k])
+
+    @property
+    def is_all(self) -> bool:
+        """Whether no other candidate could be in the answer."""
+        return self.bound == -np.inf and len(self.rows) == self.looked_at
+
+    def is_certain(self, k: int) -> bool:
+        """Whether the k-th score is above everything that was not scored.
+
+        No other candidate's inner product with any code is above the bound.
+
+        Source: docs/explanation/scan.md, "When an answer is certified exact".
+        """
+        if self.bound == -np.inf:
+            return True
+        if len(self.scores) < k:
+            return False
+        last = float(self.scores[-1])
+        return last > self.bound + CERTIFICATE_MARGIN * max(1.0, abs(last))
+
+    def take(self, positions: Rows) -> "Best":
+        """Return those at some positions, in their order."""
+        found = self.candidates
+        return replace(
+            self,
+            order=self.order[positions],
+            rows=self.rows[positions],
+            scores=self.scores[positions],
+            lexical=None if self.lexical is None else self.lexical[positions],
+            candidates=None if found is None else [found[at] for at in positions.tolist()],
+            parts=None if self.parts is None else self.parts[positions],
+        )
+
+    def placed_by(self, late: NDArray[np.float32], late_weight: float) -> "Best":
+        """Return them in the order of their second stage's scores (n,), with words."""
+        scores = late if self.lexical is None else Additions(late_weight, self.lexical).to(late)
+        return replace(self, scores=scores).take(np.lexsort((self.order, -scores)))
 
 
 class Wanted(NamedTuple):
@@ -171,7 +240,7 @@ class Part(Protocol):
     def texts_here(self, texts: Sequence[str]) -> KnownTexts | None:
         """Return what is stored of texts; None: to ask for it would take longer than to encode them."""
 
-    async def search(self, runtime: Runtime, query: PoolQuery, encode: EncodeContext, journey: Journey) -> PartFound:
+    async def search(self, runtime: Runtime, query: PoolQuery, encode: EncodeContext, journey: Journey) -> Best:
         """Find the best `query.request.depth` candidates, or as many as a second stage scores."""
 
     async def read(self, runtime: Runtime, wanted: Wanted, journey: Journey) -> Stock:

@@ -5,9 +5,9 @@ scores, so the best `k` of the pool are among them. Equal scores are ordered by 
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial, reduce
 from typing import Any, TypeVar
 
@@ -23,89 +23,20 @@ from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.errors import DeadlineExceeded, TooManyForExact
 from polyrank.service.live.serving import nothing_of
-from polyrank.service.observe.labels import Degraded, Plan
-from polyrank.service.ranking.parts import EncodeContext, PartFound, PartMissing, PoolQuery, Serving, Stock, Wanted
-from polyrank.service.ranking.prices import most_exact
+from polyrank.service.observe.labels import Degraded
+from polyrank.service.ranking.admission import most_exact
+from polyrank.service.ranking.parts import Best, EncodeContext, PartMissing, PoolQuery, Serving, Stock, Wanted
 from polyrank.service.ranking.rescoring import second_stage
-from polyrank.service.ranking.retrieval import BestRows, Found, is_certain, ranked_of
 from polyrank.service.ranking.runtime import Runtime
 from polyrank.service.ranking.stages import Journey
-from polyrank.service.ranking.values import Ranked, RankRequest
+from polyrank.service.ranking.values import Ranked, RankedCandidate, RankRequest
 
 Rows = NDArray[np.int64]
 T = TypeVar("T")
 
 # Parts give the candidates along with what they find if all of them give so many at most: that spares a second call.
 MOST_SENT_ALONG = 128
-# Of parts that were searched in different ways the answer names the one that is least sure to find all.
-_BY_CARE: tuple[Plan, ...] = ("scan", "matches", "selector", "index")
 _NONE: Rows = np.empty(0, np.int64)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PoolFound:
-    """The best candidates of the parts that answered.
-
-    Attributes:
-        best: by their places in the pool.
-        places: of each the number of its part, and its row there, (n, 2).
-        missing: the numbers of the parts that did not answer.
-        reduced: fewer candidates were retrieved than asked for, because time was short.
-        candidates: those found; None: they have to be fetched.
-    """
-
-    best: BestRows
-    places: NDArray[np.int64]
-    missing: frozenset[int]
-    reduced: bool
-    candidates: Sequence[Candidate] | None
-
-    def positions(self, order: Rows) -> Rows:
-        """Return where candidates stand among those found, given by their places in the pool (m,)."""
-        by_order = np.argsort(self.best.rows)
-        return by_order[np.searchsorted(self.best.rows, order, sorter=by_order)]
-
-    def at(self, order: Rows) -> NDArray[np.int64]:
-        """Return the numbers of their parts, and their rows there, (m, 2)."""
-        return self.places[self.positions(order)]
-
-
-def merged(found: Mapping[int, PartFound], k: int, missing: Iterable[int] = ()) -> PoolFound:
-    """Return the best `k` of what parts, at least one, have found, given by their numbers."""
-    every = list(found.values())
-    if len(every) == 1:
-        return _only(next(iter(found)), every[0], frozenset(missing))
-    order = np.concatenate([each.order for each in every])
-    scores = np.concatenate([each.scores for each in every])
-    rows = np.concatenate([each.rows for each in every])
-    parts = np.repeat(np.fromiter(found, np.int64, len(found)), [len(each.rows) for each in every])
-    first = np.lexsort((order, -scores))[:k]
-    candidates = [candidate for each in every for candidate in each.candidates]
-    lexical = [each.lexical for each in every if each.lexical is not None]
-    looked_at, bound = sum(each.looked_at for each in every), max(each.bound for each in every)
-    plan = max((each.plan for each in every), key=_BY_CARE.index)
-    return PoolFound(
-        best=BestRows(
-            order[first],
-            scores[first],
-            np.concatenate(lexical)[first] if len(lexical) == len(every) else None,
-            Found(order[first], scores[first], looked_at, bound, plan),
-            all(each.cache_available for each in every),
-        ),
-        places=np.stack([parts[first], rows[first]], axis=1),
-        missing=frozenset(missing),
-        reduced=any(each.reduced for each in every),
-        candidates=[candidates[at] for at in first.tolist()] if len(candidates) == len(order) else None,
-    )
-
-
-def _only(part: int, found: PartFound, missing: frozenset[int]) -> PoolFound:
-    """Return what one part has found, which is in its order already, and not more than was asked for."""
-    among = Found(found.order, found.scores, found.looked_at, found.bound, found.plan)
-    best = BestRows(found.order, found.scores, found.lexical, among, found.cache_available)
-    places = np.stack([np.full(len(found.rows), part), found.rows], axis=1)
-    candidates = found.candidates if len(found.candidates) == len(found.rows) else None
-    return PoolFound(best, places, missing, found.reduced, candidates)
 
 
 class Pool:
@@ -128,39 +59,41 @@ class Pool:
             ShardsMissing: too many parts are missing.
             TooManyForExact: every candidate was to be scored by the second stage, and these are too many.
         """
-        found = await self._search(request, encode)
-        best, lost, degraded = found.best, set(found.missing), list[Degraded]()
-        if self._serving.ranker.late_rows is None:
-            exact = is_certain(best.scores, best.found.bound, request.depth)
+        best, lost = await self._search(request, encode)
+        ranker, words, degraded = self._serving.ranker, self._serving.generation.words, list[Degraded]()
+        reduced, exact = best.reduced, best.is_all
+        if ranker.late_rows is None:
+            exact = best.is_certain(request.depth)
         else:
-            if request.exact and not best.is_all:
-                raise TooManyForExact(best.found.looked_at, most_exact(self._serving.ranker, request.conversation))
-            stock = await self._at_places(found.places, Wanted(with_vectors=True), self._stage)
-            best, lost = self._only(found, best, stock.positions, lost)
-            context, ranker = await encode(self._journey), self._serving.ranker
+            if request.exact and not exact:
+                raise TooManyForExact(best.looked_at, most_exact(ranker, request.conversation))
+            stock = await self._at_places(best, Wanted(with_vectors=True), self._stage)
+            best, lost = self._only(best, stock.positions, lost)
+            context = await encode(self._journey)
             late = await second_stage(self._runtime, ranker, context, len(best.rows), stock.vectors, self._stage)
-            exact, degraded = late.scores is not None and found.best.is_all and not lost, late.degraded
+            exact, degraded = late.scores is not None and exact and not lost, late.degraded
             if late.scores is not None:
-                words = self._serving.generation.words
                 best = best.placed_by(late.scores, 1.0 if words is None else words.evidence.late_weight)
-        best = best.first(request.depth)
-        if found.candidates is not None:
-            candidates = [found.candidates[at] for at in found.positions(best.rows).tolist()]
-        else:
-            stock = await self._at_places(found.at(best.rows), Wanted(with_candidates=True), self._journey)
+        if len(best.rows) > request.depth:
+            best = best.take(np.arange(request.depth))
+        if (candidates := best.candidates) is None:
+            stock = await self._at_places(best, Wanted(with_candidates=True), self._journey)
             candidates = await self._read_candidates(stock)
-            best, lost = self._only(found, best, stock.positions, lost)
-        ranked = ranked_of(best, candidates, exact)
-        ranked = ranked.without(*(reason for reason in degraded if reason not in ranked.degraded))
-        if found.reduced:
-            ranked = ranked.without("retrieve_k_reduced")
+            best, lost = self._only(best, stock.positions, lost)
+        if not best.cache_available:
+            degraded = ["cache_unavailable", *(reason for reason in degraded if reason != "cache_unavailable")]
+        if reduced:
+            degraded = [*degraded, "retrieve_k_reduced"]
+        ranked = Ranked(
+            places=_places(best, candidates), exact=exact, scored=best.looked_at, plan=best.plan, degraded=degraded
+        )
         return self.with_missing(ranked, lost)
 
-    def _only(self, found: PoolFound, best: BestRows, positions: Rows, lost: set[int]) -> tuple[BestRows, set[int]]:
+    def _only(self, best: Best, positions: Rows, lost: Set[int]) -> tuple[Best, Set[int]]:
         """Return those that could be fetched; the parts of the others count as missing from now on."""
-        if len(positions) == len(best.rows):
+        if len(positions) == len(best.rows) or best.parts is None:
             return best, lost
-        return best.at(positions), lost | set(np.delete(found.at(best.rows)[:, 0], positions).tolist())
+        return best.take(positions), lost | set(np.delete(best.parts, positions).tolist())
 
     @property
     def _is_here(self) -> bool:
@@ -171,7 +104,8 @@ class Pool:
         """The journey in a stage after which candidates are still fetched."""
         return self._journey if self._is_here else self._journey.before_last()
 
-    async def _search(self, request: RankRequest, encode: EncodeContext) -> PoolFound:
+    async def _search(self, request: RankRequest, encode: EncodeContext) -> tuple[Best, Set[int]]:
+        """Return the best candidates of the parts that answer, and the numbers of the other parts."""
         ranker, parts, words = self._serving.ranker, self._serving.parts, self._serving.generation.words
         late = None if ranker.late_rows is None else most_exact(ranker, request.conversation) if request.exact else 0
         asked = replace(
@@ -190,7 +124,7 @@ class Pool:
             await encode(self._journey)
         stage = self._journey.before_last()
 
-        async def ask(part: int, journey: Journey) -> PartFound:
+        async def ask(part: int, journey: Journey) -> Best:
             return await parts[part].search(self._runtime, query, encode, journey)
 
         found = await self._of_each(range(len(parts)), ask, self._journey)
@@ -200,7 +134,7 @@ class Pool:
         share = self._searched(missing)
         if not self._is_here:
             self._runtime.metrics.observe_searched(share)
-        return merged(found, depth, missing)
+        return Best.of(found, depth), set(missing)
 
     def _searched(self, missing: Collection[int]) -> float:
         """Return the share of the candidates that all but the missing parts hold, given by their numbers.
@@ -224,13 +158,11 @@ class Pool:
         read = partial(stock.candidates, stock.every)
         return await self._runtime.measured("fetch", read, self._journey) if self._is_here else read()
 
-    async def _at_places(self, places: NDArray[np.int64], wanted: Wanted, journey: Journey) -> Stock:
-        """Look candidates up by their parts and rows there, (n, 2)."""
-        if len(self._serving.parts) == 1 and len(places):
-            of_part = {0: np.arange(len(places))}
-        else:
-            of_part = {part: np.flatnonzero(places[:, 0] == part) for part in np.unique(places[:, 0]).tolist()}
-        return await self._read(of_part, lambda part: wanted._replace(rows=places[of_part[part], 1]), journey)
+    async def _at_places(self, best: Best, wanted: Wanted, journey: Journey) -> Stock:
+        """Look candidates up by their parts and rows there."""
+        assert best.parts is not None, "`Best.of` numbers them"
+        of_part = {part: np.flatnonzero(best.parts == part) for part in np.unique(best.parts).tolist()}
+        return await self._read(of_part, lambda part: wanted._replace(rows=best.rows[of_part[part]]), journey)
 
     async def stored(self, ids: Sequence[str], said: Conversation | None, with_vectors: bool = True) -> Stock:
         """Look candidates up by their ids; with a conversation also what words say for them after it.
@@ -359,3 +291,12 @@ class Pool:
             return {part: answer for part, answer in told if not isinstance(answer, BaseException)}
         finally:
             del answers, errors  # an error holds this frame: in a circle, all would stay for long
+
+
+def _places(best: Best, candidates: Sequence[Candidate]) -> list[RankedCandidate]:
+    values: Sequence[float | None] = [None] * len(best.order) if best.lexical is None else best.lexical.tolist()
+    found = zip(candidates, best.scores.tolist(), values, best.order.tolist(), strict=True)
+    return [
+        RankedCandidate(candidate.id, candidate.text, score, candidate.metadata, lexical=lexical, row=row)
+        for candidate, score, lexical, row in found
+    ]

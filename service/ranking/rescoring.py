@@ -18,16 +18,16 @@ from polyrank.index_builder.generation.words import Words
 from polyrank.index_builder.vectors.late import each_of
 from polyrank.model.representations import Representations
 from polyrank.model.text.assembly import Conversation, Truncation
+from polyrank.model.text.reading import Steps, in_parts
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed, TimeTooShort
 from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.observe.labels import Degraded
-from polyrank.service.ranking import prices
+from polyrank.service.ranking import admission
 from polyrank.service.ranking.forwards import AT_ONCE, CountedContext, PairScores
 from polyrank.service.ranking.parts import Gather
 from polyrank.service.ranking.runtime import Runtime
 from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import Ranked, RankedCandidate, RankRequest
-from polyrank.service.ranking.words import list_words
 
 # Of each first-stage vector, as bytes, the first candidate that has it: its position, and its rows.
 _Seen = dict[bytes, tuple[int, NDArray[Any]]]
@@ -111,7 +111,7 @@ async def score_pairs(
 ) -> PairScores:
     """Let the cross-encoder read texts with a context; `words` of the generation served. Errors as `Engine.rank`."""
     scorer = runtime.required_scorer()
-    with runtime.admission.admitted(journey, prices.pair_tokens(conversation, texts)):
+    with runtime.admission.admitted(journey, admission.pair_tokens(conversation, texts)):
         async with journey.in_time():
             return await read_pairs(runtime, scorer, words, conversation, texts, journey)
 
@@ -144,6 +144,32 @@ async def read_pairs(
     counted = replace(words, evidence=scorer.evidence)
     pairs, values = await journey.side_by_side(read, read_words)
     return pairs._replace(scores=scorer.evidence.scores(pairs.scores, values), seconds=journey.seconds)
+
+
+class ListWords(NamedTuple):
+    """What words say for the candidates of a list, and how much of their weights the words of turns kept."""
+
+    values: NDArray[np.float32]
+    turns_share: float
+
+
+def list_words(
+    words: Words, conversation: Conversation, texts: Sequence[str], turns_share: float | None = None
+) -> Steps[ListWords]:
+    """Read what words say for texts (T,), in steps.
+
+    turns_share: how much of their weights the words of the turns keep; None: the texts are a list that says it.
+    """
+    tables = []
+    for part in in_parts(texts):
+        tables.append(words.table_of(part))
+        yield
+    share = words.evidence.turns_share(conversation, tables) if turns_share is None else turns_share
+    values = [np.empty(0, np.float32)]
+    for found in words.evidence.sharing(share).values_of(conversation, words.table.statistics, tables):
+        values.append(found)
+        yield
+    return ListWords(np.concatenate(values), share)
 
 
 def _in_order(places: Sequence[RankedCandidate], scores: NDArray[np.float32]) -> list[RankedCandidate]:

@@ -13,23 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.index.retrieval import (
-    CERTIFICATE_MARGIN,
     BestByWords,
     best_by_words,
     retrieve,
     with_words,
 )
-from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.store.snapshot import Snapshot
+from polyrank.index_builder.store.snapshot import Snapshot, WordValues
 from polyrank.model.representations import Additions
 from polyrank.model.search.scan import Query
 from polyrank.model.search.topk import TopK, top_k
+from polyrank.model.text.assembly import Conversation
 from polyrank.service.live.serving import Searchable
 from polyrank.service.observe.labels import Plan
-from polyrank.service.ranking.rates import Rate
+from polyrank.service.ranking.admission import Rate
 from polyrank.service.ranking.stages import SHARE_OF_TIME, Journey
-from polyrank.service.ranking.values import Ranked, RankedCandidate, RankRequest
-from polyrank.service.ranking.words import PoolWords, pool_words
+from polyrank.service.ranking.values import RankRequest
 
 Rows = NDArray[np.int64]
 
@@ -42,6 +40,43 @@ FEW_OF_ALL = 0.02
 FEWEST = 32
 # A search costs as much as so many candidates before it has found one.
 FIXED = 200
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PoolWords:
+    """What words say for every row of a snapshot.
+
+    Attributes:
+        late_weight: of the scores by vectors beside it.
+        values: of the generation's own rows, and of the added ones.
+    """
+
+    late_weight: float
+    values: WordValues
+
+    @property
+    def own(self) -> Additions:
+        """What is added to the scores of the generation's own rows."""
+        return Additions(self.late_weight, self.values.own)
+
+    @property
+    def added(self) -> Additions:
+        """What is added to the scores of the added rows, counted from 0."""
+        return Additions(self.late_weight, self.values.added)
+
+    def of(self, rows: Rows) -> NDArray[np.float32]:
+        """Return the values of rows (n,) of the snapshot, (n,)."""
+        own, added = self.values
+        values = np.empty(len(rows), np.float32)
+        is_own = rows < len(own)
+        values[is_own], values[~is_own] = own[rows[is_own]], added[rows[~is_own] - len(own)]
+        return values
+
+
+def pool_words(serving: Searchable, conversation: Conversation) -> PoolWords | None:
+    """Read what words say for every row; None where they do not count for the model."""
+    words, values = serving.generation.words, serving.snapshot.word_values(conversation)
+    return None if words is None or values is None else PoolWords(words.evidence.late_weight, values)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -190,81 +225,6 @@ def search(searches: Sequence[PoolSearch], threads: int | None = None) -> list[F
     return found
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class BestRows:
-    """The best rows of a search.
-
-    Attributes:
-        rows: best first.
-        scores: (n,).
-        lexical: the parts of the scores by words, (n,); None: they do not count.
-        found: among which they are the best.
-    """
-
-    rows: Rows
-    scores: NDArray[np.float32]
-    lexical: NDArray[np.float32] | None
-    found: Found
-    cache_available: bool
-
-    @property
-    def is_all(self) -> bool:
-        """Whether no other row could be in the answer."""
-        return self.found.bound == -np.inf and len(self.rows) == self.found.looked_at
-
-    def placed_by(self, late: NDArray[np.float32], late_weight: float) -> "BestRows":
-        """Return them in the order of their second stage's scores (n,), with words; equal ones by their rows."""
-        scores = late if self.lexical is None else Additions(late_weight, self.lexical).to(late)
-        order = np.lexsort((self.rows, -scores))
-        lexical = None if self.lexical is None else self.lexical[order]
-        return replace(self, rows=self.rows[order], scores=scores[order], lexical=lexical)
-
-    def at(self, positions: Rows) -> "BestRows":
-        """Return those at some positions, in their order."""
-        lexical = None if self.lexical is None else self.lexical[positions]
-        return replace(self, rows=self.rows[positions], scores=self.scores[positions], lexical=lexical)
-
-    def first(self, count: int) -> "BestRows":
-        """Return so many of them."""
-        lexical = None if self.lexical is None else self.lexical[:count]
-        return replace(self, rows=self.rows[:count], scores=self.scores[:count], lexical=lexical)
-
-
-def best_of(search: PoolSearch, found: Found) -> BestRows:
-    """Score the rows that were found, unless a scan has."""
-    best, cache_available = _scored(search, found)
-    lexical = None if search.words is None else search.words.of(best.rows)
-    return BestRows(best.rows, best.scores, lexical, found, cache_available)
-
-
-def ranked_of(best: BestRows, candidates: Sequence[Candidate], exact: bool) -> Ranked:
-    """Return the best rows as a ranking, given their candidates."""
-    values: Sequence[float | None] = [None] * len(best.rows) if best.lexical is None else best.lexical.tolist()
-    places = [
-        RankedCandidate(candidate.id, candidate.text, score, candidate.metadata, lexical=lexical, row=row)
-        for candidate, score, lexical, row in zip(
-            candidates, best.scores.tolist(), values, best.rows.tolist(), strict=True
-        )
-    ]
-    ranked = Ranked(places=places, exact=exact, scored=best.found.looked_at, plan=best.found.plan)
-    return ranked if best.cache_available else ranked.without("cache_unavailable")
-
-
-def is_certain(scores: NDArray[np.float32], bound: float, k: int) -> bool:
-    """Whether the k-th score, of those given best first, is above everything that was not scored.
-
-    No other row's inner product with any code is above the bound; -inf: there is no other row.
-
-    Source: docs/explanation/scan.md, "When an answer is certified exact".
-    """
-    if bound == -np.inf:
-        return True
-    if len(scores) < k:
-        return False
-    last = float(scores[-1])
-    return last > bound + CERTIFICATE_MARGIN * max(1.0, abs(last))
-
-
 def _allowed(snapshot: Snapshot, request: RankRequest) -> _Allowed:
     excluded = snapshot.rows(request.exclude_ids)
     excluded = np.unique(excluded[excluded >= 0])
@@ -355,7 +315,7 @@ def _with_added(search: PoolSearch, allowed: _Allowed, found: Found) -> Found:
     return replace(found, rows=rows[best], scores=scores[best], looked_at=looked_at)
 
 
-def _scored(search: PoolSearch, found: Found) -> tuple[TopK, bool]:
+def scored(search: PoolSearch, found: Found) -> tuple[TopK, bool]:
     """Return the best rows, and whether the cache answered for their vectors."""
     if found.scores is not None:
         return TopK(found.rows, found.scores), True

@@ -17,7 +17,7 @@ from polyrank.model.text.reading import letters_worth, one_by_one
 from polyrank.model.text.sequences import Pairs
 from polyrank.service.errors import InferenceFailed, NotConfigured
 from polyrank.service.observe.labels import Lane
-from polyrank.service.ranking import prices
+from polyrank.service.ranking import admission
 from polyrank.service.ranking.forwards import AT_ONCE, Embeddings, Forwards, LateBatch, PairBatch
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.rescoring import score_pairs
@@ -39,7 +39,7 @@ class Classes(NamedTuple):
 
 async def embed(runtime: Runtime, serving: Serving, texts: Sequence[str], journey: Journey) -> Embeddings:
     """Encode texts as candidates; errors as `Engine.rank`."""
-    with runtime.admission.admitted(journey, prices.text_tokens(texts)):
+    with runtime.admission.admitted(journey, admission.text_tokens(texts)):
         async with journey.in_time():
             return await runtime.forwards.encode(serving.ranker, texts, journey)
 
@@ -47,7 +47,7 @@ async def embed(runtime: Runtime, serving: Serving, texts: Sequence[str], journe
 async def embed_queries(runtime: Runtime, serving: Serving, texts: Sequence[str], journey: Journey) -> Embeddings:
     """Encode each text as a context; errors as `embed`, and InvalidInput where a context has several vectors."""
     ranker, forwards = serving.ranker, runtime.forwards
-    with runtime.admission.admitted(journey, prices.text_tokens(texts)):
+    with runtime.admission.admitted(journey, admission.text_tokens(texts)):
         async with journey.in_time():
             read = [await forwards.tokenize_context(ranker, Conversation.of(text), journey) for text in texts]
             encoded = await forwards.contexts(ranker, [tokens for tokens, _ in read], journey)
@@ -61,7 +61,7 @@ async def embed_queries(runtime: Runtime, serving: Serving, texts: Sequence[str]
 
 async def tokenize(runtime: Runtime, work: Callable[[str], T], texts: Sequence[str], journey: Journey) -> list[T]:
     """Call a function for each text, as `Forwards.tokenize` does steps; errors as `embed`."""
-    with runtime.admission.admitted(journey, prices.tokenizer_tokens(texts)):
+    with runtime.admission.admitted(journey, admission.tokenizer_tokens(texts)):
         async with journey.in_time():
             return await runtime.forwards.tokenize(one_by_one(work, texts), letters_worth(texts), journey)
 
@@ -89,7 +89,7 @@ async def probe(runtime: Runtime, serving: Serving | None) -> None:
 async def classify(runtime: Runtime, conversation: Conversation, texts: Sequence[str], journey: Journey) -> Classes:
     """Tell the classes of texts, each beside the conversation or as its last turn; errors as `embed`."""
     classifier = runtime.required_classifier()
-    with runtime.admission.admitted(journey, prices.class_tokens(classifier, conversation, texts)):
+    with runtime.admission.admitted(journey, admission.class_tokens(classifier, conversation, texts)):
         async with journey.in_time():
             told = await _Classifying(runtime.forwards, journey).logits(classifier, conversation, texts)
     return Classes(shares(told.logits), told.truncation, told.tokens, journey.seconds)

@@ -10,9 +10,8 @@ from service_fakes import load
 
 from polyrank import __version__
 from polyrank.service.app import create_app
-from polyrank.service.http import openapi
 from polyrank.service.http.compat import rerank, served_models
-from polyrank.service.http.plumbing import problems
+from polyrank.service.http.plumbing import described, problems
 from polyrank.service.settings import Settings
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -21,7 +20,7 @@ KEPT = REPOSITORY / "docs" / "openapi.json"
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    return openapi.describe(create_app(Settings(store=Path("nowhere")), load))
+    return described.describe(create_app(Settings(store=Path("nowhere")), load))
 
 
 def operations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -34,8 +33,8 @@ def test_the_description_in_the_repository_is_this_one(document: dict[str, Any])
 
 def test_its_operations_are_known_without_it(document: dict[str, Any]) -> None:
     app = create_app(Settings(store=Path("nowhere")), load)
-    described = [(path, method.upper()) for path, at in document["paths"].items() for method in at]
-    assert sorted(openapi.operations(app)) == sorted(described)
+    listed = [(path, method.upper()) for path, at in document["paths"].items() for method in at]
+    assert sorted(described.operations(app)) == sorted(listed)
 
 
 COMPATIBLE = {
@@ -68,37 +67,6 @@ def test_every_other_error_is_a_problem(document: dict[str, Any]) -> None:
             assert list(answer["content"]) == [problems.MEDIA_TYPE], f"{name} {status}"
             assert answer["description"].strip(" /"), f"{name} {status}"
     assert "HTTPValidationError" not in document["components"]["schemas"]
-
-
-def test_bodies_read_by_hand_are_described(document: dict[str, Any]) -> None:
-    described = {
-        name: each["requestBody"]["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[1]
-        for name, each in operations(document).items()
-        if "requestBody" in each
-    }
-    assert described == {
-        "POST /rank": "RankIn",
-        "POST /rank/batch": "BatchIn",
-        "POST /explain": "ExplainIn",
-        "POST /classify": "ClassifyIn",
-        "POST /index": "IndexIn",
-        "POST /index/activate": "ActivateIn",
-        "POST /index/trial": "ActivateIn",
-        "PUT /index/candidates": "UpsertIn",
-        "POST /index/candidates/delete": "DeleteIn",
-        "POST /rerank": "CompatRerankIn",
-        "POST /v1/rerank": "CompatRerankIn",
-        "POST /v2/rerank": "CompatRerankIn",
-        "POST /v1/embeddings": "EmbeddingsIn",
-        "POST /embeddings": "EmbeddingsIn",
-        "POST /": "EmbedIn",
-        "POST /embed": "EmbedIn",
-        "POST /v1/embed": "CohereEmbedIn",
-        "POST /v2/embed": "CohereEmbedIn",
-        "POST /similarity": "SimilarityIn",
-        "POST /tokenize": "TokenizeIn",
-    }
-    assert document["components"]["schemas"]["RankIn"]["examples"]
 
 
 def test_what_needs_a_key_says_so_and_how_it_refuses(document: dict[str, Any]) -> None:

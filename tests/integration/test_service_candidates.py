@@ -109,13 +109,8 @@ def test_a_list_ends_with_its_generation(client: TestClient, tmp_path: Path) -> 
     ("parameters", "says"),
     [
         ({"limit": 0}, "query.limit: must be 1 or more"),
-        ({"limit": 1001}, "query.limit: must be 1000 or less"),
-        ({"limit": "many"}, "query.limit: must be a whole number"),
-        ({"offset": 5}, "query.offset: unknown field; did you mean after?"),
         ({"lmit": 5}, "query.lmit: unknown field; did you mean limit?"),
-        ({"after": "c5"}, "query.after: take it from `next` of the page before"),
         ({"after": "x.-1"}, "query.after: take it from `next` of the page before"),
-        ({"filter": "lang:en"}, "query.filter: must be a JSON object, such as"),
         ({"filter": "[]"}, "query.filter: must be a JSON object, such as"),
         (
             {"filter": '{"n": {"like": 1}}'},

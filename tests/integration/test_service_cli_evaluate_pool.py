@@ -11,7 +11,6 @@ from tiny import write_checkpoint
 
 import polyrank
 from polyrank.model.config import LexicalConfig
-from polyrank.model.registry import names_in_words
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.folding import drawn_order
 
@@ -198,7 +197,6 @@ def test_a_pool_in_another_encoding(capsys: Capture, tmp_path: Path) -> None:
     asked = ("evaluate", "--model", "lexical", "--data", data, "--pool", pool)
     assert "no text to search" in call(capsys, *asked).err
     assert evaluated(capsys, *asked[1:], "--encoding", "latin-1")["candidates"] == 20
-    assert "--encoding goes with --pool" in call(capsys, *asked[:-2], "--encoding", "latin-1").failure(2)
 
 
 def test_texts_that_are_too_long_for_the_model_are_told(
@@ -208,18 +206,6 @@ def test_texts_that_are_too_long_for_the_model_are_told(
     outcome = call(capsys, "evaluate", "--model", checkpoints / "other", "--data", data, "--pool", pool)
     assert outcome.status == 0
     assert outcome.err == f"{checkpoints / 'other'} reads 1 of 152 texts without their end: they are too long\n"
-
-
-def test_two_models_over_a_pool(capsys: Capture, checkpoints: Path, data: Path, pool: Path) -> None:
-    common = ["--data", data, "--pool", pool, "--reranker", checkpoints / "cross"]
-    alone = {name: evaluated(capsys, "--model", checkpoints / name, *common) for name in ("poly", "other")}
-    both = evaluated(capsys, "--model", checkpoints / "poly", "--against", checkpoints / "other", *common)
-    for figure in FIGURES:
-        assert both[figure] == alone["poly"][figure]
-        assert both["against"][figure] == alone["other"][figure]
-        difference = both["difference"][figure]
-        assert difference["value"] == pytest.approx(both[figure] - both["against"][figure])
-        assert difference["interval"][0] <= difference["value"] <= difference["interval"][1]
 
 
 def dcg(gains: list[int]) -> float:
@@ -278,21 +264,6 @@ def failed(capsys: Capture, status: int, *options: object) -> str:
     return call(capsys, "evaluate", *options).failure(status)
 
 
-def test_models_of_the_wrong_kind(
-    capsys: Capture, checkpoints: Path, data: Path, pool: Path, collection: list[object]
-) -> None:
-    cross, poly = checkpoints / "cross", checkpoints / "poly"
-    cannot = (
-        f"{cross} is a cross-encoder, which has no candidate embeddings; "
-        f"give a {names_in_words(retrieves=True)}, and this one as --reranker"
-    )
-    for source in (["--data", data, "--pool", pool], collection):
-        assert failed(capsys, 2, "--model", cross, *source) == cannot
-        assert failed(capsys, 2, "--model", poly, "--against", cross, *source) == cannot
-        says = failed(capsys, 2, "--model", poly, "--reranker", poly, *source)
-        assert says == f"--reranker {poly} is a poly-encoder; give a cross-encoder"
-
-
 def test_files_that_cannot_be_used(
     capsys: Capture, checkpoints: Path, data: Path, pool: Path, collection: list[object], tmp_path: Path
 ) -> None:
@@ -300,21 +271,9 @@ def test_files_that_cannot_be_used(
     strange = write_rows(tmp_path / "strange.jsonl", [{"text": "w39 w39"}])
     says = failed(capsys, 1, *common, "--data", data, "--pool", strange)
     assert says == "no gold reply is a text of the pool; give a pool that the replies were taken from"
-    empty = write_rows(tmp_path / "empty.jsonl", [])
-    assert failed(capsys, 1, *common, "--data", data, "--pool", empty) == f"{empty}: the pool holds no candidate"
-    missing = tmp_path / "none.jsonl"
-    assert failed(capsys, 1, *common, "--data", data, "--pool", missing) == f"{missing}: no such file"
     (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\n")
     says = failed(capsys, 1, *common, *collection)
     assert says == f"{tmp_path / 'qrels.tsv'}:2: a line must be a query, a document and a score, with tabs between"
-
-
-@pytest.mark.parametrize("options", [[], ["--data", "f", "--corpus", "c"]])
-def test_one_of_data_and_corpus(capsys: Capture, options: list[str]) -> None:
-    outcome = call(capsys, "evaluate", "--model", "m", *options)
-    assert (outcome.status, outcome.out) == (2, "")
-    assert "--data" in outcome.err.splitlines()[-1]
-    assert "--corpus" in outcome.err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("source", ["pool", "corpus"])

@@ -1,7 +1,6 @@
 """`polyrank mine`: what it finds, what it refuses, and that its output is complete or absent."""
 
 import gzip
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,16 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from brute_force import paper_scores
-from command_line import Outcome, call, ended, forked, write_rows
+from command_line import Outcome, call, write_rows
 from fakes import EVIDENCE
 from tiny import write_checkpoint
 from tiny_training import TWO_STAGES
-from warm_python import WarmPython
 
 import polyrank
 from polyrank.model.evaluation.mining import Miner
 from polyrank.model.rankers.networks import CrossRanker, LateRanker
-from polyrank.model.registry import names_in_words
 from polyrank.model.text.dialogues import Dialogue, read_dialogues
 
 Capture = pytest.CaptureFixture[str]
@@ -192,14 +189,6 @@ def test_bad_lines_are_left_out_and_told_as_in_training(
     assert not output.exists()
 
 
-def test_one_bad_line_in_a_hundred_is_tolerated(
-    capsys: Capture, checkpoints: Path, files: list[object], tmp_path: Path
-) -> None:
-    write_rows(tmp_path / "data.jsonl", [*DATA, *DATA, *DATA, *DATA[:9], {"context": ["w1"]}])
-    outcome = mine(capsys, checkpoints / "poly", files, tmp_path / "out.jsonl", "--json")
-    assert outcome.result["examples"] == 99
-
-
 def test_several_pools_are_one(capsys: Capture, checkpoints: Path, files: list[object], tmp_path: Path) -> None:
     more = write_rows(tmp_path / "more.jsonl", [{"text": "w30 w31 w32", "id": "more"}])
     output = tmp_path / "out.jsonl"
@@ -231,80 +220,3 @@ def test_what_fails_half_way_leaves_what_was_there(
     assert message in ("interrupted; nothing was left half-written", "No space left on device")
     assert (output.read_text() if output.exists() else None) == existing
     assert {path.name for path in tmp_path.iterdir()} <= {"data.jsonl", "pool.jsonl", "out.jsonl"}
-
-
-def test_what_makes_no_sense_together_is_wrong_usage(
-    capsys: Capture, checkpoints: Path, files: list[object], tmp_path: Path
-) -> None:
-    poly, cross, output = checkpoints / "poly", checkpoints / "cross", tmp_path / "out.jsonl"
-    (tmp_path / "link.jsonl").symlink_to(tmp_path / "pool.jsonl")
-
-    def refused(model_path: Path, output: Path, *options: object) -> str:
-        before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-        message = mine(capsys, model_path, files, output, *options).failure(2)
-        assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
-        return message
-
-    instead = f"give a {names_in_words(retrieves=True)}"
-    says = f"{cross} is a cross-encoder, which has no candidate embeddings; {instead}"
-    assert refused(cross, output) == says
-    assert refused(poly, output, "--check", poly) == f"--check {poly} is a poly-encoder; give a cross-encoder"
-    assert refused(poly, output, "--check-margin", "1") == "--check-margin needs --check"
-    assert (
-        refused(poly, output, "--skip", "9", "--depth", "9") == "--skip must be less than --depth, or no text is left"
-    )
-    for name in ("data.jsonl", "pool.jsonl", "link.jsonl"):
-        assert refused(poly, tmp_path / name) == f"--output {tmp_path / name} is an input too; name another file"
-    assert refused(poly, tmp_path.parent) == f"--output {tmp_path.parent} is a directory; name a file"
-    nowhere = tmp_path / "none" / "out.jsonl"
-    assert refused(poly, nowhere) == f"--output {nowhere}: there is no directory {nowhere.parent}"
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--negatives", "0"], "must be a whole number from 1 to"),
-        (["--skip", "-1"], "must be a whole number from 0 to"),
-        (["--margin", "1.5"], "must be a number from 0 to 1, not '1.5'; or off"),
-        (["--margin", "nan"], "must be a number from 0 to 1, not 'nan'; or off"),
-    ],
-)
-def test_arguments_that_do_not_parse(
-    capsys: Capture, files: list[object], tmp_path: Path, options: list[str], says: str
-) -> None:
-    outcome = mine(capsys, tmp_path / "none", files, tmp_path / "out.jsonl", *options)
-    assert (outcome.status, outcome.out) == (2, "")
-    assert says in outcome.err.splitlines()[-1]
-
-
-def test_inputs_that_hold_nothing_are_named(
-    capsys: Capture, checkpoints: Path, files: list[object], tmp_path: Path
-) -> None:
-    def failed(data: object, pool: object, output: str = "out.jsonl") -> str:
-        message = mine(capsys, checkpoints / "poly", ["--data", data, "--pool", pool], tmp_path / output).failure()
-        written = {path.name for path in tmp_path.iterdir()}
-        assert written == {"data.jsonl", "pool.jsonl", "empty.jsonl", "bad.jsonl", "classes.jsonl"}
-        return message
-
-    data, pool = files[1], files[3]
-    empty = write_rows(tmp_path / "empty.jsonl", [])
-    bad = write_rows(tmp_path / "bad.jsonl", [*DATA, {"context": ["w1"]}])
-    classes = write_rows(tmp_path / "classes.jsonl", [{"context": ["w1"], "label": "a"}])
-    none = tmp_path / "none.jsonl"
-    assert failed(classes, pool) == f"{classes}:1: its label is a class; mine for examples of right replies"
-    assert failed(empty, pool) == f"{empty} holds no example; there is nothing to mine for"
-    assert failed(data, empty) == "the pool holds no text; there is nothing to mine"
-    found = "30 examples; 1 dropped: response must be a text (first in line 31)"
-    assert failed(bad, pool) == f"{bad}: too many bad lines: {found}; mend them or raise --max-rejected"
-    assert failed(none, pool) == f"{none}: no such file"
-    assert "no such file" in failed(data, none)
-    assert failed(data, pool, "out.txt").startswith(f"{tmp_path / 'out.txt'}: unknown kind of file")
-
-
-def test_the_command_runs_as_a_process_of_its_own(
-    warm_python: WarmPython, checkpoints: Path, files: list[object], tmp_path: Path
-) -> None:
-    output = tmp_path / "out.jsonl"
-    outcome = ended(forked(warm_python, "mine", "--model", checkpoints / "poly", *files, "--output", output, "--json"))
-    assert outcome.result["examples"] == 30
-    assert [json.loads(line)["context"] for line in output.read_text().splitlines()] == [row["context"] for row in DATA]

@@ -1,185 +1,244 @@
-"""Bad input is refused with one line before torch is imported, let alone a model loaded."""
+"""Bad input, as a table: each line is refused with one message, before torch is imported or anything is written."""
 
-import socket
-from collections.abc import Callable, Iterator
+import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 from command_line import ended, pool_rows, write_rows
 from warm_python import WarmPython
 
+pytestmark = pytest.mark.quick
+
 CODE = """
-import sys
+import io, json, os, sys
+from contextlib import redirect_stderr, redirect_stdout
 from polyrank.service.cli import main
-status = main(sys.argv[1:])
-sys.exit(77 if "torch" in sys.modules else status)
+
+class had_torch:
+    value = False
+
+def run(line):
+    os.environ.update(given := dict(word.split("=", 1) for word in line if word.startswith("POLYRANK_")))
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            status = main([word for word in line if word not in {"=".join(pair) for pair in given.items()}])
+        except SystemExit as end:
+            status = end.code
+    for name in given:
+        del os.environ[name]
+    had, had_torch.value = had_torch.value, "torch" in sys.modules
+    return status, out.getvalue(), err.getvalue(), had_torch.value and not had
+
+os.chdir(sys.argv[1])
+for name in ("COMPILED_CACHE_MB", "BACKEND", "PRECISION"):
+    os.environ.pop("POLYRANK_" + name, None)
+json.dump([run(line) for line in json.loads(sys.argv[2])], sys.stdout)
 """
 
+# What every line of a command begins with; FILES are in the folder that `files` makes.
+BUILD = "build --model poly --pool pool.jsonl --store new"
+EVALUATE = "evaluate --model poly --data data.jsonl"
+MINE = "mine --model poly --data data.jsonl --pool pool.jsonl --output out.jsonl"
+TRAIN = "train --architecture poly --base poly --train data.jsonl --output out"
+KEYS = "keys add --file keys.json --name"
+BEIR = "evaluate --model poly --corpus pool.jsonl --queries pool.jsonl --qrels pool.jsonl"
 
-Refused = Callable[..., tuple[int, str]]
+# exit status | command line; each word's last occurrence counts | what the last line on standard error holds
+TABLE = f"""
+2 | store                              | the following arguments are required: ACTION
+2 | store list                         | the following arguments are required: --store
+2 | store activate --store store       | the following arguments are required: generation
+2 | store gc --store store --keep many | --keep: must be a whole number from 1 to 10,000, not 'many'
+2 | build --model m --store s          | the following arguments are required: --pool
+2 | {BUILD} --min-recall 2             | --min-recall: must be a number from 0 to 1, not '2'
+2 | {BUILD} --max-rejected nan         | --max-rejected: must be a number from 0 to 1, not 'nan'
+2 | {BUILD} --dtype int8               | --dtype: invalid choice: 'int8'
+2 | {BUILD} --engine ray               | unrecognized arguments: --engine ray
+2 | rank                               | the following arguments are required: TURN
+2 | rank hi --top-k 1001               | --top-k: must be a whole number from 1 to 1,000, not '1001'
+2 | rank hi --url u --store s          | --store: not allowed with argument --url
+2 | rank hi --topk 3                   | unrecognized arguments: --topk 3; did you mean --top-k?
+2 | serve --vectors disk               | --vectors: invalid choice: 'disk'
+2 | keys list --file f --jsn           | did you mean --json?
+2 | bild                               | did you mean build?
+2 | store lst                          | did you mean list?
 
+1 | {BUILD} --pool none.jsonl                            | none.jsonl: no such file
+1 | {BUILD} --pool empty.jsonl                           | empty.jsonl: the pool holds no candidate
+1 | {BUILD} --pool broken.jsonl.gz                       | broken.jsonl.gz: cannot be read
+1 | {BUILD} --pool pool.txt                              | pool.txt: unknown kind of pool; use one of .jsonl, .jsonl.gz
+1 | {BUILD} --pool table.csv                             | table.csv: there is no column 'text'
+1 | {BUILD} --model no-model                             | model 'no-model' is neither a local directory
+1 | {BUILD} --model store                                | store is no model
+2 | {BUILD} --model cross                                | cross is a cross-encoder, which has no candidate embeddings;
+2 | {BUILD} --store poly                                 | --store poly is a checkpoint; give another directory
+1 | {BUILD} --store pool.jsonl                           | Not a directory: pool.jsonl
+1 | {BUILD} --probes none.jsonl                          | none.jsonl: no such file
+2 | {BUILD} --probes empty.jsonl                         | --probes empty.jsonl holds no dialogue
+1 | {BUILD} --probes pool.jsonl                          | pool.jsonl:1:
+2 | {BUILD} --shards 2 --redis redis://h                 | --redis does not go with --shards
+2 | {BUILD} --encoders 2                                 | --cluster and --encoders go together
+2 | {BUILD} --backend openvino-int8 --precision bfloat16 | openvino-int8 has a precision of its own
 
-@pytest.fixture
-def refused(light_python: WarmPython) -> Refused:
-    """Runs a command; returns its exit status, and the only line that it says."""
+1 | {EVALUATE} --model no-model                            | model 'no-model' is neither a local directory
+1 | {EVALUATE} --model store                               | store is no model
+1 | {EVALUATE} --data none.jsonl                           | none.jsonl: no such file
+1 | {EVALUATE} --data pool.txt                             | pool.txt: unknown kind of file; use one of .jsonl,
+1 | {EVALUATE} --pool none.jsonl                           | none.jsonl: no such file
+1 | {EVALUATE} --pool empty.jsonl                          | empty.jsonl: the pool holds no candidate
+2 | {EVALUATE} --pool pool.jsonl --model cross             | no candidate embeddings; give a
+2 | {EVALUATE} --pool pool.jsonl --against cross           | and this one as --reranker
+2 | {EVALUATE} --pool pool.jsonl --reranker poly           | --reranker poly is a poly-encoder; give a cross-encoder
+1 | {EVALUATE} --pool pool.jsonl --reranker none           | model 'none' is neither a local directory
+2 | {EVALUATE} --pool pool.jsonl --top-n 5                 | --top-n goes with --reranker
+2 | {EVALUATE} --reranker r                                | --reranker needs --pool or --corpus; to rank each example's
+2 | {EVALUATE} --queries q                                 | --queries and --qrels go with --corpus, not with --data
+2 | {EVALUATE} --qrels q                                   | --queries and --qrels go with --corpus, not with --data
+2 | {EVALUATE} --encoding latin-1                          | --encoding goes with --pool
+2 | {EVALUATE} --draw 1                                    | --draw must be 0, or 2 to 1000
+2 | {EVALUATE} --draw 5 --pool pool.jsonl                  | --draw and --seed go with --data alone
+2 | {EVALUATE} --output store                              | --output store is a directory; name a file
+2 | {EVALUATE} --output none/out                           | --output none/out: there is no directory none
+2 | {EVALUATE} --output data.jsonl                         | --output data.jsonl is an input too; name another file
+2 | {EVALUATE} --output link.jsonl --pool pool.jsonl       | --output link.jsonl is an input too; name another file
+2 | {EVALUATE} --report data.jsonl                         | --report data.jsonl is an input too; name another file
+2 | {EVALUATE} --report x --output x                       | --output and --report are one file; name two
+2 | {EVALUATE} --backend openvino-int8 --precision float16 | openvino-int8 has a precision of its own
+2 | evaluate --model m                                     | one of the arguments --data --corpus is required
+2 | {EVALUATE} --corpus c                                  | --corpus: not allowed with argument --data
+2 | evaluate --model m --corpus c --queries q              | --corpus needs both --queries and --qrels
+2 | evaluate --model m --corpus c --qrels q                | --corpus needs both --queries and --qrels
+2 | {BEIR} --pool pool.jsonl                               | --pool goes with --data, not with --corpus
+2 | {BEIR} --model cross                                   | no candidate embeddings; give a
+2 | {BEIR} --output link.jsonl                             | --output link.jsonl is an input too; name another file
+1 | {BEIR} --corpus none                                   | none: no such file
+1 | {BEIR} --queries none                                  | none: no such file
+1 | {BEIR} --qrels none                                    | none: no such file
 
-    def run(*arguments: object) -> tuple[int, str]:
-        status, out, err = ended(light_python.start("-c", CODE, *arguments))
-        assert status != 77, f"torch was imported: {err}"
-        assert out == ""
-        lines = [line for line in err.splitlines() if " INFO " not in line]  # a server begins with its settings
-        [line] = lines
-        assert line.startswith("polyrank: ")
-        return status, line.removeprefix("polyrank: ")
+1 | {MINE} --data none.jsonl       | none.jsonl: no such file
+1 | {MINE} --pool none.jsonl       | none.jsonl: no such file
+1 | {MINE} --model none.jsonl      | none.jsonl
+1 | {MINE} --check none.jsonl      | none.jsonl
+1 | {MINE} --output out.txt        | out.txt: unknown kind of file
+1 | {MINE} --data empty.jsonl      | empty.jsonl holds no example; there is nothing to mine for
+1 | {MINE} --data classes.jsonl    | classes.jsonl:1: its label is a class; mine for examples of right
+1 | {MINE} --data pool.jsonl       | pool.jsonl: too many bad lines: 0 examples; 3 dropped:
+2 | {MINE} --model cross           | cross is a cross-encoder, which has no candidate embeddings; give a
+2 | {MINE} --check poly            | --check poly is a poly-encoder; give a cross-encoder
+2 | {MINE} --check-margin 1        | --check-margin needs --check
+2 | {MINE} --skip 9 --depth 9      | --skip must be less than --depth, or no text is left
+2 | {MINE} --skip -1               | --skip: must be a whole number from 0 to
+2 | {MINE} --negatives 0           | --negatives: must be a whole number from 1 to
+2 | {MINE} --margin 1.5            | must be a number from 0 to 1, not '1.5'; or off
+2 | {MINE} --output data.jsonl     | --output data.jsonl is an input too; name another file
+2 | {MINE} --output link.jsonl     | --output link.jsonl is an input too; name another file
+2 | {MINE} --output store          | --output store is a directory; name a file
+2 | {MINE} --output none/out.jsonl | --output none/out.jsonl: there is no directory none
 
-    return run
+1 | {TRAIN} --train none.jsonl                        | none.jsonl: no such file
+2 | {TRAIN} --valid none.jsonl                        | --valid: none.jsonl: no such file
+2 | {TRAIN} --valid lonely.jsonl                      | --valid: no example has `candidates`, and the file has no wrong
+1 | {TRAIN} --base none                               | model 'none' is neither a local directory
+2 | {TRAIN} --base lexical                            | it has no network to train; fit its words by
+1 | {TRAIN} --teacher none                            | model 'none' is neither a local directory
+2 | {TRAIN} --teacher lexical                         | give a model with a network as the teacher
+2 | {TRAIN} --teacher poly-base                       | --teacher poly-base is a base model, which has not learnt to
+2 | {TRAIN} --architecture cross --retriever cross    | cross is a cross-encoder, which has no candidate embeddings;
+2 | {TRAIN} --architecture lexical                    | fit its words by --only-evidence --base lexical
+2 | {TRAIN} --architecture tri                        | --architecture: invalid choice: 'tri'
+2 | {TRAIN} --steps many                              | --steps: must be a whole number from 1 to
+2 | {TRAIN} --loss pointwise                          | loss is for cross
+2 | {TRAIN} --first-stage x                           | first-stage is for cross
+2 | {TRAIN} --batch-size 1                            | the others are the negatives
+2 | {TRAIN} --tune bogus                              | tune is 'bogus'; give all, all-but-embeddings or top-N
+2 | {TRAIN} --recipe mixencoder2022                   | recipe mixencoder2022 is for mix, not for poly
+2 | {TRAIN} --weights 1 2                             | 2 weights for 1 files; give one each
+2 | {TRAIN} --seen                                    | --seen goes with --only-evidence or --only-calibration
+2 | {TRAIN} --public                                  | --public goes with --push-to-hub
+2 | {TRAIN} --push-to-hub chat                        | give the repository as OWNER/NAME
+2 | train --base poly --train data.jsonl --output out | give --architecture: bi, colbert, deformer, mix, poly, virt,
+
+2 | serve                                  | --store DIR or POLYRANK_STORE
+2 | serve --store none                     | none is no directory; polyrank build makes a store
+2 | serve --store store --vectors redis    | --redis URL
+2 | serve --store store --redis foo://x    | must begin with redis://
+2 | serve --store store --reranker poly    | poly is a poly-encoder; give a cross-encoder
+1 | serve --store store --reranker none    | model 'none' is neither a local directory
+2 | serve --store store --backend openvino-int8 --precision bfloat16 | openvino-int8 has a precision of its own
+2 | serve --store store POLYRANK_PROT=1    | unknown setting in the environment: POLYRANK_PROT; did you mean POLYR
+2 | demo --once POLYRANK_PROT=1            | unknown setting in the environment: POLYRANK_PROT; did you mean POLYR
+2 | rank w1 --store none                   | none is no directory; polyrank build makes a store
+1 | rank w1 --store store                  | no good generation in store: it is empty
+2 | rank w1 --store store --rerank         | --rerank with --store needs --reranker MODEL
+2 | rank w1 --store store --reranker poly  | --reranker poly is a poly-encoder; give a cross-encoder
+1 | rank w1 --store store --reranker none  | model 'none' is neither a local directory
+2 | rank w1 --reranker x                   | --reranker goes with --store; a service has its own
+2 | rank w1 --store store --api-key secret | --api-key goes with a service, not with --store
+2 | rank w1 --api-key secrét               | the API key (--api-key or POLYRANK_API_KEY) has characters that no
+2 | rank w1 --url localhost:8000           | --url localhost:8000: begin it with http:// or https://
+2 | store list --store pool.jsonl          | pool.jsonl is no directory; polyrank build makes a store
+2 | candidates put                         | give either pool files or --text
+2 | candidates put pool.jsonl --id x       | --id and --metadata go with --text
+
+2 | {KEYS} "a b"                          | --name: up to 64 letters, digits, dots, hyphens and underscores
+2 | {KEYS} ""                             | --name: up to 64 letters, digits, dots, hyphens and underscores
+2 | {KEYS} a --rate 0                     | --rate: must be a number from
+2 | {KEYS} a --rate nan                   | --rate: must be a number from
+2 | {KEYS} a --rate 1 --burst 0           | --burst: must be a whole number from 1 to
+2 | {KEYS} a --burst 1                    | --burst goes with --rate
+1 | keys add --file none/keys --name a    | No such file or directory: 
+2 | keys list --file none/keys            | cannot be read
+2 | keys remove --file none/keys --name a | none/keys is no file; polyrank keys add makes one
+2 | keys list --file data.jsonl           | is no keys file
+2 | {KEYS} a --file data.jsonl            | is no keys file
+"""
+Told = tuple[int, str, str, bool]  # exit status, standard output and error, whether it has imported torch
+ROWS = [[part.strip() for part in row.split("|", 2)] for row in TABLE.splitlines() if row]
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of a good pool and good dialogues, of files that are none, and an empty store."""
+def files(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of good files, of files that are none, of models, and of an empty store."""
     folder = tmp_path_factory.mktemp("files")
+    dialogue = {"context": ["w1"], "response": "w2"}
     write_rows(folder / "pool.jsonl", pool_rows(3))
-    dialogue = {"context": ["w1"], "response": "w2", "candidates": ["w2", "w3"]}
-    write_rows(folder / "data.jsonl", [dialogue])
+    write_rows(folder / "data.jsonl", [{**dialogue, "candidates": ["w2", "w3"]}])
+    write_rows(folder / "lonely.jsonl", [dialogue])
+    write_rows(folder / "classes.jsonl", [{"context": ["w1"], "label": "a"}])
     write_rows(folder / "empty.jsonl", [])
     (folder / "broken.jsonl.gz").write_bytes(b"w1\n")
     (folder / "pool.txt").write_bytes(b"w1\n")
+    (folder / "table.csv").write_bytes(b"a,b\n1,2\n")
+    (folder / "link.jsonl").symlink_to("pool.jsonl")
     (folder / "store").mkdir()
+    for model in ("poly", "cross", "poly-base"):
+        (folder / model).symlink_to(checkpoints / model)
     return folder
 
 
-POOLS = [
-    ("none.jsonl", "{}: no such file"),
-    ("empty.jsonl", "{}: the pool holds no candidate"),
-    ("broken.jsonl.gz", "{}: cannot be read"),
-    ("pool.txt", "{}: unknown kind of pool"),
-]
+@pytest.fixture(scope="module")
+def told(light_python: WarmPython, files: Path) -> list[Told]:
+    """How each line ended; all in one process."""
+    before = {path: path.stat().st_mtime_ns for path in files.rglob("*")}
+    lines = json.dumps([shlex.split(line) for _, line, _ in ROWS])
+    status, out, err = ended(light_python.start("-c", CODE, files, lines))
+    assert status == 0, err
+    assert {path: path.stat().st_mtime_ns for path in files.rglob("*")} == before, "something was written"
+    found: list[Told] = json.loads(out)
+    return found
 
 
-@pytest.mark.parametrize(("name", "says"), POOLS, ids=[name for name, _ in POOLS])
-@pytest.mark.parametrize("command", ["build", "evaluate"])
-def test_a_pool_that_is_none(
-    refused: Refused, command: str, name: str, says: str, files: Path, checkpoints: Path
-) -> None:
-    pool, model = files / name, checkpoints / "poly"
-    arguments = {
-        "build": ("--store", files / "new"),
-        "evaluate": ("--data", files / "data.jsonl"),
-    }[command]
-    status, line = refused(command, "--model", model, "--pool", pool, *arguments)
-    assert status == 1
-    assert line.startswith(says.format(pool))
-    assert not (files / "new").exists()
-
-
-@pytest.mark.parametrize("command", ["serve", "rank", "evaluate"])
-def test_a_reranker_that_is_none(refused: Refused, command: str, files: Path, checkpoints: Path) -> None:
-    arguments = {
-        "serve": ("--store", files / "store"),
-        "rank": ("w1", "--store", files / "store"),
-        "evaluate": (
-            *("--model", checkpoints / "poly", "--data", files / "data.jsonl", "--pool", files / "pool.jsonl"),
-        ),
-    }[command]
-    status, line = refused(command, *arguments, "--reranker", files / "no-model")
-    assert (status, line.split(" is ")[0]) == (1, f"model {str(files / 'no-model')!r}")
-    status, line = refused(command, *arguments, "--reranker", checkpoints / "poly")
-    assert status == 2
-    assert line.endswith(f"{checkpoints / 'poly'} is a poly-encoder; give a cross-encoder")
-
-
-@pytest.mark.parametrize("command", ["build", "evaluate"])
-def test_a_model_that_is_none(refused: Refused, command: str, files: Path, checkpoints: Path) -> None:
-    rest = {
-        "build": ("--store", files / "new", "--pool", files / "pool.jsonl"),
-        "evaluate": ("--data", files / "data.jsonl"),
-    }[command]
-    for name, says in ((files / "no-model", "is neither a local directory"), (files / "store", "is no model")):
-        status, line = refused(command, "--model", name, *rest)
-        assert status == 1
-        assert says in line
-    if command == "build":
-        status, line = refused("build", "--model", checkpoints / "cross", *rest)
-        assert (status, "which has no candidate embeddings" in line) == (2, True)
-
-
-@pytest.mark.parametrize("missing", ["--data", "--pool", "--model", "--check"])
-def test_what_cannot_be_mined(refused: Refused, missing: str, files: Path, checkpoints: Path) -> None:
-    given = {"--data": files / "data.jsonl", "--pool": files / "pool.jsonl", "--model": checkpoints / "poly"}
-    given |= {"--output": files / "mined.jsonl", missing: files / "none.jsonl"}
-    status, line = refused("mine", *(each for pair in given.items() for each in pair))
-    assert (status, str(files / "none.jsonl") in line) == (1, True)
-    assert not (files / "mined.jsonl").exists()
-
-
-@pytest.mark.parametrize("missing", ["--train", "--valid", "--base", "--teacher"])
-def test_what_cannot_be_trained(refused: Refused, missing: str, files: Path, checkpoints: Path) -> None:
-    given: dict[str, object] = {"--train": files / "data.jsonl", "--base": checkpoints / "poly"}
-    given |= {"--architecture": "poly", "--output": files / "trained", missing: files / "none.jsonl"}
-    status, line = refused("train", *(each for pair in given.items() for each in pair))
-    assert (status, str(files / "none.jsonl") in line) == (2 if missing == "--valid" else 1, True)
-
-
-@pytest.mark.parametrize("missing", ["--corpus", "--queries", "--qrels"])
-def test_a_collection_that_is_none(refused: Refused, missing: str, files: Path, checkpoints: Path) -> None:
-    given = {"--corpus": files / "pool.jsonl", "--queries": files / "pool.jsonl", "--qrels": files / "pool.jsonl"}
-    given |= {"--model": checkpoints / "poly", missing: files / "none"}
-    status, line = refused("evaluate", *(each for pair in given.items() for each in pair))
-    assert (status, line) == (1, f"{files / 'none'}: no such file")
-
-
-@pytest.mark.parametrize(
-    ("name", "status", "says"),
-    [
-        ("none.jsonl", 1, "{}: no such file"),
-        ("empty.jsonl", 2, "--probes {} holds no dialogue"),
-        ("pool.jsonl", 1, "{}:1: "),
-    ],
-)
-def test_probes_that_are_none(
-    refused: Refused, name: str, status: int, says: str, files: Path, checkpoints: Path
-) -> None:
-    built = ("--model", checkpoints / "poly", "--pool", files / "pool.jsonl", "--store", files / "new")
-    told, line = refused("build", *built, "--probes", files / name)
-    assert (told, line.startswith(says.format(files / name))) == (status, True), line
-
-
-@pytest.mark.parametrize("place", ["none", "pool.jsonl"])
-@pytest.mark.parametrize("command", [("serve",), ("rank", "w1"), ("store", "list")], ids=" ".join)
-def test_a_store_that_is_none(refused: Refused, command: tuple[str, ...], place: str, files: Path) -> None:
-    store = files / place
-    assert refused(*command, "--store", store) == (2, f"{store} is no directory; polyrank build makes a store")
-
-
-def test_a_store_to_build_into_that_is_a_file(refused: Refused, files: Path, checkpoints: Path) -> None:
-    pool = files / "pool.jsonl"
-    status, line = refused("build", "--model", checkpoints / "poly", "--pool", pool, "--store", pool)
-    assert (status, line) == (1, f"Not a directory: {pool}")
-
-
-def test_a_store_to_build_into_that_is_a_checkpoint(refused: Refused, files: Path, checkpoints: Path) -> None:
-    model = checkpoints / "poly"
-    before = sorted(model.iterdir())
-    status, line = refused("build", "--model", model, "--pool", files / "pool.jsonl", "--store", model)
-    assert (status, line) == (2, f"--store {model} is a checkpoint; give another directory")
-    assert sorted(model.iterdir()) == before
-
-
-def test_a_store_without_a_generation(refused: Refused, files: Path) -> None:
-    status, line = refused("rank", "w1", "--store", files / "store")
-    assert status == 1
-    assert line.startswith(f"no good generation in {files / 'store'}: it is empty")
-
-
-@pytest.fixture
-def taken() -> Iterator[int]:
-    """A port that something else listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield listener.getsockname()[1]
-
-
-def test_a_port_in_use(refused: Refused, taken: int, files: Path) -> None:
-    status, line = refused("serve", "--store", files / "store", "--port", taken)
-    assert status == 1
-    assert line == f"cannot listen on 127.0.0.1:{taken}: Address already in use; choose another by --port"
+@pytest.mark.parametrize(("at", "row"), list(enumerate(ROWS)), ids=[line for _, line, _ in ROWS])
+def test_a_line_is_refused(told: list[Told], at: int, row: list[str]) -> None:
+    status, out, err, has_torch = told[at]
+    last = err.splitlines()[-1]
+    assert (f"{status}", out, has_torch) == (row[0], "", False), err
+    assert row[2] in last
+    assert last.startswith("polyrank")
+    if err.startswith("usage: "):
+        assert re.fullmatch(r"(polyrank[a-z ]*): error: .* \(see \1 --help\)", last), "the command's own help is named"
+    else:
+        assert len(err.splitlines()) == 1

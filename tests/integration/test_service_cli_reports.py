@@ -60,22 +60,3 @@ def test_two_models_are_shown_where_they_differ(capsys: Capture, tmp_path: Path,
     difference = printed["difference"]["recall@1"]
     low, high = difference["interval"]
     assert ["recall@1", f"{difference['value']:+.3f} [{low:+.3f}, {high:+.3f}]"] in page.rows
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--report", "FOLDER"), "is a directory; name a file"),
-        (("--report", "FOLDER/none/page.html"), "there is no directory"),
-        (("--report", "FOLDER/data.jsonl"), "is an input too"),
-        (("--report", "FOLDER/x", "--output", "FOLDER/x"), "are one file"),
-    ],
-)
-def test_a_page_that_cannot_be_written_is_refused_before_the_work(
-    capsys: Capture, tmp_path: Path, options: tuple[str, ...], message: str
-) -> None:
-    data = write_rows(tmp_path / "data.jsonl", conversations(4))
-    given = [option.replace("FOLDER", str(tmp_path)) for option in options]
-    outcome = call(capsys, "evaluate", "--model", "lexical", "--data", data, *given)
-    assert outcome.status == 2
-    assert message in outcome.err

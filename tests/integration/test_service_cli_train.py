@@ -17,7 +17,6 @@ import polyrank
 from polyrank.model.checkpoint.files import WEIGHTS_FILE
 from polyrank.model.config import LexicalConfig
 from polyrank.model.lexical.features import FEATURES
-from polyrank.model.registry import names_in_words
 from polyrank.model.training.apart import LateObjective
 from polyrank.model.training.state import STATE_FILE
 from polyrank.service.cli import main
@@ -248,8 +247,6 @@ def test_a_lexical_model_takes_weights_of_its_own(capsys: Capture, many: Path, v
 @pytest.mark.parametrize(
     ("flags", "status", "says"),
     [
-        (["--architecture", "lexical", "--base", "lexical"], 2, "fit its words by --only-evidence --base lexical"),
-        (["--architecture", "poly", "--base", "lexical"], 2, "it has no network to train; fit its words by"),
         (["--architecture", "cross", "--base", "BASE", "--retriever", "lexical"], 2, "virt-encoder as --retriever"),
         (["--only-evidence", "--seen", "--base", "lexical"], 1, "no weights have seen the files; give no --seen"),
     ],
@@ -295,71 +292,9 @@ def test_a_terminal_gets_a_bar_and_a_line_for_each_look(
     assert re.match(r"train: 100%\|.*\| 20/20 \[.*step.*, loss \d", last)
 
 
-def test_adapters_have_a_rate_of_their_own(capsys: Capture, base: Path, data: Path, tmp_path: Path) -> None:
-    for name, flags, rate in (("a", ["--lora-rank", "2"], 5e-4), ("b", [], 5e-5), ("c", ["--lora-rank", "0"], 5e-5)):
-        result = train(capsys, base, data, tmp_path / name, "--json", *flags, steps=2, learning_rate=None).result
-        assert result["settings"]["learning_rate"] == rate
-
-
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"architecture": None}, "give --architecture: bi, colbert, deformer, mix, poly, virt, cross"),
-        ({"batch_size": 1}, "the others are the negatives"),
-        ({"loss": "pointwise"}, "loss is for cross"),
-        ({"first_stage": "checkpoints/some"}, "first-stage is for cross"),
-        ({"valid": "missing.jsonl"}, "--valid: missing.jsonl: no such file"),
-        ({"tune": "bogus"}, "tune is 'bogus'; give all, all-but-embeddings or top-N"),
-    ],
-)
-def test_wrong_usage(
-    capsys: Capture, base: Path, data: Path, tmp_path: Path, changed: dict[str, Any], says: str
-) -> None:
-    outcome = train(capsys, base, data, tmp_path / "out", "--json", **changed)
-    assert says in outcome.failure(2)
-    assert not (tmp_path / "out").exists()
-
-
-def test_wrong_usage_of_the_evidence(capsys: Capture, base: Path, data: Path, tmp_path: Path) -> None:
-    seen = train(capsys, base, data, tmp_path / "out", "--seen")
-    assert "--seen goes with --only-evidence" in seen.failure(2)
-    assert not (tmp_path / "out").exists()
-
-
-def test_wrong_files_and_models_are_told_before_the_training_files_are_read(
-    capsys: Capture, base: Path, data: Path, tmp_path: Path
-) -> None:
-    cross = write_checkpoint(tmp_path, "cross", 1, architecture="cross")
-    broken = tmp_path / "broken.jsonl"
-    broken.write_text("nothing\n")
-    lonely = write_rows(tmp_path / "lonely.jsonl", [{"context": ["w1"], "response": "w2"}])
-    for changed, says in (
-        ({"teacher": "lexical"}, "give a model with a network as the teacher"),
-        ({"teacher": base}, f"--teacher {base} is a base model, which has not learnt to choose replies; give a"),
-        (
-            {"architecture": "cross", "retriever": cross},
-            f"give a {names_in_words(retrieves=True)} as --retriever",
-        ),
-        ({"valid": lonely}, "--valid: no example has `candidates`, and the file has no wrong replies to draw"),
-        ({"valid": broken}, f"--valid: {broken}:1: the line is not JSON"),
-    ):
-        outcome = train(capsys, base, Path("/nowhere/data.jsonl"), tmp_path / "out", **changed)
-        assert says in outcome.failure(2)
-        assert not (tmp_path / "out").exists()
-
-
-def test_what_argparse_refuses(capsys: Capture, base: Path, data: Path, tmp_path: Path) -> None:
-    for changed in ({"architecture": "tri"}, {"steps": "many"}, {"precision": "int8"}, {"context_vectors": "middle"}):
-        outcome = train(capsys, base, data, tmp_path / "out", **changed)
-        assert outcome.status == 2
-        assert "error: argument" in outcome.err
-
-
-@pytest.mark.parametrize(
-    ("changed", "says"),
-    [
-        ({"base": "/nowhere/at-all"}, "is neither a local directory nor"),
-        ({"train": "/nowhere/data.jsonl"}, "/nowhere/data.jsonl: no such file"),
         ({"tune": "top-3"}, "give all, all-but-embeddings or top-1 to top-2"),
         ({"max_context_tokens": 900}, "asks for 900 tokens, the transformer allows 64"),
         (

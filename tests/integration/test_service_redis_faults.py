@@ -21,11 +21,11 @@ from redis_process import RedisProcess
 from served import Served, serve
 from service_fakes import DIM, build_store, load, pool
 
+from polyrank.index_builder.vectors.redis import Fetched, StoredVectors
 from polyrank.service.app import create_app
-from polyrank.service.caching import breaker
-from polyrank.service.caching.breaker import FAILURES_IN_A_ROW, State
-from polyrank.service.caching.redis_server import Budget, RedisServer
-from polyrank.service.caching.vector_cache import RedisTier
+from polyrank.service.caching import redis_server
+from polyrank.service.caching.redis_server import FAILURES_IN_A_ROW, Budget, RedisServer, State
+from polyrank.service.caching.vector_cache import RedisTier, VectorCache
 from polyrank.service.observe.metrics import RESULTS
 from polyrank.service.settings import Settings
 
@@ -109,7 +109,7 @@ def hurried_world(usual_patience_with_redis: None, world: World) -> World:
 def world(
     tmp_path: Path, redis_process: RedisProcess, expected: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[World]:
-    monkeypatch.setattr(breaker, "OPEN_SECONDS", 0.1)
+    monkeypatch.setattr(redis_server, "OPEN_SECONDS", 0.1)
     with ExitStack() as stack:
         proxy = RedisProxy(redis_process.url)
         stack.callback(proxy.close)
@@ -326,9 +326,11 @@ def test_an_answer_that_comes_too_late_is_nobody_elses(redis_process: RedisProce
     proxy = RedisProxy(redis_process.url)
     told: list[str] = []
     server = RedisServer(proxy.url)
-    tier = RedisTier(server, "t", lambda _, result, count: told.extend([result] * count), "pe:x:", DIM, "float16")
+    stored = StoredVectors(server.client, server.seal, "pe:x:", DIM, "float16")
+    redis: RedisTier[Fetched] = RedisTier(server, "t", lambda _, result, count: told.extend([result] * count), stored)
+    tier = VectorCache("x", DIM, "float16", lambda *_: None, None, redis)
     vectors = np.arange(40 * DIM).reshape(40, DIM).astype(np.float16)
-    tier._store.put_many([f"n{n}" for n in range(40)], vectors)
+    stored.put_many([f"n{n}" for n in range(40)], vectors)
     draw = random.Random(1)
     found = 0
     try:

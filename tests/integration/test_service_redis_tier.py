@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 from redis_process import RedisProcess
 
-from polyrank.index_builder.vectors.redis import MGET_KEYS
-from polyrank.service.caching.breaker import FAILURES_IN_A_ROW, State
-from polyrank.service.caching.redis_server import READERS, Budget, RedisServer
-from polyrank.service.caching.vector_cache import RedisTier
+from polyrank.index_builder.vectors.redis import MGET_KEYS, Fetched, StoredVectors
+from polyrank.service.caching.redis_server import FAILURES_IN_A_ROW, READERS, Budget, RedisServer, State
+from polyrank.service.caching.vector_cache import RedisTier, VectorCache
 
 DIM = 16
 NAMES = [f"n{n}" for n in range(2000)]  # four chunks
@@ -32,7 +31,9 @@ class Fixture:
         self.timed: list[str] = []
         self.states: list[State] = []
         self.server = RedisServer(url, lambda op, _: self.timed.append(op), self.states.append)
-        self.tier = RedisTier(self.server, "t", self._count, "pe:x:", DIM, "float16")
+        self.stored = StoredVectors(self.server.client, self.server.seal, "pe:x:", DIM, "float16")
+        redis: RedisTier[Fetched] = RedisTier(self.server, "t", self._count, self.stored)
+        self.tier = VectorCache("x", DIM, "float16", self._count, None, redis)
 
     def _count(self, _tier: str, result: str, number: int) -> None:
         self.told[result] += number
@@ -67,14 +68,14 @@ def filled(fixture: Fixture, redis_process: RedisProcess) -> Fixture:
 @contextmanager
 def held_up(fixture: Fixture, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let the first chunk come, and the others after the block."""
-    fetch, let_go, number = fixture.tier._store.get_many, Event(), count()
+    fetch, let_go, number = fixture.stored.get_many, Event(), count()
 
     def one_at_once(names: Any) -> Any:
         if next(number):
             let_go.wait(60)
         return fetch(names)
 
-    monkeypatch.setattr(fixture.tier._store, "get_many", one_at_once)
+    monkeypatch.setattr(fixture.stored, "get_many", one_at_once)
     try:
         yield
     finally:
@@ -115,13 +116,13 @@ def test_all_reads_of_a_request_share_its_budget(filled: Fixture, monkeypatch: p
 
 
 def test_readers_do_not_wait_for_each_other(filled: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    fetch, together = filled.tier._store.get_many, Barrier(READERS)
+    fetch, together = filled.stored.get_many, Barrier(READERS)
 
     def beside_the_others(names: Any) -> Any:
         together.wait(60)
         return fetch(names)
 
-    monkeypatch.setattr(filled.tier._store, "get_many", beside_the_others)
+    monkeypatch.setattr(filled.stored, "get_many", beside_the_others)
     with ThreadPoolExecutor(READERS) as threads:
         found = list(threads.map(lambda n: filled.tier.read(NAMES[n : n + 1], Budget(90)), range(READERS)))
     assert [each.known.tolist() for each in found] == [[True]] * READERS

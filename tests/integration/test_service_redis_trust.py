@@ -20,10 +20,10 @@ from polyrank.index_builder.redis_client import Seal
 from polyrank.index_builder.vectors import redis as stored
 from polyrank.model.representations import LateRows
 from polyrank.service.app import create_app
-from polyrank.service.caching.largest import largest_of
+from polyrank.service.caching import result_cache
+from polyrank.service.caching.vectors import largest_of
 from polyrank.service.live import serving
 from polyrank.service.observe.metrics import RESULTS
-from polyrank.service.ranking import result_cache
 from polyrank.service.settings import Settings
 
 TEXTS = [f"w{n} w{n + 1}" for n in range(8)]

@@ -15,10 +15,10 @@ from served import Served, serve
 from service_fakes import DIM, WordRanker, build_store, count_nothing, load, pool
 
 from polyrank.index_builder.vectors import redis as stored
+from polyrank.index_builder.vectors.redis import Fetched, StoredVectors
 from polyrank.model.representations import Representations
 from polyrank.service.app import create_app
-from polyrank.service.caching.breaker import FAILURES_IN_A_ROW
-from polyrank.service.caching.redis_server import Budget, RedisServer
+from polyrank.service.caching.redis_server import FAILURES_IN_A_ROW, Budget, RedisServer
 from polyrank.service.caching.vector_cache import RedisTier, TextCache, VectorCache
 from polyrank.service.settings import Settings
 
@@ -231,7 +231,8 @@ def test_a_lifetime_of_zero_is_no_cache(start: Start, redis_process: RedisProces
 
 def test_closing_writes_what_waits_and_lets_go_of_redis(redis_process: RedisProcess) -> None:
     server = RedisServer(redis_process.url)
-    redis = RedisTier(server, "text", count_nothing, "pe:t:", DIM, "float16", lifetime_seconds=60)
+    stored = StoredVectors(server.client, server.seal, "pe:t:", DIM, "float16", lifetime_seconds=60)
+    redis: RedisTier[Fetched] = RedisTier(server, "text", count_nothing, stored)
     cache = TextCache(VectorCache(FINGERPRINT, DIM, "float16", count_nothing, None, redis))
     assert not cache.read(["x"], Budget())[0].known.any()
     for n in range(4):

@@ -17,8 +17,7 @@ from polyrank.index_builder.scale.cutting import build_parts
 from polyrank.index_builder.scale.moving import move
 from polyrank.model.representations import LateRows
 from polyrank.model.text.assembly import Conversation
-from polyrank.service.ranking.parts import PartFound, Serving
-from polyrank.service.ranking.pool import merged
+from polyrank.service.ranking.parts import Best, Serving
 from polyrank.service.ranking.values import Given, Grouping, Ranked, RankRequest
 
 KINDS = {
@@ -131,10 +130,10 @@ def test_merging_the_best_of_parts_gives_the_best(rows: list[tuple[int, float]],
     for part in np.unique(parts).tolist():
         own = np.flatnonzero(parts == part)
         best = np.lexsort((order[own], -scores[own]))[:k]
-        found[part] = PartFound(order[own][best], best, scores[own][best], None, len(own), -np.inf, "scan", False)
-    result = merged(found, k)
+        found[part] = Best(order[own][best], best, scores[own][best], None, len(own), -np.inf, "scan")
+    result = Best.of(found, k)
     expected = np.lexsort((order, -scores))[:k]
-    assert result.best.rows.tolist() == expected.tolist()
-    assert result.best.scores.tolist() == scores[expected].tolist()
-    assert result.places[:, 0].tolist() == parts[expected].tolist()
-    assert result.best.found.looked_at == len(rows)
+    assert result.order.tolist() == expected.tolist()
+    assert result.scores.tolist() == scores[expected].tolist()
+    assert result.parts.tolist() == parts[expected].tolist()
+    assert result.looked_at == len(rows)

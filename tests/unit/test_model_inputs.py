@@ -27,7 +27,7 @@ from polyrank.model.inputs import open_unfolded, read_input
 from polyrank.model.text.dialogues import read_dialogues
 from polyrank.model.text.tokenizer import Tokenizer, Vocabulary
 from polyrank.service.auth import keys
-from polyrank.service.changes.idempotency import IdempotencyKeys
+from polyrank.service.changes.jobs import IdempotencyKeys
 from polyrank.service.errors import SettingsError
 from polyrank.service.settings import Settings
 

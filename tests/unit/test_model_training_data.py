@@ -14,8 +14,8 @@ from command_line import write_rows
 
 from polyrank.model.errors import TrainingDataInvalid
 from polyrank.model.text.conversations import Conversations
-from polyrank.model.text.dialogues import Dialogue, DialoguesInvalid
-from polyrank.model.training.data import Corpus, Report, Rows, draw_rows, survey
+from polyrank.model.text.dialogues import Dialogue, DialoguesInvalid, Report
+from polyrank.model.training.data import Corpus, Rows, draw_rows, survey
 
 Lines = list[dict[str, Any]]
 

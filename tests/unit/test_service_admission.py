@@ -15,8 +15,7 @@ from polyrank.model.registry import DeformerConfig
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.errors import DeadlineExceeded, Overloaded
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking.admission import MOST_RETRY_SECONDS, Admission
-from polyrank.service.ranking.prices import TOKENS_A_REQUEST, class_tokens
+from polyrank.service.ranking.admission import MOST_RETRY_SECONDS, TOKENS_A_REQUEST, Admission, class_tokens
 from polyrank.service.ranking.stages import Journey
 
 TURN = 100_000

@@ -27,27 +27,14 @@ def said(body: bytes, model: type[BaseModel] = RankIn) -> list[str]:
 @pytest.mark.parametrize(
     ("fields", "findings"),
     [
-        ('"topk": 5', ["topk: unknown field; did you mean top_k?"]),
         ('"Top-K": 5', ["Top-K: unknown field; did you mean top_k?"]),
-        ('"limit": 5', ["limit: unknown field; did you mean top_k?"]),
-        ('"rerank": {"topn": 3}', ["rerank.topn: unknown field; did you mean top_n?"]),
         ('"expect": {"zzz": 1}', ["expect.zzz: unknown field; there are fingerprint, generation"]),
-        ('"candidates": [{"ID": "a"}]', ["candidates.0.ID: unknown field; did you mean id?"]),
-        ('"top_k": "5"', ["top_k: must be a whole number, not a string"]),
-        ('"top_k": 1.5', ["top_k: must be a whole number, not a decimal number"]),
-        ('"top_k": 0', ["top_k: must be 1 or more"]),
-        ('"top_k": 2000', ["top_k: must be 1000 or less"]),
-        ('"rerank": "yes"', ["rerank: must be true or false, or an object, not a string"]),
         ('"rerank": {"top_n": 0}', ["rerank.top_n: must be 1 or more"]),
         ('"exclude_ids": [""]', ["exclude_ids.0: must not be empty"]),
         (
             '"filter": {"n": {"like": 1}}',
             ["filter: n.like: is not one of gt, gte, lt, lte, exists; for the field like inside it write n.like"],
         ),
-        ('"candidates": []', ["candidates: must not be empty"]),
-        ('"candidates": {"id": "a"}', ["candidates: must be a list, not an object"]),
-        ('"candidates": [{}]', ["candidates.0: give `id`, `text` or both"]),
-        ('"candidates": [5]', ["candidates.0: must be a string or an object, not a number"]),
         ('"top_k": 0, "retrieve_k": 0', ["top_k: must be 1 or more", "retrieve_k: must be 1 or more"]),
     ],
 )
@@ -58,11 +45,9 @@ def test_each_mistake_has_one_finding(fields: str, findings: list[str]) -> None:
 @pytest.mark.parametrize(
     ("context", "finding"),
     [
-        ("5", "context: must be a string or a list, not a number"),
         ("[]", "context: must not be empty"),
         ("[[1]]", "context.0: must be a string or an object, not a list"),
         ('[{"text": 5}]', "context.0.text: must be a string, not a number"),
-        ('[{"role": "user"}]', "context.0: give either `text` or `content`"),
         ('[{"role": "user", "text": "a", "content": "a"}]', "context.0: give either `text` or `content`"),
         ('[{"role": "user", "contents": "a"}]', "context.0.contents: unknown field; did you mean content?"),
         ('[{"content": [{"type": "image_url", "image_url": {}}]}]', ": context: at least one turn must have text"),

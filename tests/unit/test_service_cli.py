@@ -73,41 +73,6 @@ def test_a_bug_is_not_hidden(capsys: Capture, failing: Callable[[BaseException],
         call(capsys, "store", "list", "--store", ".")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ([], "COMMAND"),
-        (["train"], "train"),
-        (["store"], "ACTION"),
-        (["store", "list"], "--store"),
-        (["store", "activate", "--store", "."], "generation"),
-        (["store", "gc", "--store", ".", "--keep", "many"], "--keep"),
-        (["build", "--model", "m", "--store", "s"], "--pool"),
-        (["build", "--model", "m", "--store", "s", "--pool", "p", "--min-recall", "2"], "from 0 to 1"),
-        (["build", "--model", "m", "--store", "s", "--pool", "p", "--dtype", "int8"], "--dtype"),
-        (["build", "--model", "m", "--store", "s", "--pool", "p", "--max-rejected", "1.1"], "from 0 to 1"),
-        (["build", "--model", "m", "--store", "s", "--pool", "p", "--max-rejected", "nan"], "from 0 to 1"),
-        (["build", "--model", "m", "--store", "s", "--pool", "p", "--max-rejected", "few"], "from 0 to 1"),
-        (["build", "--model", "m", "--store", "s", "--pool", "p", "--engine", "ray"], "--engine"),
-        (["evaluate", "--model", "m"], "--data"),
-        (["rank"], "TURN"),
-        (["rank", "hello", "--url", "u", "--store", "s"], "not allowed with"),
-        (["serve", "--vectors", "disk"], "--vectors"),
-    ],
-)
-def test_arguments_that_do_not_parse_are_wrong_usage(capsys: Capture, arguments: list[str], says: str) -> None:
-    outcome = call(capsys, *arguments)
-    assert (outcome.status, outcome.out) == (2, "")
-    last = outcome.err.splitlines()[-1]
-    assert re.match(r"polyrank[ a-z]*: error: ", last)
-    assert says in last
-
-
-@pytest.mark.parametrize("arguments", [["rank", "hi", "--top-k", "0"], ["rank", "hi", "--top-k", "1001"]])
-def test_a_top_k_that_no_service_takes(capsys: Capture, arguments: list[str]) -> None:
-    assert "--top-k: must be a whole number from 1 to 1,000, not " in call(capsys, *arguments).misuse
-
-
 def test_help_and_version_are_no_failures(capsys: Capture) -> None:
     assert call(capsys, "--version") == (0, f"polyrank {__version__}\n", "")
     shown = call(capsys, "--help")

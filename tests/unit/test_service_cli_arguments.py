@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from command_line import call, ended, forked, write_rows
+from command_line import ended, forked, write_rows
 from tiny import write_checkpoint
 from warm_python import WarmPython
 
@@ -48,20 +48,6 @@ def test_the_reference_is_what_runs_where_nothing_is_asked_for() -> None:
     assert reference_runner(None, "bfloat16") == ("torch", "bfloat16")
     assert reference_runner("openvino", None) == ("openvino", "float32")
     assert reference_runner("openvino-int8", None) == ("openvino-int8", "auto")
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["build", "--model", "m", "--pool", "p.jsonl", "--store", "s"],
-        ["evaluate", "--model", "m", "--data", "d"],
-        ["serve", "--store", "s"],
-    ],
-    ids=lambda command: command[0],
-)
-def test_int8_with_a_precision_is_wrong_usage(capsys: pytest.CaptureFixture[str], command: list[object]) -> None:
-    message = call(capsys, *command, "--backend", "openvino-int8", "--precision", "bfloat16").failure(2)
-    assert message.endswith("openvino-int8 has a precision of its own: leave precision at auto")
 
 
 def test_why_models_are_not_kept_is_told_on_standard_error(warm_python: WarmPython, tmp_path: Path) -> None:

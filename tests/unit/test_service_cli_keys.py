@@ -41,25 +41,6 @@ def test_a_round_trip(capsys: Capture, file: Path) -> None:
     assert "holds no key" in call(capsys, "keys", "list", "--file", file).out
 
 
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        (["--name", "a b"], "--name"),
-        (["--name", ""], "--name"),
-        (["--name", "a", "--rate", "0"], "--rate"),
-        (["--name", "a", "--rate", "5e-324"], "--rate"),
-        (["--name", "a", "--rate", "inf"], "--rate"),
-        (["--name", "a", "--rate", "nan"], "--rate"),
-        (["--name", "a", "--rate", "1", "--burst", "0"], "--burst"),
-        (["--name", "a", "--burst", "1"], "--burst"),
-    ],
-)
-def test_a_key_that_cannot_be(capsys: Capture, file: Path, flags: list[str], says: str) -> None:
-    told = call(capsys, "keys", "add", "--file", file, *flags)
-    assert (told.status, says in told.err.splitlines()[-1]) == (2, True), told
-    assert not file.exists()
-
-
 def test_a_name_is_one_keys(capsys: Capture, file: Path) -> None:
     call(capsys, "keys", "add", "--file", file, "--name", "a")
     before = file.read_bytes()
@@ -73,11 +54,3 @@ def test_a_file_that_is_no_keys_file_is_left_alone(capsys: Capture, file: Path, 
     file.write_text(json.dumps({"other": 1}))
     assert "is no keys file" in call(capsys, "keys", *action, "--file", file).failure(2)
     assert json.loads(file.read_text()) == {"other": 1}
-
-
-def test_a_file_or_directory_that_is_not_there(capsys: Capture, tmp_path: Path) -> None:
-    nowhere = tmp_path / "no" / "keys"
-    assert "No such file" in call(capsys, "keys", "add", "--file", nowhere, "--name", "a").failure()
-    assert "cannot be read" in call(capsys, "keys", "list", "--file", nowhere).failure(2)
-    assert "polyrank keys add makes one" in call(capsys, "keys", "remove", "--file", nowhere, "--name", "a").failure(2)
-    assert list(tmp_path.iterdir()) == []

@@ -12,27 +12,6 @@ from polyrank.service.cli.parsing import Within
 from polyrank.service.settings import bounds_of
 
 
-@pytest.mark.parametrize(
-    ("arguments", "prog", "says"),
-    [
-        (("rank", "w1", "--topk", "3"), "polyrank rank", "unrecognized arguments: --topk 3; did you mean --top-k?"),
-        (("keys", "list", "--file", "f", "--jsn"), "polyrank keys list", "did you mean --json?"),
-        (("bild",), "polyrank", "did you mean build?"),
-        (("store", "lst"), "polyrank store", "did you mean list?"),
-        (("frobnicate",), "polyrank", "invalid choice: 'frobnicate'"),
-    ],
-)
-def test_what_was_probably_meant(
-    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], prog: str, says: str
-) -> None:
-    ended = call(capsys, *arguments)
-    assert (ended.status, ended.out) == (2, "")
-    last = ended.err.splitlines()[-1]
-    assert last.startswith(f"{prog}: error: ")
-    assert last.endswith(f"(see {prog} --help)")
-    assert says in last
-
-
 def test_every_number_that_a_command_takes_has_bounds() -> None:
     """Those of `serve` and `demo` are settings, which have theirs."""
     unbounded = {(name, action.dest) for name, action in options() if action.type in (int, float)}

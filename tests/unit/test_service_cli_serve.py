@@ -90,32 +90,6 @@ def test_no_flag_is_needed_where_the_environment_names_the_store(
     assert served == [Settings(store=Path("s"))]
 
 
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        ("", "--store DIR or POLYRANK_STORE"),
-        ("--store s --vectors redis", "--redis URL"),
-        ("--store s --redis foo://x", "must begin with redis://"),
-    ],
-)
-def test_settings_that_cannot_be_are_wrong_usage(
-    capsys: Capture, served: list[Settings], flags: str, says: str
-) -> None:
-    assert says in call(capsys, "serve", *flags.split()).failure(2)
-    assert served == []
-
-
-@pytest.mark.parametrize("command", [["serve", "--store", "s"], ["demo", "--once"]])
-def test_an_unknown_variable_is_wrong_usage(
-    capsys: Capture, served: list[Settings], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: list[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("POLYRANK_PROT", "1")
-    message = call(capsys, *command).failure(2)
-    assert message == "unknown setting in the environment: POLYRANK_PROT; did you mean POLYRANK_PORT?"
-    assert (served, list(tmp_path.iterdir())) == ([], [])
-
-
 def test_a_port_in_use_is_one_line(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "polyrank.service.process.server.logs.configure", lambda *_, **__: None

@@ -34,8 +34,7 @@ from polyrank.service.errors import UnknownCandidates
 from polyrank.service.live import serving as live_units
 from polyrank.service.live.serving import Opener
 from polyrank.service.ranking import retrieval
-from polyrank.service.ranking.local_part import part_found
-from polyrank.service.ranking.opening import serve
+from polyrank.service.ranking.local_part import part_found, serve
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import Given, Ranked, RankRequest

@@ -8,10 +8,13 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 from weakref import WeakSet
 
 import pytest
 
+from polyrank.service.ranking.pool import Pool
 from polyrank.service.ranking.stages import OLDEST_EVERY, FairThread, Journey, lower_priority
 
 
@@ -160,3 +163,42 @@ def test_where_no_priority_can_be_set_the_thread_works_on(monkeypatch: pytest.Mo
         assert asyncio.run(thread.run(0, 0, lambda: 7, Journey())) == 7
     finally:
         thread.close()
+
+
+async def _failing(*_: Any) -> None:
+    raise ZeroDivisionError
+
+
+async def _side_by_side() -> None:
+    async def other(_: Journey) -> None:
+        await asyncio.sleep(60)
+
+    await Journey().side_by_side(_failing, other)
+
+
+async def _parts() -> None:
+    parts = [SimpleNamespace(read=_failing), SimpleNamespace(read=_failing)]
+    await Pool(None, SimpleNamespace(parts=parts), Journey()).texts(["a text"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("work", [_side_by_side, _parts])
+def test_what_failed_lets_go_of_its_request_before_the_collector_runs(work: Callable[[], Awaitable[None]]) -> None:
+    watched: WeakSet[Text] = WeakSet()
+
+    async def request() -> None:
+        text = Text()
+        watched.add(text)
+        await work()
+
+    async def play() -> None:
+        with suppress(ZeroDivisionError):
+            await request()
+        for _ in range(5):  # until those are over that were cancelled
+            await asyncio.sleep(0)
+        assert not watched
+
+    gc.disable()
+    try:
+        asyncio.run(play())
+    finally:
+        gc.enable()

@@ -1,17 +1,22 @@
 """Vectors in memory before those in Redis: the same bytes, asked for once, and never another space's."""
 
+import tracemalloc
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from polyrank.index_builder.vectors.redis import HIT, MISS, Fetched
 from polyrank.model.representations import LateRows, Representations
-from polyrank.service.caching.lru import Lru
 from polyrank.service.caching.redis_server import Budget
-from polyrank.service.caching.vector_cache import Cached, RowsCache, TextCache, VectorCache
+from polyrank.service.caching.vector_cache import ENTRY_BYTES, Key, Lru, RowsCache, TextCache, VectorCache
 
 DIM = 4
 VECTORS = {f"n{n}": np.full(DIM, n + 0.1, np.float16) for n in range(10)}
@@ -26,11 +31,11 @@ class Redis:
         self.written: list[str] = []
         self.available = True
 
-    def read(self, names: Sequence[str], _budget: Budget) -> Cached:
+    def read(self, names: Sequence[str], _budget: Budget) -> tuple[list[Fetched], bool]:
         self.asked.append(list(names))
         known = np.array([each in self.known for each in names])
         vectors = np.stack([VECTORS[each] if each in self.known else np.zeros(DIM, np.float16) for each in names])
-        return Cached(vectors, known, self.available)
+        return [Fetched(vectors, np.where(known, HIT, MISS).astype(np.uint8))], self.available
 
     def write(self, names: Sequence[str], _vectors: NDArray[Any]) -> None:
         self.written += names
@@ -130,3 +135,90 @@ def test_memory_holds_the_texts_of_a_request_that_leaves_room_for_others(late: L
     assert texts.read(sent, Budget())[0].known.all()
     assert 20_000 < lru.bytes <= 50_000
     assert not TextCache(Fixture(Redis()).cache).holds(many[:1]), "Redis may be too slow for the next attempt"
+
+
+# --- bytes in memory: the least recently used go, and the bound is on what is really held
+
+
+def key(n: int) -> Key:
+    return "space", f"{n:04}"
+
+
+EACH = ENTRY_BYTES + 4 + 10  # of a value of 10 bytes
+
+
+def filled(count: int, room_for: int) -> Lru:
+    lru = Lru(room_for * EACH)
+    for n in range(count):
+        lru.put_many([(key(n), b"%010d" % n)])
+    return lru
+
+
+def test_what_was_put_is_found_in_the_order_asked() -> None:
+    lru = filled(3, room_for=3)
+    assert lru.get_many([key(2), key(9), key(0)]) == [b"0000000002", None, b"0000000000"]
+    assert lru.get_many([("another", "0000")]) == [None]
+
+
+def test_the_least_recently_used_goes() -> None:
+    lru = filled(3, room_for=3)
+    lru.get_many([key(0)])
+    lru.put_many([(key(3), b"x" * 10)])
+    assert [value is not None for value in lru.get_many([key(n) for n in range(4)])] == [True, False, True, True]
+
+
+def test_a_value_that_is_put_again_replaces_the_first_and_is_the_newest() -> None:
+    lru = filled(2, room_for=2)
+    lru.put_many([(key(0), b"y" * 10)])
+    assert lru.bytes == 2 * EACH
+    lru.put_many([(key(2), b"z" * 10)])
+    assert lru.get_many([key(0), key(1)]) == [b"y" * 10, None]
+
+
+def test_a_value_that_is_too_large_is_not_kept() -> None:
+    lru = filled(1, room_for=1)
+    lru.put_many([(key(1), b"x" * 11)])
+    assert lru.get_many([key(0), key(1)]) == [None, None]
+    assert lru.bytes == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.binary(max_size=300)), max_size=60), st.integers(0, 3000))
+def test_it_never_holds_more_than_it_may(puts: list[tuple[int, bytes]], most: int) -> None:
+    lru, held = Lru(most), dict[Key, bytes]()
+    for n, value in puts:
+        lru.put_many([(key(n), value)])
+        held[key(n)] = value
+        found = {each: value for each in held if (value := lru.get_many([each])[0]) is not None}
+        assert all(held[each] == value for each, value in found.items())
+        assert lru.bytes == sum(ENTRY_BYTES + 4 + len(value) for value in found.values()) <= most
+
+
+def test_the_bound_is_on_memory_as_it_is() -> None:
+    random = Random(1)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        lru = Lru(2**20)
+        for n in range(3000):
+            lru.put_many([(("space", f"{n:064x}"), random.randbytes(768))])
+        assert tracemalloc.get_traced_memory()[0] - before == pytest.approx(2**20, rel=0.1)
+    finally:
+        tracemalloc.stop()
+
+
+def test_threads_do_not_lose_count() -> None:
+    lru = Lru(50 * EACH)
+
+    def use(seed: int) -> None:
+        random = Random(seed)
+        for _ in range(2000):
+            n = random.randrange(100)
+            lru.put_many([(key(n), b"%010d" % n)])
+            [found] = lru.get_many([key(random.randrange(100))])
+            assert found is None or len(found) == 10
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(use, range(4)))
+    assert (
+        lru.bytes == 50 * EACH == sum(value is not None for value in lru.get_many([key(n) for n in range(100)])) * EACH
+    )

@@ -16,8 +16,7 @@ from polyrank.service.cli.parsing import ANY_SEED, SHARE, Within
 if TYPE_CHECKING:
     from polyrank.model.evaluation.mining import MiningRules, Tally
     from polyrank.model.text.conversations import Positives
-    from polyrank.model.text.dialogues import Dialogue
-    from polyrank.model.training.data import Report
+    from polyrank.model.text.dialogues import Dialogue, Report
 
 _DEPTHS = Bounds(1, 1_000_000)
 _MARGIN_HELP = """how far a negative stays below the gold reply, as a share of its lead over random texts; or off;
@@ -89,8 +88,7 @@ def _mine(arguments: argparse.Namespace) -> "Tally":
     """Write the examples with their negatives; bad files and models are refused before torch is imported."""
     from polyrank.model.checkpoint.lookup import require_pair_scorer, require_retriever
     from polyrank.model.rankers.load import load_cross, load_retriever
-    from polyrank.model.text.dialogues import new_dialogues
-    from polyrank.model.training.data import Report
+    from polyrank.model.text.dialogues import Report, new_dialogues
 
     with new_dialogues(arguments.output) as write:
         candidates = read_candidates(arguments.pool, arguments.encoding)
@@ -117,7 +115,7 @@ def _mine(arguments: argparse.Namespace) -> "Tally":
 def _read_positives(data: Path, max_rejected: float) -> "Positives":
     """Read the examples a first time; says what is left out, and raises TrainingDataInvalid if that is too much."""
     from polyrank.model.text.conversations import Positives
-    from polyrank.model.training.data import Report
+    from polyrank.model.text.dialogues import Report
 
     report = Report()
     positives = Positives(_good_lines(data, report))
@@ -131,17 +129,13 @@ def _read_positives(data: Path, max_rejected: float) -> "Positives":
 
 def _good_lines(data: Path, report: "Report") -> Iterator["Dialogue"]:
     """Stream the examples of a file; its bad lines are counted in `report`. Raises InvalidInput for a class."""
-    from polyrank.model.text.dialogues import read_lines
+    from polyrank.model.text.dialogues import good_lines
 
-    for number, line in read_lines(data):
-        report.lines += 1
-        if isinstance(line, InvalidInput):
-            report.drop(f"{line}", number)
-        elif line.category:
+    for number, line in good_lines(data, report):
+        if line.category:
             raise InvalidInput(f"{data}:{number}: its label is a class; mine for examples of right replies")
-        else:
-            report.kept += 1
-            yield line
+        report.kept += 1
+        yield line
 
 
 def _rules(arguments: argparse.Namespace) -> "MiningRules":

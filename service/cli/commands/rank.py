@@ -213,7 +213,7 @@ def _ranked(
     from polyrank.service.observe.metrics import Metrics
     from polyrank.service.ranking.engine import Engine
     from polyrank.service.ranking.explaining import explain as explain_scores
-    from polyrank.service.ranking.opening import serve
+    from polyrank.service.ranking.local_part import serve
     from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
     from polyrank.service.ranking.stages import Journey
     from polyrank.service.ranking.values import RankRequest

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from polyrank.model.config import CalibrationConfig, LexicalConfig, ModelConfig
     from polyrank.model.rankers.classifier import Classifier
     from polyrank.model.rankers.networks import Ranker
-    from polyrank.model.training.data import Report
+    from polyrank.model.text.dialogues import Report
     from polyrank.model.training.loop import Watch
 
 # Settings of what it has not: adapters, vectors, listed negatives.
@@ -203,6 +203,7 @@ def _check(arguments: argparse.Namespace) -> None:
     from polyrank.model.text.dialogues import read_dialogues
 
     _check_architecture(arguments)
+    _data(arguments, arguments.train)
     if not _only_fits(arguments):
         _config(arguments)
     _check_report(arguments)
@@ -332,7 +333,7 @@ def _check_pretrain(arguments: argparse.Namespace) -> None:
     architecture_of(arguments.base)
     with usage():
         require_network(arguments.base)
-    for file in arguments.data:
+    for file in _data(arguments, arguments.data).paths:
         read_dialogues(file)
 
 

@@ -112,16 +112,6 @@ def error(problem: ProblemAnswer) -> AnyErrorOut:
     )
 
 
-class VoyageResultOut(Out):
-    """A document in its place, as Voyage writes it."""
-
-    index: int
-    relevance_score: float
-    document: str | None = None
-    id: JsonValue = None
-    metadata: JsonValue = None
-
-
 class VoyageUsageOut(Out):
     """How many tokens the model read."""
 
@@ -132,7 +122,7 @@ class VoyageRerankOut(Out):
     """Voyage's answer."""
 
     object: Literal["list"]
-    data: list[VoyageResultOut]
+    data: list[RerankResultOut]
     model: str
     usage: VoyageUsageOut
 
@@ -141,15 +131,10 @@ def voyage_answer(reranked: Reranked) -> dict[str, Any]:
     """Render a `VoyageRerankOut`; a document is a string."""
     return {
         "object": "list",
-        "data": [_voyage_result(place, reranked.with_documents) for place in reranked.places],
+        "data": [_result(place, reranked.with_documents, plain=True) for place in reranked.places],
         "model": reranked.model,
         "usage": {"total_tokens": reranked.tokens},
     }
-
-
-def _voyage_result(place: RankedDocument, with_document: bool) -> dict[str, Any]:
-    document = {"document": place.document.text} if with_document else {}
-    return {"index": place.index, "relevance_score": place.score, **document, **place.document.echo}
 
 
 class DetailErrorOut(Out):

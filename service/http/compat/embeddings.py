@@ -156,7 +156,8 @@ async def models(request: Request) -> dict[str, Any]:
     """The models that are served: the first one reranks, those that embed say so."""
     listed: dict[str, dict[str, Any]] = {}  # by name: the setting `served_model_name` gives all the same
     for model in served_models.every(resources(request)):
-        entry = {"id": model.name, "object": "model", "owned_by": "polyrank", "created": int(model.loaded_at)}
+        created = 0 if model.serving is None else int(model.serving.loaded_at)
+        entry = {"id": model.name, "object": "model", "owned_by": "polyrank", "created": created}
         entry["capabilities"] = ["rerank", "embed"] if _embeds(model.serving) else ["rerank"]
         listed[model.name] = entry
     return {"object": "list", "data": [*listed.values()]}

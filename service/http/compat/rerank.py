@@ -138,9 +138,9 @@ async def rerank(request: Request) -> Response:
     if not texts and dialect == "tei":
         raise NoTexts("texts: is empty; send at least one")
     served = served_models.reranker(held, body.model, body.strict_model)
-    body.check_documents(texts, served.max_input_tokens)
+    body.check_documents(texts, served.scorer.max_input_tokens)
     scored = await bodies.while_connected(request, _score(held, served, body.query, texts, journey))
-    body.check_truncation(scored.cut, served.max_input_tokens)
+    body.check_truncation(scored.cut, served.scorer.max_input_tokens)
     held.metrics.observe_rank(scored.seconds, len(texts), scored.degraded, None)
     answer = partial(_answer, request, dialect, body, documents, served, scored)
     return await bodies.beside(request, answer, len(documents))
@@ -187,7 +187,7 @@ async def _score(held: Resources, served: ServedModel, query: str, texts: Sequen
 
 def _line(served: ServedModel, counts_words: bool = True) -> Line:
     """Return what the scores of a model say; words that it has may not count, for lack of a pool."""
-    return AS_IT_IS if served.calibration is None else Line(*served.calibration.line(counts_words))
+    return AS_IT_IS if served.scorer.calibration is None else Line(*served.scorer.calibration.line(counts_words))
 
 
 def _answer(
@@ -209,7 +209,9 @@ def _answer(
     )
     generation = None if served.serving is None else served.serving.generation.id
     request.state.account = Account(generation, scored.degraded, scored.seconds)
-    facts = served_models.headers_of(request, scored.seconds, scored.cut.candidates, served.fingerprint, generation)
+    facts = served_models.headers_of(
+        request, scored.seconds, scored.cut.candidates, served.scorer.fingerprint, generation
+    )
     content = orjson.dumps(_rendered(dialect, reranked, request.url.path))
     return Response(content, headers=facts, media_type="application/json")
 

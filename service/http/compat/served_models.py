@@ -8,9 +8,8 @@ from typing import Any, Final
 
 from starlette.requests import Request
 
-from polyrank.model.config import CalibrationConfig
 from polyrank.service.errors import ModelNotServed
-from polyrank.service.live.models import PairScorer
+from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.ranking import parts
 from polyrank.service.resources import Resources
 
@@ -20,49 +19,28 @@ class ServedModel:
     """A model that answers requests; without `serving`, the generation it belongs to, it is the cross-encoder.
 
     `name` is that of answers: the setting `served_model_name`, or its own.
-    `calibration` says what its scores say; None: that is not known.
-    `loaded_at` is in seconds since the epoch, 0 if the model was loaded with the server.
     """
 
     name: str
     own_name: str
-    fingerprint: str
-    max_input_tokens: int
-    precision: str
-    calibration: CalibrationConfig | None
+    scorer: LateScorer | PairScorer
     serving: parts.Serving | None = None
-    loaded_at: float = 0.0
 
     def is_named(self, name: str) -> bool:
         """Whether a client means this model: by a name, the last part of its own, or the fingerprint."""
-        return name in (self.name, self.own_name, PurePath(self.own_name).name, self.fingerprint)
+        return name in (self.name, self.own_name, PurePath(self.own_name).name, self.scorer.fingerprint)
 
 
 def every(held: Resources) -> list[ServedModel]:
     """Return all models that are loaded, the one that reranks first."""
-    scorer, serving = held.runtime.scorer, held.live.current
-    return [*([] if scorer is None else [_cross(held, scorer)]), *([] if serving is None else [_late(held, serving)])]
+    scorer, serving, name = held.runtime.scorer, held.live.current, held.settings.served_model_name
+    cross = [] if scorer is None else [ServedModel(name or scorer.name, scorer.name, scorer)]
+    return [*cross, *([] if serving is None else [_of_generation(held, serving)])]
 
 
-def _cross(held: Resources, scorer: PairScorer) -> ServedModel:
-    name = held.settings.served_model_name or scorer.name
-    return ServedModel(
-        name, scorer.name, scorer.fingerprint, scorer.max_input_tokens, scorer.precision, scorer.calibration
-    )
-
-
-def _late(held: Resources, serving: parts.Serving) -> ServedModel:
-    model, ranker = serving.generation.manifest.model, serving.ranker
-    return ServedModel(
-        held.settings.served_model_name or model.name,
-        model.name,
-        model.fingerprint,
-        ranker.max_input_tokens,
-        ranker.precision,
-        ranker.calibration,
-        serving,
-        serving.loaded_at,
-    )
+def _of_generation(held: Resources, serving: parts.Serving) -> ServedModel:
+    own_name = serving.generation.manifest.model.name
+    return ServedModel(held.settings.served_model_name or own_name, own_name, serving.ranker, serving)
 
 
 def reranker(held: Resources, name: str | None, strict: bool | None) -> ServedModel:
@@ -72,13 +50,13 @@ def reranker(held: Resources, name: str | None, strict: bool | None) -> ServedMo
         ModelNotServed: the name is unknown, and `strict` (None: the setting `strict_model`) makes that an error.
         NotReady: no model is loaded.
     """
-    return _named(held, every(held) or [_late(held, held.live.require())], name, strict)
+    return _named(held, every(held) or [_of_generation(held, held.live.require())], name, strict)
 
 
 def embedder(held: Resources, name: str | None, strict: bool | None) -> tuple[ServedModel, parts.Serving]:
     """Return the model that embeds, by the rules and with the errors of `reranker`."""
     serving = held.live.require()
-    return _named(held, [_late(held, serving)], name, strict), serving
+    return _named(held, [_of_generation(held, serving)], name, strict), serving
 
 
 def _named(held: Resources, served: list[ServedModel], name: str | None, strict: bool | None) -> ServedModel:

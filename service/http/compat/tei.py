@@ -169,11 +169,11 @@ def info(model: ServedModel | None, model_type: str, batch_tokens: int, settings
     }
     return {
         "model_id": model and model.own_name,
-        "model_sha": model and model.fingerprint,
-        "model_dtype": model.precision if model else "float32",
+        "model_sha": model and model.scorer.fingerprint,
+        "model_dtype": model.scorer.precision if model else "float32",
         "served_model_name": model and model.name,
         "model_type": {model_type: kinds[model_type]},
-        "max_input_length": model and model.max_input_tokens,
+        "max_input_length": model and model.scorer.max_input_tokens,
         "max_batch_tokens": batch_tokens,
         "max_batch_requests": None,
         "max_concurrent_requests": None,

@@ -1,7 +1,9 @@
 """`/index`: what is served, switching to another generation, and rebuilding."""
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
@@ -25,8 +27,7 @@ from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.model.errors import InvalidInput
 from polyrank.service.api.generations import IndexOut, JobOut, JobsOut
 from polyrank.service.api.pool_requests import ActivateIn, IndexIn, PoolCandidateIn
-from polyrank.service.changes import idempotency
-from polyrank.service.changes.jobs import Rebuild
+from polyrank.service.changes.jobs import PATTERN, Rebuild, checked
 from polyrank.service.errors import HeaderInvalid, IdempotencyMismatch, NotConfigured, NotReady, StoreReadOnly
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import ADMIN, fails, takes
@@ -40,7 +41,7 @@ _WRITES = (StoreReadOnly, StoreBusy, DiskFull)
 _SWITCHES = (GenerationNotFound, GenerationError, FingerprintMismatch, MatrixMissing, *_WRITES)
 _LOCATION_OUT = {"description": "of the job", "required": True, "schema": {"type": "string"}}
 _LOCATED: dict[int | str, dict[str, Any]] = {202: {"headers": {"Location": _LOCATION_OUT}}}
-_KEY_IN = Header(description="repeats give the same job", json_schema_extra={"pattern": idempotency.PATTERN})
+_KEY_IN = Header(description="repeats give the same job", json_schema_extra={"pattern": PATTERN})
 
 
 @router.get("", response_model=IndexOut, responses=fails())
@@ -61,7 +62,7 @@ async def rebuild(
 ) -> dict[str, Any]:
     """Build a new generation and, unless `activate` is false, serve it. One build at a time."""
     held = resources(request)
-    key = idempotency.checked(idempotency_key)
+    key = checked(idempotency_key)
     body = await bodies.read(request, IndexIn)
     sent = body.candidates or ()
     bodies.check_lengths("candidates", [candidate.text for candidate in sent], held.settings)
@@ -136,20 +137,14 @@ async def activate(request: Request) -> dict[str, Any]:
     """Switch to a generation; requests in progress end on the one they began with."""
     held = resources(request)
     body = await bodies.read(request, ActivateIn)
-    with writing(held):
-        await asyncio.get_running_loop().run_in_executor(held.loader, held.live.activate, body.generation)
-        await asyncio.get_running_loop().run_in_executor(held.loader, held.trials.follow_if_possible)
-    return await _overview(held)
+    return await _overview_after(held, partial(held.live.activate, body.generation), held.trials.follow_if_possible)
 
 
 @router.post("/rollback", response_model=IndexOut, responses=fails(*_SWITCHES))
 async def rollback(request: Request) -> dict[str, Any]:
     """Switch back to the generation that was active before."""
     held = resources(request)
-    with writing(held):
-        await asyncio.get_running_loop().run_in_executor(held.loader, held.live.rollback)
-        await asyncio.get_running_loop().run_in_executor(held.loader, held.trials.follow_if_possible)
-    return await _overview(held)
+    return await _overview_after(held, held.live.rollback, held.trials.follow_if_possible)
 
 
 @router.post(
@@ -162,17 +157,21 @@ async def trial(request: Request) -> dict[str, Any]:
     """Load a generation beside the live one: rankings and explanations may ask for it. Nothing else changes."""
     held = resources(request)
     body = await bodies.read(request, ActivateIn)
-    with writing(held):
-        await asyncio.get_running_loop().run_in_executor(held.loader, held.trials.begin, body.generation)
-    return await _overview(held)
+    return await _overview_after(held, partial(held.trials.begin, body.generation))
 
 
 @router.post("/trial/end", response_model=IndexOut, responses=fails(*_WRITES))
 async def end_trial(request: Request) -> dict[str, Any]:
     """End the trial, if there is one, and free its memory."""
     held = resources(request)
+    return await _overview_after(held, held.trials.end)
+
+
+async def _overview_after(held: Resources, *steps: Callable[[], object]) -> dict[str, Any]:
+    """Take steps on the thread that switches generations; returns what is served then."""
     with writing(held):
-        await asyncio.get_running_loop().run_in_executor(held.loader, held.trials.end)
+        for step in steps:
+            await asyncio.get_running_loop().run_in_executor(held.loader, step)
     return await _overview(held)
 
 

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
+from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -35,7 +36,6 @@ from polyrank.service.errors import (
 from polyrank.service.http.plumbing import bodies, problems
 from polyrank.service.http.plumbing.described import DEADLINE_IN, RANK, RANKS, fails, header, takes
 from polyrank.service.observe.labels import STAGES, Account
-from polyrank.service.ranking import result_cache
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import Given, Grouping, Ranked, RankedCandidate, RankRequest
@@ -213,11 +213,20 @@ _NOT_IN_THE_ANSWER = {"timeout_ms", "expect", "min_revision", "generation"}
 
 
 def _cache_key(request: Request, held: Resources, serving: Serving, body: RankIn) -> str | None:
-    """Return the key under which the answer is kept; None: it is not kept."""
+    """Return the key under which the answer is kept, 64 hexadecimal digits; None: it is not kept.
+
+    Callers that may do the same, by their scopes, share answers.
+    """
     if held.results is None or _refuses_caches(request):
         return None
     asked = body.model_dump(mode="json", exclude=_NOT_IN_THE_ANSWER)
-    return result_cache.key_of(request.state.principal.scopes, serving, held.runtime.scorer, asked)
+    # Each back-end rounds in its own way, and so does each precision.
+    used = [model for model in (serving.ranker, held.runtime.scorer) if model is not None]
+    models = [(model.fingerprint, model.backend, model.precision) for model in used]
+    # The revision counts the updates, the checksum says which they are: a log from a backup reuses the numbers.
+    of = serving.generation.id, serving.snapshot.revision, serving.checksum, models
+    scopes = sorted(request.state.principal.scopes)
+    return sha256(orjson.dumps([scopes, of, asked], option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def _refuses_caches(request: Request) -> bool:

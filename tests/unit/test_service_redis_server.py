@@ -5,7 +5,7 @@ from threading import Barrier
 
 import pytest
 
-from polyrank.service.caching.breaker import (
+from polyrank.service.caching.redis_server import (
     FAILURES_IN_A_ROW,
     JITTER,
     LONGEST_OPEN_SECONDS,

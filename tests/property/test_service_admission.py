@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyrank.service.ranking.rates import MEASUREMENTS, MOST_DOUBTS, Rate
+from polyrank.service.ranking.admission import MEASUREMENTS, MOST_DOUBTS, Rate
 from polyrank.service.ranking.scheduler import FEWEST_FULL
 
 

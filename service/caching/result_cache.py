@@ -13,40 +13,19 @@ kept.
 import asyncio
 import struct
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from functools import partial
-from hashlib import sha256
-from typing import Any
 from zlib import crc32
-
-import orjson
 
 from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.redis_client import translated
-from polyrank.service.caching.lru import Lru
 from polyrank.service.caching.redis_server import Budget, RedisServer
-from polyrank.service.caching.vector_cache import CountCache
-from polyrank.service.live.models import PairScorer
-from polyrank.service.ranking.parts import Serving
+from polyrank.service.caching.vector_cache import CountCache, Lru
 
 TIER = "result"
 VERSION = 1
 _HEAD = struct.Struct("<BI")
 _EXPIRY = struct.Struct("<d")
-
-
-def key_of(scopes: Iterable[str], serving: Serving, reranker: PairScorer | None, asked: Mapping[str, Any]) -> str:
-    """Return the key of an answer, 64 hexadecimal digits.
-
-    Callers that may do the same, by their scopes, share answers. `asked` are the fields of the request that the answer
-    depends on, as JSON values.
-    """
-    # Each back-end rounds in its own way, and so does each precision.
-    used = [model for model in (serving.ranker, reranker) if model is not None]
-    models = [(model.fingerprint, model.backend, model.precision) for model in used]
-    # The revision counts the updates, the checksum says which they are: a log from a backup reuses the numbers.
-    of = serving.generation.id, serving.snapshot.revision, serving.checksum, models
-    return sha256(orjson.dumps([sorted(scopes), of, asked], option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 class ResultCache:
