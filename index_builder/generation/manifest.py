@@ -10,7 +10,7 @@ from typing import Any
 
 from polyrank.index_builder.errors import GenerationCorrupt
 from polyrank.index_builder.generation.slots import ALL, SLOTS, Slots
-from polyrank.index_builder.index.choice import IndexSpec, SearchTimes
+from polyrank.index_builder.index.choice import IndexSpec
 from polyrank.index_builder.records import exactly, record, sealed, unsealed
 from polyrank.index_builder.vectors.encoder import DTYPES
 from polyrank.index_builder.vectors.redis import MAX_DIM
@@ -183,7 +183,7 @@ class Manifest:
         """
         try:
             body = unsealed(content, FORMAT_VERSION)
-            readers = {"index": _index, "recall": _recall, "late": _late, "parts": _parts}
+            readers = {"index": _index, "recall": _recall, "parts": _parts}
             manifest = record(cls, body, "manifest", readers)
             _check_bounds(manifest, generation)
         except (ValueError, KeyError) as error:
@@ -221,7 +221,7 @@ def _check_parts(manifest: Manifest) -> None:
 
 def _index(value: object) -> IndexSpec:
     try:
-        spec = record(IndexSpec, value, "index", {"times": _times})
+        spec = record(IndexSpec, value, "index")
     except ValueError:
         spec = None
     if spec is None or (spec.kind == "exact") != (spec.factory is None):
@@ -240,14 +240,6 @@ def part_directory(part: int) -> str:
 def _parts(value: object) -> list[PartEntry]:
     readers = {"index": _index, "recall": _recall}
     return [record(PartEntry, each, "parts", readers) for each in exactly(list, value, "parts")]
-
-
-def _late(value: object) -> LateRows | None:
-    return None if value is None else record(LateRows, value, "late")
-
-
-def _times(value: object) -> SearchTimes | None:
-    return None if value is None else record(SearchTimes, value, "times")
 
 
 def _recall(value: object) -> dict[str, Any]:
