@@ -275,6 +275,22 @@ def test_a_shard_that_is_restarted_during_a_switch_is_given_what_is_served_and_t
     until(lambda: Holding(second.id, one.part) in one.body.held())
 
 
+def test_a_shard_that_is_given_the_next_generation_is_asked_again_at_once(
+    served: ServedParts, first: Manifest, tmp_path: Path
+) -> None:
+    """It was struck while it lacked the one before, and may be the only one that is left."""
+    second = cut(tmp_path, "n", activate=False)
+    part = first.parts[1].name
+    one, other = served.shards.of(part)
+    one.restart()
+    until(lambda: prefix(*served.rank(asked())) == "c" and served.value("shard_struck", part=part) == 1)
+    served.live.activate(second.id)
+    assert served.value("shard_struck", part=part) == 0
+    other.lost = True
+    [found] = served.rank(asked())
+    assert (prefix(found), found.degraded) == ("n", [])
+
+
 def test_why_a_restarted_shard_cannot_load_its_part_is_logged(
     served: ServedParts, first: Manifest, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
