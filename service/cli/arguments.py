@@ -89,10 +89,10 @@ def require_writable(option: str, output: Path, inputs: Iterable[Path]) -> None:
         raise UsageError(f"{option} {output} is an input too; name another file")
 
 
-def require_store(root: Path, made_by: str = "polyrank build") -> None:
+def require_store(root: Path) -> None:
     """Raise UsageError if the directory is no store; an empty one is a store of which nothing was built yet."""
     if why := why_no_store(root):
-        raise UsageError(f"{why}; {made_by} makes a store")
+        raise UsageError(f"{why}; polyrank build makes a store")
 
 
 def words_left_out(model: str) -> str:

@@ -14,16 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.generation.manifest import Manifest
+from polyrank.index_builder.generation.slots import Slots, slots_of
 from polyrank.index_builder.generation.texts import KnownTexts
 from polyrank.index_builder.generation.words import Words
 from polyrank.index_builder.index.retrieval import CERTIFICATE_MARGIN
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.scale.membership import Counts
-from polyrank.index_builder.scale.slots import Slots, slots_of
+from polyrank.index_builder.store.membership import Counts
 from polyrank.index_builder.store.pages import Page
 from polyrank.index_builder.store.unmatched import Looked
 from polyrank.index_builder.store.update_log import Update, UpdateLog
-from polyrank.index_builder.store.updates import Version
 from polyrank.model.representations import Additions, Representations
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.caching.vector_cache import TextCache
@@ -303,7 +302,6 @@ class Serving:
     """What a request is answered from, from its beginning to its end. It never changes; an update makes a new one.
 
     Attributes:
-        version: what the store calls it.
         generation: what it says of itself.
         snapshot: at which revision it is.
         parts: by their slots, ascending; together they have all of them.
@@ -314,7 +312,6 @@ class Serving:
         checksum: of the updates in the snapshot; 0: there are none.
     """
 
-    version: Version
     generation: Facts
     snapshot: PoolSnapshot
     parts: tuple[Part, ...]

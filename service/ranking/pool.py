@@ -227,7 +227,7 @@ class Pool:
                 gather = each.first_vectors if first_only else each.vectors
                 some, here = gather(own[asked][of == number])
                 made, available = [*made, some], available and here
-            return Representations.join(made).take(np.argsort(np.argsort(of, kind="stable"))), available
+            return Representations.interleaved(made, of), available
 
         return Stock(
             positions=positions,

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.index_builder.generation.slots import Slots
 from polyrank.index_builder.generation.texts import KnownTexts
-from polyrank.index_builder.scale.membership import Counts, Membership
-from polyrank.index_builder.scale.slots import Slots
+from polyrank.index_builder.store.membership import Counts, Membership
 from polyrank.index_builder.store.pages import Page
 from polyrank.index_builder.store.unmatched import Looked
 from polyrank.index_builder.store.update_log import Update

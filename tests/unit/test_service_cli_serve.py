@@ -65,15 +65,9 @@ def test_every_flag_is_its_setting(capsys: Capture, served: list[Settings], monk
 
 
 @pytest.mark.usefixtures("here")
-def test_a_cluster_goes_with_a_store_that_is_cut_into_parts(
-    capsys: Capture, served: list[Settings], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cluster_holds_any_store(capsys: Capture, served: list[Settings], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "why_unusable", lambda _: None)
     flags = "--cluster h:1 --shard-replicas 2 --hedge-ms 30 --min-searched 0.9"
-    assert "s is not cut into parts" in call(capsys, "serve", "--store", "s", *flags.split()).failure()
-    Path("s/parts").mkdir()
-    assert "s is cut into parts" in call(capsys, "serve", "--store", "s").failure()
-    assert served == []
     assert call(capsys, "serve", "--store", "s", *flags.split()) == (0, "", "")
     [settings] = served
     assert (settings.cluster, settings.shard_replicas, settings.hedge_ms, settings.min_searched) == ("h:1", 2, 30, 0.9)

@@ -185,15 +185,15 @@ def from_store(
         with usage("--reranker "):
             require_pair_scorer(reranker)
     store = GenerationStore(root)
-    generation, refused = store.open_to_serve()
+    parts, refused = store.open_to_serve()
     for which, why in refused:
         print(f"{which} was passed over: {why}", file=sys.stderr)
-    return _ranked(store, generation, turns, top_k, reranker, explain)
+    return _ranked(store, parts, turns, top_k, reranker, explain)
 
 
 def _ranked(
     store: "GenerationStore",
-    generation: "Generation",
+    parts: "list[Generation]",
     turns: list[str],
     top_k: int,
     reranker: str | None,
@@ -227,7 +227,7 @@ def _ranked(
         ranker.represent_context_batch([finish(ranker.context_steps(conversation))[0]])
 
     opener = Opener(lambda *_: None, None, lambda name: load(name, *runs), warm_up=warm_up)
-    serving = serve(opener, generation, store.updates.of(generation.manifest))
+    serving = serve(opener, parts, store.updates.of(parts[0].manifest))
     scorer = load_cross(reranker, *runs) if reranker else None
     if scorer is not None and scorer.evidence is not None and serving.generation.words is None:
         print(f"{reranker} {words_left_out(serving.generation.manifest.model.name)}", file=sys.stderr)

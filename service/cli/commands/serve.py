@@ -4,8 +4,6 @@ import argparse
 import os
 from typing import Any
 
-from polyrank.index_builder.errors import StoreInParts, StoreWhole
-from polyrank.index_builder.layout import is_in_parts
 from polyrank.model.options import Option, without_none
 from polyrank.service.cli.arguments import usage
 from polyrank.service.cli.output import UsageError
@@ -55,8 +53,6 @@ def run(arguments: argparse.Namespace) -> int:
     settings = Settings.load(flags)
     if settings.store is not None and not settings.store.is_dir():
         raise UsageError(f"{settings.store} is no directory; polyrank build makes a store")
-    if settings.store is not None and is_in_parts(settings.store) != (settings.cluster is not None):
-        raise StoreWhole(settings.store) if settings.cluster else StoreInParts(settings.store)
     if settings.reranker is not None:
         with usage("reranker: "):
             require_pair_scorer(settings.reranker)
