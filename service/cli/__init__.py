@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from polyrank import __version__
-from polyrank.model.errors import RankingError
+from polyrank.model.errors import RankingError, WrongKind
 from polyrank.service.cli.commands import (
     build,
     candidates,
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         status = _run(argv)
         sys.stdout.flush()
-    except (UsageError, SettingsError) as error:
+    except (UsageError, SettingsError, WrongKind) as error:
         return _say(f"{error}", 2)
     except RankingError as error:
         return _say(f"{error}", 1)

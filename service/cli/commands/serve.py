@@ -7,7 +7,7 @@ from typing import Any
 from polyrank.index_builder.errors import StoreInParts, StoreWhole
 from polyrank.index_builder.layout import is_in_parts
 from polyrank.model.options import Option, without_none
-from polyrank.service.cli.arguments import usage
+from polyrank.service.cli.arguments import of_flag
 from polyrank.service.cli.output import UsageError
 from polyrank.service.cli.parsing import CommandParser, add_options_of
 
@@ -58,10 +58,10 @@ def run(arguments: argparse.Namespace) -> int:
     if settings.store is not None and is_in_parts(settings.store) != (settings.cluster is not None):
         raise StoreWhole(settings.store) if settings.cluster else StoreInParts(settings.store)
     if settings.reranker is not None:
-        with usage("reranker: "):
+        with of_flag("reranker: "):
             require_pair_scorer(settings.reranker)
     if settings.classifier is not None:
-        with usage("classifier: "):
+        with of_flag("classifier: "):
             require_classifier(settings.classifier)
     for name, value in NATIVE.items():
         os.environ.setdefault(name, value)
