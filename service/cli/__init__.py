@@ -15,7 +15,6 @@ from polyrank.service.cli.commands import (
     demo,
     evaluate,
     export,
-    keys,
     mine,
     rank,
     serve,
@@ -27,7 +26,7 @@ from polyrank.service.cli.parsing import CommandParser
 from polyrank.service.errors import SettingsError
 from polyrank.service.observe import logs
 
-_COMMANDS = (demo, train, mine, evaluate, export, build, store, keys, serve, rank, candidates)
+_COMMANDS = (demo, train, mine, evaluate, export, build, store, serve, rank, candidates)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
