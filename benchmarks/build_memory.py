@@ -29,7 +29,7 @@ from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.names import KINDS
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.model.config import EvidenceConfig, ModelConfig
+from polyrank.model.config import LexicalConfig, ModelConfig
 from polyrank.model.representations import Representations
 
 MIB = 1 << 20
@@ -59,7 +59,7 @@ class HashEncoder:
         config = ModelConfig(
             architecture=self.architecture,
             base_name=self.name,
-            evidence=EvidenceConfig(weights={"last": 1.0}) if self.counts_words else None,
+            evidence=LexicalConfig(weights={"last": 1.0}) if self.counts_words else None,
         )
         (directory / "polyrank.json").write_text(json.dumps(config.to_json()))
 

@@ -35,7 +35,7 @@ from torch import nn
 import polyrank
 from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.model.architectures.backbone import Backbone
-from polyrank.model.checkpoint.base import MINILM
+from polyrank.model.checkpoint.lookup import MINILM
 from polyrank.model.errors import InvalidInput
 from polyrank.model.evaluation.rankings import rank_lists
 from polyrank.model.inference.runners import Runner

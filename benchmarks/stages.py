@@ -17,7 +17,7 @@ from benchmarks.timing import machine
 
 from polyrank.index_builder.building.pipeline import BuildResult, build
 from polyrank.index_builder.pool.rows import read_pool
-from polyrank.model.checkpoint.kind import LEXICAL, is_checkpoint
+from polyrank.model.checkpoint.lookup import LEXICAL, is_checkpoint
 from polyrank.model.config import ModelConfig
 from polyrank.model.inference.runners import Runner
 from polyrank.model.rankers.load import load_cross, load_late, load_retriever

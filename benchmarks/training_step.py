@@ -16,8 +16,8 @@ from torch import nn
 
 from polyrank.model.architectures.backbone import Backbone, backbone_config, load_base_weights, read_weights
 from polyrank.model.architectures.batching import TokenBatch
-from polyrank.model.checkpoint.base import resolve_base
 from polyrank.model.checkpoint.files import BASE_BACKBONE_FILE, WEIGHTS_FILE, read_object
+from polyrank.model.checkpoint.lookup import resolve_base
 from polyrank.model.training.tuning import add_adapters, select_layers, set_dropout
 
 RANK = 32

@@ -16,19 +16,19 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from polyrank.index_builder.building.job_records import CANCELLED, FAILED, SUCCEEDED, JobRecord, JobRequest, JobStore
-from polyrank.index_builder.building.pipeline import BuildOptions, BuildResult, build
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.building.stages import PUBLISHING, OnProgress
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationNotFound, StoreBusy
-from polyrank.index_builder.generation.generation import MODEL_DIRECTORY
-from polyrank.index_builder.generation.manifest import ModelReference
 from polyrank.index_builder.layout import is_in_parts
 from polyrank.index_builder.pool.rows import PoolRows, read_pool
 from polyrank.index_builder.scale.compacting import compact_store
-from polyrank.index_builder.scale.cutting import Built, SetResult, build_parts
+from polyrank.index_builder.scale.cutting import Built, build_parts
 from polyrank.index_builder.scale.sets import PartsStore
 from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.pool_store import PoolStore
 from polyrank.index_builder.vectors.encoder import CandidateEncoder
 from polyrank.model.errors import RankingError
 from polyrank.model.inference import disk_cache
@@ -138,42 +138,30 @@ def _handle_signals(handler: Callable[[int, FrameType | None], None] | signal.Ha
 def _generation(request: JobRequest, root: Path, progress: OnProgress) -> tuple[str, list[str]]:
     """Build what the job asks for; returns the id of the generation or set, and what is to be known about it."""
     redis_url = os.environ.get("POLYRANK_REDIS_URL") or None
-    result: Built
-    pool = read_pool(request.pool, root, request.encoding)
     if request.compacts:
-        result = compact_store(root, redis_url, progress=progress)
-    elif is_in_parts(root):
-        result = _built_in_parts(request, pool, root, progress)
+        result, fields = compact_store(root, redis_url, progress=progress), []
     else:
+        pool = read_pool(request.pool, root, request.encoding)
         result = _built(request, pool, root, redis_url, progress)
-    notes = [*([] if request.compacts else pool.fields.lines()), *result.notes]
+        fields = pool.fields.lines()
+    notes = [*fields, *result.notes]
     with suppress(BrokenPipeError):  # the server that would log it may be gone
         sys.stderr.writelines(f"{note}\n" for note in notes)
     return result.generation, notes
 
 
-def _built(request: JobRequest, pool: PoolRows, root: Path, redis_url: str | None, progress: OnProgress) -> BuildResult:
+def _built(request: JobRequest, pool: PoolRows, root: Path, redis_url: str | None, progress: OnProgress) -> Built:
+    """Build in the dtype, and in as many parts, as the active generation: who chose them is not asked again."""
+    options = BuildOptions(activate=request.activate, revision=request.revision)
+    if is_in_parts(root):
+        active = PartsStore(root).active()
+        encoder, options = _encoder(request, PartsStore(root)), replace(options, dtype=active.dtype)
+        return build_parts(encoder, pool, root, len(active.parts), options, progress=progress)
     store = GenerationStore(root)
-    encoder = _load(request.model) if request.model else _load_active(store)
-    options = replace(_options(request), redis_url=redis_url)
-    if (active := store.active_manifest()) is not None:  # who chose it for the store was not asked again
-        options = replace(options, dtype=active.dtype)
+    encoder, options = _encoder(request, store), replace(options, redis_url=redis_url)
+    if (manifest := store.active_manifest()) is not None:
+        options = replace(options, dtype=manifest.dtype)
     return build(encoder, pool, root, options, progress=progress)
-
-
-def _built_in_parts(request: JobRequest, pool: PoolRows, root: Path, progress: OnProgress) -> SetResult:
-    """Build as many parts as the active set has."""
-    store = PartsStore(root)
-    active = store.active()
-    first = active.parts[0]
-    stored = store.part(first.slots).path(first.generation) / MODEL_DIRECTORY
-    encoder = _load(request.model) if request.model else _load_stored(stored, active.model)
-    options = replace(_options(request), dtype=active.dtype)
-    return build_parts(encoder, pool, root, len(active.parts), options, progress=progress)
-
-
-def _options(request: JobRequest) -> BuildOptions:
-    return BuildOptions(index=request.index, activate=request.activate, revision=request.revision)
 
 
 def _load(name: str) -> CandidateEncoder:
@@ -184,17 +172,14 @@ def _load(name: str) -> CandidateEncoder:
     return checkpoint.load_retriever(name, backend, precision, disk_cache.configured(os.environ))
 
 
-def _load_active(store: GenerationStore) -> CandidateEncoder:
-    """The active generation's model."""
+def _encoder(request: JobRequest, store: PoolStore[Any]) -> CandidateEncoder:
+    """The model that is named, or that of the active generation under its original name, not the path of its copy."""
+    if request.model:
+        return _load(request.model)
     current = store.current()
     if current is None:
         raise GenerationNotFound(f"{store.root} has no active generation whose model could be used; name a model")
-    return _load_stored(store.path(current) / MODEL_DIRECTORY, store.manifest(current).model)
-
-
-def _load_stored(directory: Path, reference: ModelReference) -> CandidateEncoder:
-    """The model that a generation holds, under its original name instead of the path of its copy."""
-    encoder = _load(str(directory))
+    encoder, reference = _load(str(store.model_directory(current))), store.manifest(current).model
     if encoder.fingerprint != reference.fingerprint:
         raise FingerprintMismatch(reference.fingerprint, encoder.fingerprint)
     encoder.name = reference.name

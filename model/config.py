@@ -55,7 +55,7 @@ class AssemblyConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EvidenceConfig:
+class LexicalConfig:
     """How words count in the score, beside what the network says (polyrank.model.lexical).
 
     Attributes:
@@ -188,7 +188,7 @@ class ModelConfig:
     max_context_tokens: int = 360
     max_candidate_tokens: int = 72
     assembly: AssemblyConfig = field(default_factory=AssemblyConfig)
-    evidence: EvidenceConfig | None = None
+    evidence: LexicalConfig | None = None
     calibration: CalibrationConfig | None = None
     own: Block | None = None
     labels: Sequence[str] = ()
@@ -287,4 +287,4 @@ def _own(flat: dict[str, Any]) -> Block | None:
     return None if kind is None or raw is None else read_block(kind, raw, kind.of)
 
 
-_BLOCKS = {"assembly": AssemblyConfig, "evidence": EvidenceConfig, "calibration": CalibrationConfig}
+_BLOCKS = {"assembly": AssemblyConfig, "evidence": LexicalConfig, "calibration": CalibrationConfig}

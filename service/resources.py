@@ -31,8 +31,7 @@ from polyrank.service.auth.keys import Access
 from polyrank.service.caching.result_cache import ResultCache
 from polyrank.service.caching.vector_cache import Lru
 from polyrank.service.caching.vectors import Caches
-from polyrank.service.changes.compacting import Compacting
-from polyrank.service.changes.jobs import Jobs
+from polyrank.service.changes.jobs import Compacting, Jobs
 from polyrank.service.changes.updating import Updating
 from polyrank.service.errors import SettingsError, StoreReadOnly
 from polyrank.service.live.models import (

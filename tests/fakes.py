@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.model.config import EvidenceConfig, ModelConfig
+from polyrank.model.config import LexicalConfig, ModelConfig
 from polyrank.model.representations import LateRows, Representations
 
-EVIDENCE = EvidenceConfig(
+EVIDENCE = LexicalConfig(
     late_weight=2.0,
     weights={"persona": 0.7, "told": -0.1, "last": 0.3, "before": 0.2, "older": 0.1, "said": -5.0, "length": 0.4},
 )
@@ -31,7 +31,7 @@ class HashEncoder:
         dim: int = 8,
         fingerprint: str = "0123456789abcdef" * 4,
         longest: int = 1000,
-        evidence: EvidenceConfig | None = None,
+        evidence: LexicalConfig | None = None,
         late: LateRows | None = None,
     ) -> None:
         self.dim, self.fingerprint, self.longest, self.evidence = dim, fingerprint, longest, evidence

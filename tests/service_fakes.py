@@ -21,9 +21,9 @@ from polyrank.index_builder.generation.words import evidence_of
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.checkpoint.files import CONFIG_FILE
-from polyrank.model.config import CalibrationConfig, EvidenceConfig, ModelConfig
+from polyrank.model.config import CalibrationConfig, LexicalConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid, ModelNotFound
-from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.representations import Additions, ContextEncoding, LateRows, Representations
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.reading import Steps
@@ -74,7 +74,7 @@ class WordRanker:
         self,
         seed: int = 0,
         name: str = "words",
-        evidence: EvidenceConfig | None = None,
+        evidence: LexicalConfig | None = None,
         late: LateRows | None = None,
     ) -> None:
         self.seed, self.evidence, self.late_rows = seed, evidence, late
@@ -183,7 +183,7 @@ class WordCross:
     backend, precision, choice = "torch", "float32", None
     fingerprint = sha256(b"overlap").hexdigest()
     max_input_tokens = 2 * MAX_TOKENS
-    evidence: Evidence | None = None
+    evidence: LexicalScore | None = None
     calibration: CalibrationConfig | None = None
 
     def pair_steps(self, conversation: Conversation, texts: Sequence[str]) -> Steps[tuple[Pairs, Truncation]]:

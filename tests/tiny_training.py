@@ -10,16 +10,18 @@ import torch
 from command_line import write_rows
 
 import polyrank
-from polyrank.model.checkpoint.files import WEIGHTS_FILE
+from polyrank.model.checkpoint.files import WEIGHTS_FILE, CheckpointFiles
 from polyrank.model.config import ModelConfig
-from polyrank.model.rankers.networks import NetworkRanker
+from polyrank.model.inference.compiler import Compiler
+from polyrank.model.inference.network import Network, TorchBackend
+from polyrank.model.rankers.networks import CrossRanker, LateRanker, NetworkRanker
 from polyrank.model.registry import trainable
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue, Report
 from polyrank.model.training.config import Data, TrainConfig, TwoStageTrainConfig, settings_of
 from polyrank.model.training.run import train
 from polyrank.model.training.state import STATE_FILE
-from polyrank.model.training.student import start
+from polyrank.model.training.student import Student, start
 
 TWO_STAGES = [name for name in trainable() if issubclass(settings_of(name), TwoStageTrainConfig)]
 SETTINGS: dict[str, Any] = {
@@ -89,6 +91,16 @@ def trained(base: Path, directory: Path, **fields: Any) -> Path:
             parameter += 0.05 * torch.randn_like(parameter)
     student.save(directory, {})
     return directory
+
+
+def ranker_of(student: Student) -> NetworkRanker:
+    """The student as it is, behind a ranker's interface."""
+    student.encoder.eval()
+    files = CheckpointFiles(student.config, student.directory, {})
+    kind: Any = CrossRanker if student.config.architecture == "cross" else LateRanker
+    compiler = Compiler(TorchBackend(torch.device("cpu")))
+    ranker: NetworkRanker = kind("student", Network.of(student.encoder), student.assembler, files, compiler)
+    return ranker
 
 
 def scores(ranker: NetworkRanker) -> list[float]:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from benchmarks.gpu.pack import halved
 
-from polyrank.model.checkpoint.base import BaseModel, resolve_base
 from polyrank.model.checkpoint.files import CONFIG_FILE, WEIGHTS_FILE, read_config, write_config
+from polyrank.model.checkpoint.lookup import BaseModel, resolve_base
 from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.model.rankers.load import load
 

@@ -16,8 +16,7 @@ import torch
 
 import polyrank
 from polyrank.model.inference import trials
-from polyrank.model.inference.backend import TorchBackend
-from polyrank.model.inference.network import CandidatePart, ContextPart, NetworkPart, PairPart
+from polyrank.model.inference.network import CandidatePart, ContextPart, NetworkPart, PairPart, TorchBackend
 from polyrank.model.inference.runners import AUTO, BFLOAT16, FLOAT16, FLOAT32
 from polyrank.model.inference.trials import sequences
 from polyrank.model.text.assembly import Conversation

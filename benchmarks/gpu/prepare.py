@@ -13,8 +13,8 @@ from pathlib import Path
 
 from benchmarks.gpu.pack import BASE, EVALUATION, MOST_BYTES, TRAINING, halved
 
-from polyrank.model.checkpoint.base import resolve_base
 from polyrank.model.checkpoint.files import BASE_BACKBONE_FILE, TOKENIZER_FILE, WEIGHTS_FILE
+from polyrank.model.checkpoint.lookup import resolve_base
 from polyrank.model.errors import InvalidInput, RankingError
 
 

@@ -8,8 +8,8 @@ from benchmarks.load.drive import REPOSITORY
 from safetensors.torch import load_file, save_file
 
 import polyrank
-from polyrank.model.checkpoint.base import MINILM, resolve_base
 from polyrank.model.checkpoint.files import WEIGHTS_FILE
+from polyrank.model.checkpoint.lookup import MINILM, resolve_base
 
 CODES = REPOSITORY / "checkpoints" / "chat-poly" / WEIGHTS_FILE
 TOKENS = 256  # the limit that the base model was published with, and that sentence-transformers uses

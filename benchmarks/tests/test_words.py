@@ -13,7 +13,7 @@ from benchmarks.words import cost, identifiers, languages, quality
 from benchmarks.words.parts import VECTORS, WHOLE, all_but, firsts_of, says_nothing_again
 
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
-from polyrank.model.config import EvidenceConfig
+from polyrank.model.config import LexicalConfig
 from polyrank.model.inference.runners import Runner
 from polyrank.model.rankers.load import load_late
 from polyrank.model.text.assembly import Conversation
@@ -35,7 +35,7 @@ def checkpoint(base: Path, name: str, weights: dict[str, float] | None) -> Path:
     if not path.exists():
         torch.manual_seed(0)  # of the codes
         loaded(base, name, "cpu", Runner("torch", "float32"), architecture="poly", n_codes=4, max_context_tokens=64)
-        evidence = None if weights is None else EvidenceConfig(late_weight=0.3, weights=weights)
+        evidence = None if weights is None else LexicalConfig(late_weight=0.3, weights=weights)
         write_config(path / CONFIG_FILE, replace(read_config(path / CONFIG_FILE), evidence=evidence))
     return path
 

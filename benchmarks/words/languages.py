@@ -21,7 +21,7 @@ from unicodedata import normalize
 import numpy as np
 import orjson
 
-from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics
 from polyrank.model.metrics import Ties
@@ -314,7 +314,7 @@ def recall(texts: Asked) -> float:
     """Return R@1 of words alone among all replies; a tie counts by the chance that the right one leads."""
     evidence = BUILT_IN.evidence
     assert evidence is not None
-    model, table = Evidence(evidence), WordTable.of(texts.replies, Statistics.of(texts.replies))
+    model, table = LexicalScore(evidence), WordTable.of(texts.replies, Statistics.of(texts.replies))
     values = (model.values(Conversation.of(question), table) for question in texts.questions)
     own = np.eye(len(texts.replies))
     return float(np.mean([Ties.of(each, own[at]).found(1) for at, each in enumerate(values)]))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.evaluation.rankings import candidate_embeddings, context_codes, gold_ties
-from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import normalised
 from polyrank.model.rankers.networks import LateRanker
@@ -70,13 +70,13 @@ def _scores(ranker: LateRanker, dialogues: Sequence[Dialogue]) -> Iterator[dict[
         yield {WHOLE: parts[VECTORS], **parts}
 
 
-def _evidences(ranker: LateRanker) -> dict[str, Evidence]:
+def _evidences(ranker: LateRanker) -> dict[str, LexicalScore]:
     if ranker.evidence is None:
         return {}
     config = ranker.evidence.config
     features = [name for name, weight in config.weights.items() if weight]
     others = {name: {other: config.weights[other] for other in features if other != name} for name in features}
-    less = {all_but(name): Evidence(replace(config, weights=weights)) for name, weights in others.items()}
+    less = {all_but(name): LexicalScore(replace(config, weights=weights)) for name, weights in others.items()}
     return {WHOLE: ranker.evidence, **less}
 
 

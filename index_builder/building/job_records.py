@@ -44,7 +44,7 @@ class JobRequest:
         pool: the pool's files.
         encoding: of its CSV files, see `read_pool`.
         model: checkpoint or base model; None: the active generation's.
-        activate, index, revision: see `BuildOptions`.
+        activate, revision: see `BuildOptions`.
         compacts: compact the active generation; the other fields do not count then.
     """
 
@@ -52,7 +52,6 @@ class JobRequest:
     encoding: str | None = None
     model: str | None = None
     activate: bool = True
-    index: str = "auto"
     revision: int | None = None
     compacts: bool = False
 

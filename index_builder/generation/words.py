@@ -19,7 +19,7 @@ from numpy.typing import DTypeLike, NDArray
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_object
 from polyrank.model.config import ModelConfig
 from polyrank.model.lexical.features import ROW_FEATURES
-from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.lexical.table import NewArray, WordTable
 from polyrank.model.lexical.words import Statistics
 
@@ -50,7 +50,7 @@ class Words:
         table: of the generation's own rows, with the statistics that hold for every other text as well.
     """
 
-    evidence: Evidence
+    evidence: LexicalScore
     table: WordTable
 
     def table_of(self, texts: Sequence[str]) -> WordTable:
@@ -58,7 +58,7 @@ class Words:
         return WordTable.of(texts, self.table.statistics)
 
 
-def evidence_of(model: Path) -> Evidence | None:
+def evidence_of(model: Path) -> LexicalScore | None:
     """Return the evidence of the model in a directory; None where words do not count.
 
     Raises:
@@ -69,10 +69,10 @@ def evidence_of(model: Path) -> Evidence | None:
     if config.get("evidence") is None:
         return None
     found = ModelConfig.from_json(config)
-    return None if found.evidence is None else Evidence(found.evidence, found.has_network)
+    return None if found.evidence is None else LexicalScore(found.evidence, found.has_network)
 
 
-def open_words(directory: Path, evidence: Evidence, count: int) -> Words:
+def open_words(directory: Path, evidence: LexicalScore, count: int) -> Words:
     """Open the words of a generation of `count` candidates, in its directory.
 
     Raises:

@@ -289,7 +289,7 @@ class Snapshot:
         return self._buffer.longest
 
     def word_values(self, conversation: Conversation) -> WordValues | None:
-        """What words say for each row after a conversation: `Evidence.values`. None if they do not count."""
+        """What words say for each row after a conversation: `LexicalScore.values`. None if they do not count."""
         words = self.generation.words
         if words is None:
             return None

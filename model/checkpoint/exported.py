@@ -20,7 +20,7 @@ from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.checkpoint.card import CARD_FILE, exported_card
 from polyrank.model.checkpoint.files import TOKENIZER_FILE, WEIGHTS_FILE, require_free
-from polyrank.model.checkpoint.kind import require_exportable
+from polyrank.model.checkpoint.lookup import require_exportable
 from polyrank.model.checkpoint.published import FLAGS, POOLINGS
 from polyrank.model.checkpoint.read import read_checkpoint
 from polyrank.model.config import ModelConfig

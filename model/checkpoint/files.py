@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from polyrank.model.checkpoint.base import file_sha256
 from polyrank.model.config import ModelConfig
 from polyrank.model.durable import replacing, write_atomically
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
-from polyrank.model.inputs import MOST_TOKENIZER_BYTES, read_input
+from polyrank.model.inputs import MOST_TOKENIZER_BYTES, open_input, read_input
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,6 +25,7 @@ BASE_BACKBONE_FILE = "config.json"  # what other tools read; checkpoints had thi
 BACKBONE_FILE = "backbone.json"  # not config.json: they would take a checkpoint for a base model, with random weights
 TOKENIZER_FILE = "tokenizer.json"
 WEIGHTS_FILE = "model.safetensors"
+_MOST_BYTES = 32 << 30  # of weights; a sparse file may claim any size, and be hashed for hours
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,17 @@ def fingerprint_of(config: ModelConfig, **parts: Any) -> str:
     identity.pop("calibration", None)
     identity.get("base", {}).pop("name", None)
     return hashlib.sha256(json.dumps({"config": identity, **parts}, sort_keys=True).encode()).hexdigest()
+
+
+def file_sha256(path: Path, most_bytes: float = _MOST_BYTES) -> str:
+    """Return the hexadecimal sha256 of a file; raises CheckpointInvalid where it cannot be read or is larger."""
+    try:
+        with open_input(path) as file:
+            if os.fstat(file.fileno()).st_size > most_bytes:
+                raise CheckpointInvalid(f"{path} is larger than {most_bytes} bytes")
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise CheckpointInvalid(f"{path} cannot be read: {error.strerror}") from error
 
 
 def backbone_file(directory: Path) -> Path:

@@ -24,7 +24,6 @@ from polyrank.model.architectures.backbone import (
 )
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import LateEncoder
-from polyrank.model.checkpoint.base import BaseModel, resolve_base
 from polyrank.model.checkpoint.files import (
     BACKBONE_FILE,
     CONFIG_FILE,
@@ -35,6 +34,7 @@ from polyrank.model.checkpoint.files import (
     read_config,
     read_object,
 )
+from polyrank.model.checkpoint.lookup import BaseModel, resolve_base
 from polyrank.model.checkpoint.published import Published, is_reranker, read_published
 from polyrank.model.config import AssemblyConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid

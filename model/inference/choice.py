@@ -18,8 +18,7 @@ import torch
 from polyrank.model.architectures.batching import TokenBatch
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import openvino_backend, trials
-from polyrank.model.inference.backend import Backend, Forward, TorchBackend
-from polyrank.model.inference.network import NetworkPart
+from polyrank.model.inference.network import Backend, Forward, NetworkPart, TorchBackend
 from polyrank.model.inference.openvino_backend import OpenVinoBackend
 from polyrank.model.inference.runners import (
     AUTO,

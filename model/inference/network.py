@@ -1,21 +1,28 @@
-"""A model's network and its parts, which back-ends run; read when something first needs them.
+"""A model's network and its parts, read when something first needs them; and back-ends, which run the parts.
 
 Every part is a transformer, which takes nearly all of the time, and an ending, which turns token states into outputs. A
-back-end may run the two in different precisions. What is kept compiled runs without the network being read.
+back-end may run the two in different precisions. `TorchBackend` in float32 is the reference: others must give its
+outputs. What is kept compiled runs without the network being read.
 """
 
+import copy
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from functools import partial
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
+import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from polyrank.model.architectures.backbone import Backbone
-from polyrank.model.architectures.batching import TokenBatch
+from polyrank.model.architectures.batching import GPU_TOKEN_BUDGET, TOKEN_BUDGET, TokenBatch
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.config import ModelConfig
+from polyrank.model.inference.runners import BFLOAT16, FLOAT16, FLOAT32, TORCH, Runner
 
 
 class Sizes(NamedTuple):
@@ -195,3 +202,61 @@ def first_stage(network: Network[CrossEncoder]) -> Network[LateEncoder]:
         return network.encoder.poly
 
     return Network(network.config, poly, f"{network.identity} poly" if network.identity else "")
+
+
+# From a padded batch to the part's outputs. Safe to call from several threads.
+Forward = Callable[[TokenBatch], tuple[NDArray[Any], ...]]
+
+
+class Ready(NamedTuple):
+    """A part that is ready to run, the sizes of its transformer, and what runs it."""
+
+    run: Forward
+    sizes: Sizes
+    runner: Runner
+
+
+_HALVES = {FLOAT16: torch.float16, BFLOAT16: torch.bfloat16}
+
+
+class Backend(Protocol):
+    """Runs the parts of one model.
+
+    `token_budget`: how many tokens a batch should have at most, padding included.
+    """
+
+    runner: Runner
+    token_budget: int
+
+    def compile(self, part: NetworkPart) -> Forward:
+        """Make a part ready to run."""
+
+
+class TorchBackend:
+    """Runs parts as torch modules, on the device that they are on.
+
+    In float32 it runs the part itself, so changed weights count from the next call on. In 16 bits it runs a copy, in
+    which the transformer alone has 16 bits: code attention, reductions and lengths stay float32.
+    """
+
+    def __init__(self, device: torch.device, precision: str = FLOAT32, token_budget: int | None = None) -> None:
+        self._device = device
+        self.runner = Runner(TORCH, precision)
+        self.token_budget = token_budget or (TOKEN_BUDGET if device.type == "cpu" else GPU_TOKEN_BUDGET)
+        self._halves: WeakKeyDictionary[Backbone, Backbone] = WeakKeyDictionary()
+
+    def compile(self, part: NetworkPart) -> Forward:
+        """Set the part to evaluation mode; torch compiles nothing ahead."""
+        return partial(self._run, (part if self.runner.precision == FLOAT32 else self._halved(part)).eval())
+
+    def _halved(self, part: NetworkPart) -> NetworkPart:
+        """Copy a part with a transformer of 16 bits, which parts with the same transformer share."""
+        own = part.backbone()
+        if own not in self._halves:
+            self._halves[own] = copy.deepcopy(own).to(_HALVES[self.runner.precision])
+        kept: dict[int, Any] = {id(each): each for each in part.modules() if isinstance(each, Backbone)}
+        return copy.deepcopy(part, {**kept, id(own): self._halves[own]})
+
+    def _run(self, part: NetworkPart, batch: TokenBatch) -> tuple[NDArray[Any], ...]:
+        with torch.inference_mode():
+            return tuple(output.cpu().numpy() for output in part(*batch.to(self._device)))

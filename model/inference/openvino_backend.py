@@ -25,8 +25,7 @@ from torch.jit import _recursive
 from polyrank.model.architectures.batching import TOKEN_BUDGET, TokenBatch
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import trials
-from polyrank.model.inference.backend import Forward, TorchBackend
-from polyrank.model.inference.network import NetworkPart, Sizes
+from polyrank.model.inference.network import Forward, NetworkPart, Sizes, TorchBackend
 from polyrank.model.inference.runners import BFLOAT16, FLOAT16, FLOAT32, INT8, OPENVINO, OPENVINO_INT8, Runner
 
 if TYPE_CHECKING:

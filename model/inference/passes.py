@@ -15,9 +15,17 @@ from polyrank.model.architectures.batching import length_batches
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import CandidateState, ContextState, LateEncoder
 from polyrank.model.architectures.poly import PolyEncoder
-from polyrank.model.inference.backend import Ready
 from polyrank.model.inference.compiler import Compiler
-from polyrank.model.inference.network import CandidatePart, ContextPart, E, Network, PairPart, PartClass, first_stage
+from polyrank.model.inference.network import (
+    CandidatePart,
+    ContextPart,
+    E,
+    Network,
+    PairPart,
+    PartClass,
+    Ready,
+    first_stage,
+)
 from polyrank.model.inference.runners import Choice
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.representations import ContextEncoding, Representations

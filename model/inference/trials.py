@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.architectures.batching import TokenBatch, length_batches, pad
-from polyrank.model.inference.backend import Forward
-from polyrank.model.inference.network import ContextPart, NetworkPart, PairPart
+from polyrank.model.inference.network import ContextPart, Forward, NetworkPart, PairPart
 from polyrank.model.text.assembly import Assembler, Conversation
 
 # The last turn of each is a good reply to the others.

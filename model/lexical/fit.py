@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from polyrank.model.config import EvidenceConfig
+from polyrank.model.config import LexicalConfig
 from polyrank.model.lexical.features import FEATURES, TEXT_FEATURES
 from polyrank.model.metrics import Ties
 
@@ -75,14 +75,14 @@ Files = Sequence[Sequence[ScoredList]]
 """Lists by the file that they were made from."""
 
 
-def fit(files: Files, late_share: float) -> EvidenceConfig:
+def fit(files: Files, late_share: float) -> LexicalConfig:
     """Fit the weights on the lists of all files.
 
     late_share: how much of its weight to leave to the late score, above 0 and at most 1.
     """
     weights = _fitted(files, late_share, _EVERY)
     by_name = {name: _rounded(weight) for name, weight in zip(FEATURES, weights[1:], strict=True)}
-    return EvidenceConfig(late_weight=_rounded(weights[_LATE]), weights=by_name)
+    return LexicalConfig(late_weight=_rounded(weights[_LATE]), weights=by_name)
 
 
 def shares(files: Files, late_share: float) -> dict[str, Figures]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.model.config import EvidenceConfig
+from polyrank.model.config import LexicalConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.lexical.features import (
     FEATURES,
@@ -44,7 +44,7 @@ class Term(NamedTuple):
     value: float
 
 
-class Evidence:
+class LexicalScore:
     """What words say for a reply, beside the score of the network; safe to call from threads.
 
     A reply's score is `float32(late_weight * late + float64(value))`, where `late` is the network's score in float64
@@ -58,7 +58,7 @@ class Evidence:
         late_weight: above 0.
     """
 
-    def __init__(self, config: EvidenceConfig, has_network: bool = True) -> None:
+    def __init__(self, config: LexicalConfig, has_network: bool = True) -> None:
         """Raise CheckpointInvalid for a feature that this release does not know.
 
         has_network: False for a lexical model. Beside it stands nothing that words could leave the choice to, so its
@@ -111,14 +111,14 @@ class Evidence:
         drawn = float(asked.factors @ statistics.shares_of(asked.keys))
         return math.exp(-max(0.0, others - drawn) / _CROWDED)
 
-    def sharing(self, turns_share: float) -> "Evidence":
+    def sharing(self, turns_share: float) -> "LexicalScore":
         """Return evidence by which the words of the turns count as much of their weights."""
         if turns_share == 1 or not self._has_network:
             return self
         lower = {name: turns_share * self._weights[name] for name in TURN_FEATURES if name in self._weights}
-        return Evidence(replace(self.config, weights={**self.config.weights, **lower}), self._has_network)
+        return LexicalScore(replace(self.config, weights={**self.config.weights, **lower}), self._has_network)
 
-    def in_list(self, conversation: Conversation, table: WordTable) -> "Evidence":
+    def in_list(self, conversation: Conversation, table: WordTable) -> "LexicalScore":
         """Return evidence for the rows of a table that are one list of candidates."""
         return self.sharing(self.turns_share(conversation, [table])) if self._has_network else self
 

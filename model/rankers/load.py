@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
-from polyrank.model.checkpoint.kind import (
+from polyrank.model.checkpoint.lookup import (
     LEXICAL,
     is_checkpoint,
     require_classifier,

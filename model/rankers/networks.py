@@ -13,7 +13,7 @@ from polyrank.model.architectures.batching import distinct_sequences
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.checkpoint.files import TOKENIZER_FILE, CheckpointFiles, backbone_file, read_object
-from polyrank.model.checkpoint.kind import architecture_of, is_checkpoint
+from polyrank.model.checkpoint.lookup import architecture_of, is_checkpoint
 from polyrank.model.checkpoint.read import Encoder, begin_from_base, find_base, find_checkpoint
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
@@ -26,8 +26,7 @@ from polyrank.model.inference.passes import LateForwards, PairForwards
 from polyrank.model.inference.runners import AUTO, FLOAT32, TORCH, Runner
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics
-from polyrank.model.rankers.lexical import LexicalRanker
-from polyrank.model.rankers.ranker import TextRanker
+from polyrank.model.rankers.lexical import LexicalRanker, TextRanker
 from polyrank.model.registry import ARCHITECTURES, in_words
 from polyrank.model.representations import Additions, ContextEncoding, Representations
 from polyrank.model.search.topk import scores_of
@@ -160,7 +159,7 @@ class CrossRanker(PairForwards, TextRanker):
         Texts that are read alike tie, and no score depends on their order.
 
         statistics: of the pool that says how rare a word is; None: the pairs alone count. found: the texts were found
-        in that pool, where words count as in a search; else they are one list (`Evidence.turns_share`).
+        in that pool, where words count as in a search; else they are one list (`LexicalScore.turns_share`).
         """
         pairs, _ = self.tokenize_pairs(conversation, texts)
         distinct, places = distinct_sequences(pairs.candidates)

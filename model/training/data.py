@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polyrank.model.errors import TrainingDataInvalid
-from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics
 from polyrank.model.text.assembly import Conversation
@@ -289,7 +289,7 @@ class PairWords:
         late_weight: of the network's score beside it.
     """
 
-    def __init__(self, evidence: Evidence, corpora: Sequence[Corpus]) -> None:
+    def __init__(self, evidence: LexicalScore, corpora: Sequence[Corpus]) -> None:
         """Read the files once; at least one."""
         self.late_weight = evidence.late_weight
         self._evidence = evidence

@@ -20,8 +20,8 @@ from torch.nn import functional as F
 
 from polyrank.model.architectures.batching import TokenBatch
 from polyrank.model.architectures.cross import CrossEncoder
-from polyrank.model.checkpoint.base import PUBLISHED_FILES
 from polyrank.model.checkpoint.files import BASE_BACKBONE_FILE, TOKENIZER_FILE, WEIGHTS_FILE, backbone_file
+from polyrank.model.checkpoint.lookup import PUBLISHED_FILES
 from polyrank.model.durable import replacing, write_atomically
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inputs import read_input

@@ -15,7 +15,7 @@ from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_conf
 from polyrank.model.config import ClassFrom, ModelConfig
 from polyrank.model.errors import InvalidInput, TrainingDataInvalid
 from polyrank.model.lexical.fit import Files
-from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.rankers.classifier import Classifier
 from polyrank.model.rankers.load import load, load_classifier
 from polyrank.model.rankers.networks import Ranker
@@ -269,7 +269,7 @@ def _words_of_first_stage(config: TrainConfig, corpora: Sequence[Corpus]) -> Pai
     if not isinstance(config, PairTrainConfig) or not config.first_stage:
         return None
     evidence = first_stage_config(Path(config.first_stage)).evidence
-    return None if evidence is None else PairWords(Evidence(evidence), corpora)
+    return None if evidence is None else PairWords(LexicalScore(evidence), corpora)
 
 
 def surveyed(data: Data) -> list[tuple[Corpus, Report]]:

@@ -9,8 +9,7 @@ from zipfile import BadZipFile, ZipFile
 
 import torch
 
-from polyrank.model.checkpoint.base import file_sha256
-from polyrank.model.checkpoint.files import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, backbone_file
+from polyrank.model.checkpoint.files import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, backbone_file, file_sha256
 from polyrank.model.durable import replacing
 from polyrank.model.errors import InvalidInput, OutputInUse
 from polyrank.model.rankers.networks import NetworkRanker

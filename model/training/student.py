@@ -17,16 +17,16 @@ from torch import Tensor, nn
 from polyrank.model.architectures.backbone import Backbone, read_weights
 from polyrank.model.architectures.batching import length_batches, pad
 from polyrank.model.architectures.cross import FIRST_STAGE, CrossEncoder
-from polyrank.model.checkpoint.base import BaseModel, file_sha256, resolve_base
 from polyrank.model.checkpoint.files import (
     CONFIG_FILE,
     TOKENIZER_FILE,
     WEIGHTS_FILE,
     CheckpointFiles,
     backbone_file,
+    file_sha256,
     read_config,
 )
-from polyrank.model.checkpoint.kind import require_network
+from polyrank.model.checkpoint.lookup import BaseModel, require_network, resolve_base
 from polyrank.model.checkpoint.published import Published, read_published
 from polyrank.model.checkpoint.read import (
     Encoder,

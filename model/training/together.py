@@ -11,9 +11,8 @@ from torch import Tensor
 
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.errors import TrainingDataInvalid
-from polyrank.model.inference.backend import TorchBackend
 from polyrank.model.inference.compiler import Compiler
-from polyrank.model.inference.network import Network
+from polyrank.model.inference.network import Network, TorchBackend
 from polyrank.model.inference.passes import FirstStage
 from polyrank.model.rankers.load import load_late
 from polyrank.model.rankers.networks import LateRanker

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.model.config import CalibrationConfig, EvidenceConfig
+from polyrank.model.config import CalibrationConfig, LexicalConfig
 from polyrank.model.lexical.features import FEATURES, read
 from polyrank.model.lexical.fit import Figures, Files, ScoredList, fit, shares
 from polyrank.model.lexical.score import feature_table
@@ -50,7 +50,7 @@ _OF_PAIRS = _Size(150, 15)
 class Weighed(NamedTuple):
     """The evidence, how many lists it was fitted on, and R@1 with and without each feature."""
 
-    evidence: EvidenceConfig
+    evidence: LexicalConfig
     lists: int
     figures: dict[str, Figures]
 
@@ -222,7 +222,7 @@ def lack(files: Files) -> str | None:
     return None
 
 
-def calibrate(files: Files, evidence: EvidenceConfig | None, scores_pairs: bool) -> Calibrated | None:
+def calibrate(files: Files, evidence: LexicalConfig | None, scores_pairs: bool) -> Calibrated | None:
     """Fit the calibration of a model on the scored lists of all files; None: they cannot tell (`lack`).
 
     evidence: how words count in its scores. scores_pairs: the pairs may also count alone, where a server has no words.
@@ -256,7 +256,7 @@ class _Scored(NamedTuple):
     fold: int
 
 
-def _scored(each: ScoredList, evidence: EvidenceConfig | None) -> _Scored:
+def _scored(each: ScoredList, evidence: LexicalConfig | None) -> _Scored:
     numbers = each.numbers(repeats=False)
     if evidence is None:
         return _Scored(numbers[:, 0], each.fold)

@@ -1,15 +1,17 @@
 """Rebuild and compaction jobs: at most one at a time, each in a builder's process.
 
 A job is queued (its record is on the disk), its builder is started, and a task watches it to its end: the record says
-how it ended, the new generation is served, and only then clients see the job as ended.
+how it ended, the new generation is served, and only then clients see the job as ended. An Idempotency-Key starts one
+job, also across restarts.
 """
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -31,14 +33,22 @@ from polyrank.index_builder.errors import JobConflict, JobNotFound, PoolInvalid
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.index_builder.store.pool_store import PoolStore
 from polyrank.index_builder.store.updates import UpdateLogs
-from polyrank.model.checkpoint.kind import LEXICAL
-from polyrank.model.errors import InvalidInput, RankingError
+from polyrank.model.checkpoint.lookup import LEXICAL
+from polyrank.model.durable import write_atomically
+from polyrank.model.errors import InvalidInput, RankingError, shortage_in
 from polyrank.model.inference.runners import Runner
+from polyrank.model.inputs import read_input
 from polyrank.service.changes.builder_process import BuilderProcess
-from polyrank.service.changes.idempotency import IdempotencyKeys
-from polyrank.service.errors import NotConfigured
+from polyrank.service.errors import HeaderInvalid, IdempotencyMismatch, NotConfigured
+from polyrank.service.live.switching import Live
+from polyrank.service.ranking.parts import Serving
 from polyrank.service.settings import Settings
 
+PATTERN = r"^[\x21-\x7e]{1,255}$"
+KEY = re.compile(PATTERN)
+KEPT = timedelta(hours=24)
+MOST_LOG_BYTES = 32 << 20  # some 35,000 updates of usual texts; their texts and vectors are in memory
+FEWEST_COUNTED = 100  # of a smaller pool's words, half as many changes say little: under 50 texts no word counts at all
 SWITCHING = "switch"
 
 log = logging.getLogger(__name__)
@@ -61,6 +71,55 @@ class Rebuild:
     candidates: Iterable[Mapping[str, Any]] = ()
     model: str | None = None
     activate: bool = True
+
+
+def checked(key: str | None) -> str | None:
+    """Return the value of the header if it is a key.
+
+    Raises:
+        HeaderInvalid: it is empty, too long or has other than visible ASCII characters.
+    """
+    if key is not None and not KEY.fullmatch(key):
+        raise HeaderInvalid("Idempotency-Key must be 1 to 255 visible ASCII characters")
+    return key
+
+
+class IdempotencyKeys:
+    """The keys of the last 24 hours, in `STORE/jobs/idempotency.json`; to be used by one caller at a time."""
+
+    def __init__(self, store: Path) -> None:
+        self._path = store / "jobs" / "idempotency.json"
+
+    def job_of(self, key: str, body_sha256: str) -> str | None:
+        """Return the id of the job that this key started, if any.
+
+        Raises:
+            IdempotencyMismatch: it started one with another body.
+        """
+        entry = self._read().get(key)
+        if entry is None:
+            return None
+        if entry["body_sha256"] != body_sha256:
+            raise IdempotencyMismatch(entry["job"])
+        return str(entry["job"])
+
+    def remember(self, key: str, body_sha256: str, job_id: str) -> None:
+        """Bind the key to a job, and forget keys older than 24 hours."""
+        now = datetime.now(UTC)
+        entries = {
+            old: entry for old, entry in self._read().items() if now - datetime.fromisoformat(entry["at"]) < KEPT
+        }
+        entries[key] = {"job": job_id, "body_sha256": body_sha256, "at": now.isoformat()}
+        write_atomically(self._path, orjson.dumps(entries))
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        try:
+            entries: dict[str, dict[str, Any]] = orjson.loads(read_input(self._path))
+        except (OSError, orjson.JSONDecodeError) as error:
+            if shortage := shortage_in(error):
+                raise shortage from error
+            return {}
+        return entries
 
 
 class Jobs:
@@ -293,3 +352,50 @@ def _check_kind(pool: Path) -> None:
         read_pool([pool])
     except PoolInvalid as error:
         raise InvalidInput(f"pool: {error.reason}") from error
+
+
+class Compacting:
+    """Starts a compaction when updates have changed many rows.
+
+    So many upserts and deletions as `after` make one due, or a log of so many bytes as MOST_LOG_BYTES. Where words
+    count, half as many as there were texts when they were counted do so too, because how rare each word is has changed
+    then. After one was begun, or could not be, twice as much makes the next one due. `after` 0: it never is.
+    """
+
+    def __init__(self, store: PoolStore[Any], live: Live[Serving], jobs: Jobs, after: int) -> None:
+        self._store, self._live, self._jobs, self._after = store, live, jobs, after
+        self._generation, self._due = "", 1.0
+
+    async def look(self) -> None:
+        """Start one if it is due and nothing else is being built.
+
+        Raises:
+            OSError: the system lacks something for the moment, such as descriptors; the next look tries again.
+        """
+        current = self._live.current
+        if not self._after or current is None:
+            return
+        if current.generation.id != self._generation:
+            self._generation, self._due = current.generation.id, 1.0
+        changed = current.snapshot.changes
+        share = max(changed / self._after, current.log.size / MOST_LOG_BYTES)
+        if (words := current.generation.words) is not None:
+            share = max(share, 2 * changed / max(words.table.statistics.texts, FEWEST_COUNTED))
+        if share < self._due or not current.snapshot.count:
+            return
+        if not all(part.has_matrix for part in current.parts):
+            return
+        if await asyncio.to_thread(self._store.current_or_none) != current.generation.id:
+            return  # another one stands in for the active generation
+        try:
+            record = await self._jobs.compact()
+        except JobConflict:
+            return  # tried again at the next look
+        except OSError as error:
+            if shortage_in(error):
+                raise
+            self._due = 2 * share
+            log.warning("nothing can be compacted from here", extra={"fields": {"why": error}})
+            return
+        self._due = 2 * share  # if this one fails, the next try comes later
+        log.info("compacting", extra={"fields": {"job": record.id, "changed": changed, "log_bytes": current.log.size}})

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from polyrank.model.config import CalibrationConfig
 from polyrank.model.inference.runners import Choice
-from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.rankers.classifier import Classifier
 from polyrank.model.representations import ContextEncoding, LateRows, Representations
 from polyrank.model.text.assembly import Conversation, Truncation
@@ -85,7 +85,7 @@ class PairScorer(Protocol):
     max_input_tokens: int
     backend: str
     precision: str
-    evidence: Evidence | None
+    evidence: LexicalScore | None
     calibration: CalibrationConfig | None
 
     @property

@@ -13,8 +13,8 @@ from polyrank.index_builder.errors import GenerationNotFound
 from polyrank.index_builder.generation.generation import MODEL_DIRECTORY
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.store.pool_store import PoolStore
-from polyrank.model.checkpoint.base import find_base_files
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
+from polyrank.model.checkpoint.lookup import find_base_files
 from polyrank.model.errors import InvalidInput, RankingError, Shortage
 from polyrank.service import machine
 from polyrank.service.errors import NoTrial

@@ -39,7 +39,13 @@ def contexts_of(ranker: LateRanker, texts: Sequence[str]) -> list[list[int]]:
     return [ranker.tokenize_context(Conversation.of(text))[0] for text in texts]
 
 
-def all_ways_agree(ranker: LateRanker, texts: Sequence[str], replies: Sequence[str], expected: np.ndarray) -> None:
+def all_ways_agree(
+    ranker: LateRanker,
+    texts: Sequence[str],
+    replies: Sequence[str],
+    expected: np.ndarray,
+    tolerance: float = TOLERANCE,
+) -> None:
     """The training matrix, stored rows together and alone, `rank` and `evaluate` give the expected scores."""
     encoder, contexts = ranker.encoder, contexts_of(ranker, texts)
     candidates = ranker.tokenize_candidates(replies)[0]
@@ -48,21 +54,21 @@ def all_ways_agree(ranker: LateRanker, texts: Sequence[str], replies: Sequence[s
             encoder.encode_contexts(encoder.context_batch(ranker.config, contexts, 0)),
             encoder.encode_candidates(encoder.candidate_batch(ranker.config, candidates, 0)),
         ).numpy()
-    np.testing.assert_allclose(trained, expected, rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(trained, expected, rtol=0, atol=tolerance)
     cached = ranker.represent_candidates(candidates)
     together = [ranker.late_scores(context, cached) for context in ranker.represent_contexts(contexts)]
-    np.testing.assert_allclose(together, expected, rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(together, expected, rtol=0, atol=tolerance)
     for own, ids in zip(expected, contexts, strict=True):  # alone, made anew
         [context] = ranker.represent_contexts([ids])
         alone = [ranker.late_scores(context, ranker.represent_candidates([each]))[0] for each in candidates]
-        np.testing.assert_allclose(alone, own, rtol=0, atol=TOLERANCE)
+        np.testing.assert_allclose(alone, own, rtol=0, atol=tolerance)
     ranked = [dict(ranker.rank(text, replies)) for text in texts]
     np.testing.assert_allclose(
-        [[own[at] for at in range(len(replies))] for own in ranked], expected, rtol=0, atol=TOLERANCE
+        [[own[at] for at in range(len(replies))] for own in ranked], expected, rtol=0, atol=tolerance
     )
     lists = [Dialogue(Conversation.of(text), replies[0], candidates=tuple(replies)) for text in texts]
     measured = rank_lists(ranker, lists, lambda *_: None)
-    np.testing.assert_allclose(measured.scores, expected, rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(measured.scores, expected, rtol=0, atol=tolerance)
 
 
 def no_encoder_call_scores(

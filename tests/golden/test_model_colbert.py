@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from golden import oracle
+from golden.second_stage import all_ways_agree, contexts_of
 from tiny import CLS, SEP, VOCABULARY, word_ids, write_base
 
 import polyrank
@@ -16,12 +17,11 @@ from polyrank.model.architectures.colbert import max_sim
 from polyrank.model.architectures.late import CandidateState
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid
-from polyrank.model.evaluation.rankings import rank_lists, retrieve
+from polyrank.model.evaluation.rankings import retrieve
 from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.registry import ColbertConfig
 from polyrank.model.representations import ContextEncoding, Representations
 from polyrank.model.text.assembly import Conversation
-from polyrank.model.text.dialogues import Dialogue
 
 MORE = ["[MASK]", "[unused0]", "[unused1]", ",", "."]
 MASK, QUERY, CANDIDATE, COMMA, DOT = range(len(VOCABULARY), len(VOCABULARY) + len(MORE))
@@ -96,39 +96,8 @@ def expected(ranker: LateRanker) -> np.ndarray:
     return np.array([[SCALE * loops(context_rows(ranker, text), each) for each in documents] for text in CONTEXTS])
 
 
-def contexts_of(ranker: LateRanker) -> list[list[int]]:
-    return [ranker.tokenize_context(Conversation.of(text))[0] for text in CONTEXTS]
-
-
 def test_all_ways_to_a_score_agree_with_the_loops(ranker: LateRanker, expected: np.ndarray) -> None:
-    encoder, contexts = ranker.encoder, contexts_of(ranker)
-    candidates = ranker.tokenize_candidates(CANDIDATES)[0]
-    with torch.inference_mode():
-        trained = encoder.late_scores(
-            encoder.encode_contexts(encoder.context_batch(ranker.config, contexts, 0)),
-            encoder.encode_candidates(encoder.candidate_batch(ranker.config, candidates, 0)),
-        ).numpy()
-    np.testing.assert_allclose(trained, expected, rtol=0, atol=TOLERANCE)
-    made = ranker.represent_candidates(candidates)
-    together = [ranker.late_scores(context, made) for context in ranker.represent_contexts(contexts)]
-    np.testing.assert_allclose(together, expected, rtol=0, atol=TOLERANCE)
-    alone = [
-        [
-            ranker.late_scores(ranker.represent_contexts([ids])[0], ranker.represent_candidates([own]))[0]
-            for own in candidates
-        ]
-        for ids in contexts
-    ]
-    np.testing.assert_allclose(alone, expected, rtol=0, atol=TOLERANCE)
-    ranked = [dict(ranker.rank(text, CANDIDATES)) for text in CONTEXTS]
-    np.testing.assert_allclose(
-        [[own[at] for at in range(len(CANDIDATES))] for own in ranked], expected, rtol=0, atol=TOLERANCE
-    )
-    lists = [Dialogue(Conversation.of(text), CANDIDATES[0], candidates=tuple(CANDIDATES)) for text in CONTEXTS]
-    measured = rank_lists(ranker, lists, silent)
-    places = [sum(row > row[each.label]) + 1 for row, each in zip(expected, lists, strict=True)]
-    assert [each.first_right for each in measured.ties] == [(place - 1, 1, 1) for place in places]
-    np.testing.assert_allclose(measured.scores, expected, rtol=0, atol=TOLERANCE)
+    all_ways_agree(ranker, CONTEXTS, CANDIDATES, expected, TOLERANCE)
 
 
 def test_retrieval_orders_what_it_found_by_the_second_stage(ranker: LateRanker, expected: np.ndarray) -> None:
@@ -150,7 +119,7 @@ def test_the_first_stage_is_the_unit_mean_of_the_rows(ranker: LateRanker) -> Non
     assert made.counts.tolist() == [len(each) for each in wanted] == [5, 5, 11, 3, 4, 6]
     np.testing.assert_allclose(made.late, np.concatenate(wanted), atol=1e-5)
     np.testing.assert_allclose(made.first, [oracle.unit(np.mean(each, axis=0).tolist()) for each in wanted], atol=1e-5)
-    for text, context in zip(CONTEXTS, ranker.represent_contexts(contexts_of(ranker)), strict=True):
+    for text, context in zip(CONTEXTS, ranker.represent_contexts(contexts_of(ranker, CONTEXTS)), strict=True):
         own = context_rows(ranker, text)
         assert context.late[0].shape == (max(32, len(text.split()) + 3), 128)
         np.testing.assert_allclose(context.late[0], own, atol=1e-5)
@@ -161,7 +130,7 @@ def test_the_first_stage_is_the_unit_mean_of_the_rows(ranker: LateRanker) -> Non
 
 def test_scoring_stored_rows_makes_no_encoder_call(ranker: LateRanker, monkeypatch: pytest.MonkeyPatch) -> None:
     made = ranker.represent_candidates(ranker.tokenize_candidates(CANDIDATES)[0])
-    context = ranker.represent_contexts(contexts_of(ranker)[:1])[0]
+    context = ranker.represent_contexts(contexts_of(ranker, CONTEXTS)[:1])[0]
     before = ranker.late_scores(context, made)
 
     def fail(*_: object) -> None:
@@ -173,24 +142,6 @@ def test_scoring_stored_rows_makes_no_encoder_call(ranker: LateRanker, monkeypat
     assert ranker.late_scores(context, made.take([])).shape == (0,)
     foreign = ContextEncoding(context.codes, (context.late[0][::-1, ::-1].copy(),))
     assert np.argsort(ranker.late_scores(foreign, made)).tolist() != np.argsort(before).tolist()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", ["float32", "auto"])
-def test_openvino_gives_what_torch_gives(tmp_path: Path, precision: str) -> None:
-    sizes: dict[str, Any] = {"max_context_tokens": 40, "max_candidate_tokens": 16}
-    config = ModelConfig(architecture="colbert", base_name="", shared_encoder=True, score_scale=SCALE, **sizes)
-    base = str(write_base(tmp_path / "base", 7, MORE))
-    made: list[Any] = []
-    for backend in ("torch", "openvino"):
-        torch.manual_seed(11)
-        made.append(
-            polyrank.from_base(base, config, backend=backend, precision="float32" if backend == "torch" else precision)
-        )
-    assert made[1].backend == "openvino"
-    for text in CONTEXTS:
-        ours, theirs = (dict(each.rank(text, CANDIDATES)) for each in made)
-        assert ours == pytest.approx(theirs, abs=TOLERANCE if precision == "float32" else 0.5)
 
 
 def test_padding_does_not_beat_negative_similarities() -> None:

@@ -178,40 +178,6 @@ def test_a_residual_one_begins_as_its_first_stage(tmp_path: Path) -> None:
     np.testing.assert_allclose(ranker.late_scores(context, candidates), candidates.first @ context.codes[0], atol=1e-4)
 
 
-def test_a_checkpoint_keeps_it(ranker: LateRanker, tmp_path: Path) -> None:
-    raw = ranker.config.to_json()
-    assert ModelConfig.from_json(raw) == ranker.config
-    for broken in ({"upper": 0}, {"upper": 1.5}, {"residual": 1}, {"more": 1}):
-        with pytest.raises(CheckpointInvalid, match="deformer"):
-            ModelConfig.from_json({**raw, "deformer": broken})
-    fresh = made(tmp_path, DeformerConfig(upper=1, residual=False))
-    fresh.save(tmp_path / "saved")
-    again = polyrank.load(tmp_path / "saved")
-    assert again.rank(CONTEXTS[0], CANDIDATES) == fresh.rank(CONTEXTS[0], CANDIDATES)
-
-
 def test_more_upper_layers_than_there_are_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointInvalid, match="deformer: 3 upper layers are more than the transformer's 2"):
         made(tmp_path, DeformerConfig(upper=3))
-
-
-@pytest.mark.slow
-def test_openvino_gives_what_torch_gives(tmp_path: Path) -> None:
-    both = [made(tmp_path, DeformerConfig(residual=False), backend=backend) for backend in ("torch", "openvino")]
-    assert both[1].backend == "openvino"
-    for text in CONTEXTS:
-        ours, theirs = (dict(each.rank(text, CANDIDATES)) for each in both)
-        assert ours == pytest.approx(theirs, abs=TOLERANCE)
-
-
-def test_the_cost_is_what_its_maps_and_products_take() -> None:
-    for upper, tokens, rows in ((1, 20, 3), (2, 7, 16), (3, 9, 4)):
-        config = ModelConfig(architecture="deformer", base_name="", own=DeformerConfig(upper=upper))
-        joint, cost = tokens + rows, 0
-        for place in range(upper):
-            wanted = 1 if place == upper - 1 else joint  # outputs of the layer that are computed
-            once = tokens if place == 0 else 0  # the context's, the same beside each candidate
-            cost += 2 * (joint - once) * DIM * DIM  # keys and values
-            cost += (wanted - min(once, wanted)) * DIM * DIM  # queries
-            cost += 2 * wanted * joint * DIM + 9 * wanted * DIM * DIM  # products; output and feed-forward network
-        assert DeformerEncoder.late_cost(config, DIM, tokens, rows) == cost + DIM

@@ -201,24 +201,6 @@ def test_openvino_gives_what_torch_gives(tmp_path: Path) -> None:
             assert ours == pytest.approx(theirs, abs=TOLERANCE)
 
 
-def test_the_cost_is_that_of_the_formula() -> None:
-    for rows, layers, tokens in ((1, 1, 20), (2, 2, 7), (5, 1, 33)):
-        for without in (None, "E", "H"):
-            block = MixConfig(rows=rows, layers=tuple(range(1, layers + 1)), without=without)
-            config = ModelConfig(architecture="mix", base_name="", own=block)
-            counted = _counted(rows, layers, tokens, without)
-            assert MixEncoder.late_cost(config, DIM, tokens, rows) == pytest.approx(counted, rel=0.05)
-
-
-def _counted(rows: int, layers: int, tokens: int, without: str | None) -> float:
-    """Multiplications of a candidate's linear maps and attention, by the shapes, where the inner size is 4 D."""
-    linear = DIM * DIM
-    per_row = 4 * linear + 8 * linear  # Q', K', V', W_O, and the two maps of the FFN
-    of_mean = 2 * linear + 3 * linear + 8 * linear  # Q*, W_O; W_g; the FFN
-    mixing = rows * (per_row + 2 * tokens * DIM) * (layers - 1 if without == "E" else layers)
-    return mixing + (0 if without == "H" else layers * (of_mean + 2 * tokens * DIM))
-
-
 @pytest.mark.parametrize(
     ("block", "message"),
     [

@@ -14,7 +14,6 @@ from tiny import CLS, DIM, SEP, word_ids, write_base
 import polyrank
 from polyrank.model.architectures.virt import VirtEncoder
 from polyrank.model.config import ModelConfig
-from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.registry import VirtConfig
 
@@ -102,31 +101,3 @@ def test_a_residual_one_begins_as_its_first_stage(tmp_path: Path) -> None:
     [context] = ranker.represent_contexts([[CLS, *word_ids(CONTEXTS[1]), SEP]])
     first = candidates.first @ context.codes[0]
     np.testing.assert_allclose(ranker.late_scores(context, candidates), first, atol=1e-4)
-
-
-def test_a_checkpoint_keeps_it(ranker: LateRanker, tmp_path: Path) -> None:
-    raw = ranker.config.to_json()
-    assert ModelConfig.from_json(raw) == ranker.config
-    for broken in ({"residual": 1}, {"more": 1}):
-        with pytest.raises(CheckpointInvalid, match="virt"):
-            ModelConfig.from_json({**raw, "virt": broken})
-    fresh = made(tmp_path, residual=False)
-    fresh.save(tmp_path / "saved")
-    again = polyrank.load(tmp_path / "saved")
-    assert again.rank(CONTEXTS[0], CANDIDATES) == fresh.rank(CONTEXTS[0], CANDIDATES)
-
-
-@pytest.mark.slow
-def test_openvino_gives_what_torch_gives(tmp_path: Path) -> None:
-    both = [made(tmp_path, residual=False, backend=backend) for backend in ("torch", "openvino")]
-    assert both[1].backend == "openvino"
-    for text in CONTEXTS:
-        ours, theirs = (dict(each.rank(text, CANDIDATES)) for each in both)
-        assert ours == pytest.approx(theirs, abs=TOLERANCE)
-
-
-def test_the_cost_is_that_of_the_formula() -> None:
-    config = ModelConfig(architecture="virt", base_name="", own=VirtConfig())
-    for rows, tokens in ((3, 20), (16, 7)):
-        product, means, maps = tokens * rows * DIM, rows * DIM + tokens * DIM, 4 * DIM * DIM + DIM
-        assert VirtEncoder.late_cost(config, DIM, tokens, rows) == product + means + maps

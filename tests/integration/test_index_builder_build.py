@@ -15,7 +15,7 @@ from polyrank.index_builder.generation import candidates
 from polyrank.index_builder.pool.rows import Candidate, read_pool
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.vectors.redis import HIT, RedisEmbeddings
-from polyrank.model.config import EvidenceConfig
+from polyrank.model.config import LexicalConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation
 
@@ -154,7 +154,7 @@ def test_recall_is_that_of_the_whole_score_where_words_count(tmp_path: Path) -> 
     options = BuildOptions(index="flat", probes=[probe], min_recall=0.95)
     plain = build(FirstWordEncoder(), rows, tmp_path / "plain", options)
     assert (plain.recall.at_10, plain.recall.of, plain.recall.probes) == (1.0, "vectors", "given")
-    spoken = FirstWordEncoder(evidence=EvidenceConfig(late_weight=1.0, weights={"length": 1.0}))
+    spoken = FirstWordEncoder(evidence=LexicalConfig(late_weight=1.0, weights={"length": 1.0}))
     refused = r"recall@10 of Flat is 0\.000 on 1 probes by vectors and words even with depth 1600, below the 0.95 asked"
     with pytest.raises(BuildError, match=refused):
         build(spoken, rows, tmp_path / "spoken", options)

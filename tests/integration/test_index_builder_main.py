@@ -71,7 +71,7 @@ def wait_for_stage(jobs: JobStore, job_id: str) -> None:
 @pytest.fixture
 def root(builder: Builder, tmp_path: Path, checkpoints: Path, redis_tcp_url: str) -> Path:
     """A store that a job has built, with a copy in Redis."""
-    request = JobRequest(pool=(write_pool(tmp_path / "p.jsonl", 100),), model=str(checkpoints / "poly"), index="flat")
+    request = JobRequest(pool=(write_pool(tmp_path / "p.jsonl", 100),), model=str(checkpoints / "poly"))
     record, status, said = run(builder, tmp_path / "store", request, POLYRANK_REDIS_URL=redis_tcp_url)
     assert (record.state, record.error, status, said) == (SUCCEEDED, None, 0, NO_FIELDS)
     assert GenerationStore(tmp_path / "store").current() == record.generation
@@ -111,15 +111,10 @@ def test_a_job_keeps_the_type_of_the_stores_vectors(builder: Builder, tmp_path: 
     assert GenerationStore(store).manifest(str(record.generation)).dtype == "float32"
 
 
-def test_a_job_says_last_what_is_to_be_known_of_the_index(builder: Builder, tmp_path: Path, checkpoints: Path) -> None:
-    store, pool = tmp_path / "store", (write_pool(tmp_path / "p.jsonl", 600),)
-    request = JobRequest(pool=pool, model=str(checkpoints / "poly"), index="PQ1x1")
-    record, status, said = run(builder, store, request)
-    assert (record.state, status) == (SUCCEEDED, 0)
-    fields, recall = said.splitlines()
-    assert f"{fields}\n" == NO_FIELDS
-    assert recall.startswith("recall@10 of PQ1x1 is 0.")
-    manifest = GenerationStore(store).manifest(str(record.generation))
+def test_a_job_says_what_is_to_be_known_of_the_index(builder: Builder, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    generation = build(HashEncoder(dim=16), pool(600), store, BuildOptions(index="PQ1x1")).generation
+    manifest = GenerationStore(store).manifest(generation)
     log = GenerationStore(store).updates.of(manifest)
     log.append(Update(1, (), Representations.none(manifest.dim, None), ["c1"]))
     record, status, said = run(builder, store, JobRequest(pool=(), compacts=True))
@@ -173,7 +168,7 @@ def test_a_job_that_is_not_there_is_one_line(builder: Builder, tmp_path: Path, j
 def test_kills_leave_the_old_or_the_new_generation(builder: Builder, root: Path, tmp_path: Path, kills: int) -> None:
     chance = random.Random(20261121)
     jobs, store = JobStore(root), GenerationStore(root)
-    request = JobRequest(pool=(write_pool(tmp_path / "q.jsonl", 2000),), index="flat")
+    request = JobRequest(pool=(write_pool(tmp_path / "q.jsonl", 2000),))
     job_id = jobs.create(request).id
     process = builder(root, "--job", job_id)
     wait_for_stage(jobs, job_id)
@@ -210,7 +205,7 @@ def test_kills_leave_the_old_or_the_new_generation(builder: Builder, root: Path,
 
 def test_a_killed_job_is_resumed_by_the_next_one(builder: Builder, root: Path, tmp_path: Path) -> None:
     jobs, store = JobStore(root), GenerationStore(root)
-    request = JobRequest(pool=(write_pool(tmp_path / "q.jsonl", 20_000),), index="exact")
+    request = JobRequest(pool=(write_pool(tmp_path / "q.jsonl", 20_000),))
     job_id = jobs.create(request).id
     process = builder(root, "--job", job_id)
     while not any(b"source" in each.read_bytes() for each in (root / "generations").glob(".journal-*")):

@@ -2,18 +2,13 @@
 
 import io
 import json
-import os
-import shutil
 import signal
-import socket
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
-import redis
-from command_line import COMMAND, call, ended, forked, left_half_written, pool_rows, start, write_rows
+from command_line import call, ended, forked, left_half_written, pool_rows, write_rows
 from redis_process import RedisProcess, vector_keys
 from tiny import write_base
 from warm_python import WarmPython
@@ -23,8 +18,6 @@ from polyrank.index_builder.building import stages
 from polyrank.index_builder.index import choice
 from polyrank.index_builder.index.choice import SearchTimes
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.model.config import EvidenceConfig
-from polyrank.service.cli.output import Progress
 
 Capture = pytest.CaptureFixture[str]
 
@@ -180,33 +173,6 @@ def test_probes_set_how_hard_an_index_is_searched(
     assert "50 candidates, custom (recall@10 of vectors 1.000, probes: given)" in listed
 
 
-def test_where_words_count_probes_measure_the_whole_score(
-    capsys: Capture, store: Path, poly: Path, pool: Path, tmp_path: Path
-) -> None:
-    spoken = tmp_path / "spoken"
-    shutil.copytree(poly, spoken)
-    config = json.loads((spoken / "polyrank.json").read_text())
-    evidence = EvidenceConfig(late_weight=0.5, weights={"last": 1.0, "said": -3.0, "length": 0.2})
-    (spoken / "polyrank.json").write_text(json.dumps({**config, "evidence": asdict(evidence)}))
-    probes = write_rows(tmp_path / "said.jsonl", [{"context": [f"w{n}"], "response": "w1"} for n in range(20)])
-    options = ("--model", spoken, "--pool", pool, "--store", store, "--index", "HNSW8", "--json")
-    tuned = call(capsys, "build", *options, "--probes", probes).result
-    untuned = call(capsys, "build", *options).result
-    assert (tuned["recall@10"], tuned["recall_of"], untuned["recall_of"]) == (1.0, "vectors and words", "vectors")
-    listed = call(capsys, "store", "list", "--store", store).out
-    assert "50 candidates, custom (recall@10 of vectors and words 1.000, probes: given)" in listed
-
-
-def test_a_low_recall_of_the_pools_own_vectors_is_said(
-    capsys: Capture, store: Path, poly: Path, tmp_path: Path
-) -> None:
-    pool = write_rows(tmp_path / "pool.jsonl", pool_rows(600))
-    outcome = call(capsys, "build", "--model", poly, "--pool", pool, "--store", store, "--index", "PQ1x1")
-    assert outcome.status == 0
-    assert "\nrecall@10 of PQ1x1 is 0." in outcome.err
-    assert "give --probes with real contexts" in outcome.err
-
-
 def test_an_index_that_is_none_is_wrong_usage(capsys: Capture, store: Path, poly: Path, pool: Path) -> None:
     options = ("--model", poly, "--pool", pool, "--store", store)
     assert "no FAISS factory string" in call(capsys, "build", *options, "--index", "hnws").failure(2)
@@ -214,11 +180,6 @@ def test_an_index_that_is_none_is_wrong_usage(capsys: Capture, store: Path, poly
     assert "holds no dialogue" in call(capsys, "build", *options, "--probes", empty).failure(2)
     assert call(capsys, "build", *options, "--index", "IVF51,Flat").failure().startswith("--index IVF51,Flat needs at")
     assert_nothing_built(store)
-
-
-def test_cut_texts_are_counted(capsys: Capture, store: Path, poly: Path, tmp_path: Path) -> None:
-    long = write_rows(tmp_path / "long.jsonl", [{"text": "w1"}, {"text": "w2 " * 30}])
-    assert call(capsys, "build", "--model", poly, "--pool", long, "--store", store, "--json").result["truncated"] == 1
 
 
 def test_bad_rows_within_the_share_are_left_out_and_listed(
@@ -233,27 +194,6 @@ def test_bad_rows_within_the_share_are_left_out_and_listed(
     assert outcome.err == f"1 bad rows were left out; see {log}\nfields: n (number, 3 rows)\n"
     [bad] = map(json.loads, log.read_text().splitlines())
     assert (bad["file"], bad["line"]) == (str(pool), 4)
-
-
-def test_too_many_bad_rows_fail_and_name_the_list(capsys: Capture, store: Path, poly: Path, tmp_path: Path) -> None:
-    pool = write_rows(tmp_path / "pool.jsonl", [*pool_rows(3), {"id": "bad"}])
-    message = call(capsys, "build", "--model", poly, "--pool", pool, "--store", store).failure()
-    assert message.startswith("1 of 4 rows are bad, more than the 1.00% allowed; the first: ")
-    log = Path(message.rsplit(" ", 1)[1])
-    [bad] = map(json.loads, log.read_text().splitlines())
-    assert (bad["file"], bad["line"]) == (str(pool), 4)
-    assert_nothing_built(store)
-
-
-def test_a_damaged_model_is_named(capsys: Capture, store: Path, checkpoints: Path, pool: Path, tmp_path: Path) -> None:
-    damaged = tmp_path / "damaged"
-    damaged.mkdir()
-    for file in (checkpoints / "poly").iterdir():
-        (damaged / file.name).write_bytes(file.read_bytes())
-    (damaged / "model.safetensors").write_bytes(b"no tensors")
-    message = call(capsys, "build", "--model", damaged, "--pool", pool, "--store", store).failure()
-    assert str(damaged / "model.safetensors") in message
-    assert not store.exists()
 
 
 def test_code_that_lies_beside_a_model_is_neither_run_nor_asked_about(
@@ -280,51 +220,6 @@ def test_redis_holds_a_copy(capsys: Capture, store: Path, poly: Path, pool: Path
     assert keys == {f"pe:{{{generation}}}:meta", *(f"pe:{{{generation}}}:c:c{n}" for n in range(50))}
 
 
-def test_a_redis_that_is_down_costs_no_encoding(
-    capsys: Capture, store: Path, poly: Path, pool: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def encode(*_: object) -> None:
-        pytest.fail("encoded before Redis was asked")
-
-    monkeypatch.setattr(polyrank.LateRanker, "encode_candidates", encode)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        dead = f"redis://127.0.0.1:{taken.getsockname()[1]}/0"
-    for url, says in ((dead, "Redis failed: "), ("no-url", "the Redis URL must begin with redis://")):
-        options = ("--model", poly, "--pool", pool, "--store", store, "--redis", url)
-        assert call(capsys, "build", *options).failure().startswith(says)
-        assert_nothing_built(store)
-
-
-def test_a_second_build_into_a_store_is_refused(capsys: Capture, store: Path, poly: Path, pool: Path) -> None:
-    with GenerationStore(store).building():
-        message = call(capsys, "build", "--model", poly, "--pool", pool, "--store", store).failure()
-    assert message.startswith(f"another build into {store} is running: process {os.getpid()} on ")
-    assert message.endswith("; wait for it or cancel it")
-
-
-@pytest.mark.parametrize("stage", ["read", "encode", "append", "index", "manifest", "redis", "rename"])
-def test_ctrl_c_at_any_stage_leaves_the_store_as_it_was(
-    capsys: Capture, store: Path, poly: Path, pool: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch, stage: str
-) -> None:
-    options = ("--model", poly, "--pool", pool, "--store", store, "--index", "flat")
-    before = call(capsys, "build", *options, "--json").result["generation"]
-
-    def press(_self: Progress, now: str, _done: int, _total: int | None) -> None:
-        if now == stage:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(Progress, "__call__", press)
-    assert call(capsys, "build", *options, "--redis", redis_url).failure() == (
-        "interrupted; nothing was left half-written"
-    )
-    assert (GenerationStore(store).ids(), GenerationStore(store).current()) == ([before], before)
-    assert left_half_written(store) == []
-    with redis.Redis.from_url(redis_url) as client:
-        assert vector_keys(client) == []
-    monkeypatch.undo()
-    assert call(capsys, "build", *options).status == 0
-
-
 def test_ctrl_c_ends_a_building_process_cleanly(
     warm_python: WarmPython, store: Path, poly: Path, tmp_path: Path
 ) -> None:
@@ -337,15 +232,4 @@ def test_ctrl_c_ends_a_building_process_cleanly(
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
     assert ended(process).failure() == "interrupted; nothing was left half-written"
-    assert_nothing_built(store)
-
-
-def test_no_room_on_the_disk_is_one_line(warm_python: WarmPython, store: Path, poly: Path, tmp_path: Path) -> None:
-    pool = write_rows(tmp_path / "pool.jsonl", pool_rows(5000))
-    # 100 KiB; the vectors alone are 160 kB.
-    limited = ["sh", "-c", 'ulimit -f 200; exec "$@"', "sh", warm_python.executable, *COMMAND[1:]]
-    process = start("build", "--model", poly, "--pool", pool, "--store", store, command=limited)
-    message = ended(process).failure()
-    assert message.startswith(f"no room left under {store}: ")
-    assert "free some space" in message
     assert_nothing_built(store)

@@ -1,13 +1,10 @@
 """`polyrank evaluate`: its figures against figures computed here from the scores of all candidates."""
 
-import gzip
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from brute_force import paper_scores
 from command_line import call, write_rows
@@ -184,24 +181,6 @@ def test_limit_takes_the_first_and_reads_no_further(capsys: Capture, checkpoints
     assert message.startswith(f"{data}:11: ")
 
 
-@pytest.mark.parametrize(
-    ("name", "compress"),
-    [("data.jsonl.gz", gzip.compress), ("data.jsonl.zst", lambda plain: pa.compress(plain, "zstd", asbytes=True))],
-)
-def test_compressed_data(
-    capsys: Capture, checkpoints: Path, tmp_path: Path, name: str, compress: Callable[[bytes], bytes]
-) -> None:
-    plain = write_rows(tmp_path / "data.jsonl", ROWS)
-    whole, cut = tmp_path / name, tmp_path / f"cut-{name}"
-    whole.write_bytes(compress(plain.read_bytes()))
-    cut.write_bytes(whole.read_bytes()[:-50])
-    expected = evaluated(capsys, checkpoints / "other", plain)
-    result = evaluated(capsys, checkpoints / "other", whole)
-    assert {**result, "seconds": 0} == {**expected, "seconds": 0}
-    message = call(capsys, "evaluate", "--model", checkpoints / "other", "--data", cut, "--json").failure()
-    assert message.startswith(f"{cut}: cannot be read to its end")
-
-
 def test_rows_without_candidates_are_left_out_and_told(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:
     bare = {"context": ["w1"], "response": "w2"}
     data = write_rows(tmp_path / "data.jsonl", [bare, *ROWS[:4], bare])
@@ -324,12 +303,6 @@ def test_two_models_on_the_same_examples(capsys: Capture, checkpoints: Path, tmp
     assert text[-2].startswith("mrr ")
     assert text[-2].endswith(f"{value:+.3f} [{low:+.3f}, {high:+.3f}]")
     assert text[-1].endswith("resamples of 20 dialogues.")
-
-
-def test_a_model_differs_from_itself_by_nothing(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:
-    data = write_rows(tmp_path / "data.jsonl", ROWS)
-    result = evaluated(capsys, checkpoints / "poly", data, "--against", str(checkpoints / "poly"))
-    assert result["difference"] == {figure: {"value": 0.0, "interval": [0.0, 0.0]} for figure in FIGURES}
 
 
 @pytest.mark.parametrize("name", ["poly", "cross"])

@@ -10,7 +10,7 @@ from command_line import call, write_rows
 from tiny import write_checkpoint
 
 import polyrank
-from polyrank.model.config import EvidenceConfig
+from polyrank.model.config import LexicalConfig
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.folding import drawn_order
 
@@ -139,9 +139,9 @@ def test_a_cross_encoder_reads_the_first_again(
 def test_a_rerankers_words_count_as_a_server_counts_them(
     capsys: Capture, checkpoints: Path, data: Path, pool: Path, tmp_path: Path
 ) -> None:
-    evidence = EvidenceConfig(weights={"length": -2.0, "said": -9.0})
+    evidence = LexicalConfig(weights={"length": -2.0, "said": -9.0})
     cross = write_checkpoint(tmp_path, "cross", 0, architecture="cross", evidence=evidence)
-    late = write_checkpoint(tmp_path, "late", 0, architecture="poly", n_codes=4, evidence=EvidenceConfig())
+    late = write_checkpoint(tmp_path, "late", 0, architecture="poly", n_codes=4, evidence=LexicalConfig())
     common = ["--data", data, "--pool", pool, "--json", "--output", tmp_path / "lines.jsonl", "--reranker", cross]
     told = []
     for model in (late, checkpoints / "poly"):
@@ -206,18 +206,6 @@ def test_texts_that_are_too_long_for_the_model_are_told(
     outcome = call(capsys, "evaluate", "--model", checkpoints / "other", "--data", data, "--pool", pool)
     assert outcome.status == 0
     assert outcome.err == f"{checkpoints / 'other'} reads 1 of 152 texts without their end: they are too long\n"
-
-
-def test_two_models_over_a_pool(capsys: Capture, checkpoints: Path, data: Path, pool: Path) -> None:
-    common = ["--data", data, "--pool", pool, "--reranker", checkpoints / "cross"]
-    alone = {name: evaluated(capsys, "--model", checkpoints / name, *common) for name in ("poly", "other")}
-    both = evaluated(capsys, "--model", checkpoints / "poly", "--against", checkpoints / "other", *common)
-    for figure in FIGURES:
-        assert both[figure] == alone["poly"][figure]
-        assert both["against"][figure] == alone["other"][figure]
-        difference = both["difference"][figure]
-        assert difference["value"] == pytest.approx(both[figure] - both["against"][figure])
-        assert difference["interval"][0] <= difference["value"] <= difference["interval"][1]
 
 
 def dcg(gains: list[int]) -> float:

@@ -1,7 +1,6 @@
 """`polyrank mine`: what it finds, what it refuses, and that its output is complete or absent."""
 
 import gzip
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from brute_force import paper_scores
-from command_line import Outcome, call, ended, forked, write_rows
+from command_line import Outcome, call, write_rows
 from fakes import EVIDENCE
 from tiny import write_checkpoint
 from tiny_training import TWO_STAGES
-from warm_python import WarmPython
 
 import polyrank
 from polyrank.model.evaluation.mining import Miner
@@ -191,14 +189,6 @@ def test_bad_lines_are_left_out_and_told_as_in_training(
     assert not output.exists()
 
 
-def test_one_bad_line_in_a_hundred_is_tolerated(
-    capsys: Capture, checkpoints: Path, files: list[object], tmp_path: Path
-) -> None:
-    write_rows(tmp_path / "data.jsonl", [*DATA, *DATA, *DATA, *DATA[:9], {"context": ["w1"]}])
-    outcome = mine(capsys, checkpoints / "poly", files, tmp_path / "out.jsonl", "--json")
-    assert outcome.result["examples"] == 99
-
-
 def test_several_pools_are_one(capsys: Capture, checkpoints: Path, files: list[object], tmp_path: Path) -> None:
     more = write_rows(tmp_path / "more.jsonl", [{"text": "w30 w31 w32", "id": "more"}])
     output = tmp_path / "out.jsonl"
@@ -230,12 +220,3 @@ def test_what_fails_half_way_leaves_what_was_there(
     assert message in ("interrupted; nothing was left half-written", "No space left on device")
     assert (output.read_text() if output.exists() else None) == existing
     assert {path.name for path in tmp_path.iterdir()} <= {"data.jsonl", "pool.jsonl", "out.jsonl"}
-
-
-def test_the_command_runs_as_a_process_of_its_own(
-    warm_python: WarmPython, checkpoints: Path, files: list[object], tmp_path: Path
-) -> None:
-    output = tmp_path / "out.jsonl"
-    outcome = ended(forked(warm_python, "mine", "--model", checkpoints / "poly", *files, "--output", output, "--json"))
-    assert outcome.result["examples"] == 30
-    assert [json.loads(line)["context"] for line in output.read_text().splitlines()] == [row["context"] for row in DATA]

@@ -15,7 +15,7 @@ from tiny_training import orders, rows, write_examples
 
 import polyrank
 from polyrank.model.checkpoint.files import WEIGHTS_FILE
-from polyrank.model.config import EvidenceConfig
+from polyrank.model.config import LexicalConfig
 from polyrank.model.lexical.features import FEATURES
 from polyrank.model.training.apart import LateObjective
 from polyrank.model.training.state import STATE_FILE
@@ -197,7 +197,7 @@ def test_a_base_model_takes_evidence_too(capsys: Capture, base: Path, many: Path
 
 
 def test_calibration_alone_leaves_the_model(capsys: Capture, many: Path, tmp_path: Path) -> None:
-    evidence = EvidenceConfig(weights={"last": 3.0})
+    evidence = LexicalConfig(weights={"last": 3.0})
     for name, architecture in (("poly", "poly"), ("cross", "cross")):
         before = write_checkpoint(tmp_path, name, 1, architecture=architecture, evidence=evidence)
         output = tmp_path / f"{name}-calibrated"
@@ -290,12 +290,6 @@ def test_a_terminal_gets_a_bar_and_a_line_for_each_look(
     assert looks == [f"look {step} of 20" for step in range(0, 21, 4)]
     *_, last = (line for line in shown if line.startswith("train:"))
     assert re.match(r"train: 100%\|.*\| 20/20 \[.*step.*, loss \d", last)
-
-
-def test_adapters_have_a_rate_of_their_own(capsys: Capture, base: Path, data: Path, tmp_path: Path) -> None:
-    for name, flags, rate in (("a", ["--lora-rank", "2"], 5e-4), ("b", [], 5e-5), ("c", ["--lora-rank", "0"], 5e-5)):
-        result = train(capsys, base, data, tmp_path / name, "--json", *flags, steps=2, learning_rate=None).result
-        assert result["settings"]["learning_rate"] == rate
 
 
 @pytest.mark.parametrize(

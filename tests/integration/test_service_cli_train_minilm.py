@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from command_line import COMMAND, REPOSITORY
 
-from polyrank.model.checkpoint.base import MINILM
+from polyrank.model.checkpoint.lookup import MINILM
 
 SAMPLE = REPOSITORY / "examples" / "support"
 RECIPE = [

@@ -18,7 +18,7 @@ from polyrank.index_builder.building.compaction import compact
 from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.model.config import EvidenceConfig
+from polyrank.model.config import LexicalConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics
@@ -43,7 +43,7 @@ STATISTICS = Statistics.of(each.text for each in POOL)
 
 
 def expected(rows: list[Candidate], top_k: int = 10, statistics: Statistics = STATISTICS) -> list[tuple[str, float]]:
-    """The best of the rows by `Evidence.values` of each, sorted; how common words are is counted in POOL."""
+    """The best of the rows by `LexicalScore.values` of each, sorted; how common words are is counted in POOL."""
     table = WordTable.of([each.text for each in rows], statistics)
     values = EVIDENCE.values(Conversation.of(CONTEXT), table)
     order = np.argsort(-values, kind="stable")[:top_k]
@@ -201,7 +201,7 @@ def test_the_command_evaluates_and_ranks(capsys: pytest.CaptureFixture[str], tmp
         for n in range(60)
     ]
     data = write_rows(tmp_path / "data.jsonl", rows)
-    averse = EvidenceConfig(weights={"last": -1.0})
+    averse = LexicalConfig(weights={"last": -1.0})
     polyrank.LexicalRanker("", replace(LEXICAL.config, evidence=averse)).save(tmp_path / "averse")
     for source in ([], ["--pool", pool]):
         given = ["--model", "lexical", "--against", tmp_path / "averse", "--data", data, *source]

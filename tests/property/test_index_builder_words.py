@@ -18,9 +18,9 @@ from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.store.update_log import Update
-from polyrank.model.config import EvidenceConfig
+from polyrank.model.config import LexicalConfig
 from polyrank.model.lexical.features import FEATURES
-from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics
 from polyrank.model.representations import Representations
@@ -85,7 +85,7 @@ def test_every_text_counts_as_in_one_table_of_all(
     said: Conversation,
 ) -> None:
     held = {**OTHERS, **pool}
-    config, statistics = EvidenceConfig(weights=weights), Statistics.of(held.values())
+    config, statistics = LexicalConfig(weights=weights), Statistics.of(held.values())
     with tempfile.TemporaryDirectory() as directory:
         rows = [Candidate(each, text, {}) for each, text in held.items()]
         build(HashEncoder(evidence=config), rows, Path(directory))
@@ -99,5 +99,5 @@ def test_every_text_counts_as_in_one_table_of_all(
                 compact(Path(directory))
                 statistics = Statistics.of(held.values())
             with opened(store) as snapshot:
-                expected = Evidence(config).values(said, WordTable.of(list(held.values()), statistics))
+                expected = LexicalScore(config).values(said, WordTable.of(list(held.values()), statistics))
                 assert values_of_all(snapshot, said).tobytes() == expected.tobytes()

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from tiny import write_checkpoint
 
 import polyrank
-from polyrank.model.config import EvidenceConfig
+from polyrank.model.config import LexicalConfig
 from polyrank.model.evaluation.rankings import DEPTH, rank_lists, rerank, retrieve
 from polyrank.model.lexical.features import FEATURES
-from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.lexical.table import TableInParts, WordTable, joined
 from polyrank.model.lexical.words import Statistics, words
 from polyrank.model.rankers.load import load_cross
@@ -34,7 +34,7 @@ CONVERSATION = st.builds(
 )
 WEIGHT = st.floats(-10, 10, allow_nan=False, width=32)
 EVIDENCES = st.builds(
-    lambda weights: Evidence(EvidenceConfig(weights=dict(zip(FEATURES, weights, strict=True)))),
+    lambda weights: LexicalScore(LexicalConfig(weights=dict(zip(FEATURES, weights, strict=True)))),
     st.lists(WEIGHT, min_size=len(FEATURES), max_size=len(FEATURES)),
 )
 PLAIN = st.text(st.characters(max_codepoint=0x600) | st.sampled_from(" .-'_1\u2018\u2019\u201c\u2014\u20ac\u2026"))
@@ -44,7 +44,7 @@ FILLERS = Statistics.of(["what is the common"] * 300)  # so that other words are
 @settings(max_examples=cases(200), deadline=None)
 @given(EVIDENCES, CONVERSATION, st.lists(TEXT, min_size=1, max_size=12), st.lists(TEXT, max_size=12))
 def test_values_do_not_depend_on_the_other_rows(
-    evidence: Evidence, conversation: Conversation, texts: list[str], others: list[str]
+    evidence: LexicalScore, conversation: Conversation, texts: list[str], others: list[str]
 ) -> None:
     statistics = FILLERS.plus(Statistics.of(texts + others))
     whole = evidence.values(conversation, WordTable.of(texts + others, statistics))
@@ -58,7 +58,7 @@ def test_values_do_not_depend_on_the_other_rows(
 @settings(max_examples=cases(100), deadline=None)
 @given(EVIDENCES, CONVERSATION, st.lists(TEXT, min_size=1, max_size=12))
 def test_words_that_the_rows_lack_may_be_left_out_of_the_statistics(
-    evidence: Evidence, conversation: Conversation, texts: list[str]
+    evidence: LexicalScore, conversation: Conversation, texts: list[str]
 ) -> None:
     full = FILLERS.plus(Statistics.of([*texts, "other words 99", "and more"]))
     own = np.isin(full.keys, Statistics.of(texts).keys)
@@ -122,7 +122,7 @@ def test_rows_without_words(texts: list[str]) -> None:
 
 
 FIELDS: dict[str, Any] = {"architecture": "poly", "n_codes": 4, "normalize": True, "score_scale": 5.0}
-EVIDENCE = EvidenceConfig(
+EVIDENCE = LexicalConfig(
     late_weight=0.7,
     weights={"persona": 0.5, "told": -0.4, "last": 0.6, "before": 0.3, "older": 0.2, "said": -3.0, "length": -0.3},
 )
@@ -140,7 +140,7 @@ def rankers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, LateRanker]:
     given = {
         "plain": None,
         "with": EVIDENCE,
-        "zero": EvidenceConfig(weights=dict.fromkeys(FEATURES, 0.0)),
+        "zero": LexicalConfig(weights=dict.fromkeys(FEATURES, 0.0)),
     }
     for name, evidence in given.items():
         write_checkpoint(parent, name, 0, evidence=evidence, **FIELDS)
@@ -152,7 +152,7 @@ def silent(_stage: str, _done: int, _total: int) -> None:
 
 
 def lexical(context: Conversation, texts: list[str], pool: list[str], are_list: bool) -> NDArray[np.float32]:
-    evidence, table = Evidence(EVIDENCE), WordTable.of(texts, Statistics.of(pool))
+    evidence, table = LexicalScore(EVIDENCE), WordTable.of(texts, Statistics.of(pool))
     values = (evidence.in_list(context, table) if are_list else evidence).values(context, table)
     assert values.any()
     return values
@@ -226,7 +226,7 @@ def test_evidence_is_part_of_the_fingerprint_where_there_is_some(
 @pytest.fixture(scope="module")
 def crosses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, CrossRanker]:
     parent = tmp_path_factory.mktemp("crosses")
-    given = {"plain": None, "with": EVIDENCE, "zero": EvidenceConfig(weights=dict.fromkeys(FEATURES, 0.0))}
+    given = {"plain": None, "with": EVIDENCE, "zero": LexicalConfig(weights=dict.fromkeys(FEATURES, 0.0))}
     return {
         name: load_cross(write_checkpoint(parent, name, 0, architecture="cross", evidence=evidence))
         for name, evidence in given.items()
@@ -295,7 +295,7 @@ finite = st.floats(-1e6, 1e6, width=32)
 @given(st.lists(st.tuples(finite, finite), min_size=1), st.floats(1e-3, 1e3))
 def test_the_parts_are_added_in_float64(parts: list[tuple[float, float]], late_weight: float) -> None:
     late, values = (np.array(each, np.float32) for each in zip(*parts, strict=True))
-    scores = Evidence(EvidenceConfig(late_weight=late_weight)).scores(late, values)
+    scores = LexicalScore(LexicalConfig(late_weight=late_weight)).scores(late, values)
     expected = [float(np.float32(late_weight * float(one) + float(other))) for one, other in parts]
     assert scores.dtype == np.float32
     assert scores.tolist() == expected

@@ -14,7 +14,7 @@ from updated import LiveStore
 
 from polyrank.index_builder.building.compaction import compact
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.model.config import EvidenceConfig
+from polyrank.model.config import LexicalConfig
 from polyrank.model.lexical.features import FEATURES, TURN_FEATURES
 from polyrank.model.search import scan
 from polyrank.model.text.assembly import Conversation, Turn
@@ -33,12 +33,12 @@ ROUNDING = 2e-6  # of the sum of all terms' magnitudes: some roundings to float3
 class Book:
     """What a generation should hold: the texts that say how common words are, and candidates in their order."""
 
-    evidence: EvidenceConfig
+    evidence: LexicalConfig
     statistics: oracle.WordPool
     held: dict[str, Candidate] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, evidence: EvidenceConfig, candidates: Sequence[Candidate]) -> "Book":
+    def of(cls, evidence: LexicalConfig, candidates: Sequence[Candidate]) -> "Book":
         words = oracle.WordPool(each.text for each in candidates)
         return cls(evidence, words, {each.id: each for each in candidates})
 
@@ -85,7 +85,7 @@ class Draw:
             for each, text in zip(ids, self.texts(len(ids), known), strict=True)
         ]
 
-    def evidence(self) -> EvidenceConfig:
+    def evidence(self) -> LexicalConfig:
         weights = {}
         for name in FEATURES:
             match self.rng.integers(5):
@@ -95,7 +95,7 @@ class Draw:
                     weights[name] = float(self.rng.normal() * 30)
                 case 2 | 3:
                     weights[name] = float(self.rng.normal())
-        return EvidenceConfig(late_weight=self.one([0.01, 0.6, 1.0, 4.0]), weights=weights)
+        return LexicalConfig(late_weight=self.one([0.01, 0.6, 1.0, 4.0]), weights=weights)
 
     def conversation(self, texts: Sequence[str]) -> Conversation:
         """Its turns are new ones, or texts of the pool, as they are or in capitals."""

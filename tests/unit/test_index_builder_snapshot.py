@@ -15,7 +15,7 @@ from polyrank.index_builder.store import snapshot as snapshot_module
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.store.update_log import Update
-from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics
 from polyrank.model.representations import Representations
@@ -218,7 +218,7 @@ SAID = Conversation.of(["text 2 is old", "what of text 4 and new 7?", "new 3"], 
 def assert_words_of_all(snapshot: Snapshot, added: list[str]) -> None:
     """They are those of one table of all texts."""
     texts = [each.text for each in pool(80)]
-    expected = Evidence(EVIDENCE).values(SAID, WordTable.of(texts + added, Statistics.of(texts)))
+    expected = LexicalScore(EVIDENCE).values(SAID, WordTable.of(texts + added, Statistics.of(texts)))
     found = snapshot.word_values(SAID)
     assert found is not None
     assert np.concatenate(found).tobytes() == expected.tobytes()
@@ -249,8 +249,8 @@ def test_words_of_many_updates_are_in_few_tables_and_the_past_keeps_its_own(
     at_once = snapshots[-1].updated([update(701, {f"m{n}": text for n, text in enumerate(texts)})])
     assert_words_of_all(at_once, [*texts, *texts])
     read: list[int] = []
-    values_of = Evidence.values_of
-    monkeypatch.setattr(Evidence, "values_of", lambda *given: read.extend(map(len, given[3])) or values_of(*given))
+    values_of = LexicalScore.values_of
+    monkeypatch.setattr(LexicalScore, "values_of", lambda *given: read.extend(map(len, given[3])) or values_of(*given))
     snapshots[-1].word_values(SAID)
     assert len(read) <= 4, "a table of the pool, and at most three of 700 added rows"
     read.clear()

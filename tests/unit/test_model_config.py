@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from polyrank.model.config import AssemblyConfig, EvidenceConfig, ModelConfig
+from polyrank.model.config import AssemblyConfig, LexicalConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.registry import ARCHITECTURES
 
@@ -128,13 +128,11 @@ def test_whole_numbers_are_numbers() -> None:
 
 
 def evidence(**changes: Any) -> dict[str, Any]:
-    return {"evidence": asdict(EvidenceConfig(weights={"last": 0.5}, late_weight=2)) | changes}
+    return {"evidence": asdict(LexicalConfig(weights={"last": 0.5}, late_weight=2)) | changes}
 
 
 def test_evidence_is_read_back() -> None:
-    config = ModelConfig(
-        architecture="bi", base_name="tiny", evidence=EvidenceConfig(weights={"last": -1, "said": 2.5})
-    )
+    config = ModelConfig(architecture="bi", base_name="tiny", evidence=LexicalConfig(weights={"last": -1, "said": 2.5}))
     assert ModelConfig.from_json(json.loads(json.dumps(config.to_json()))) == config
 
 
@@ -160,5 +158,5 @@ def test_evidence_that_makes_no_sense_is_refused(changes: dict[str, Any], messag
 
 @pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
 def test_any_architecture_may_have_evidence(architecture: str) -> None:
-    config = ModelConfig(architecture=architecture, base_name="tiny", evidence=EvidenceConfig(weights={"last": 0.5}))
+    config = ModelConfig(architecture=architecture, base_name="tiny", evidence=LexicalConfig(weights={"last": 0.5}))
     assert ModelConfig.from_json(config.to_json()) == config

@@ -15,7 +15,7 @@ import polyrank
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.config import ModelConfig
-from polyrank.model.errors import InvalidInput
+from polyrank.model.errors import CheckpointInvalid, InvalidInput
 from polyrank.model.evaluation.rankings import rank_lists
 from polyrank.model.rankers.networks import CrossRanker, NetworkRanker
 from polyrank.model.registry import ARCHITECTURES, trainable
@@ -31,7 +31,7 @@ MORE = ["[MASK]", "[unused0]", "[unused1]"]
 TOLERANCE = 1e-4
 
 
-@pytest.fixture(scope="module", params=[*trainable(), "lexical"])
+@pytest.fixture(scope="module", params=list(ARCHITECTURES))
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     if request.param == "lexical":
         return "lexical"
@@ -137,3 +137,23 @@ def test_sixty_four_pairs_are_learnt_by_heart(name: str, tmp_path: Path) -> None
         if step % every == every - 1 and (first := objective.measure(whole).first) == PAIRS:
             break
     assert first == PAIRS
+
+
+def test_a_copy_of_a_checkpoint_ranks_as_it_does(checkpoint: str, tmp_path: Path) -> None:
+    ranker = polyrank.load(checkpoint)
+    ranker.save(tmp_path / "copy")
+    copy = polyrank.load(tmp_path / "copy")
+    assert (copy.fingerprint, copy.config) == (ranker.fingerprint, ranker.config)
+    assert copy.rank(CONTEXTS[1], REPLIES) == ranker.rank(CONTEXTS[1], REPLIES)
+
+
+@pytest.mark.parametrize("name", [name for name, row in ARCHITECTURES.items() if row.options])
+def test_what_its_block_has_not_or_of_another_type_is_refused_by_its_name(name: str) -> None:
+    row = ARCHITECTURES[name]
+    raw = ModelConfig(architecture=name, base_name="", own=row.options()).to_json()
+    assert ModelConfig.from_json(raw).own == row.options()
+    for field in raw[name]:
+        with pytest.raises(CheckpointInvalid, match=f"{name}.{field} is "):
+            ModelConfig.from_json({**raw, name: {**raw[name], field: {}}})
+    with pytest.raises(CheckpointInvalid, match=f"unknown field {name}.more"):
+        ModelConfig.from_json({**raw, name: {"more": 1}})

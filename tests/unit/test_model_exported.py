@@ -13,7 +13,7 @@ from tiny import write_checkpoint
 import polyrank
 from polyrank.model.checkpoint import exported
 from polyrank.model.checkpoint.exported import export
-from polyrank.model.config import AssemblyConfig, CalibrationConfig, DenseConfig, EvidenceConfig
+from polyrank.model.config import AssemblyConfig, CalibrationConfig, DenseConfig, LexicalConfig
 from polyrank.model.errors import InvalidInput, WrongKind
 from polyrank.model.rankers.load import load_late
 from polyrank.model.registry import ARCHITECTURES
@@ -132,7 +132,7 @@ def test_nothing_is_left_of_an_export_that_fails(tmp_path: Path, monkeypatch: py
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fitted = {
-        "evidence": EvidenceConfig(late_weight=0.5, weights={"last": 1.0}),
+        "evidence": LexicalConfig(late_weight=0.5, weights={"last": 1.0}),
         "calibration": CalibrationConfig(prior=0.1, slope=1.0, intercept=-3.0),
     }
     checkpoint = write_checkpoint(tmp_path, "bi", 1, architecture="bi", **fitted)

@@ -16,10 +16,9 @@ from polyrank.model.checkpoint.read import begin_from_base
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import choice, network, openvino_backend, trials
-from polyrank.model.inference.backend import Forward, TorchBackend
 from polyrank.model.inference.choice import Chooser, candidates, fastest
 from polyrank.model.inference.compiler import Compiler
-from polyrank.model.inference.network import Network, NetworkPart
+from polyrank.model.inference.network import Forward, Network, NetworkPart, TorchBackend
 from polyrank.model.inference.passes import LateForwards
 from polyrank.model.inference.runners import Runner
 from polyrank.model.rankers.networks import LateRanker

@@ -19,8 +19,7 @@ from polyrank.index_builder.store.leftovers import read_journal
 from polyrank.index_builder.store.locks import holder_of, is_locked
 from polyrank.index_builder.store.pointer import Pointer
 from polyrank.index_builder.store.update_log import UpdateLog
-from polyrank.model.checkpoint.base import file_sha256
-from polyrank.model.checkpoint.files import read_object
+from polyrank.model.checkpoint.files import file_sha256, read_object
 from polyrank.model.durable import remove_leftovers
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, RankingError
 from polyrank.model.evaluation.beir import read_judgements
@@ -28,7 +27,7 @@ from polyrank.model.inputs import open_unfolded, read_input
 from polyrank.model.text.dialogues import read_dialogues
 from polyrank.model.text.tokenizer import Tokenizer, Vocabulary
 from polyrank.service.auth import keys
-from polyrank.service.changes.idempotency import IdempotencyKeys
+from polyrank.service.changes.jobs import IdempotencyKeys
 from polyrank.service.errors import SettingsError
 from polyrank.service.settings import Settings
 

@@ -12,8 +12,8 @@ from command_line import write_rows
 
 import polyrank
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
-from polyrank.model.checkpoint.kind import require_network
-from polyrank.model.config import EvidenceConfig, ModelConfig
+from polyrank.model.checkpoint.lookup import require_network
+from polyrank.model.config import LexicalConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, WrongKind
 from polyrank.model.rankers.lexical import BUILT_IN, LexicalRanker
 from polyrank.model.rankers.load import load, load_cross, load_late, load_retriever
@@ -25,7 +25,7 @@ LAMP, BOAT = "the lamp is broken", "a boat sails far away"
 
 
 def lexical(**weights: float) -> LexicalRanker:
-    config = ModelConfig(architecture="lexical", base_name="", evidence=EvidenceConfig(weights=weights))
+    config = ModelConfig(architecture="lexical", base_name="", evidence=LexicalConfig(weights=weights))
     return LexicalRanker("words", config)
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from polyrank.model.config import EvidenceConfig
+from polyrank.model.config import LexicalConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.lexical.features import FEATURES, TURN_FEATURES
-from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics
 from polyrank.model.text.assembly import COUNTED_LETTERS, Conversation
@@ -16,7 +16,7 @@ TEXTS = ["I sell lamps", "we have ORD-77-A in stock", "my boat is blue", "yes", 
 
 
 def values(weights: dict[str, float], *turns: str, persona: tuple[str, ...] = ()) -> NDArray[np.float32]:
-    evidence = Evidence(EvidenceConfig(weights=weights))
+    evidence = LexicalScore(LexicalConfig(weights=weights))
     table = WordTable.of(TEXTS, Statistics.of([*TEXTS, *["what is common"] * 500]))
     return evidence.values(Conversation.of(turns, persona), table)
 
@@ -70,7 +70,7 @@ def test_the_largest_weights_stay_finite() -> None:
 
 def test_a_feature_of_a_newer_release_is_refused() -> None:
     with pytest.raises(CheckpointInvalid, match=r"evidence\.weights has unknown rhyme; written by a newer release"):
-        Evidence(EvidenceConfig(weights={"rhyme": 1.0}))
+        LexicalScore(LexicalConfig(weights={"rhyme": 1.0}))
 
 
 # --- lists whose candidates share the words of the conversation
@@ -80,12 +80,12 @@ POOL = Statistics.of([" ".join(WORDS[n : n + 8]) for n in range(290)] * 2)
 SAID = Conversation.of("what of WORD5 and word200?")
 
 
-def share(evidence: Evidence, *texts: str) -> float:
+def share(evidence: LexicalScore, *texts: str) -> float:
     return evidence.turns_share(SAID, [WordTable.of(texts, POOL)])
 
 
 def test_words_of_turns_tell_less_where_all_candidates_share_them() -> None:
-    evidence = Evidence(EvidenceConfig(weights={"last": 1.0}))
+    evidence = LexicalScore(LexicalConfig(weights={"last": 1.0}))
     drawn = ["word77 word78", "word200 lamp", "word100 word101", "word9"]
     assert share(evidence, *drawn) == 1, "one candidate alone has the words, and who has most of them is left out"
     few, many = share(evidence, *drawn, "word5"), share(evidence, "word5 word200", "word5 one", "two word200 word5")
@@ -96,12 +96,12 @@ def test_words_of_turns_tell_less_where_all_candidates_share_them() -> None:
 
 
 def test_a_lexical_model_has_nothing_else_to_go_by() -> None:
-    evidence = Evidence(EvidenceConfig(weights={"last": 1.0}), has_network=False)
+    evidence = LexicalScore(LexicalConfig(weights={"last": 1.0}), has_network=False)
     assert evidence.sharing(share(evidence, "word5 word200", "word5 one", "two word200 word5")) is evidence
 
 
 def test_only_words_of_turns_count_less() -> None:
-    evidence = Evidence(EvidenceConfig(late_weight=0.7, weights=dict.fromkeys(FEATURES, 0.5)))
+    evidence = LexicalScore(LexicalConfig(late_weight=0.7, weights=dict.fromkeys(FEATURES, 0.5)))
     shared = evidence.sharing(0.25)
     assert shared.late_weight == 0.7
     lower = dict.fromkeys(TURN_FEATURES, 0.125)
@@ -111,7 +111,7 @@ def test_only_words_of_turns_count_less() -> None:
 
 def test_a_turn_that_says_little_else_asks_for_a_name() -> None:
     table = WordTable.of(["A-4711 is on its way", "no idea"], POOL)
-    evidence = Evidence(EvidenceConfig(weights={"asked": 1.0}))
+    evidence = LexicalScore(LexicalConfig(weights={"asked": 1.0}))
     short, long = (
         evidence.values(Conversation.of(turn), table)[0] for turn in ("A-4711?", "A-4711 is what I have, and no idea")
     )

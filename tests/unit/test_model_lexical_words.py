@@ -6,7 +6,7 @@ from unicodedata import normalize
 import numpy as np
 import pytest
 
-from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics, key_of, normalised, words
 from polyrank.model.rankers.lexical import BUILT_IN
@@ -165,7 +165,7 @@ POOL = [reply for language in LANGUAGES for _, reply in pairs(language)]
 def test_the_right_reply_is_first(language: str, form: str) -> None:
     replies = [normalize(form, reply) for reply in POOL]
     assert BUILT_IN.evidence is not None
-    evidence, table = Evidence(BUILT_IN.evidence), WordTable.of(replies, Statistics.of(replies))
+    evidence, table = LexicalScore(BUILT_IN.evidence), WordTable.of(replies, Statistics.of(replies))
     for question, reply in pairs(language):
         scores = evidence.values(Conversation.of(question), table)
         assert np.flatnonzero(scores == scores.max()).tolist() == [POOL.index(reply)], question

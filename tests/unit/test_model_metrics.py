@@ -13,7 +13,6 @@ from polyrank.model.metrics import (
     group_numbers,
     intervals,
     judged_values,
-    ndcg_at_k,
     rank_values,
     resampled_means,
 )
@@ -54,37 +53,11 @@ def test_figures_of_ranks_by_hand() -> None:
     assert means == recalls | {"mrr": pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 5 + 1 / 6 + 1 / 10 + 1 / 11 + 1) / 8)}
 
 
-def test_ties_by_hand() -> None:
-    """One is ahead of four that tie, of which two are right."""
-    tied = Ties.of([3, 2, 2, 2, 2, 1], [0, 1, 0, 1, 0, 1])
-    values = rank_values([tied])
-    assert [values[f"recall@{k}"].tolist() for k in (1, 2, 5)] == [[0], [1 / 2], [1]]
-    assert values["mrr"] == pytest.approx(1 / 2 / 2 + 1 / 3 / 3 + 1 / 6 / 4)
-    graded = Ties.of([2, 2, 1], [3, 0, 1])
-    ideal = 3 + 1 / math.log2(3)
-    assert ndcg_at_k(graded, array(3, 1), 1) == pytest.approx(3 / 2 / 3)
-    assert ndcg_at_k(graded, array(3, 1), 10) == pytest.approx(((1 + 1 / math.log2(3)) * 3 / 2 + 1 / 2) / ideal)
-    assert [each.tie_at_first for each in (tied, graded, Ties.of([1, 1], [1, 1]))] == [False, True, False]
-
-
 def test_the_ties_of_a_huge_pool_are_as_chance() -> None:
     everything = Ties.of(np.zeros(1_000_000), np.arange(1_000_000) < 500)
     assert rank_values([everything], (1, 100), 100)["recall@1"].tolist() == [500 / 1_000_000]
     assert everything.found(100) == pytest.approx(1 - (1 - 500 / 1_000_000) ** 100, rel=1e-3)
     assert everything.right_among(100) == pytest.approx(100 * 500 / 1_000_000)
-
-
-def test_ndcg_by_hand_has_a_linear_gain() -> None:
-    gains, judged = ranked(0, 3, 1), array(1, 2, 3)
-    ideal = 3 + 2 / math.log2(3) + 1 / 2
-    assert ndcg_at_k(gains, judged, 10) == pytest.approx((3 / math.log2(3) + 1 / 2) / ideal)
-    assert ndcg_at_k(gains, judged, 2) == pytest.approx((3 / math.log2(3)) / (3 + 2 / math.log2(3)))
-    assert ndcg_at_k(gains, judged, 1) == 0
-
-
-def test_ndcg_without_anything_relevant_is_nothing() -> None:
-    assert ndcg_at_k(ranked(0, 0), array(0), 10) == 0
-    assert ndcg_at_k(ranked(), array(1), 10) == 0
 
 
 def test_figures_of_judged_queries() -> None:

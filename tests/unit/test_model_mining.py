@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import polyrank.model.evaluation.mining
 from polyrank.model.errors import InvalidInput, ModelError
-from polyrank.model.evaluation.mining import Miner, MiningRules, TextPool, score_bound
+from polyrank.model.evaluation.mining import Miner, MiningRules, TextPool
 from polyrank.model.rankers.networks import CrossRanker
 from polyrank.model.representations import ContextEncoding, LateRows, Representations
 from polyrank.model.search.scan import Query
@@ -134,16 +134,6 @@ def test_a_second_stage_places_what_the_first_one_found() -> None:
     assert negatives(negatives=2, depth=200, margin=0.0) == ("151 149", "152 148")
 
 
-def test_the_best_of_the_pool_come_hardest_first() -> None:
-    assert mined(TEN, example("20"), negatives=3) == [["9", "8", "7"]]
-    assert mined(TEN, example("20", "-1"), negatives=3) == [["0", "1", "2"]]
-    assert mined(TEN, example("20")) == [TEN[::-1]]
-
-
-def test_no_more_than_the_depth_is_looked_at() -> None:
-    assert mined(TEN, example("20"), depth=4) == [["9", "8", "7", "6"]]
-
-
 def test_only_the_negatives_of_an_example_change() -> None:
     before = Dialogue(Conversation.of(["hello", "1"], ["I sell lamps."]), "9", ("1", "9"), 1, ("2",), "17")
     used = miner(TEN, [before], None, negatives=2)
@@ -158,11 +148,6 @@ def test_the_gold_reply_is_no_negative(gold: str) -> None:
 
 def test_the_gold_reply_in_another_encoding_is_no_negative() -> None:
     assert mined(["9 gru\u0308n", "8", "9 gr\u00fc\u00adn\u200b", "7"], example("9 Gr\u00fcn")) == [["8", "7"]]
-
-
-def test_the_gold_reply_of_another_example_with_the_same_context_is_none() -> None:
-    found = mined(TEN, example("9", "a", "1"), example("7", "A ", "1"), example("6", "b", "1"), negatives=3)
-    assert found == [["8", "6", "5"], ["8", "6", "5"], ["9", "8", "7"]]
 
 
 def test_the_rank_window_begins_after_the_positives() -> None:
@@ -194,14 +179,6 @@ def test_a_gold_reply_that_scores_below_random_texts_is_still_a_bound() -> None:
     [after] = used.mine([example("2.5")])
     assert after.negatives == ("2", "1", "0")
     assert used.tally.filtered["margin"] == 7
-
-
-@pytest.mark.parametrize(
-    ("gold", "random", "margin", "bound"),
-    [(10, 0, 0.05, 9.5), (10, 0, 0, 10), (10, 5, 1, 5), (-10, -20, 0.1, -11), (0, -20, 0.1, -2), (-10, 3, 0.5, -10)],
-)
-def test_bounds_by_hand(gold: float, random: float, margin: float, bound: float) -> None:
-    assert score_bound(gold, random, margin) == pytest.approx(bound)
 
 
 def test_the_cross_encoder_has_a_say() -> None:

@@ -17,7 +17,7 @@ from tiny_training import settings
 from transformers import AutoModel, AutoModelForSequenceClassification, PretrainedConfig
 
 import polyrank
-from polyrank.model.checkpoint.kind import require_pair_scorer, require_retriever, require_teacher
+from polyrank.model.checkpoint.lookup import require_pair_scorer, require_retriever, require_teacher
 from polyrank.model.checkpoint.published import is_reranker
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, WrongKind
 from polyrank.model.text.assembly import Conversation

@@ -52,65 +52,8 @@ def said(*turns: str | Turn, persona: tuple[str, ...] = ()) -> Conversation:
     return Conversation.of(turns, persona)
 
 
-def test_turns_are_oldest_first_with_separators_between(build: Build) -> None:
-    assert build().context(said("w1 w2", "w3", "w4")) == (wrapped("w1 w2 | w3 | w4"), Truncation())
-
-
 def test_one_text_is_one_turn(build: Build) -> None:
     assert build().context(Conversation.of("w1 w2"))[0] == wrapped("w1 w2")
-
-
-def test_the_persona_comes_first(build: Build) -> None:
-    assert build().context(said("w1", "w2", persona=("w8 w9", "w7")))[0] == wrapped("w8 w9 | w7 | w1 | w2")
-
-
-def test_whole_oldest_turns_go_before_any_token(build: Build) -> None:
-    made = build().context(said("w1", "w2 w3 w4", "w5 w6 w7", "w8 w9 w10"))
-    assert made == (wrapped("w5 w6 w7 | w8 w9 w10"), Truncation(turns=2)), "w1 would fit, but not what follows it"
-
-
-def test_a_conversation_that_fits_to_the_token_is_whole(build: Build) -> None:
-    conversation = said("w1 w2", "w3 w4 w5", "w6 w7 w8")
-    assert build(10).context(conversation) == (wrapped("w1 w2 | w3 w4 w5 | w6 w7 w8"), Truncation())
-    assert build(9).context(conversation) == (wrapped("w3 w4 w5 | w6 w7 w8"), Truncation(turns=1))
-
-
-def test_the_newest_turn_is_cut_from_its_beginning(build: Build) -> None:
-    made = build(6).context(said("w20", "w1 w2 w3 w4 w5 w6 w7 w8"))
-    assert made == (wrapped("w3 w4 w5 w6 w7 w8"), Truncation(turns=1, tokens=2))
-
-
-def test_the_persona_has_at_most_half(build: Build) -> None:
-    persona = ("w30 w31 w32", "w33 w34")
-    made, truncation = build(10).context(said("w1 w2", "w3 w4", "w5 w6", persona=persona))
-    assert made == wrapped("w30 w31 w32 | | w3 w4 | w5 w6")
-    assert truncation == Truncation(turns=1, tokens=2), "seven persona tokens in five places, the last a separator"
-
-
-def test_a_persona_of_half_is_whole(build: Build) -> None:
-    persona = ("w30 w31 w32 w33",)
-    assert build(10).context(said("w1 w2 w3 w4 w5 w6", persona=persona)) == (
-        wrapped("w30 w31 w32 w33 | w2 w3 w4 w5 w6"),
-        Truncation(tokens=1),
-    )
-
-
-def test_what_the_persona_does_not_use_is_the_turns(build: Build) -> None:
-    made = build(10).context(said("w1 w2", "w3 w4 w5 w6 w7", persona=("w9",)))
-    assert made == (wrapped("w9 | w1 w2 | w3 w4 w5 w6 w7"), Truncation())
-
-
-def test_role_and_persona_markers(build: Build) -> None:
-    assembler = build(20, role_markers={"user": "w38", "agent": "w39 w37"}, persona_marker="w36")
-    turns = (Turn("w1", "user"), Turn("w2", "agent"), Turn("w3", "bystander"), Turn("w4"))
-    made = assembler.context(Conversation(turns, ("w5",)))
-    assert made == (wrapped("w36 w5 | w38 w1 | w39 w37 w2 | w3 | w4"), Truncation())
-
-
-def test_markers_count(build: Build) -> None:
-    assembler = build(6, role_markers={"user": "w38"})
-    made = assembler.context(said(Turn("w1 w2", "user"), Turn("w3 w4", "user")))
-    assert made == (wrapped("w38 w3 w4"), Truncation(turns=1))
 
 
 def test_separators_are_the_checkpoints(build: Build) -> None:
@@ -122,11 +65,6 @@ def test_separators_are_the_checkpoints(build: Build) -> None:
 def test_blank_turns_and_facts_do_not_count(build: Build) -> None:
     made = build().context(said("", "w1", " \t", "w2", "\n", persona=("", "  ")))
     assert made == (wrapped("w1 | w2"), Truncation())
-
-
-def test_max_turns_drops_the_oldest(build: Build) -> None:
-    made = build(max_turns=2).context(said("w1", "w2", " ", "w3"))
-    assert made == (wrapped("w2 | w3"), Truncation(turns=1))
 
 
 def test_a_separator_longer_than_the_personas_half(build: Build) -> None:

@@ -18,7 +18,7 @@ import polyrank
 from polyrank.model.architectures.attention import ContextCodes
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import LateEncoder
-from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.rankers.load import load_cross
 from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.text.conversations import identified
@@ -137,7 +137,7 @@ def test_words_of_a_first_stage_count_in_the_loss_as_a_checkpoint_serves_them(ba
         scores = torch.from_numpy(ranker.score_texts(example.conversation, texts, ranker.statistics(pool)))
         losses.append(-scores.log_softmax(0)[0].item())
     batch = Batch(examples, [], random.Random(0))
-    found = PairObjective(student, config, CPU, PairWords(Evidence(EVIDENCE), corpora)).measure(batch)
+    found = PairObjective(student, config, CPU, PairWords(LexicalScore(EVIDENCE), corpora)).measure(batch)
     assert found.loss == pytest.approx(sum(losses) / 2, rel=1e-4)
     assert found.loss != pytest.approx(objective(student, config).measure(batch).loss, rel=0.1)
 

@@ -13,7 +13,7 @@ from tiny_training import Seen, orders, run, scores, settings, trained, write_ex
 import polyrank
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.checkpoint.files import WEIGHTS_FILE
-from polyrank.model.config import EvidenceConfig
+from polyrank.model.config import LexicalConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.training.config import Data, TrainConfig
 from polyrank.model.training.run import train
@@ -154,7 +154,7 @@ def test_what_is_no_first_stage_of_the_base_is_told(base: Path, tmp_path: Path) 
 def test_a_cross_encoder_learns_beside_the_words_of_its_first_stage(base: Path, tmp_path: Path, evidence: bool) -> None:
     """The replies repeat an order's number, which no network of this size can read."""
     data = write_rows(tmp_path / "orders.jsonl", orders(560))
-    first_stage = write_first_stage(base, evidence=EvidenceConfig(weights={"last": 3.0}))
+    first_stage = write_first_stage(base, evidence=LexicalConfig(weights={"last": 3.0}))
     config, seen = residual_settings(base, first_stage, steps=1), Seen()
     given = {"evidence": evidence, "on_survey": seen.survey, "watch": seen.watch}
     ranker = train(config, Data([data]), tmp_path / "out", **given)  # type: ignore[arg-type]
@@ -169,7 +169,7 @@ def test_a_resumed_run_counts_words_as_it_did(base: Path, tmp_path: Path) -> Non
             raise Stop
 
     data = Data([write_rows(tmp_path / "orders.jsonl", orders(80))])
-    config = residual_settings(base, write_first_stage(base, evidence=EvidenceConfig(weights={"last": 3.0})), steps=4)
+    config = residual_settings(base, write_first_stage(base, evidence=LexicalConfig(weights={"last": 3.0})), steps=4)
     for evidence, counted in ((True, "words count"), (False, "no words count")):
         out, on_survey = tmp_path / f"out-{evidence}", Seen().survey
         with pytest.raises(Stop):

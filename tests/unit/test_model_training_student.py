@@ -6,18 +6,13 @@ from typing import Any
 import pytest
 import torch
 from tiny import write_base, write_checkpoint
-from tiny_training import scores, settings, trained
+from tiny_training import ranker_of, scores, settings, trained
 from torch import Tensor
 
 import polyrank
-from polyrank.model.checkpoint.files import CheckpointFiles
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, ModelNotFound
-from polyrank.model.inference.backend import TorchBackend
-from polyrank.model.inference.compiler import Compiler
-from polyrank.model.inference.network import Network
-from polyrank.model.rankers.networks import CrossRanker, LateRanker
 from polyrank.model.training.config import TrainConfig
-from polyrank.model.training.student import Student, start
+from polyrank.model.training.student import start
 
 LATE = [("bi", False), ("bi", True), ("poly", False), ("poly", True)]
 ALL = [*LATE, ("cross", False)]
@@ -26,22 +21,6 @@ ALL = [*LATE, ("cross", False)]
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_base(tmp_path_factory.mktemp("student") / "base", seed=3)
-
-
-def student_scores(student: Student) -> list[float]:
-    student.encoder.eval()
-    files = CheckpointFiles(student.config, student.directory, {})
-    compiler = Compiler(TorchBackend(torch.device("cpu")))
-    kind: Any = CrossRanker if student.config.architecture == "cross" else LateRanker
-    return scores(
-        kind(
-            "student",
-            Network.of(student.encoder),
-            student.assembler,
-            files,
-            compiler,
-        )
-    )
 
 
 def tower(source: Any, name: str) -> dict[str, Tensor]:
@@ -61,7 +40,7 @@ def test_the_scores_of_a_checkpoint_of_the_same_kind_are_the_first_ones(
     fields = {"architecture": architecture, "shared_encoder": shared, "lora_rank": rank, "tune": "all"}
     source = trained(base, tmp_path / "source", **fields)
     again = start(settings(source, **fields, seed=99))
-    assert student_scores(again) == pytest.approx(scores(polyrank.load(source)), rel=1e-4, abs=1e-4)
+    assert scores(ranker_of(again)) == pytest.approx(scores(polyrank.load(source)), rel=1e-4, abs=1e-4)
     again.save(tmp_path / "again", {})
     assert scores(polyrank.load(tmp_path / "again")) == pytest.approx(scores(polyrank.load(source)), rel=1e-4, abs=1e-4)
 
@@ -70,7 +49,7 @@ def test_a_run_of_whole_weights_goes_on_from_adapters(base: Path, tmp_path: Path
     source = trained(base, tmp_path / "source", architecture="poly", lora_rank=2)
     student = start(settings(source, architecture="poly"))
     assert student.config.weights == "full"
-    assert student_scores(student) == pytest.approx(scores(polyrank.load(source)), rel=1e-5, abs=1e-5)
+    assert scores(ranker_of(student)) == pytest.approx(scores(polyrank.load(source)), rel=1e-5, abs=1e-5)
     student.save(tmp_path / "full", {})
     assert scores(polyrank.load(tmp_path / "full")) == pytest.approx(scores(polyrank.load(source)), rel=1e-5, abs=1e-5)
 
@@ -163,7 +142,7 @@ def test_a_zero_shot_checkpoint_is_its_base(base: Path, tmp_path: Path) -> None:
     zero.save(tmp_path / "zero")
     for rank in (0, 2):
         student = start(settings(tmp_path / "zero", lora_rank=rank, shared_encoder=True, score_scale=1.0))
-        assert student_scores(student) == pytest.approx(scores(zero), rel=1e-5)
+        assert scores(ranker_of(student)) == pytest.approx(scores(zero), rel=1e-5)
 
 
 def test_adapters_cannot_refer_to_whole_weights(tmp_path: Path) -> None:

@@ -8,21 +8,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tiny import write_base
-from tiny_training import rows, run, settings, write_examples
+from tiny_training import ranker_of, rows, run, scores, settings, write_examples
 from torch import nn
 
 import polyrank
-from polyrank.model.checkpoint.files import CheckpointFiles
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
-from polyrank.model.inference.backend import TorchBackend
-from polyrank.model.inference.compiler import Compiler
-from polyrank.model.inference.network import Network
-from polyrank.model.rankers.networks import CrossRanker, LateRanker, NetworkRanker
 from polyrank.model.training.student import Student, start
 from polyrank.model.training.tuning import adapter_tensors, load_adapters
 
 ARCHITECTURES = ("bi", "poly", "cross")
-TEXTS = ["w4", "w5 w6", "w7 w8 w9 w10", "w30"]
 
 
 @pytest.fixture(scope="module")
@@ -36,20 +30,6 @@ def trainable(base: Path, **fields: Any) -> set[str]:
 
 def all_names(base: Path, **fields: Any) -> set[str]:
     return {name for name, _ in start(settings(base, **fields)).encoder.named_parameters()}
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_all(base: Path, architecture: str) -> None:
-    fields = {"architecture": architecture}
-    assert trainable(base, **fields, tune="all") == all_names(base, **fields)
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_all_but_embeddings(base: Path, architecture: str) -> None:
-    fields = {"architecture": architecture}
-    expected = {name for name in all_names(base, **fields) if ".embeddings." not in name}
-    assert trainable(base, **fields, tune="all-but-embeddings") == expected
-    assert len(expected) < len(all_names(base, **fields))
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -109,16 +89,6 @@ def test_dropout_is_set_everywhere_or_left_as_it_is(base: Path) -> None:
     assert probabilities(0.3) == {0.3}
 
 
-def unmerged(student: Student, parent: Path) -> NetworkRanker:
-    """The student as it is, behind a ranker's interface."""
-    student.encoder.eval()
-    files = CheckpointFiles(student.config, student.directory, {})
-    compiler = Compiler(TorchBackend(torch.device("cpu")))
-    kind: Any = CrossRanker if student.config.architecture == "cross" else LateRanker
-    ranker: NetworkRanker = kind("student", Network.of(student.encoder), student.assembler, files, compiler)
-    return ranker
-
-
 def shaken(base: Path, **fields: Any) -> Student:
     """A student whose adapters are no longer zero."""
     student = start(settings(base, lora_rank=3, **fields))
@@ -129,10 +99,6 @@ def shaken(base: Path, **fields: Any) -> Student:
     return student
 
 
-def scores(ranker: NetworkRanker) -> list[float]:
-    return [score for _, score in sorted(ranker.rank(["w1 w2", "w3 w31"], TEXTS))]
-
-
 @pytest.mark.parametrize(("architecture", "shared"), [*product(ARCHITECTURES[:2], (False, True)), ("cross", False)])
 def test_saved_and_merged_adapters_score_as_those_in_training(
     base: Path, tmp_path: Path, architecture: str, shared: bool
@@ -140,8 +106,8 @@ def test_saved_and_merged_adapters_score_as_those_in_training(
     student = shaken(base, architecture=architecture, shared_encoder=shared)
     student.save(tmp_path / "out", {})
     merged = polyrank.load(tmp_path / "out")
-    zero = scores(unmerged(start(settings(base, lora_rank=3, architecture=architecture, shared_encoder=shared)), base))
-    found, expected = scores(merged), scores(unmerged(student, base))
+    zero = scores(ranker_of(start(settings(base, lora_rank=3, architecture=architecture, shared_encoder=shared))))
+    found, expected = scores(merged), scores(ranker_of(student))
     assert found == pytest.approx(expected, rel=2e-3, abs=1e-2)
     assert max(abs(one - other) for one, other in zip(zero, expected, strict=True)) > 0.1
     assert not any("lora" in name for name, _ in merged.encoder.named_parameters())

@@ -19,7 +19,7 @@ from tiny import write_checkpoint
 from tiny_training import orders
 
 import polyrank
-from polyrank.model.config import CalibrationConfig, EvidenceConfig
+from polyrank.model.config import CalibrationConfig, LexicalConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.lexical.features import FEATURES
 from polyrank.model.lexical.fit import Figures, ScoredList
@@ -153,7 +153,7 @@ def test_a_cross_encoder_reads_fewer_and_shorter_lists(
 def weighed(lists: int, late: float, words: float) -> Weighed:
     """An outcome with these R@1; with earlier turns in the lists words always help, which says nothing."""
     figures = {"without words": Figures(late, 0.1), "all features": Figures(words, 0.9)}
-    return Weighed(EvidenceConfig(), lists, figures)
+    return Weighed(LexicalConfig(), lists, figures)
 
 
 def test_nothing_speaks_against_words_that_help() -> None:
@@ -225,7 +225,7 @@ def lists(count: int, *, factor: float = 1.0, others: int = 30, repeats: int = 0
 
 
 def made(
-    files: list[list[ScoredList]], evidence: EvidenceConfig | None = None, scores_pairs: bool = False
+    files: list[list[ScoredList]], evidence: LexicalConfig | None = None, scores_pairs: bool = False
 ) -> Calibrated:
     found = calibrate(files, evidence, scores_pairs)
     assert found is not None
@@ -258,7 +258,7 @@ def test_the_number_of_wrong_replies_does_not_move_the_line() -> None:
 
 
 def test_words_count_as_they_do_in_the_score() -> None:
-    evidence = EvidenceConfig(late_weight=0.5, weights={FEATURES[0]: 2.0})
+    evidence = LexicalConfig(late_weight=0.5, weights={FEATURES[0]: 2.0})
     plain = made([lists(300)]).calibration
     late = made([lists(300)], evidence).calibration
     assert late.slope == pytest.approx(2 * plain.slope, rel=1e-2)

@@ -27,7 +27,6 @@ from service_fakes import (
 )
 
 from polyrank.index_builder.generation.candidates import CandidateTable
-from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.search.scan import Status
 from polyrank.model.search.topk import TopK
@@ -46,12 +45,12 @@ from polyrank.service.errors import (
     UnknownCandidates,
 )
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking import admission, local_part, retrieval
+from polyrank.service.ranking import admission, local_part, retrieval, stages
 from polyrank.service.ranking.forwards import Embeddings, PairScores
 from polyrank.service.ranking.parts import Best, Serving
 from polyrank.service.ranking.rescoring import score_pairs
 from polyrank.service.ranking.retrieval import Found, PoolSearch
-from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
+from polyrank.service.ranking.runtime import CANDIDATE_THREADS, Runtime, RuntimeSettings
 from polyrank.service.ranking.scheduler import Work
 from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.unranked import embed, tokenize
@@ -108,27 +107,8 @@ def test_filter_and_exclusion_equal_brute_force_with_a_full_top_k(serving: Servi
     assert_same(ranked, brute_force(serving, TEXT, 6, lambda c: keep(c) and c.id not in first))
 
 
-def test_exclusion_leaves_a_full_top_k(serving: Serving) -> None:
-    best = tuple(each for each, _ in brute_force(serving, TEXT, 20))
-    ranked = rank(serving, asked(TEXT, top_k=10, retrieve_k=10, exclude_ids=best))
-    assert len(ranked.places) == 10
-    assert not {each for each, _ in found(ranked)} & set(best)
-
-
 def test_a_shallow_retrieval_still_fills_the_answer(serving: Serving) -> None:
     assert len(rank(serving, asked(TEXT, top_k=20, retrieve_k=2)).places) == 20
-
-
-def test_everything_excluded_is_an_empty_answer(serving: Serving) -> None:
-    everything = tuple(f"c{n}" for n in range(60))
-    ranked = rank(serving, asked(TEXT, exclude_ids=everything))
-    assert (ranked.places, ranked.exact) == ([], True)
-
-
-def test_more_than_the_pool_holds_is_the_pool(serving: Serving) -> None:
-    ranked = rank(serving, asked(TEXT, top_k=1000))
-    assert len(ranked.places) == 60
-    assert ranked.exact, "all of it was scored"
 
 
 def test_a_flat_index_certifies_only_what_it_can(tmp_path: Path) -> None:
@@ -210,6 +190,21 @@ def test_rerank_without_a_cross_encoder_names_the_flag(scanned: Serving) -> None
         rank(scanned, asked(top_n=5))
 
 
+class Clock:
+    """Counts, beside the seconds that pass, those that work is said to take."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead
+
+    perf_counter = monotonic
+
+    def work(self, seconds: float) -> None:
+        self.ahead += seconds
+
+
 class HeldCross(WordCross):
     """Reads nothing until it is let go."""
 
@@ -224,13 +219,13 @@ class HeldCross(WordCross):
 class SlowCross(WordCross):
     """Takes its time for each pair."""
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+    def __init__(self, seconds: float, clock: Clock) -> None:
+        self.seconds, self.clock = seconds, clock
         self.batches = 0
 
     def score_pairs(self, pairs: Pairs) -> np.ndarray:
         self.batches += 1
-        time.sleep(self.seconds * len(pairs.owners))
+        self.clock.work(self.seconds * len(pairs.owners))
         return super().score_pairs(pairs)
 
 
@@ -264,7 +259,7 @@ def test_a_second_look_that_fails_is_left_out_and_said(scanned: Serving, monkeyp
 
 def test_a_second_look_that_will_not_fit_does_not_begin_and_is_tried_again_later(scanned: Serving) -> None:
     async def scene() -> tuple[list[list[str]], list[int]]:
-        scorer = SlowCross(0.0)
+        scorer = SlowCross(0.0, Clock())
         runtime = Runtime(RuntimeSettings(), Metrics(), scorer)
         runtime.forwards.scheduler._lanes["pair"].rate.learn(100, 6000.0)  # an hour for each token, learnt in a stall
         told, batches = [], []
@@ -287,7 +282,7 @@ def test_fewer_are_retrieved_where_there_is_no_time_for_all_and_it_is_said(
 ) -> None:
     def slow(searches: Sequence[PoolSearch], threads: int | None) -> list[Found]:
         for each in searches:
-            each.journey.add("retrieve", 4.0)  # twenty milliseconds a candidate
+            each.journey.add("retrieve", 400.0)  # two seconds a candidate
         return original(searches, threads)
 
     original = retrieval.search
@@ -297,7 +292,7 @@ def test_fewer_are_retrieved_where_there_is_no_time_for_all_and_it_is_said(
 
     async def scene() -> list[Ranked]:
         runtime = Runtime(RuntimeSettings(), Metrics())
-        deadlines = (math.inf, time.monotonic() + 2.0)
+        deadlines = (math.inf, time.monotonic() + 200.0)
         ranked = [await ranking(runtime, serving, asked(TEXT, retrieve_k=200), each) for each in deadlines]
         runtime.close()
         return ranked
@@ -335,15 +330,6 @@ def test_pairs_are_scored_and_texts_embedded(scanned: Serving) -> None:
     np.testing.assert_array_equal(embedded.made.first, encode_texts(scanned.ranker, ["w1", "w2 " * 50]).first)
     assert (embedded.tokens, embedded.cut) == (1 + 32, 1)
     assert len(nothing.made.first) == 0
-
-
-def test_without_a_cross_encoder_no_pairs_are_scored(scanned: Serving) -> None:
-    async def scene() -> None:
-        with running() as runtime:
-            await score_pairs(runtime, None, Conversation.of("w1"), ["w1"], Journey())
-
-    with pytest.raises(NotConfigured, match="--reranker"):
-        asyncio.run(scene())
 
 
 def test_equal_contexts_of_the_same_time_are_encoded_once(scanned: Serving) -> None:
@@ -458,16 +444,17 @@ def test_a_deadline_ends_the_encoding_of_many_candidates(scanned: Serving) -> No
 
 
 class SlowRanker(WordRanker):
-    """Takes its time for each candidate, and counts them by their first word."""
+    """Takes its time for each candidate, and counts them by their first word; begins a batch where it may."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, clock: Clock) -> None:
         super().__init__()
-        self.seconds = seconds
+        self.seconds, self.clock, self.may_begin = seconds, clock, threading.Semaphore(10**6)
         self.encoded: Counter[int] = Counter()
 
     def encode_candidate_batch(self, candidates: Sequence[list[int]]) -> np.ndarray:
         self.encoded.update(each[0] for each in candidates)
-        time.sleep(self.seconds * len(candidates))
+        self.may_begin.acquire()
+        self.clock.work(self.seconds * len(candidates))
         return super().encode_candidate_batch(candidates)
 
 
@@ -476,30 +463,44 @@ MANY = tuple(Given(None, text) for text in TEXTS)
 
 
 class Slow:
-    """An engine over a slow model, with a cache of so many MiB for vectors of texts."""
+    """A slow model by a clock of its own, with a cache of so many MiB for vectors of texts."""
 
-    def __init__(self, root: Path, seconds: float = 0.01, cache_mb: int = 1) -> None:
-        self.ranker, self.metrics = SlowRanker(seconds), Metrics()
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, cache_mb: int = 1) -> None:
+        self.clock, self.metrics = Clock(), Metrics()
+        self.ranker = SlowRanker(10.0, self.clock)
         settings = Settings(store=root, vector_cache_mb=cache_mb)
         self.serving = open_serving(root, caches=Caches(settings, self.metrics), load=lambda _: self.ranker)
         self.ranker.encoded.clear()  # of the warm-up
-        self.runtime = Runtime(RuntimeSettings(), self.metrics, SlowCross(seconds))
+        self.runtime = Runtime(RuntimeSettings(), self.metrics, SlowCross(10.0, self.clock))
+        monkeypatch.setattr(stages, "time", self.clock)
+        for timed in (self.runtime.forwards.scheduler, self.runtime.admission):
+            monkeypatch.setattr(timed, "_clock", self.clock.monotonic)
 
     def play(self, scene: Callable[[], Any]) -> Any:
         async def played() -> Any:
             try:
                 return await scene()
             finally:
+                self.ranker.may_begin.release(10**6)
                 self.runtime.close()
 
         return asyncio.run(played())
 
+    def within(self, seconds: float) -> Journey:
+        return Journey(self.clock.monotonic() + seconds)
+
     async def ask(self, candidates: tuple[Given, ...] = MANY, seconds: float = math.inf) -> Ranked | Exception:
-        deadline = time.monotonic() + seconds
+        deadline = self.clock.monotonic() + seconds
         try:
             return await ranking(self.runtime, self.serving, asked(TEXT, candidates=candidates), deadline)
         except (TextsLeft, TimeTooShort, Overloaded, DeadlineExceeded) as error:
             return error
+
+    async def all_kept(self) -> None:
+        """Wait until everything is kept that the model has made."""
+        together = threading.Barrier(CANDIDATE_THREADS)
+        waiting = [self.runtime.candidates.submit(together.wait) for _ in range(CANDIDATE_THREADS)]
+        await asyncio.gather(*map(asyncio.wrap_future, waiting))
 
     def queued(self, what: str) -> float:
         return self.metrics.registry.get_sample_value(f"polyrank_queue_{what}") or 0.0
@@ -517,18 +518,25 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def slow(tmp_path: Path) -> Slow:
+def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slow:
     build_store(tmp_path)
-    return Slow(tmp_path)
+    return Slow(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def forgetful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slow:
+    """One that keeps nothing."""
+    build_store(tmp_path)
+    return Slow(tmp_path, monkeypatch, cache_mb=0)
 
 
 def test_the_same_request_goes_on_where_its_time_was_over(slow: Slow) -> None:
     async def scene() -> list[Ranked | Exception]:
-        told = [await slow.ask(seconds=1.2)]  # of the three that it takes
+        told = [await slow.ask(seconds=1200)]  # of the 3000 that it takes
         while not isinstance(told[-1], Ranked):
             assert len(told) < 20
-            await asyncio.sleep(0.6)  # until the batch is done that ran meanwhile
-            told.append(await slow.ask(seconds=1.2))
+            await slow.all_kept()
+            told.append(await slow.ask(seconds=1200))
         return told
 
     *late, ranked = slow.play(scene)
@@ -545,11 +553,15 @@ def test_the_same_request_goes_on_where_its_time_was_over(slow: Slow) -> None:
 
 def test_what_a_client_who_hung_up_has_left_is_kept(slow: Slow) -> None:
     async def scene() -> Ranked | Exception:
+        slow.ranker.may_begin = threading.Semaphore(2)
         gone = asyncio.create_task(slow.ask())
-        await until(lambda: bool(slow.ranker.encoded))
-        await asyncio.sleep(0.4)
+        await until(lambda: len(slow.ranker.encoded) > 80)  # the third batch waits
+        await slow.all_kept()
         gone.cancel()
-        await asyncio.sleep(0.3)
+        await asyncio.wait([gone])
+        slow.ranker.may_begin.release(10**6)
+        await slow.ask(())  # until the third batch is done
+        await slow.all_kept()
         return await slow.ask()
 
     assert isinstance(slow.play(scene), Ranked)
@@ -557,41 +569,36 @@ def test_what_a_client_who_hung_up_has_left_is_kept(slow: Slow) -> None:
     assert slow.kept() > 0
 
 
-def test_without_a_cache_what_does_not_fit_is_refused_with_what_does(tmp_path: Path) -> None:
-    build_store(tmp_path)
-    slow = Slow(tmp_path, seconds=0.02, cache_mb=0)
-
+def test_without_a_cache_what_does_not_fit_is_refused_with_what_does(forgetful: Slow) -> None:
     async def scene() -> list[Ranked | Exception]:
-        assert isinstance(await slow.ask(), Ranked), "the speed is learnt"
-        slow.ranker.encoded.clear()
-        refused = await slow.ask(seconds=2.4)
+        assert isinstance(await forgetful.ask(), Ranked), "the speed is learnt"
+        forgetful.ranker.encoded.clear()
+        refused = await forgetful.ask(seconds=1200)
         assert isinstance(refused, TimeTooShort)
-        assert not slow.ranker.encoded
+        assert not forgetful.ranker.encoded
         with pytest.raises(TimeTooShort):
-            await embed(slow.runtime, slow.serving, TEXTS, Journey(time.monotonic() + 2.4))
-        return [refused, await slow.ask(MANY[: refused.fitting], seconds=2.4)]
+            await embed(forgetful.runtime, forgetful.serving, TEXTS, forgetful.within(1200))
+        return [refused, await forgetful.ask(MANY[: refused.fitting], seconds=1200)]
 
-    refused, ranked = slow.play(scene)
+    refused, ranked = forgetful.play(scene)
     assert 20 < refused.fitting < 100
     assert isinstance(ranked, Ranked)
-    assert slow.kept() == 0
+    assert forgetful.kept() == 0
 
 
-def test_pairs_that_do_not_fit_are_refused_with_how_many_do(tmp_path: Path) -> None:
-    build_store(tmp_path)
-    slow = Slow(tmp_path, seconds=0.02)
-    texts, conversation = TEXTS, Conversation.of(TEXT)
+def test_pairs_that_do_not_fit_are_refused_with_how_many_do(slow: Slow) -> None:
+    conversation = Conversation.of(TEXT)
 
     async def scene() -> None:
-        await score_pairs(slow.runtime, None, conversation, texts, Journey())
+        await score_pairs(slow.runtime, None, conversation, TEXTS, Journey())
         with pytest.raises(TimeTooShort) as refused:
-            await score_pairs(slow.runtime, None, conversation, texts, Journey(time.monotonic() + 2.4))
+            await score_pairs(slow.runtime, None, conversation, TEXTS, slow.within(1200))
         fitting = refused.value.fitting
         assert 0 < fitting < 100
-        read = await score_pairs(slow.runtime, None, conversation, texts[:fitting], Journey(time.monotonic() + 2.4))
+        read = await score_pairs(slow.runtime, None, conversation, TEXTS[:fitting], slow.within(1200))
         assert len(read.scores) == fitting
         await slow.ask(MANY[:100])
-        deadline = time.monotonic() + 1.4  # of the two seconds that it takes
+        deadline = slow.clock.monotonic() + 700  # of the thousand seconds that it takes
         request = asked(TEXT, candidates=MANY[:100], top_n=100)
         assert (await ranking(slow.runtime, slow.serving, request, deadline)).degraded == ["rerank_skipped_deadline"]
 
@@ -605,7 +612,7 @@ def test_texts_that_cannot_even_be_tokenised_in_time_are_refused_with_how_many_c
     tokenize = slow.ranker.tokenize_candidates
 
     def slowly(texts: Sequence[str]) -> tuple[list[list[int]], int]:
-        time.sleep(0.04 * len(texts))
+        slow.clock.work(40.0 * len(texts))
         return tokenize(texts)
 
     monkeypatch.setattr(slow.ranker, "tokenize_candidates", slowly)
@@ -613,26 +620,29 @@ def test_texts_that_cannot_even_be_tokenised_in_time_are_refused_with_how_many_c
 
     async def scene() -> tuple[Any, Any]:
         with pytest.raises(TimeTooShort):
-            await embed(slow.runtime, slow.serving, TEXTS, Journey(time.monotonic() + 2.0))
-        refused = await slow.ask(seconds=2.0)
+            await embed(slow.runtime, slow.serving, TEXTS, slow.within(2000))
+        refused = await slow.ask(seconds=2000)
         assert isinstance(refused, TimeTooShort)
-        return refused, await slow.ask(MANY[: refused.fitting], seconds=2.0)
+        return refused, await slow.ask(MANY[: refused.fitting], seconds=2000)
 
     refused, ranked = slow.play(scene)
-    assert 10 <= refused.fitting <= 30
-    assert isinstance(ranked, Ranked | TextsLeft)
+    assert refused.fitting == 30
+    assert isinstance(ranked, Ranked)
 
 
 def test_a_request_of_known_texts_is_admitted_by_what_is_left_to_encode(slow: Slow) -> None:
     async def scene() -> list[Any]:
         await slow.ask(MANY[:250])
+        slow.ranker.may_begin = threading.Semaphore(0)
         other = tuple(Given(None, f"other{n} " + "w1 " * 15) for n in range(200))
         inside = asyncio.create_task(slow.ask(other))
         await until(lambda: slow.queued("depth") == 1)
         before = slow.queued("tokens")
         retry = asyncio.create_task(slow.ask())
         await until(lambda: slow.queued("depth") == 2)
-        return [slow.queued("tokens") - before, await retry, await inside]
+        added = slow.queued("tokens") - before
+        slow.ranker.may_begin.release(10**6)
+        return [added, await retry, await inside]
 
     added, *answers = slow.play(scene)
     assert all(isinstance(each, Ranked) for each in answers)
@@ -792,13 +802,6 @@ def test_a_deadline_ends_a_long_tokenisation(scanned: Serving) -> None:
     with pytest.raises(DeadlineExceeded):
         rank(replace(scanned, ranker=ranker), asked("a" * 2000), deadline=time.monotonic() + 0.05)
     assert len(ranker.done) < 1000
-
-
-def test_ties_follow_the_pool(tmp_path: Path) -> None:
-    twins = [Candidate(f"t{n}", "w1 w2") for n in range(5)]
-    build_store(tmp_path, [*twins, Candidate("other", "w30")], index="flat")
-    ranked = rank(open_serving(tmp_path), asked("w1 w2", top_k=5))
-    assert [place.id for place in ranked.places] == ["t0", "t1", "t2", "t3", "t4"]
 
 
 @pytest.mark.parametrize("shares", [False, True])

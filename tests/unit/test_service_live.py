@@ -18,7 +18,7 @@ from service_fakes import WordRanker, build_store, count_nothing, load, only_par
 
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt, GenerationNotFound
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.model.config import EvidenceConfig
+from polyrank.model.config import LexicalConfig
 from polyrank.model.errors import InvalidInput, ModelNotFound, Shortage
 from polyrank.model.search.scan import Query, Status, product
 from polyrank.service.errors import NotReady
@@ -575,7 +575,7 @@ def test_what_an_activation_refused_is_not_taken_back_by_reading_its_log(store: 
 def test_a_reranker_that_counts_words_and_a_generation_without_is_said_at_every_switch(
     store: Fixture,
     caplog: pytest.LogCaptureFixture,
-    evidence: EvidenceConfig | None,
+    evidence: LexicalConfig | None,
     reranks_by_words: bool,
     warns: int,
 ) -> None:

@@ -8,10 +8,14 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 from weakref import WeakSet
 
 import pytest
 
+from polyrank.service.ranking import stages
+from polyrank.service.ranking.pool import Pool
 from polyrank.service.ranking.stages import OLDEST_EVERY, FairThread, Journey, lower_priority
 
 
@@ -160,3 +164,58 @@ def test_where_no_priority_can_be_set_the_thread_works_on(monkeypatch: pytest.Mo
         assert asyncio.run(thread.run(0, 0, lambda: 7, Journey())) == 7
     finally:
         thread.close()
+
+
+async def _failing(*_: Any) -> None:
+    raise ZeroDivisionError
+
+
+async def _side_by_side() -> None:
+    async def other(_: Journey) -> None:
+        await asyncio.sleep(60)
+
+    await Journey().side_by_side(_failing, other)
+
+
+async def _parts() -> None:
+    parts = [SimpleNamespace(read=_failing), SimpleNamespace(read=_failing)]
+    await Pool(None, SimpleNamespace(parts=parts), Journey()).texts(["a text"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("work", [_side_by_side, _parts])
+def test_what_failed_lets_go_of_its_request_before_the_collector_runs(work: Callable[[], Awaitable[None]]) -> None:
+    watched: WeakSet[Text] = WeakSet()
+
+    async def request() -> None:
+        text = Text()
+        watched.add(text)
+        await work()
+
+    async def play() -> None:
+        with suppress(ZeroDivisionError):
+            await request()
+        for _ in range(5):  # until those are over that were cancelled
+            await asyncio.sleep(0)
+        assert not watched
+
+    gc.disable()
+    try:
+        asyncio.run(play())
+    finally:
+        gc.enable()
+
+
+def test_what_is_no_stage_counts_as_queueing_and_never_less_than_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(stages, "time", SimpleNamespace(perf_counter=lambda: now))
+    journey = Journey()
+    with journey.queued():
+        now += 2.0
+        with journey.timed("score"):
+            now += 3.0
+    assert (journey.seconds["queue"], journey.seconds["score"], journey.total()) == (2.0, 3.0, 5.0)
+    others = [journey.beside() for _ in range(2)]
+    for seconds, other in enumerate(others, 1):
+        other.add("fetch", seconds)
+    journey.add_longest(others)
+    assert (journey.seconds["fetch"], journey.total()) == (2.0, 7.0), "the longest of those at the same time"

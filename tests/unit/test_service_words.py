@@ -36,7 +36,7 @@ from polyrank.index_builder.generation.words import Words
 from polyrank.index_builder.index.retrieval import BestByWords, best_by_words
 from polyrank.index_builder.index.retrieval import search as search_index
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.model.lexical.score import Evidence
+from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.reading import Steps, finish
 from polyrank.service.observe.metrics import Metrics
@@ -278,7 +278,7 @@ def test_requests_whose_texts_take_long_do_not_hold_the_room_of_others(
 class CrossOfWords(WordCross):
     """A cross-encoder with evidence of its own."""
 
-    evidence = Evidence(replace(EVIDENCE, late_weight=0.5, weights={"length": 2.0, "said": -9.0}))
+    evidence = LexicalScore(replace(EVIDENCE, late_weight=0.5, weights={"length": 2.0, "said": -9.0}))
 
 
 def test_what_is_reranked_counts_words_by_the_rerankers_weights(serving: Serving) -> None:
@@ -306,7 +306,7 @@ def test_words_of_turns_count_as_little_for_the_reranker_whatever_ranked_before(
     serving: Serving, tmp_path: Path, is_lexical: bool
 ) -> None:
     class Crowded(WordCross):
-        evidence = Evidence(EVIDENCE)
+        evidence = LexicalScore(EVIDENCE)
 
     if is_lexical:
         build(polyrank.load("lexical"), numbered(pool(1000)), tmp_path)

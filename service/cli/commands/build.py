@@ -68,16 +68,14 @@ def run(arguments: argparse.Namespace) -> int:
             from polyrank.index_builder.building.pipeline import build
 
             built = build(ranker, pool, arguments.store, options, vectors=encoders, progress=progress)
-            facts = _described(built)
-            line = f"generation {built.generation} is {state}: {built.count} candidates in {built.seconds:.1f} s"
+            parts = ""
         else:
             from polyrank.index_builder.scale.cutting import build_parts
 
             root, shards = arguments.store, arguments.shards
             built = build_parts(ranker, pool, root, shards, options, vectors=encoders, progress=progress)
-            facts, count = _described_set(built), built.count
-            begun = f"generation {built.generation} is {state}"
-            line = f"{begun}: {count} candidates in {shards} parts, in {built.seconds:.1f} s"
+            parts = f" in {shards} parts,"
+    line = f"generation {built.generation} is {state}: {built.count} candidates{parts} in {built.seconds:.1f} s"
     if built.resumed:
         print(f"{built.resumed} candidates had been encoded by a build that was killed", file=sys.stderr)
     if built.rejected:
@@ -85,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     for note in (*pool.fields.lines(), *built.notes):
         print(note, file=sys.stderr)
     by = {} if encoders is None else {"encoders": arguments.encoders, "encoder_retries": encoders.retries}
-    print_result(arguments, {**facts, **pool.fields.described(), **by}, line)
+    print_result(arguments, {**_described(built), **pool.fields.described(), **by}, line)
     return 0
 
 
@@ -148,7 +146,21 @@ def _probes(file: Path) -> "list[Conversation]":
     return kept
 
 
-def _described(built: "BuildResult") -> dict[str, Any]:
+def _described(built: "BuildResult | SetResult") -> dict[str, Any]:
+    from polyrank.index_builder.building.pipeline import BuildResult
+
+    if isinstance(built, BuildResult):
+        own: dict[str, Any] = {
+            "index": built.index.kind,
+            "index_times": built.index.times,
+            "recall@10": built.recall.at_10,
+            "recall_of": built.recall.of,
+        }
+    else:
+        of_parts = [
+            {"slots": each.name, "generation": each.generation, "count": each.count} for each in built.made.parts
+        ]
+        own = {"parts": of_parts}
     return {
         "generation": built.generation,
         "count": built.count,
@@ -156,24 +168,6 @@ def _described(built: "BuildResult") -> dict[str, Any]:
         "rejected_log": str(built.rejected_log) if built.rejected_log else None,
         "truncated": built.truncated,
         "resumed": built.resumed,
-        "index": built.index.kind,
-        "index_times": built.index.times,
-        "recall@10": built.recall.at_10,
-        "recall_of": built.recall.of,
-        "seconds": round(built.seconds, 3),
-    }
-
-
-def _described_set(built: "SetResult") -> dict[str, Any]:
-    return {
-        "generation": built.generation,
-        "count": built.count,
-        "parts": [
-            {"slots": part.name, "generation": part.generation, "count": part.count} for part in built.made.parts
-        ],
-        "rejected": built.rejected,
-        "rejected_log": str(built.rejected_log) if built.rejected_log else None,
-        "truncated": built.truncated,
-        "resumed": built.resumed,
+        **own,
         "seconds": round(built.seconds, 3),
     }

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from polyrank.service.cli.tasks import Task, TaskResult
 
 _TOP_N = 20
-_DEPTH = 100  # as DEPTH of model/evaluation/metrics.py, likewise
-_DRAWN = 20  # as DRAWN of model/evaluation/drawing.py, which imports numpy: help is printed sooner without
+_DEPTH = 100  # as DEPTH of model/metrics.py, likewise
+_DRAWN = 20  # as DRAWN of model/evaluation/rankings.py, which imports numpy: help is printed sooner without
 _MANY_TIES = 0.1
 _TIES = "several tie for the first place; each figure is what a random order of those that tie gives on average"
 _DESCRIPTION = """R@1, R@2, R@5, R@10 and MRR of a model over each example's own candidates, or over others' replies
@@ -98,7 +98,7 @@ def _written(lines: list[dict[str, Any]]) -> bytes:
 
 def measure(name: str, data: Path) -> "EvaluationReport":
     """Evaluate a model on a file's lists of candidates, which are drawn if it has none; a classifier on its classes."""
-    from polyrank.model.checkpoint.kind import tells_classes
+    from polyrank.model.checkpoint.lookup import tells_classes
     from polyrank.service.cli.tasks import ClassesTask, ListsTask
 
     task: Task[Any] = ClassesTask(data, None) if tells_classes(name) else ListsTask(data, None)
@@ -143,7 +143,7 @@ def _draw_refusals(arguments: argparse.Namespace) -> list[tuple[bool, str]]:
 def _check_inputs(arguments: argparse.Namespace, names: list[str]) -> None:
     """Refuse files and models that are none, before torch is imported."""
     from polyrank.index_builder.pool.rows import begin_pool
-    from polyrank.model.checkpoint.kind import architecture_of, require_pair_scorer, require_retriever
+    from polyrank.model.checkpoint.lookup import architecture_of, require_pair_scorer, require_retriever
     from polyrank.model.evaluation.beir import CollectionInvalid
     from polyrank.model.text.dialogues import read_dialogues
 
@@ -166,7 +166,7 @@ def _check_inputs(arguments: argparse.Namespace, names: list[str]) -> None:
 
 
 def _task(arguments: argparse.Namespace, runner: Runner) -> "Task[Any]":
-    from polyrank.model.checkpoint.kind import tells_classes
+    from polyrank.model.checkpoint.lookup import tells_classes
     from polyrank.service.cli.examples import Draw
     from polyrank.service.cli.tasks import CollectionTask, ListsTask, PoolTask, TwoStageSearch
 

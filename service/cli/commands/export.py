@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _check(arguments: argparse.Namespace) -> None:
     """Refuse what cannot be exported, before torch is imported."""
     from polyrank.model.checkpoint.files import require_free
-    from polyrank.model.checkpoint.kind import is_checkpoint, require_exportable
+    from polyrank.model.checkpoint.lookup import is_checkpoint, require_exportable
 
     name = arguments.checkpoint
     if not is_checkpoint(name):

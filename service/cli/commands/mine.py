@@ -86,7 +86,7 @@ def _check_usage(arguments: argparse.Namespace) -> None:
 
 def _mine(arguments: argparse.Namespace) -> "Tally":
     """Write the examples with their negatives; bad files and models are refused before torch is imported."""
-    from polyrank.model.checkpoint.kind import require_pair_scorer, require_retriever
+    from polyrank.model.checkpoint.lookup import require_pair_scorer, require_retriever
     from polyrank.model.rankers.load import load_cross, load_retriever
     from polyrank.model.text.dialogues import Report, new_dialogues
 

@@ -178,7 +178,7 @@ def from_store(
     A store without a generation and a reranker that is none are refused before torch is imported.
     """
     from polyrank.index_builder.store.generation_store import GenerationStore
-    from polyrank.model.checkpoint.kind import require_pair_scorer
+    from polyrank.model.checkpoint.lookup import require_pair_scorer
 
     require_store(root)
     if reranker:

@@ -49,7 +49,7 @@ def _add_flags(parser: CommandParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal stops it. A store or a model of the wrong kind is refused before torch is imported."""
     flags = {name: value for name, value in vars(arguments).items() if name != "run"}
-    from polyrank.model.checkpoint.kind import require_classifier, require_pair_scorer
+    from polyrank.model.checkpoint.lookup import require_classifier, require_pair_scorer
     from polyrank.service.settings import Settings
 
     settings = Settings.load(flags)

@@ -18,7 +18,7 @@ from polyrank.service.cli.output import Progress, UsageError, add_json_option, p
 from polyrank.service.cli.parsing import add_options_of, given
 
 if TYPE_CHECKING:
-    from polyrank.model.config import CalibrationConfig, EvidenceConfig, ModelConfig
+    from polyrank.model.config import CalibrationConfig, LexicalConfig, ModelConfig
     from polyrank.model.rankers.classifier import Classifier
     from polyrank.model.rankers.networks import Ranker
     from polyrank.model.text.dialogues import Report
@@ -174,7 +174,7 @@ def _print_calibration(figures: Mapping[str, float], calibration: "CalibrationCo
     )
 
 
-def _print_evidence(figures: Mapping[str, Mapping[str, float]], evidence: "EvidenceConfig") -> None:
+def _print_evidence(figures: Mapping[str, Mapping[str, float]], evidence: "LexicalConfig") -> None:
     """Say what each feature adds, on standard error."""
     weights = {f"without {name}": weight for name, weight in evidence.weights.items()}
     print(
@@ -198,7 +198,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
     Files and models that are none are refused before torch is imported.
     """
-    from polyrank.model.checkpoint.kind import architecture_of, require_network
+    from polyrank.model.checkpoint.lookup import architecture_of, require_network
     from polyrank.model.rankers.load import load_late, load_teacher
     from polyrank.model.text.dialogues import read_dialogues
 
@@ -251,7 +251,7 @@ def _check_hub(arguments: argparse.Namespace) -> None:
 def _base_referred_to(arguments: argparse.Namespace) -> str | None:
     """Name the base model whose weights the checkpoint would need beside its own; None: it would need none."""
     from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
-    from polyrank.model.checkpoint.kind import LEXICAL, is_checkpoint
+    from polyrank.model.checkpoint.lookup import LEXICAL, is_checkpoint
 
     if arguments.base == LEXICAL:
         return None
@@ -327,7 +327,7 @@ def _pretrain(arguments: argparse.Namespace) -> int:
 
 def _check_pretrain(arguments: argparse.Namespace) -> None:
     """Refuse files and models that are none before torch is imported."""
-    from polyrank.model.checkpoint.kind import architecture_of, require_network
+    from polyrank.model.checkpoint.lookup import architecture_of, require_network
     from polyrank.model.text.dialogues import read_dialogues
 
     architecture_of(arguments.base)

@@ -12,7 +12,8 @@ import pytest
 from tiny import write_base
 
 import polyrank
-from polyrank.model.checkpoint.base import MINILM, BaseModel, file_sha256, resolve_base
+from polyrank.model.checkpoint.files import file_sha256
+from polyrank.model.checkpoint.lookup import MINILM, BaseModel, resolve_base
 from polyrank.model.errors import CheckpointInvalid, ModelNotFound
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -72,7 +73,7 @@ def test_the_hubs_cache(base: Path, hub: Path) -> None:
 def test_the_hubs_cache_is_found_by_hf_home(base: Path, hub: Path) -> None:
     """As a user has it: the variable is read when the client is imported."""
     into_cache(hub, "acme/tiny", base)
-    code = "from polyrank.model.checkpoint.base import resolve_base; print(resolve_base('acme/tiny').directory)"
+    code = "from polyrank.model.checkpoint.lookup import resolve_base; print(resolve_base('acme/tiny').directory)"
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGINGFACE"))}
     environment |= {"HF_HOME": str(hub.parent), "HF_HUB_OFFLINE": "1"}
     made = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
