@@ -6,10 +6,12 @@ What is missing, unknown or flipped is noticed.
 import dataclasses
 from collections.abc import Callable, Mapping
 from hashlib import sha256
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import orjson
+
+from polyrank.model.options import without_none
 
 T = TypeVar("T")
 
@@ -73,7 +75,9 @@ def record(
 
 
 def _typed(kind: Any, value: object, name: str) -> Any:
-    """Read a value of a dataclass's, a dictionary's, a list's or a plain type."""
+    """Read a value of a dataclass's, a dictionary's, a list's or a plain type, or None where that is another choice."""
+    if isinstance(kind, UnionType) and NoneType in get_args(kind):
+        return None if value is None else _typed(without_none(kind), value, name)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return record(kind, value, name)
     if get_origin(kind) is dict:
@@ -85,6 +89,6 @@ def _typed(kind: Any, value: object, name: str) -> Any:
 
 def exactly(kind: Any, value: object, name: str) -> Any:
     """The value, if it is of exactly this type: True is no int, 1 is no float. Raises ValueError."""
-    if type(value) not in (get_args(kind) if isinstance(kind, UnionType) else (kind,)):
+    if type(value) is not kind:
         raise ValueError(f"{name} must be of type {getattr(kind, '__name__', kind)}")
     return value

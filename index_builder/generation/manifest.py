@@ -9,13 +9,12 @@ from types import NoneType
 from typing import Any
 
 from polyrank.index_builder.errors import GenerationCorrupt
-from polyrank.index_builder.index.choice import IndexSpec, SearchTimes
+from polyrank.index_builder.index.choice import IndexSpec
 from polyrank.index_builder.records import exactly, record, sealed, unsealed
 from polyrank.index_builder.vectors.encoder import DTYPES
 from polyrank.index_builder.vectors.redis import MAX_DIM
 from polyrank.model.representations import LateRows
 
-# 2 is that of a generation with a block for a second stage. Others stay 1, so that an older polyrank opens them.
 FORMAT_VERSION = 3
 MANIFEST_FILE = "manifest.json"
 
@@ -116,7 +115,7 @@ class Manifest:
         """
         try:
             body = unsealed(content, FORMAT_VERSION)
-            manifest = record(cls, body, "manifest", {"index": _index, "recall": _recall, "late": late_of})
+            manifest = record(cls, body, "manifest", {"index": _index, "recall": _recall})
             _check_bounds(manifest, generation)
         except (ValueError, KeyError) as error:
             raise GenerationCorrupt(generation, f"{MANIFEST_FILE}: {error}") from error
@@ -142,7 +141,7 @@ def _check_bounds(manifest: Manifest, generation: str) -> None:
 
 def _index(value: object) -> IndexSpec:
     try:
-        spec = record(IndexSpec, value, "index", {"times": _times})
+        spec = record(IndexSpec, value, "index")
     except ValueError:
         spec = None
     if spec is None or (spec.kind == "exact") != (spec.factory is None):
@@ -151,15 +150,6 @@ def _index(value: object) -> IndexSpec:
             "measured"
         )
     return spec
-
-
-def late_of(value: object) -> LateRows | None:
-    """Read the field `late` of a manifest; raises ValueError."""
-    return None if value is None else record(LateRows, value, "late")
-
-
-def _times(value: object) -> SearchTimes | None:
-    return None if value is None else record(SearchTimes, value, "times")
 
 
 def _recall(value: object) -> dict[str, Any]:

@@ -42,7 +42,7 @@ from polyrank.index_builder.errors import (
     StoreWhole,
 )
 from polyrank.index_builder.generation.generation import MODEL_DIRECTORY, Generation, read_manifest
-from polyrank.index_builder.generation.manifest import FORMAT_VERSION, MANIFEST_FILE, Manifest, ModelReference, late_of
+from polyrank.index_builder.generation.manifest import FORMAT_VERSION, MANIFEST_FILE, Manifest, ModelReference
 from polyrank.index_builder.generation.stored_texts import StoredTexts
 from polyrank.index_builder.generation.texts import FindTexts
 from polyrank.index_builder.layout import (
@@ -143,7 +143,7 @@ class PartSet:
             body = unsealed(content, FORMAT_VERSION)
             if body.pop("slots", None) != SLOTS:
                 raise ValueError(f"its slots are not {SLOTS}")
-            read = record(cls, body, "manifest", {"late": late_of})
+            read = record(cls, body, "manifest")
             _check(read, set_id)
         except ValueError as error:
             raise GenerationCorrupt(set_id, f"{MANIFEST_FILE}: {error}") from error

@@ -202,14 +202,9 @@ def http_answer(status: str, body: bytes) -> bytes:
     ("answer", "says"),
     [
         (b"SSH-2.0-OpenSSH_9.2\r\n", ": no answer ("),
-        (b"", ": no answer ("),
         (http_answer("200 OK", b"<html>"), ": something answers, but not as polyrank serve does"),
-        (http_answer("200 OK", b'{"results": [')[:-3], ": no answer ("),
-        (http_answer("200 OK", b'{"hits": []}'), ": something answers, but not as polyrank serve does"),
-        (http_answer("200 OK", b"[]"), ": something answers, but not as polyrank serve does"),
         (http_answer("404 Not Found", b"<html>"), ": status 404"),
         (http_answer("500 Oops", b'{"detail": "on fire"}'), ": on fire"),
-        (http_answer("502 Bad Gateway", b"[1]"), ": status 502"),
         (http_answer("502 Bad Gateway", b'{"detail": ')[:-5], ": no answer ("),
     ],
 )
@@ -218,26 +213,15 @@ def test_something_else_that_listens_there(capsys: Capture, answer: bytes, says:
         assert call(capsys, "rank", "w1", "--url", url).failure().startswith(url + says)
 
 
-@pytest.fixture
-def proxied(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The environment names a proxy, which answers every request by itself."""
+def test_a_proxy_is_asked_for_other_machines_alone(
+    capsys: Capture, service: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("no_proxy", "NO_PROXY", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
     with stranger(http_answer("418 Proxy", b'{"detail": "by the proxy"}')) as proxy:
-        for name in ("no_proxy", "NO_PROXY", "HTTP_PROXY"):
-            monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("http_proxy", proxy)
-        yield
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "localhost", "LOCALHOST", "[::1]"])
-@pytest.mark.usefixtures("proxied")
-def test_no_proxy_is_asked_for_this_machine(capsys: Capture, host: str) -> None:
-    assert ": no answer (" in call(capsys, "rank", "w1", "--url", f"http://{host}:1").failure()
-
-
-@pytest.mark.usefixtures("proxied")
-def test_a_proxy_is_asked_for_other_machines(capsys: Capture, service: Served) -> None:
-    assert call(capsys, "rank", "w1", "--url", "http://host.invalid:8000").failure().endswith(": by the proxy")
-    assert call(capsys, "rank", "w1", "--url", service.url).status == 0
+        assert call(capsys, "rank", "w1", "--url", "http://host.invalid:8000").failure().endswith(": by the proxy")
+        assert call(capsys, "rank", "w1", "--url", service.url).status == 0
 
 
 def test_a_generation_that_is_passed_over_is_told(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:

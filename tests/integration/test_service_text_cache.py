@@ -1,6 +1,5 @@
 """Vectors of sent texts in a real Redis: encoded once, the same scores whatever happens to it, no request delayed."""
 
-import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -18,7 +17,7 @@ from polyrank.index_builder.vectors import redis as stored
 from polyrank.index_builder.vectors.redis import Fetched, StoredVectors
 from polyrank.model.representations import Representations
 from polyrank.service.app import create_app
-from polyrank.service.caching.redis_server import FAILURES_IN_A_ROW, Budget, RedisServer
+from polyrank.service.caching.redis_server import Budget, RedisServer
 from polyrank.service.caching.vector_cache import RedisTier, TextCache, VectorCache
 from polyrank.service.settings import Settings
 
@@ -170,56 +169,6 @@ def test_models_do_not_share_vectors(start: Start, tmp_path: Path, redis_process
     server = start(redis_process.url)
     assert answer(server) == answer(start())
     assert counted(server) == {"miss": 12}
-
-
-def test_a_flushed_redis_costs_misses(start: Start, redis_process: RedisProcess) -> None:
-    server = start(redis_process.url)
-    expected = warm(server, redis_process)
-    with redis_process.client() as client:
-        client.flushall()
-    assert warm(server, redis_process) == expected
-    assert counted(server) == {"miss": 24}
-
-
-@pytest.mark.usefixtures("usual_patience_with_redis")
-@pytest.mark.parametrize("fault", ["SIGSTOP", "SIGKILL", "pause"])
-def test_a_redis_that_does_not_answer_delays_little_and_fails_nothing(
-    start: Start, redis_process: RedisProcess, fault: str
-) -> None:
-    server = start(redis_process.url)
-    results, truncated, _ = warm(server, redis_process)
-    if fault == "SIGKILL":
-        redis_process.kill()
-    elif fault == "SIGSTOP":
-        redis_process.signal(signal.SIGSTOP)
-    else:
-        with redis_process.client() as client:
-            client.client_pause(500)
-    began = time.perf_counter()
-    answers = [answer(server) for _ in range(5)]
-    assert time.perf_counter() - began < 15  # redis-py by itself: 4 s each
-    assert answers == [(results, truncated, ["cache_unavailable"])] * 5
-    assert counted(server)["error"] <= FAILURES_IN_A_ROW * len(TEXTS)
-    assert server.metric("degraded_total", reason="cache_unavailable") == 5
-    if fault != "SIGKILL":
-        if fault == "SIGSTOP":
-            redis_process.signal(signal.SIGCONT)
-        wait_for(lambda: answer(server) == (results, truncated, []))
-
-
-def test_a_redis_that_takes_no_writes_is_still_read(start: Start, redis_process: RedisProcess) -> None:
-    server, without = start(redis_process.url), start()
-    expected = warm(server, redis_process)
-    more = ["w20", "w21"]
-    with redis_process.client() as client:
-        for refuse in (
-            lambda: client.config_set("maxmemory", "1kb"),  # noeviction: OOM
-            lambda: (client.config_set("maxmemory", 0), client.replicaof("127.0.0.1", 1)),  # READONLY
-        ):
-            refuse()
-            assert answer(server, more) == answer(without, more)
-            assert answer(server) == expected
-        wait_for(lambda: counted(server) == {"miss": 4 + 12, "hit": 24, "write_error": 4})
 
 
 def test_a_lifetime_of_zero_is_no_cache(start: Start, redis_process: RedisProcess) -> None:

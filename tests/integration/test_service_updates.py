@@ -186,24 +186,6 @@ def test_ids_to_delete_that_are_not_there_are_told(server: Served) -> None:
     assert delete(server, "c1")["missing_ids"] == ["c1"]
 
 
-def test_an_unchanged_text_costs_no_encoding(root: Path) -> None:
-    rankers: list[CountingRanker] = []
-
-    def counted(path: str) -> CountingRanker:
-        rankers.append(CountingRanker(load(path).seed))
-        return rankers[-1]
-
-    rows = [{"id": each.id, "text": each.text} for each in pool(COUNT)]
-    with serve(create_app(Settings(store=root), counted)) as server:
-        warm = rankers[0].encoded
-        put(server, *({**row, "metadata": {"now": True}} for row in rows))
-        assert rankers[0].encoded == warm
-        assert len(ids(rank(server, filter={"now": True}))) == COUNT
-        put(server, {**rows[0], "text": "w1 w38"}, rows[1], {"id": "new", "text": rows[2]["text"]})
-        assert rankers[0].encoded == warm + 1, "two of the texts are stored"
-        assert len(rankers) == 1
-
-
 def test_every_server_of_the_store_serves_an_update(root: Path) -> None:
     app, other_app = (create_app(Settings(store=root), load) for _ in range(2))
     with serve(app) as here, serve(other_app) as there:

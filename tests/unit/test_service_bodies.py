@@ -72,22 +72,16 @@ def test_every_way_to_write_a_context_and_candidates() -> None:
         persona=["p"],
         candidates=["x", {"id": "i"}, {"id": "j", "text": "y"}],
     )
-    made = to_request(sent, SETTINGS, 0.0)
+    made = to_request(sent, SETTINGS)
     assert made.conversation == Conversation((Turn("a"), Turn("b", "user")), ("p",))
     assert made.candidates == (Given(None, "x"), Given("i", None), Given("j", "y"))
-    assert to_request(body(), SETTINGS, 0.0).conversation.turns == (Turn("a"),)
-
-
-def test_a_filter_is_passed_on() -> None:
-    made = to_request(body(filter={"a": 1, "$not": {"b": [True, None]}}), SETTINGS, 0.0)
-    assert made.filter == {"a": 1, "$not": {"b": [True, None]}}
-    assert to_request(body(), SETTINGS, 0.0).filter is None
+    assert to_request(body(), SETTINGS).conversation.turns == (Turn("a"),)
 
 
 def test_the_servers_own_bounds() -> None:
-    to_request(body(candidates=["0123456789"] * 3), SETTINGS, 0.0)
+    to_request(body(candidates=["0123456789"] * 3), SETTINGS)
     with pytest.raises(TooManyCandidates, match="3"):
-        to_request(body(candidates=["x"] * 4), SETTINGS, 0.0)
+        to_request(body(candidates=["x"] * 4), SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -104,9 +98,9 @@ def test_the_servers_own_bounds() -> None:
     ids=["context", "turn", "turn with role", "persona", "candidate", "candidate text", "named candidate"],
 )
 def test_every_text_has_the_same_bound(where: str, wrapped: Callable[[str], object]) -> None:
-    to_request(body(**{where: wrapped("0123456789")}), SETTINGS, 0.0)
+    to_request(body(**{where: wrapped("0123456789")}), SETTINGS)
     with pytest.raises(InvalidInput, match=f"{where}: a text has 11 characters; at most 10"):
-        to_request(body(**{where: wrapped("0123456789+")}), SETTINGS, 0.0)
+        to_request(body(**{where: wrapped("0123456789+")}), SETTINGS)
 
 
 @pytest.fixture

@@ -380,7 +380,9 @@ def test_both_clients_have_the_same_methods() -> None:
 def test_a_proxy_is_not_asked_for_this_machine() -> None:
     for url, is_asked in (
         ("http://127.0.0.1:8000", False),
+        ("http://127.1.2.3:8000", False),
         ("http://localhost:8000", False),
+        ("http://LOCALHOST:8000", False),
         ("http://[::1]:8000", False),
         ("https://rank.shop.example", True),
     ):

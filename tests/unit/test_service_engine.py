@@ -27,7 +27,6 @@ from service_fakes import (
 )
 
 from polyrank.index_builder.generation.candidates import CandidateTable
-from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.search.scan import Status
 from polyrank.model.search.topk import TopK
@@ -108,27 +107,8 @@ def test_filter_and_exclusion_equal_brute_force_with_a_full_top_k(serving: Servi
     assert_same(ranked, brute_force(serving, TEXT, 6, lambda c: keep(c) and c.id not in first))
 
 
-def test_exclusion_leaves_a_full_top_k(serving: Serving) -> None:
-    best = tuple(each for each, _ in brute_force(serving, TEXT, 20))
-    ranked = rank(serving, asked(TEXT, top_k=10, retrieve_k=10, exclude_ids=best))
-    assert len(ranked.places) == 10
-    assert not {each for each, _ in found(ranked)} & set(best)
-
-
 def test_a_shallow_retrieval_still_fills_the_answer(serving: Serving) -> None:
     assert len(rank(serving, asked(TEXT, top_k=20, retrieve_k=2)).places) == 20
-
-
-def test_everything_excluded_is_an_empty_answer(serving: Serving) -> None:
-    everything = tuple(f"c{n}" for n in range(60))
-    ranked = rank(serving, asked(TEXT, exclude_ids=everything))
-    assert (ranked.places, ranked.exact) == ([], True)
-
-
-def test_more_than_the_pool_holds_is_the_pool(serving: Serving) -> None:
-    ranked = rank(serving, asked(TEXT, top_k=1000))
-    assert len(ranked.places) == 60
-    assert ranked.exact, "all of it was scored"
 
 
 def test_a_flat_index_certifies_only_what_it_can(tmp_path: Path) -> None:
@@ -350,15 +330,6 @@ def test_pairs_are_scored_and_texts_embedded(scanned: Serving) -> None:
     np.testing.assert_array_equal(embedded.made.first, encode_texts(scanned.ranker, ["w1", "w2 " * 50]).first)
     assert (embedded.tokens, embedded.cut) == (1 + 32, 1)
     assert len(nothing.made.first) == 0
-
-
-def test_without_a_cross_encoder_no_pairs_are_scored(scanned: Serving) -> None:
-    async def scene() -> None:
-        with running() as runtime:
-            await score_pairs(runtime, None, Conversation.of("w1"), ["w1"], Journey())
-
-    with pytest.raises(NotConfigured, match="--reranker"):
-        asyncio.run(scene())
 
 
 def test_equal_contexts_of_the_same_time_are_encoded_once(scanned: Serving) -> None:
@@ -831,13 +802,6 @@ def test_a_deadline_ends_a_long_tokenisation(scanned: Serving) -> None:
     with pytest.raises(DeadlineExceeded):
         rank(replace(scanned, ranker=ranker), asked("a" * 2000), deadline=time.monotonic() + 0.05)
     assert len(ranker.done) < 1000
-
-
-def test_ties_follow_the_pool(tmp_path: Path) -> None:
-    twins = [Candidate(f"t{n}", "w1 w2") for n in range(5)]
-    build_store(tmp_path, [*twins, Candidate("other", "w30")], index="flat")
-    ranked = rank(open_serving(tmp_path), asked("w1 w2", top_k=5))
-    assert [place.id for place in ranked.places] == ["t0", "t1", "t2", "t3", "t4"]
 
 
 @pytest.mark.parametrize("shares", [False, True])

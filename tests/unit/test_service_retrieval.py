@@ -308,3 +308,28 @@ def test_an_index_is_not_asked_where_a_gpu_scans(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(live_units, "prepare", on_failed_gpu)
     serving = served("cuda")
     assert [rank(serving, asked(TEXT)).plan for _ in range(4)] == ["scan", "scan", "scan", "index"]
+
+
+def test_of_searches_that_are_done_together_each_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[list[int]] = []
+
+    def search(jobs: Sequence[int], _threads: int | None) -> list[int]:
+        done.append(list(jobs))
+        if 13 in jobs:
+            raise ValueError("13")
+        return [2 * job for job in jobs]
+
+    def finish(_job: int, share: int) -> int:
+        if share == 14:
+            raise KeyError("7")
+        return share
+
+    monkeypatch.setattr(retrieval, "search", search)
+    run = retrieval.SearchBatch("a")
+    one, refused, two = run([(job, finish) for job in (1, 13, 2)])  # type: ignore[misc, list-item]
+    assert (one, type(refused), two) == (2, ValueError, 4)
+    assert done == [[1, 13, 2], [1], [13], [2]]
+    one, failed, two = run([(job, finish) for job in (1, 7, 2)])  # type: ignore[misc, list-item]
+    assert (one, type(failed), two) == (2, KeyError, 4)
+    assert done[4:] == [[1, 7, 2]], "what cannot be finished has no other done again"
+    assert run == retrieval.SearchBatch("a") != retrieval.SearchBatch("b"), "equal ones share a batch"

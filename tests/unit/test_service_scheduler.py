@@ -161,21 +161,6 @@ def test_without_a_budget_each_sequence_goes_alone() -> None:
     bench.scheduler.close()
 
 
-def test_short_ones_pass_a_long_one_whatever_their_lengths(bench: Bench) -> None:
-    """A long request's texts are much longer than a short one's: no batch that begins with them takes both."""
-
-    async def scene() -> list[Any]:
-        large = bench.ask(*range(1, 41), lengths=[50] * 40)
-        await a_moment()
-        small = bench.ask(100, 101, lengths=[2, 2])
-        await a_moment()
-        bench.release()
-        return await settled(large, small)
-
-    behind_a_batch(bench, scene)
-    assert {100, 101} <= {each for batch in bench.model.batches[1:4] for each in batch}
-
-
 def test_a_prediction_counts_what_is_before_and_others_turns(bench: Bench) -> None:
     asyncio.run(bench.run([0] * 10, lane="pair", forward=bench.takes(0.0164)))  # a millisecond a token, with overhead
 
@@ -275,31 +260,19 @@ def test_lanes_take_turns(bench: Bench) -> None:
     assert kinds == ["candidate", "pair"] * 2 + ["pair"]
 
 
-def test_a_small_request_is_not_behind_all_of_a_large_one(bench: Bench) -> None:
+# Also where a long request's texts are much longer than a short one's: no batch that begins with them takes both.
+@pytest.mark.parametrize(("large", "length", "small", "within"), [(1, 10, 10, 3), (1, 50, 2, 3), (10, 10, 10, 1)])
+def test_a_small_request_passes_large_ones(bench: Bench, large: int, length: int, small: int, within: int) -> None:
     async def scene() -> list[Any]:
-        large = bench.ask(*range(1, 41))
+        before = [bench.ask(*range(1, 41), lengths=[length] * 40) for _ in range(large)]
         await a_moment()
-        small = bench.ask(100, 101)
+        passing = bench.ask(100, 101, lengths=[small, small])
         await a_moment()
         bench.release()
-        return await settled(large, small)
+        return await settled(*before, passing)
 
     behind_a_batch(bench, scene)
-    batches = bench.model.batches[1:]
-    assert {100, 101} <= {each for batch in batches[:3] for each in batch}
-
-
-def test_a_small_request_passes_however_many_large_ones(bench: Bench) -> None:
-    async def scene() -> list[Any]:
-        large = [bench.ask(*range(1, 41)) for _ in range(10)]
-        await a_moment()
-        small = bench.ask(100, 101)
-        await a_moment()
-        bench.release()
-        return await settled(*large, small)
-
-    behind_a_batch(bench, scene)
-    assert {100, 101} <= {*bench.model.batches[1]}
+    assert {100, 101} <= {each for batch in bench.model.batches[1 : 1 + within] for each in batch}
 
 
 def test_large_requests_get_a_batch_of_four_however_many_small_ones_wait(bench: Bench) -> None:

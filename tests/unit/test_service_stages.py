@@ -14,6 +14,7 @@ from weakref import WeakSet
 
 import pytest
 
+from polyrank.service.ranking import stages
 from polyrank.service.ranking.pool import Pool
 from polyrank.service.ranking.stages import OLDEST_EVERY, FairThread, Journey, lower_priority
 
@@ -202,3 +203,19 @@ def test_what_failed_lets_go_of_its_request_before_the_collector_runs(work: Call
         asyncio.run(play())
     finally:
         gc.enable()
+
+
+def test_what_is_no_stage_counts_as_queueing_and_never_less_than_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(stages, "time", SimpleNamespace(perf_counter=lambda: now))
+    journey = Journey()
+    with journey.queued():
+        now += 2.0
+        with journey.timed("score"):
+            now += 3.0
+    assert (journey.seconds["queue"], journey.seconds["score"], journey.total()) == (2.0, 3.0, 5.0)
+    others = [journey.beside() for _ in range(2)]
+    for seconds, other in enumerate(others, 1):
+        other.add("fetch", seconds)
+    journey.add_longest(others)
+    assert (journey.seconds["fetch"], journey.total()) == (2.0, 7.0), "the longest of those at the same time"

@@ -15,7 +15,6 @@ from service_fakes import WordRanker, asked, brute_force, build_store, load, onl
 from updated import LiveStore
 
 from polyrank.index_builder.building.compaction import compact
-from polyrank.index_builder.errors import GenerationCorrupt, StoreBusy
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.changes import updating
@@ -117,41 +116,6 @@ def test_ids_that_are_not_there_are_told_and_written(here: LiveStore, root: Path
         "none",
     ]
     assert here.value("updated_candidates_total", kind="delete") == 2
-
-
-def test_metrics_tell_what_is_served(here: LiveStore) -> None:
-    assert (here.value("index_revision"), here.value("index_candidates")) == (0, 20)
-    here.upsert(Candidate("a", "w1"), Candidate("c1", "w1"))
-    here.delete("c2")
-    assert (here.value("index_revision"), here.value("index_candidates"), here.value("index_changed_rows")) == (
-        2,
-        20,
-        3,
-    )
-    assert here.value("updated_candidates_total", kind="upsert") == 2
-
-
-def test_an_update_that_was_asked_for_is_waited_for(here: LiveStore, there: LiveStore, monkeypatch) -> None:
-    here.upsert(Candidate("a", "w1"))
-    far = time.monotonic() + 60
-    assert asyncio.run(there.updating.reached(1, Journey(far))).snapshot.revision == 1
-    late = threading.Timer(0.1, lambda: here.upsert(Candidate("b", "w1")))
-    late.start()
-    assert asyncio.run(there.updating.reached(2, Journey(far))).snapshot.revision == 2
-    late.join()
-    assert asyncio.run(there.updating.reached(0, Journey(far))) is there.serving
-    monkeypatch.setattr(updating, "ARRIVES_WITHIN_SECONDS", 0.05)
-    with pytest.raises(RevisionNotReached) as caught:
-        asyncio.run(there.updating.reached(3, Journey(far)))
-    assert (caught.value.wanted, caught.value.served) == (3, 2)
-
-
-def test_the_deadline_ends_the_waiting_for_an_update(here: LiveStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(updating, "ARRIVES_WITHIN_SECONDS", 60.0)
-    began = time.monotonic()
-    with pytest.raises(RevisionNotReached):
-        asyncio.run(here.updating.reached(1, Journey(began + 0.05)))
-    assert time.monotonic() - began < 30
 
 
 @pytest.mark.slow
@@ -292,37 +256,6 @@ def test_updates_are_taken_over_while_a_switch_is_under_way(root: Path, there: L
         here.close()
 
 
-def test_while_others_write_an_update_waits_only_so_long(here: LiveStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(updating, "WRITES_WITHIN_SECONDS", 0.05)
-    with GenerationStore(here.store.root).updates.writing():
-        for change in (lambda: here.upsert(Candidate("a", "w1")), lambda: here.delete("c1")):
-            with pytest.raises(StoreBusy):
-                change()
-    assert here.upsert(Candidate("a", "w1")).revision == 1
-
-
-def test_while_others_write_a_revision_is_waited_for_until_the_deadline(
-    here: LiveStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(updating, "ARRIVES_WITHIN_SECONDS", 60.0)
-    monkeypatch.setattr(updating, "WRITES_WITHIN_SECONDS", 60.0)
-
-    async def waiting() -> float:
-        writing = asyncio.create_task(here.updating.upsert([Candidate("a", "w1")]))
-        await asyncio.sleep(0.05)  # it waits for the lock
-        began = time.monotonic()
-        with pytest.raises(RevisionNotReached):
-            await here.updating.reached(1, Journey(began + 0.2))
-        took = time.monotonic() - began
-        held.close()
-        assert (await writing).revision == 1
-        return took
-
-    with ExitStack() as held:
-        held.enter_context(GenerationStore(here.store.root).updates.writing())
-        assert 0.2 <= asyncio.run(waiting()) < 30
-
-
 def test_only_so_many_updates_wait(here: LiveStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(updating, "MOST_WAITING", 2)
 
@@ -362,31 +295,6 @@ def test_nothing_served_is_not_ready(tmp_path: Path) -> None:
     live.close()
 
 
-def test_a_damaged_log_refuses_updates_and_answers_go_on(here: LiveStore, root: Path) -> None:
-    here.upsert(Candidate("a", "w1"))
-    log = root / "log" / f"{here.serving.generation.id}.log"
-    whole = log.read_bytes()
-    here.live.take_over()
-    other = LiveStore(root)
-    other.upsert(Candidate("b", "w2"))
-    damaged = bytearray(log.read_bytes())
-    damaged[-1] ^= 1
-    log.write_bytes(damaged)
-    with pytest.raises(GenerationCorrupt, match="update log"):
-        here.upsert(Candidate("c", "w3"))
-    here.live.take_over()
-    here.live.take_over()
-    assert list(here.live.refused) == [here.serving.generation.id]
-    assert here.value("index_verify_failures_total", kind="corrupt") == 1
-    assert list(here.texts())[-1] == "a"
-    assert log.read_bytes() == damaged
-    log.write_bytes(whole)
-    here.live.take_over()
-    assert not here.live.refused, "it was repaired"
-    assert here.upsert(Candidate("d", "w3")).revision == 2
-    other.close()
-
-
 def test_a_client_that_hung_up_has_changed_nothing(here: LiveStore) -> None:
     turn, begun = threading.Event(), threading.Event()
 
@@ -418,25 +326,6 @@ def test_a_vector_that_is_not_finite_changes_nothing(here: LiveStore, monkeypatc
     with pytest.raises(InferenceFailed, match="not finite"):
         here.upsert(Candidate("a", "w1"))
     assert (here.serving.snapshot.revision, here.serving.snapshot.count) == (0, 20)
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])
-def test_a_disk_that_takes_nothing_changes_nothing(here: LiveStore, monkeypatch, number: int) -> None:
-    here.upsert(Candidate("a", "w1"))
-    before = here.serving
-
-    def fail(*_: object) -> int:
-        raise OSError(number, os.strerror(number))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", fail)
-        for change in (lambda: here.upsert(Candidate("b", "w1")), lambda: here.delete("c1")):
-            with pytest.raises(OSError, match=os.strerror(number)):
-                change()
-    here.live.take_over()
-    assert here.serving.snapshot is before.snapshot
-    assert here.value("updated_candidates_total", kind="upsert") == 1
-    assert here.upsert(Candidate("b", "w1")).revision == 2
 
 
 def test_what_the_disk_does_not_confirm_is_not_acknowledged_and_may_turn_up(here: LiveStore, monkeypatch) -> None:
