@@ -77,7 +77,7 @@ def _encode_chunks(
         yield EncodedChunk(chunk, encoder.represent_candidates(tokens, on_done), truncated)
 
 
-class Work:
+class Encodings:
     """What a build has encoded, and what a killed one has left; the parts share it.
 
     Attributes:
@@ -123,7 +123,7 @@ class Work:
 
 
 def encode(
-    work: Work,
+    work: Encodings,
     part: str,
     model: Model,
     dtype: str,
@@ -239,7 +239,7 @@ class _Assembly:
         rows: of these.
     """
 
-    def __init__(self, work: Work, part: str, model: Model, dtype: str, matrix: EmbeddingsWriter) -> None:
+    def __init__(self, work: Encodings, part: str, model: Model, dtype: str, matrix: EmbeddingsWriter) -> None:
         self._work, self._part, self._model, self._dtype, self._matrix = work, part, model, dtype, matrix
         self.directory = work.directory / part
         self.chunks = self.rows = 0

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.building.encoding import VectorSource, Work, encode, encoded_by
+from polyrank.index_builder.building.encoding import Encodings, VectorSource, encode, encoded_by
 from polyrank.index_builder.building.stages import (
     EncodedContext,
     OnProgress,
@@ -407,14 +407,14 @@ class _Making:
         only = len(filled.parts) == 1
         self._paths = ["" if only else part_directory(part) for part in range(len(filled.parts))]
 
-    def parts(self, leftover: Leftover | None) -> "tuple[Work, list[BuiltPart | KeptPart]]":
+    def parts(self, leftover: Leftover | None) -> "tuple[Encodings, list[BuiltPart | KeptPart]]":
         """Build every part, or take it over."""
         directory, model, dtype = self._directory, self._model, self._options.dtype
         plans = list(zip(self._paths, self._filled.parts, strict=True))
         new = [directory / path for path, plan in plans if plan.kept is None]
         count_pool(directory / MODEL_DIRECTORY, new, self._filled.statistics, self._clock)
         total, done = sum(len(CandidateTable(path / CANDIDATES_FILE)) for path in new), 0
-        work, known, built = Work(directory, leftover), list[Path](), list[BuiltPart | KeptPart]()
+        work, known, built = Encodings(directory, leftover), list[Path](), list[BuiltPart | KeptPart]()
         if new and len(plans) > 1:
             sync_directory(directory / PARTS)
             sync_directory(directory)
@@ -447,7 +447,7 @@ class _Making:
             model_directory = self._directory / MODEL_DIRECTORY
             return make_index(part, model_directory, matrix, spec, options.probes, options.min_recall, clock)
 
-    def manifest(self, built: "Sequence[BuiltPart | KeptPart]", work: Work) -> Manifest:
+    def manifest(self, built: "Sequence[BuiltPart | KeptPart]", work: Encodings) -> Manifest:
         """Write the manifest, and return it."""
         model, filled, clock = self._model, self._filled, self._clock
         entries = [self._entry(*each) for each in zip(filled.parts, self._paths, built, strict=True)]

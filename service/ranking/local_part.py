@@ -22,7 +22,7 @@ from polyrank.model.representations import Representations
 from polyrank.model.search.scan import faster
 from polyrank.service.live.models import LateScorer
 from polyrank.service.live.serving import Opener, Searchable
-from polyrank.service.ranking.parts import Best, EncodeContext, Facts, PoolQuery, PoolSnapshot, Serving, Stock, Wanted
+from polyrank.service.ranking.parts import EncodeContext, Facts, Hits, PoolQuery, PoolSnapshot, Serving, Stock, Wanted
 from polyrank.service.ranking.retrieval import Found, PoolSearch, RetrievalBudget, pool_words, read_words, scored
 from polyrank.service.ranking.runtime import Runtime
 from polyrank.service.ranking.stages import Journey
@@ -70,7 +70,7 @@ class LocalPart(Searchable):
         """See `Part.texts_here`."""
         return self.snapshot.stored_texts(texts)
 
-    async def search(self, runtime: Runtime, query: PoolQuery, encode: EncodeContext, journey: Journey) -> Best:
+    async def search(self, runtime: Runtime, query: PoolQuery, encode: EncodeContext, journey: Journey) -> Hits:
         """Read fields and words while the context is encoded, then search."""
         request = query.request
         if request.filter is not None:  # part by part, and not on the search thread
@@ -110,14 +110,14 @@ class LocalPart(Searchable):
             return await runtime.in_steps(looking(self.snapshot, filter_), "fetch", journey)
 
 
-def part_found(search: PoolSearch, among: Found, with_candidates: bool) -> Best:
+def part_found(search: PoolSearch, among: Found, with_candidates: bool) -> Hits:
     """Score the rows that were found in a part, unless a scan has, and fetch the best if that is asked for."""
     (rows, scores), cache_available = scored(search, among)
     part, candidates = search.serving, None
     if with_candidates:
         with search.journey.timed("fetch"):
             candidates = part.snapshot.candidates(rows)
-    return Best(
+    return Hits(
         order=part.snapshot.order(rows),
         rows=rows,
         scores=scores,
@@ -130,7 +130,7 @@ def part_found(search: PoolSearch, among: Found, with_candidates: bool) -> Best:
     )
 
 
-def learnt(budget: RetrievalBudget, affordable: RankRequest, found: Best, asked: RankRequest, seconds: float) -> Best:
+def learnt(budget: RetrievalBudget, affordable: RankRequest, found: Hits, asked: RankRequest, seconds: float) -> Hits:
     """Let a budget learn what a search has taken, and say in what was found whether it was for fewer candidates."""
     if found.plan not in ("index", "selector"):
         return found

@@ -32,7 +32,7 @@ from polyrank.service.caching.vectors import MatrixVectors
 from polyrank.service.live.serving import Opener, Searchable, SearchStatus
 from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.local_part import learnt, part_found, read_in
-from polyrank.service.ranking.parts import Best, Wanted
+from polyrank.service.ranking.parts import Hits, Wanted
 from polyrank.service.ranking.retrieval import PoolSearch, RetrievalBudget
 from polyrank.service.ranking.stages import Journey
 from polyrank.service.scale.calls import (
@@ -187,7 +187,7 @@ class Body:
                 held.scan_faster()
         return list(self._held)
 
-    def search(self, holding: Holding, queries: Sequence[AskedQuery], left_s: Sequence[float]) -> list[Best]:
+    def search(self, holding: Holding, queries: Sequence[AskedQuery], left_s: Sequence[float]) -> list[Hits]:
         """Find the best candidates of a part for each query, all in one pass if the part is scanned.
 
         Args:
@@ -203,7 +203,7 @@ class Body:
         passes = [asked] if all(part.scans_all for part, _, _ in asked) else [[each] for each in asked]
         return [found for together in passes for found in self._found(together)]
 
-    def _found(self, asked: Sequence[tuple[Searchable, AskedQuery, Journey]]) -> Iterator[Best]:
+    def _found(self, asked: Sequence[tuple[Searchable, AskedQuery, Journey]]) -> Iterator[Hits]:
         """Find the best for queries, each in the part at its revision; deadlines are on this machine's clock."""
         searches, affordable = [], []
         for part, each, journey in asked:

@@ -16,7 +16,7 @@ from polyrank.index_builder.building.compaction import move
 from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.model.representations import LateRows
 from polyrank.model.text.assembly import Conversation
-from polyrank.service.ranking.parts import Best, Serving
+from polyrank.service.ranking.parts import Hits, Serving
 from polyrank.service.ranking.values import Given, Grouping, Ranked, RankRequest
 
 KINDS = {
@@ -129,8 +129,8 @@ def test_merging_the_best_of_parts_gives_the_best(rows: list[tuple[int, float]],
     for part in np.unique(parts).tolist():
         own = np.flatnonzero(parts == part)
         best = np.lexsort((order[own], -scores[own]))[:k]
-        found[part] = Best(order[own][best], best, scores[own][best], None, len(own), -np.inf, "scan")
-    result = Best.of(found, k)
+        found[part] = Hits(order[own][best], best, scores[own][best], None, len(own), -np.inf, "scan")
+    result = Hits.of(found, k)
     expected = np.lexsort((order, -scores))[:k]
     assert result.order.tolist() == expected.tolist()
     assert result.scores.tolist() == scores[expected].tolist()
