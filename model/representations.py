@@ -85,7 +85,7 @@ class Representations(NamedTuple):
         return Representations(first, late, np.concatenate([part.counts for part in parts if part.counts is not None]))
 
     @staticmethod
-    def interleaved(parts: "Sequence[Representations]", of: NDArray[np.int64]) -> "Representations":
+    def interleaved(parts: "Sequence[Representations]", of: NDArray[np.int64] | NDArray[np.bool_]) -> "Representations":
         """Put several in one order: the next one comes from the part with the number that stands in `of`, (N,)."""
         if len(parts) == 1:
             return parts[0]
