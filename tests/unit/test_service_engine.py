@@ -47,7 +47,7 @@ from polyrank.service.errors import (
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking import admission, local_part, retrieval, stages
 from polyrank.service.ranking.forwards import Embeddings, PairScores
-from polyrank.service.ranking.parts import Best, Serving
+from polyrank.service.ranking.parts import Hits, Serving
 from polyrank.service.ranking.rescoring import score_pairs
 from polyrank.service.ranking.retrieval import Found, PoolSearch
 from polyrank.service.ranking.runtime import CANDIDATE_THREADS, Runtime, RuntimeSettings
@@ -100,7 +100,7 @@ def test_a_flat_index_certifies_only_what_it_can(tmp_path: Path) -> None:
 
 def test_the_certificate_needs_a_margin() -> None:
     scores = np.array([3.0, 2.0], np.float32)
-    best = Best(np.arange(2), np.arange(2), scores, None, 9, 1.9, "index")
+    best = Hits(np.arange(2), np.arange(2), scores, None, 9, 1.9, "index")
     assert best.is_certain(2)
     assert not replace(best, bound=1.99999).is_certain(2), "within rounding"
     assert not replace(best, bound=2.5).is_certain(2)
