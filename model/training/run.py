@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -215,7 +215,7 @@ def train_calibration(base: str, data: Data, output: Path, *, seen: bool, on_sur
     if calibrated is None:
         raise InvalidInput(f"nothing is written: {lack(lists)}")
     ranker.save(output)
-    _write_calibration(output, calibrated)
+    _note(output, "calibration", calibrated.summary(), calibration=calibrated.calibration)
     return load(output)
 
 
@@ -238,10 +238,14 @@ def _add_words_that_help(output: Path, lists: Files) -> None:
 
 def _add_evidence(output: Path, weighed: Weighed) -> None:
     """Write the evidence into a checkpoint; a calibration of other scores goes."""
+    _note(output, "evidence", weighed.summary(), evidence=weighed.evidence, calibration=None)
+
+
+def _note(output: Path, name: str, summary: Mapping[str, Any], **changed: Any) -> None:
+    """Change the config of a checkpoint, and say in its training summary how that was found."""
     path = output / CONFIG_FILE
     config = read_config(path)
-    training = {**config.training, "evidence": weighed.summary()}
-    write_config(path, replace(config, evidence=weighed.evidence, calibration=None, training=training))
+    write_config(path, replace(config, training={**config.training, name: summary}, **changed))
 
 
 def _add_calibration(output: Path, lists: Files) -> None:
@@ -250,18 +254,11 @@ def _add_calibration(output: Path, lists: Files) -> None:
     if calibrated is None:
         log.warning("scores are not calibrated: %s", lack(lists))
     else:
-        _write_calibration(output, calibrated)
+        _note(output, "calibration", calibrated.summary(), calibration=calibrated.calibration)
 
 
 def _calibrated(config: ModelConfig, lists: Files) -> Calibrated | None:
     return calibrate(lists, config.evidence, scores_pairs=not ARCHITECTURES[config.architecture].retrieves)
-
-
-def _write_calibration(output: Path, calibrated: Calibrated) -> None:
-    path = output / CONFIG_FILE
-    config = read_config(path)
-    training = {**config.training, "calibration": calibrated.summary()}
-    write_config(path, replace(config, calibration=calibrated.calibration, training=training))
 
 
 def _words_of_first_stage(config: TrainConfig, corpora: Sequence[Corpus]) -> PairWords | None:
