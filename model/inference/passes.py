@@ -35,7 +35,7 @@ _KNOWN_CONTEXTS = 64  # 98 KB each with MiniLM
 _AT_ONCE = 1024  # candidates that are compared: what lies between is a few times their rows
 
 
-class Forwards(Generic[E]):
+class Passes(Generic[E]):
     """Runs a network's forward passes.
 
     Attributes:
@@ -59,7 +59,7 @@ class Forwards(Generic[E]):
         return self._compiler.choice
 
 
-class LateForwards(Forwards[LateEncoder]):
+class LateForwards(Passes[LateEncoder]):
     """Encodes both sides with an encoder that keeps them apart, and scores what it keeps of candidates.
 
     `represent_...` gives all that the encoder makes, `encode_...` the vectors of the first stage alone.
@@ -212,7 +212,7 @@ def _candidate_state(candidates: Representations, device: torch.device) -> Candi
     return CandidateState(first, torch.from_numpy(late).to(device), torch.from_numpy(mask).to(device))
 
 
-class PairForwards(Forwards[CrossEncoder]):
+class PairForwards(Passes[CrossEncoder]):
     """Scores pairs with a Cross-encoder; a residual one adds its first stage's scores."""
 
     def __init__(self, network: Network[CrossEncoder], compiler: Compiler) -> None:
