@@ -62,7 +62,7 @@ def measured(base: Path, name: str, arguments: argparse.Namespace) -> dict[str, 
     cross = loaded(base, "cross", "cpu", runner, architecture="cross")
     root = base.parent / f"store-{name}"
     build(ranker, _candidates(rng, arguments.pool), root, BuildOptions(index="exact"))
-    generation, _ = GenerationStore(root).open_to_serve()
+    [generation], _ = GenerationStore(root).open_to_serve()
     sizes = {each.name: each.stat().st_size / arguments.pool for each in generation.path.glob("*.bin")}
     sizes |= {each.name: each.stat().st_size / arguments.pool for each in generation.path.glob("late.offsets")}
     [context] = token_ids(rng, np.array([arguments.context]), MINILM)

@@ -34,10 +34,9 @@ from benchmarks.build_memory import HashEncoder
 from numpy.typing import NDArray
 
 from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.scale.cluster import connected
-from polyrank.index_builder.scale.cutting import build_parts
-from polyrank.index_builder.scale.sets import PartSet
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.model.errors import RankingError
@@ -80,7 +79,7 @@ class Figures:
 class Sharded:
     """Asks shards that hold the pool as one part."""
 
-    def __init__(self, ray: Any, root: Path, made: PartSet, replicas: int, hedge_s: float = 0.0) -> None:
+    def __init__(self, ray: Any, root: Path, made: Manifest, replicas: int, hedge_s: float = 0.0) -> None:
         metrics = Metrics()
         self._asking = Asking(metrics, hedge_s)
         self._calls = Calls(self._asking, Holding(made.id, made.parts[0].name))
@@ -173,7 +172,9 @@ def shard_pids() -> list[int]:
     return sorted(found)
 
 
-async def one_of_four_stalls(ray: Any, root: Path, made: PartSet, codes: list[Codes]) -> dict[str, NDArray[np.float64]]:
+async def one_of_four_stalls(
+    ray: Any, root: Path, made: Manifest, codes: list[Codes]
+) -> dict[str, NDArray[np.float64]]:
     """Return the seconds of all answers, by what happens meanwhile."""
     found = {}
     for name, hedge_s in (("hedged", 0.0), ("unhedged", math.inf)):
@@ -205,7 +206,7 @@ async def measured(ray: Any, directory: Path, given: argparse.Namespace) -> dict
     draw = np.random.default_rng(given.seed)
     pool = [Candidate(f"c{at}", f"reply {at} of the pool", {}) for at in range(given.rows)]
     model, options = HashEncoder(DIM, counts_words=False), BuildOptions(index="exact")
-    made = build_parts(model, pool, directory / "parts", 1, options).made
+    made = build(model, pool, directory / "parts", options, parts=1).manifest
     build(model, pool, directory / "whole", options)
     codes = [draw.standard_normal((given.codes, DIM)).astype(np.float32) for _ in range(given.calls)]
     codes = [each / np.linalg.norm(each, axis=1, keepdims=True) for each in codes]

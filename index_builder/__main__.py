@@ -16,19 +16,14 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
+from polyrank.index_builder.building.compaction import compact
 from polyrank.index_builder.building.job_records import CANCELLED, FAILED, SUCCEEDED, JobRecord, JobRequest, JobStore
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import BuildOptions, BuildResult, build
 from polyrank.index_builder.building.stages import PUBLISHING, OnProgress
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationNotFound, StoreBusy
-from polyrank.index_builder.layout import is_in_parts
 from polyrank.index_builder.pool.rows import PoolRows, read_pool
-from polyrank.index_builder.scale.compacting import compact_store
-from polyrank.index_builder.scale.cutting import Built, build_parts
-from polyrank.index_builder.scale.sets import PartsStore
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.store.pool_store import PoolStore
 from polyrank.index_builder.vectors.encoder import CandidateEncoder
 from polyrank.model.errors import RankingError
 from polyrank.model.inference import disk_cache
@@ -136,10 +131,10 @@ def _handle_signals(handler: Callable[[int, FrameType | None], None] | signal.Ha
 
 
 def _generation(request: JobRequest, root: Path, progress: OnProgress) -> tuple[str, list[str]]:
-    """Build what the job asks for; returns the id of the generation or set, and what is to be known about it."""
+    """Build what the job asks for; returns the id of the generation, and what is to be known about it."""
     redis_url = os.environ.get("POLYRANK_REDIS_URL") or None
     if request.compacts:
-        result, fields = compact_store(root, redis_url, progress=progress), []
+        result, fields = compact(root, redis_url=redis_url, progress=progress), []
     else:
         pool = read_pool(request.pool, root, request.encoding)
         result = _built(request, pool, root, redis_url, progress)
@@ -150,18 +145,14 @@ def _generation(request: JobRequest, root: Path, progress: OnProgress) -> tuple[
     return result.generation, notes
 
 
-def _built(request: JobRequest, pool: PoolRows, root: Path, redis_url: str | None, progress: OnProgress) -> Built:
+def _built(request: JobRequest, pool: PoolRows, root: Path, redis_url: str | None, progress: OnProgress) -> BuildResult:
     """Build in the dtype, and in as many parts, as the active generation: who chose them is not asked again."""
-    options = BuildOptions(activate=request.activate, revision=request.revision)
-    if is_in_parts(root):
-        active = PartsStore(root).active()
-        encoder, options = _encoder(request, PartsStore(root)), replace(options, dtype=active.dtype)
-        return build_parts(encoder, pool, root, len(active.parts), options, progress=progress)
     store = GenerationStore(root)
-    encoder, options = _encoder(request, store), replace(options, redis_url=redis_url)
-    if (manifest := store.active_manifest()) is not None:
-        options = replace(options, dtype=manifest.dtype)
-    return build(encoder, pool, root, options, progress=progress)
+    encoder, parts = _encoder(request, store), 1
+    options = BuildOptions(activate=request.activate, revision=request.revision, redis_url=redis_url)
+    if (active := store.active_or_none()) is not None:
+        options, parts = replace(options, dtype=active.dtype), len(active.parts)
+    return build(encoder, pool, root, options, parts=parts, progress=progress)
 
 
 def _load(name: str) -> CandidateEncoder:
@@ -172,7 +163,7 @@ def _load(name: str) -> CandidateEncoder:
     return checkpoint.load_retriever(name, backend, precision, disk_cache.configured(os.environ))
 
 
-def _encoder(request: JobRequest, store: PoolStore[Any]) -> CandidateEncoder:
+def _encoder(request: JobRequest, store: GenerationStore) -> CandidateEncoder:
     """The model that is named, or that of the active generation under its original name, not the path of its copy."""
     if request.model:
         return _load(request.model)

@@ -107,30 +107,6 @@ class StoreBusy(StoreError):
         super().__init__(f"{lock} is held by {holder}; try again, or end that process if it hangs")
 
 
-class StoreInParts(StoreError):
-    """The store is cut into parts, and what was asked for needs one that is not."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(
-            f"{root} is cut into parts; see polyrank store list, serve it with polyrank serve --cluster, and build "
-            "into it with polyrank build --shards"
-        )
-
-
-class StoreWhole(StoreError):
-    """The store is not cut into parts, and what was asked for needs one that is."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(f"{root} is not cut into parts; polyrank build --shards makes a store that is")
-
-
-class StoreOutdated(StoreError):
-    """The store is of an older format."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(f"{root} is a store of an older format; build again, into another directory")
-
-
 class BuildError(RankingError):
     """The build cannot go on."""
 

@@ -1,4 +1,4 @@
-"""Which kind of store a directory is, and what lies in STORE/generations, sorted by kind.
+"""Whether a directory is a store, and what lies in STORE/generations, sorted by kind.
 
     <id>/             a published generation
     .tmp-<id>/        one that is being built, or being removed
@@ -23,8 +23,7 @@ TEMPORARY_PREFIX = ".tmp-"
 JOURNAL_PREFIX = ".journal-"
 
 GENERATIONS = "generations"
-PARTS = "parts"  # of a store that is cut into parts: polyrank.index_builder.scale.sets
-_OWN = (GENERATIONS, PARTS, "jobs")  # a store has one of these as soon as anything was done with it
+_OWN = (GENERATIONS, "jobs")  # a store has one of these as soon as anything was done with it
 
 _FORM = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}", re.ASCII)
 _STAMP = "%Y%m%dT%H%M%S%f"
@@ -57,12 +56,7 @@ def why_no_store(root: Path) -> str | None:
         return f"{root} is no directory"
     if any((root / name).is_dir() for name in _OWN) or not any(root.iterdir()):
         return None
-    return f"{root} is no store: it holds other things, and no {GENERATIONS}/ or {PARTS}/"
-
-
-def is_in_parts(root: Path) -> bool:
-    """Whether a store is cut into parts, each a store of generations of its own."""
-    return (root / PARTS).is_dir()
+    return f"{root} is no store: it holds other things, and no {GENERATIONS}/"
 
 
 def entries(generations: Path) -> Entries:

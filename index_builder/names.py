@@ -1,9 +1,8 @@
 """What a build can be asked for, by name, in a module that imports without numpy and FAISS."""
 
 import codecs
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from polyrank.model.options import Bounds, option
 
@@ -16,20 +15,14 @@ _KINDS = f"{', '.join(KINDS)}, or a FAISS factory string such as IVF4096,SQ8; au
 
 @dataclass(frozen=True, kw_only=True)
 class AskedOptions:
-    """What somebody can ask of a build. Fields without `files=False` are taken to change the files of a generation."""
+    """What somebody can ask of a build."""
 
     index: str = option("auto", _KINDS)
     min_recall: float = option(0.95, "share of their 10 best candidates that probes must find", _SHARE, metavar="R")
     dtype: str = option("float16", "of the stored vectors")
-    redis_url: str | None = option(
-        None, "also copy the vectors into this Redis", name="redis", metavar="URL", files=False
-    )
-    max_rejected: float = option(0.01, "share of the rows that may be bad", _SHARE, metavar="SHARE", files=False)
-    activate: bool = option(True, "switch to it; otherwise it is only published", files=False)
-
-    def of_files(self) -> list[Any]:
-        """Return what the files of a generation depend on, beside model, rows, words and probes."""
-        return [getattr(self, each.name) for each in fields(self) if each.metadata.get("files", True)]
+    redis_url: str | None = option(None, "also copy the vectors into this Redis", name="redis", metavar="URL")
+    max_rejected: float = option(0.01, "share of the rows that may be bad", _SHARE, metavar="SHARE")
+    activate: bool = option(True, "switch to it; otherwise it is only published")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +43,7 @@ class BuildCommand:
         None, "how many encoders there, of one processor each", Bounds(1, 100_000), metavar="N"
     )
     shards: int | None = option(
-        None, "cut the pool into so many parts, for serve --cluster", Bounds(1, MOST_PARTS), metavar="S"
+        None, "into how many parts to cut the pool; default: 1", Bounds(1, MOST_PARTS), metavar="S"
     )
 
 

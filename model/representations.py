@@ -84,6 +84,13 @@ class Representations(NamedTuple):
         late = np.concatenate([part.late for part in parts if part.late is not None])
         return Representations(first, late, np.concatenate([part.counts for part in parts if part.counts is not None]))
 
+    @staticmethod
+    def interleaved(parts: "Sequence[Representations]", of: NDArray[np.int64]) -> "Representations":
+        """Put several in one order: the next one comes from the part with the number that stands in `of`, (N,)."""
+        if len(parts) == 1:
+            return parts[0]
+        return Representations.join(parts).take(np.argsort(np.argsort(of, kind="stable")))
+
 
 def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.cumsum(counts) - counts

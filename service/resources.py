@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import cast
 
 import torch
 from starlette.requests import Request
@@ -19,9 +19,7 @@ from starlette.requests import Request
 from polyrank.index_builder.building.job_records import SUCCEEDED, JobRecord, JobRequest, JobStore
 from polyrank.index_builder.errors import disk_full_named
 from polyrank.index_builder.scale.cluster import connected
-from polyrank.index_builder.scale.sets import PartsStore
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.store.pool_store import PoolStore
 from polyrank.model.errors import InvalidInput, RankingError, Shortage, shortage_in
 from polyrank.model.inference.runners import AUTO, TORCH, Runner
 from polyrank.model.rankers.classifier import Classifier
@@ -83,7 +81,7 @@ class Resources:
 
     settings: Settings
     metrics: Metrics
-    store: PoolStore[Any]
+    store: GenerationStore
     live: Live[Serving]
     trials: Trials[Serving]
     runtime: Runtime
@@ -132,14 +130,14 @@ async def opened(settings: Settings, metrics: Metrics, tracing: Tracing, loaders
     """
     torch.set_num_threads(_threads(settings))
     with ExitStack() as stack:
-        open_pool: _OpenPool = _whole_pool
+        open_pool: _OpenPool = _pool_here
         if settings.cluster is not None:
             ray = stack.enter_context(connected(settings.cluster))
-            open_pool = partial(_pool_in_parts, RayShards(ray, str(settings.root.resolve()), settings.threads))
+            open_pool = partial(_pool_on_shards, RayShards(ray, str(settings.root.resolve()), settings.threads))
         elif settings.store is None:
             empty = stack.enter_context(TemporaryDirectory(prefix="polyrank-"))  # nothing is written to it
             settings = settings.model_copy(update={"store": Path(empty)})
-            open_pool = partial(_whole_pool, has_pool=False)
+            open_pool = partial(_pool_here, has_pool=False)
         async with _opened(settings, metrics, tracing, loaders, open_pool) as held:
             yield held
 
@@ -163,7 +161,7 @@ class _OpenedPool:
         looks: what keeps it up to date besides.
     """
 
-    store: PoolStore[Any]
+    store: GenerationStore
     live: Live[Serving]
     longest_pause: float
     looks: tuple[_Look, ...] = ()
@@ -178,7 +176,7 @@ class _ForPool:
     opener: Opener
     scorer: PairScorer | None
 
-    def live(self, store: PoolStore[Any], holder: Holder[Serving], has_pool: bool) -> Live[Serving]:
+    def live(self, store: GenerationStore, holder: Holder[Serving], has_pool: bool) -> Live[Serving]:
         """Return what holds the generation that is served."""
         reads_words = self.scorer is not None and self.scorer.evidence is not None
         return Live(store, holder, self.metrics, reads_words, has_pool)
@@ -188,7 +186,7 @@ _OpenPool = Callable[[_ForPool], AbstractAsyncContextManager[_OpenedPool]]
 
 
 @asynccontextmanager
-async def _whole_pool(given: _ForPool, has_pool: bool = True) -> AsyncIterator[_OpenedPool]:
+async def _pool_here(given: _ForPool, has_pool: bool = True) -> AsyncIterator[_OpenedPool]:
     store = GenerationStore(given.settings.root, needs_matrix=given.settings.vectors == "local")
     live = given.live(store, Here(store, given.opener), has_pool)
     try:
@@ -198,11 +196,11 @@ async def _whole_pool(given: _ForPool, has_pool: bool = True) -> AsyncIterator[_
 
 
 @asynccontextmanager
-async def _pool_in_parts(shards: Shards, given: _ForPool) -> AsyncIterator[_OpenedPool]:
+async def _pool_on_shards(shards: Shards, given: _ForPool) -> AsyncIterator[_OpenedPool]:
     settings, metrics = given.settings, given.metrics
     asking = Asking(metrics, settings.hedge_ms / 1000)
     replicas = Replicas(shards, asking, metrics, settings.shard_replicas)
-    store = PartsStore(settings.root)
+    store = GenerationStore(settings.root)
     on_shards = OnShards(store, given.opener, replicas, asking, metrics, settings.max_timeout_ms / 1000)
     live = given.live(store, on_shards, has_pool=True)
     look = _Look("the shards", partial(asyncio.to_thread, on_shards.look))
@@ -318,7 +316,7 @@ async def _probe(runtime: Runtime, live: Live[Serving]) -> None:
     await probe(runtime, live.current)
 
 
-def _switch(settings: Settings, store: PoolStore[Any], live: Live[Serving]) -> None:
+def _switch(settings: Settings, store: GenerationStore, live: Live[Serving]) -> None:
     """Serve what a job has built, and remove what is too old."""
     try:
         live.follow()
@@ -327,7 +325,7 @@ def _switch(settings: Settings, store: PoolStore[Any], live: Live[Serving]) -> N
     collect(settings, store, live)
 
 
-def collect(settings: Settings, store: PoolStore[Any], live: Live[Serving]) -> None:
+def collect(settings: Settings, store: GenerationStore, live: Live[Serving]) -> None:
     """Remove old generations, but none while another generation than the active one is served: any may be needed."""
     try:
         if live.current is None or live.current.generation.id != store.current():

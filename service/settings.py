@@ -72,7 +72,7 @@ class Settings(BaseSettings):
     cluster: str | None = Field(
         default=None,
         min_length=1,
-        description="the Ray cluster that holds the parts of a store that `build --shards` made: HOST:PORT, or auto",
+        description="the Ray cluster that holds the parts of the pool: HOST:PORT, or auto",
     )
     shard_replicas: int = Field(default=1, ge=1, le=16, description="shards that hold each part")
     hedge_ms: float = Field(

@@ -260,8 +260,7 @@ def open_serving(
     store = GenerationStore(root)
     current = store.current()
     assert current is not None
-    opened = store.open(current)
-    return serve(Opener(count, caches, load), opened, store.updates.of(opened.manifest))
+    return serve(Opener(count, caches, load), store.open_parts(current), store.updates.of(store.active()))
 
 
 def only_part(serving: Serving) -> LocalPart:

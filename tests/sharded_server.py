@@ -19,8 +19,7 @@ from service_fakes import numbered, pool
 from tiny import write_base
 
 from polyrank.index_builder.building.pipeline import BuildOptions, build
-from polyrank.index_builder.scale.cutting import build_parts
-from polyrank.index_builder.scale.sets import PartSet
+from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.model.rankers.load import load_retriever
 from polyrank.service.app import create_app
 from polyrank.service.settings import Settings
@@ -89,7 +88,7 @@ class Stores(NamedTuple):
     model: Path
     whole: dict[str, Path]
     parts: Path
-    sets: dict[str, PartSet]
+    sets: dict[str, Manifest]
     expected: dict[str, list[Any]]
 
     @classmethod
@@ -100,7 +99,7 @@ class Stores(NamedTuple):
         for name, candidates in (("n", OTHER), ("c", POOL)):
             whole[name] = root / name
             build(model, candidates, whole[name], options)
-            sets[name] = build_parts(model, candidates, root / "parts", PARTS, options).made
+            sets[name] = build(model, candidates, root / "parts", options, parts=PARTS).manifest
             settings = Settings(store=whole[name], backend="torch", deterministic=True, threads=1)
             with TestClient(create_app(settings)) as client:
                 expected[sets[name].id] = [said(client.post("/rank", json=body).json()) for body in BODIES]

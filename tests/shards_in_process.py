@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from service_fakes import count_nothing, load
 
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.scale.sets import PartsStore
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.changes.updating import Acknowledged, Updating
 from polyrank.service.live.serving import Opener
@@ -174,7 +173,7 @@ class ServedParts(ServedPool):
         longest_s: float = 10.0,
         shards_root: Path | None = None,
     ) -> None:
-        self.metrics, self.store = Metrics(), PartsStore(root)
+        self.metrics, self.store = Metrics(), GenerationStore(root)
         self.shards = LocalShards(shards_root or root)
         self.asking, self.min_searched = Asking(self.metrics, hedge_s), min_searched
         opener = Opener(count_nothing, None, load)

@@ -94,7 +94,7 @@ def _times(connection: http.client.HTTPConnection, body: bytes) -> dict[str, flo
 def size_of(store: Path) -> Size:
     """Return what words took in the build of a store's generation."""
     opened = GenerationStore(store)
-    generation, _ = opened.open_to_serve()
+    [generation], _ = opened.open_to_serve()
     with closing(generation):
         held = sum(each.stat().st_size for each in (generation.path / WORDS_DIRECTORY).iterdir())
         return Size(generation.manifest.build.seconds["words"], held / generation.manifest.count)

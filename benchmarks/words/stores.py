@@ -39,7 +39,7 @@ def two_stores(model: str, rows: Sequence[Candidate], index: str = "auto") -> It
     with tempfile.TemporaryDirectory() as directory:
         stores = TwoStores(Path(directory, "with-words"), Path(directory, "without"))
         build(ranker, rows, stores.with_words, options)
-        built, _ = GenerationStore(stores.with_words).open_to_serve()
+        [built], _ = GenerationStore(stores.with_words).open_to_serve()
         stored = built.embeddings.representations
         ranker.save(Path(directory, "model"))
         write_config(Path(directory, "model", CONFIG_FILE), replace(ranker.config, evidence=None))

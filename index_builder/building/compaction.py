@@ -1,27 +1,45 @@
-"""Compaction: build the active generation anew with the updates made to it. Nothing is encoded.
+"""Copies of the active generation with its updates: a compaction, and a pool that is cut into other parts.
 
-Rows keep their order, so that ties break as before. Words are counted anew: they say what they would if the pool were
-built as it is now. Nothing else of an answer changes. Updates made meanwhile are given to the new generation when it
-takes the old one's place.
+Nothing is encoded, and rows keep their order in the pool, so that ties break as before. A part that would be as it is
+keeps its files. Updates made meanwhile are given to the copy when it takes the active generation's place.
+
+A compaction counts words anew, over all parts: they say what they would if the pool were built as it is now. Nothing
+else of an answer changes. Where the pool is cut anew, no answer changes: words count by the statistics that are there.
 """
 
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from polyrank.index_builder.building.encoding import ChunkTexts, EncodedChunk
-from polyrank.index_builder.building.pipeline import BuildOptions, BuildResult, build
-from polyrank.index_builder.building.stages import OnProgress, no_progress
-from polyrank.index_builder.errors import GenerationNotFound, NothingToCompact
-from polyrank.index_builder.generation.generation import Generation
+from polyrank.index_builder.building.pipeline import (
+    BuildOptions,
+    BuildResult,
+    Filled,
+    KeptPart,
+    PartPlan,
+    check_parts,
+    make,
+    write_part,
+)
+from polyrank.index_builder.building.stages import OnProgress, StageClock, no_progress
+from polyrank.index_builder.errors import NothingToCompact
+from polyrank.index_builder.generation.candidates import CandidateWriter
+from polyrank.index_builder.generation.generation import CANDIDATES_FILE, Generation
 from polyrank.index_builder.generation.manifest import Manifest
+from polyrank.index_builder.generation.slots import Slots, ranges
 from polyrank.index_builder.index.choice import IndexSpec, choose_index
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.model.errors import InvalidInput
+from polyrank.model.lexical.words import Statistics
+from polyrank.model.representations import Representations
 
 BATCH_ROWS = 8192
 
@@ -33,33 +51,182 @@ def compact(root: Path, *, redis_url: str | None = None, progress: OnProgress = 
         GenerationNotFound: no generation is active.
         GenerationCorrupt: the active one is damaged.
         MatrixMissing: this is a replica without the matrix.
-        NothingToCompact: the active one was not updated, or no candidate is left in it.
+        NothingToCompact: the active one was not updated, or no candidate is left in it or in a part of it.
         CompactionOvertaken: another generation became active meanwhile; nothing is left of the new one.
         StoreUnavailable, BuildBusy, LeaseLost, DiskFull: see `build`.
     """
     store = GenerationStore(root, needs_matrix=False)
-    current = store.current()
-    if current is None:
-        raise GenerationNotFound(f"no generation of {root} is active")
-    opened = store.open(current)
-    try:
-        with store.updates.writing():  # no update may come between the two
-            snapshot, revision = store.snapshot(opened), store.updates.highest()
-        if not snapshot.changes or not snapshot.count:
-            raise NothingToCompact(f"generation {current} " + ("was not updated" if snapshot.count else "is empty"))
-        opened.embeddings.require_matrix()  # and, with a second stage, its rows
-        options = BuildOptions(
-            chosen=chosen_again(opened.manifest, snapshot.count),
-            dtype=opened.manifest.dtype,
-            redis_url=redis_url,
-            revision=revision,
-            replaces=current,
-        )
-        vectors = partial(stored_vectors, snapshot)
-        built = build(ModelFiles(opened), candidates_of(snapshot), root, options, vectors=vectors, progress=progress)
-        return built if opened.words is None else replace(built, counted=built.count)
-    finally:
-        opened.close()
+    with _Source(store) as source:
+        if source.snapshots[0].revision == source.old.revision:
+            raise NothingToCompact(f"generation {source.old.id} was not updated")
+        counts_words = source.opened[0].words is not None
+        taken = []
+        for part, snapshot in enumerate(source.snapshots):
+            if not snapshot.count:
+                raise NothingToCompact(source.why_empty(snapshot.slots.name))
+            may_stay = len(source.snapshots) > 1 and not counts_words
+            taken.append(source.kept(part) if may_stay and source.is_same(part) else source.taken(snapshot.slots))
+        built = source.copied(taken, redis_url, StageClock(progress), replaces=True)
+    return replace(built, counted=built.count) if counts_words else built
+
+
+def move(root: Path, shards: int, *, redis_url: str | None = None, progress: OnProgress = no_progress) -> BuildResult:
+    """Cut the active generation into so many parts, 1..MOST_PARTS, with its updates, and make the result active.
+
+    The old one stays, so a rollback leads back to it.
+
+    Raises:
+        InvalidInput: there are too many parts for the candidates, or so many already.
+        GenerationNotFound, GenerationCorrupt, CompactionOvertaken, BuildBusy, DiskFull, StoreBusy: see `compact`.
+    """
+    check_parts(shards)
+    with _Source(GenerationStore(root)) as source:
+        part_of, wanted = {part.slots: number for number, part in enumerate(source.old.parts)}, ranges(shards)
+        if list(part_of) == wanted:
+            raise InvalidInput(f"{root} is cut into {shards} parts already")
+        taken = []
+        for slots in wanted:
+            number = part_of.get(slots)
+            if number is not None and source.is_same(number):
+                taken.append(source.kept(number))
+                continue
+            taken.append(source.taken(slots))
+            if not len(taken[-1].rows):
+                raise InvalidInput(f"the pool has too few candidates: the part {slots.name} would be empty")
+        words = source.opened[0].words
+        statistics = None if words is None else words.table.statistics
+        return source.copied(taken, redis_url, StageClock(progress), statistics, replaces=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Taken:
+    """The rows that a part takes, in the order of the pool.
+
+    Attributes:
+        slots: of the part.
+        like: the part whose index is chosen again.
+        sources: from which of the snapshots each comes, (N,).
+        rows: in these, (N,).
+        order: their places in the pool, (N,), ascending.
+        kept: the part that is taken as it is; None: it is built of the rows.
+    """
+
+    slots: Slots
+    like: Manifest
+    sources: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    order: NDArray[np.int64]
+    kept: KeptPart | None = None
+
+
+class _Source:
+    """The active generation with its updates, open for the block.
+
+    Attributes:
+        old: its manifest.
+        opened, snapshots: its parts.
+        revision: the last one that was used.
+    """
+
+    def __init__(self, store: GenerationStore) -> None:
+        self._store, self._stack = store, ExitStack()
+
+    def __enter__(self) -> "_Source":
+        store = self._store
+        self.old = store.active()
+        with self._stack as stack:
+            self.opened = [stack.enter_context(closing(each)) for each in store.open_parts(self.old.id)]
+            with store.updates.writing():  # no update may come between the two
+                self.snapshots, self.revision = store.snapshots(self.opened), store.updates.highest()
+            for each in self.opened:
+                each.embeddings.require_matrix()  # and, with a second stage, its rows
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def why_empty(self, part: str) -> str:
+        """Say that no candidate is left in a part."""
+        if len(self.snapshots) == 1:
+            return f"generation {self.old.id} is empty"
+        return f"part {part} has no candidate left; cut the pool into fewer parts before, with polyrank shards move"
+
+    def is_same(self, part: int) -> bool:
+        """Whether no update has changed a part, given by its number."""
+        return not len(self.snapshots[part].removed) and not len(self.snapshots[part].added)
+
+    def kept(self, part: int) -> _Taken:
+        """A part that stays as it is."""
+        opened, none = self.opened[part], np.empty(0, np.int64)
+        kept = KeptPart(opened.path, opened.manifest)
+        return _Taken(self.snapshots[part].slots, opened.manifest, none, none, none, kept)
+
+    def taken(self, slots: Slots) -> _Taken:
+        """The rows within some slots."""
+        found = [each.rows_within(slots) for each in self.snapshots]
+        order = np.concatenate([each.order(rows) for each, rows in zip(self.snapshots, found, strict=True)])
+        by_order = np.argsort(order)
+        sources = np.repeat(np.arange(len(found)), [len(rows) for rows in found])[by_order]
+        same = [each.manifest for each in self.opened if each.manifest.parts[0].slots == slots]
+        like = (same or [self.opened[0].manifest])[0]
+        return _Taken(slots, like, sources, np.concatenate(found)[by_order], order[by_order])
+
+    def copied(
+        self,
+        taken: Sequence[_Taken],
+        redis_url: str | None,
+        clock: StageClock,
+        statistics: Statistics | None = None,
+        *,
+        replaces: bool,
+    ) -> BuildResult:
+        """Make a generation of these parts, and put it in the place of the active one."""
+
+        def fill(directory: Path, _log: Path, clock: StageClock) -> Filled:
+            done, total = 0, sum(len(each.rows) for each in taken)
+            for part, each in enumerate(taken):
+                clock("read", done, total)
+                if len(taken) == 1:
+                    with CandidateWriter(directory / CANDIDATES_FILE) as table:
+                        for candidate in self._candidates(each):
+                            table.add(candidate)
+                elif each.kept is None:
+                    write_part(directory, part, self._candidates(each), each.order)
+                done += len(each.rows)
+            return Filled(
+                parts=[self._plan(each) for each in taken],
+                order_end=max(each.order_end for each in self.snapshots),
+                revision=self.revision,
+                statistics=statistics,
+                copy_of=self.old.id,
+                replaces=replaces,
+            )
+
+        options = BuildOptions(dtype=self.old.dtype, redis_url=redis_url)
+        return make(self._store, ModelFiles(self.opened[0]), options, fill, clock)
+
+    def _plan(self, taken: _Taken) -> PartPlan:
+        if taken.kept is not None:
+            return PartPlan(taken.slots, None, kept=taken.kept)
+        return PartPlan(taken.slots, partial(self._vectors, taken), chosen_again(taken.like, len(taken.rows)))
+
+    def _candidates(self, taken: _Taken) -> Iterator[Candidate]:
+        """Yield the candidates of all rows, in their order."""
+        for start in range(0, len(taken.rows), BATCH_ROWS):
+            of, rows = taken.sources[start : start + BATCH_ROWS], taken.rows[start : start + BATCH_ROWS]
+            read = [iter(each.candidates(rows[of == at])) for at, each in enumerate(self.snapshots)]
+            yield from (next(read[at]) for at in of.tolist())
+
+    def _vectors(
+        self, taken: _Taken, chunks: Iterator[ChunkTexts], _on_done: Callable[[int], None]
+    ) -> Iterator[EncodedChunk]:
+        """A `VectorSource` once the part is given."""
+        for chunk in chunks:
+            here = list(chunk.rows)
+            of, rows = taken.sources[here], taken.rows[here]
+            made = [each.representations(rows[of == at]) for at, each in enumerate(self.snapshots)]
+            yield EncodedChunk(chunk, Representations.interleaved(made, of), 0)
 
 
 class ModelFiles:
@@ -75,20 +242,6 @@ class ModelFiles:
     def save(self, directory: Path) -> None:
         """Copy the checkpoint."""
         shutil.copytree(self._directory, directory)
-
-
-def stored_vectors(
-    snapshot: Snapshot, chunks: Iterator[ChunkTexts], _on_done: Callable[[int], None]
-) -> Iterator[EncodedChunk]:
-    """A `VectorSource` once the snapshot is given."""
-    for chunk in chunks:
-        yield EncodedChunk(chunk, snapshot.representations(snapshot.all_rows[list(chunk.rows)]), 0)
-
-
-def candidates_of(snapshot: Snapshot) -> Iterator[Candidate]:
-    """Yield the candidates of all rows, in their order."""
-    for start in range(0, snapshot.count, BATCH_ROWS):
-        yield from snapshot.candidates(snapshot.all_rows[start : start + BATCH_ROWS])
 
 
 def chosen_again(manifest: Manifest, count: int) -> IndexSpec:

@@ -1,8 +1,8 @@
 """The second stage of a build: make the vectors of the candidate table's rows and write them to the matrix.
 
-The matrix grows chunk by chunk, and beside it the block of the model's second stage, if it has one. A batch of the
-candidate table is a chunk. A chunk is put on the disk and then noted in the build's journal. If the build is killed,
-the next one compares the journal with its own pool and model and copies the chunks that agree.
+The matrix of each part grows chunk by chunk, and beside it the block of the model's second stage, if it has one. A
+batch of the candidate table is a chunk. A chunk is put on the disk and then noted in the build's journal. If the build
+is killed, the next one compares the journal with its own pool and model and copies the chunks that agree.
 
 Each text is encoded once: a row with the text of an earlier one takes what was made of that.
 """
@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.building.stages import StageClock
+from polyrank.index_builder.building.stages import OnProgress
 from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.generation.candidates import CandidateTable
 from polyrank.index_builder.generation.generation import CANDIDATES_FILE
@@ -62,11 +62,6 @@ class EncodedChunk(NamedTuple):
 VectorSource = Callable[[Iterator[ChunkTexts], Callable[[int], None]], Iterator[EncodedChunk]]
 
 
-def find_none(model: Model, _texts: Sequence[str]) -> KnownTexts:
-    """Find nothing."""
-    return KnownTexts(np.empty(0, np.int64), Representations.none(model.dim, model.late_rows))
-
-
 def encoded_by(model: Model | TextEncoder) -> VectorSource:
     """A source that has the model encode the texts. Raises TypeError if the model encodes no texts."""
     if not isinstance(model, TextEncoder):
@@ -82,55 +77,87 @@ def _encode_chunks(
         yield EncodedChunk(chunk, encoder.represent_candidates(tokens, on_done), truncated)
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """How the encoding went; for the fields see `BuildResult` and `BuildStats`."""
+class Encodings:
+    """What a build has encoded, and what a killed one has left; the parts share it.
 
-    truncated: int
-    resumed: int
-    attempts: int
+    Attributes:
+        attempts: how many builds, this one included, have worked on the chunks.
+        truncated: texts cut to the model's length.
+        resumed: rows that were taken over.
+    """
+
+    def __init__(self, directory: Path, leftover: Leftover | None) -> None:
+        self.directory, self._leftover = directory, leftover
+        self._before, self._left = (0, list[Chunk]()) if leftover is None else leftover.journal()
+        self._journal: Journal | None = None
+        self.attempts, self.truncated, self.resumed = 1, 0, 0
+
+    def left_of(self, part: str) -> tuple[Path, list[Chunk]] | None:
+        """The matrix that a killed build has left of a part, and the chunks in it; None: it has left none."""
+        chunks = [chunk for chunk in self._left if chunk.part == part]
+        return (self._leftover.matrix(part), chunks) if self._leftover is not None and chunks else None
+
+    def take_over(self, part: str, chunks: Sequence[Chunk]) -> None:
+        """Note what was copied of a part; where nothing is left of later ones, all that was left is removed."""
+        if chunks:
+            self.attempts = self._before + 1
+            self.resumed += sum(chunk.rows for chunk in chunks)
+            self.note(chunks)
+        self._left = [chunk for chunk in self._left if chunk.part != part]
+        if self._leftover is not None and not self._left:  # only now: before the old one knew more
+            self._leftover.discard()
+            self._leftover = None
+
+    def note(self, chunks: Sequence[Chunk]) -> None:
+        """Put chunks that are on the disk into the journal, which is begun with the first: else nothing can be left."""
+        self.truncated += sum(chunk.truncated for chunk in chunks)
+        if self._journal is None:
+            self._journal = Journal(journal_of(self.directory), self.attempts, chunks)
+        else:
+            self._journal.append(*chunks)
+
+    def close(self) -> None:
+        """Remove what is left of the killed build."""
+        if self._leftover is not None:
+            self._leftover.discard()
 
 
 def encode(
-    directory: Path,
+    work: Encodings,
+    part: str,
     model: Model,
     dtype: str,
     source: VectorSource,
     find: FindTexts,
-    leftover: Leftover | None,
-    clock: StageClock,
-) -> Encoded:
-    """Write the matrix and the indexes of ids and texts for the candidate table in the build's directory.
+    progress: OnProgress,
+) -> None:
+    """Write the matrix and the indexes of ids and texts for the candidate table in a part's directory.
 
-    The source makes the vectors that no killed build has left and `find` does not know. What one has left is removed
-    once its chunks are copied.
+    The source makes the vectors that no killed build has left and `find` does not know.
 
     Raises:
         BuildError: the source gave vectors that are not finite or not of the model's dimension, or not all of them.
     """
+    directory = work.directory / part
     table = CandidateTable(directory / CANDIDATES_FILE)
     TextIndex.write(directory, table)
     with closing(EmbeddingsWriter(directory, dtype, model.late_rows)) as matrix:
-        assembly = _Assembly(directory, model, dtype, matrix)
-        if leftover is not None:
-            assembly.take_over(leftover, table, clock)
-            leftover.discard()  # only now: until the journal was written the old one knew more
-        resumed = assembly.rows
-        if resumed < len(table):
-            _fill(assembly, table, source, find, clock)
+        assembly = _Assembly(work, part, model, dtype, matrix)
+        assembly.take_over(table, progress)
+        if assembly.rows < len(table):
+            _fill(assembly, table, source, find, progress)
         matrix.commit()
-    return Encoded(sum(chunk.truncated for chunk in assembly.chunks), resumed, assembly.attempts)
 
 
 def _fill(
-    assembly: "_Assembly", table: CandidateTable, source: VectorSource, find: FindTexts, clock: StageClock
+    assembly: "_Assembly", table: CandidateTable, source: VectorSource, find: FindTexts, clock: OnProgress
 ) -> None:
     """Write what the source makes of all rows that the assembly lacks."""
     made, total = assembly.rows, len(table)  # a source that reads ahead has made more than was written
     texts, planned = TextIndex(assembly.directory, table), deque[_Plan]()
 
     def asked() -> Iterator[ChunkTexts]:
-        for chunk in _chunks(table, len(assembly.chunks)):
+        for chunk in _chunks(table, assembly.chunks):
             planned.append(_plan(chunk, texts, find))
             yield chunk.only(planned[-1].new)
 
@@ -205,19 +232,17 @@ def _plan(chunk: ChunkTexts, texts: TextIndex, find: FindTexts) -> _Plan:
 
 
 class _Assembly:
-    """The matrix and the journal of a build, of which it is the only writer, whoever makes the vectors.
+    """The matrix of a part, of which it is the only writer, whoever makes the vectors.
 
     Attributes:
-        chunks: those that are on the disk and in the journal.
+        chunks: how many are on the disk and in the journal.
         rows: of these.
-        attempts: how many builds, this one included, have worked on them.
     """
 
-    def __init__(self, directory: Path, model: Model, dtype: str, matrix: EmbeddingsWriter) -> None:
-        self.directory, self._model, self._dtype, self._matrix = directory, model, dtype, matrix
-        self._journal: Journal | None = None
-        self.chunks: list[Chunk] = []
-        self.rows, self.attempts = 0, 1
+    def __init__(self, work: Encodings, part: str, model: Model, dtype: str, matrix: EmbeddingsWriter) -> None:
+        self._work, self._part, self._model, self._dtype, self._matrix = work, part, model, dtype, matrix
+        self.directory = work.directory / part
+        self.chunks = self.rows = 0
 
     def _written(self, rows: NDArray[np.int64]) -> Representations:
         dim, late = self._model.dim, self._model.late_rows
@@ -234,47 +259,42 @@ class _Assembly:
         stored = plan.whole([new, self._written(plan.rows), plan.known.made])
         self._matrix.put_many(chunk.ids, stored)
         self._matrix.sync()
-        self._add(_described(self._model, self._dtype, chunk.ids, chunk.texts, stored, truncated))
-        if self._journal is None:
-            self._begin_journal()
-        else:
-            self._journal.append(self.chunks[-1])
+        noted = self._described(chunk.ids, chunk.texts, stored, truncated)
+        if not self.chunks:
+            sync_directory(self.directory)
+        self._work.note([noted])
+        self.chunks, self.rows = self.chunks + 1, self.rows + noted.rows
 
-    def take_over(self, leftover: Leftover, table: CandidateTable, clock: StageClock) -> None:
+    def take_over(self, table: CandidateTable, clock: OnProgress) -> None:
         """Copy a killed build's chunks, up to the first that does not fit the model, dtype or table."""
-        attempts, found = leftover.journal()
-        total = sum(chunk.rows for chunk in found)
+        taken = list[Chunk]()
+        if (left := self._work.left_of(self._part)) is not None:
+            taken = self._copied(*left, table, clock)
+            self._matrix.sync()
+            sync_directory(self.directory)
+        self._work.take_over(self._part, taken)
+        self.chunks, self.rows = len(taken), sum(chunk.rows for chunk in taken)
+
+    def _copied(self, matrix: Path, chunks: Sequence[Chunk], table: CandidateTable, clock: OnProgress) -> list[Chunk]:
+        copied, rows, total = list[Chunk](), 0, sum(chunk.rows for chunk in chunks)
         with (
             suppress(FileNotFoundError),
-            closing(LeftBlocks(leftover.matrix, self._model.dim, self._model.late_rows, self._dtype)) as left,
+            closing(LeftBlocks(matrix, self._model.dim, self._model.late_rows, self._dtype)) as left,
         ):
-            for chunk, (ids, texts) in zip(found, table.batches(), strict=False):
-                clock("resume", self.rows, total)
+            for chunk, (ids, texts) in zip(chunks, table.batches(), strict=False):
+                clock("resume", rows, total)
                 made = left.read(len(ids))
-                if made is None or chunk != _described(self._model, self._dtype, ids, texts, made, chunk.truncated):
+                if made is None or chunk != self._described(ids, texts, made, chunk.truncated):
                     break
                 self._matrix.put_many(ids, made)
-                self._add(chunk)
-        if self.chunks:
-            self.attempts = attempts + 1
-            self._matrix.sync()
-            self._begin_journal()
+                copied.append(chunk)
+                rows += chunk.rows
+        return copied
 
-    def _add(self, chunk: Chunk) -> None:
-        self.chunks.append(chunk)
-        self.rows += chunk.rows
-
-    def _begin_journal(self) -> None:
-        """Start the journal once the first chunks are on the disk: without any, there is nothing to take over."""
-        sync_directory(self.directory)
-        self._journal = Journal(journal_of(self.directory), self.attempts, self.chunks)
-
-
-def _described(
-    model: Model, dtype: str, ids: Sequence[str], texts: Sequence[str], made: Representations, truncated: int
-) -> Chunk:
-    source = source_digest(model.fingerprint, (model.backend, model.precision), dtype, ids, texts)
-    return Chunk(len(ids), truncated, source, content_digest(made, truncated))
+    def _described(self, ids: Sequence[str], texts: Sequence[str], made: Representations, truncated: int) -> Chunk:
+        model = self._model
+        source = source_digest(model.fingerprint, (model.backend, model.precision), self._dtype, ids, texts)
+        return Chunk(self._part, len(ids), truncated, source, content_digest(made, truncated))
 
 
 def _stored(made: Representations, count: int, model: Model, dtype: str) -> Representations:

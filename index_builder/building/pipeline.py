@@ -2,15 +2,19 @@
 
     pool -> ingest -> words -> encode -> index -> manifest -> (copy to Redis) -> publish -> activate
 
-The pool is checked and written to the candidate table before anything is encoded, so that a bad pool fails early. All
-files are written to a temporary directory, which is renamed when it is complete. A build that fails or is cancelled
-removes it. A build that is killed cannot; the next build takes over its finished chunks. Memory does not grow with the
-pool, except for the FAISS index and a little where words count.
+The pool is checked and written to the candidate tables of its parts before anything is encoded, so that a bad pool
+fails early. Words are counted in the whole pool, so that what they say for a candidate does not depend on its part.
+Then each part is encoded and indexed, one after the other. All files are written to a temporary directory, which is
+renamed when it is complete. A build that fails or is cancelled removes it. A build that is killed cannot; the next
+build takes over its finished chunks. Memory does not grow with the pool, except for the FAISS index, 10 bytes a
+candidate of a pool in several parts, and a little where words count.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -18,10 +22,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index_builder.building.encoding import Encoded, VectorSource, encode, encoded_by, find_none
+from polyrank.index_builder.building.encoding import Encodings, VectorSource, encode, encoded_by
 from polyrank.index_builder.building.stages import (
     EncodedContext,
-    Ingested,
     OnProgress,
     StageClock,
     count_pool,
@@ -30,33 +33,48 @@ from polyrank.index_builder.building.stages import (
     make_index,
     no_progress,
     search_times,
+    within,
 )
 from polyrank.index_builder.errors import StoreBusy, StoreUnavailable, disk_full_named
+from polyrank.index_builder.generation.candidates import CandidateTable, CandidateWriter
 from polyrank.index_builder.generation.generation import (
     CANDIDATES_FILE,
     MODEL_DIRECTORY,
     ORDER_FILE,
     Generation,
+    check_beside_parts,
     describe_files,
 )
-from polyrank.index_builder.generation.manifest import MANIFEST_FILE, BuildStats, Manifest, ModelReference
-from polyrank.index_builder.generation.texts import FindTexts
+from polyrank.index_builder.generation.manifest import (
+    MANIFEST_FILE,
+    PARTS,
+    BuildStats,
+    Manifest,
+    ModelReference,
+    PartEntry,
+    part_directory,
+)
+from polyrank.index_builder.generation.slots import Slots, ranges, slots_of
+from polyrank.index_builder.generation.stored_texts import StoredTexts
 from polyrank.index_builder.index.choice import IndexSpec, check_factory, choose_index, needs_times
 from polyrank.index_builder.index.measuring import Recall
 from polyrank.index_builder.layout import TEMPORARY_PREFIX
-from polyrank.index_builder.names import AskedOptions
+from polyrank.index_builder.names import MOST_PARTS, AskedOptions
 from polyrank.index_builder.pool.rows import Candidate, Rejected
 from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS
 from polyrank.index_builder.store.copies import Copies
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.store.leftovers import discard
+from polyrank.index_builder.store.leftovers import Leftover, discard
 from polyrank.index_builder.vectors.encoder import DTYPES, Model, TextEncoder, encode_texts
 from polyrank.index_builder.vectors.late import each_of
 from polyrank.index_builder.vectors.local import LocalEmbeddings
 from polyrank.index_builder.vectors.redis import RedisEmbeddings
+from polyrank.model.durable import sync_directory
 from polyrank.model.errors import InvalidInput
 from polyrank.model.lexical.words import Statistics
 from polyrank.model.registry import ARCHITECTURES
+
+_BATCH_ROWS = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,22 +82,27 @@ class BuildOptions(AskedOptions):
     """How a pool becomes a generation. For a lexical model the index is "auto" or "exact".
 
     Attributes:
-        chosen: the index where it is chosen already; `index` does not count then.
         probes: real contexts, encoded by the same model. The index is tuned until requests find `min_recall` of their
             10 best candidates, by vectors and, where they count, words. Without probes the recall is measured with the
             pool's own vectors, by vectors alone, and only reported.
         revision: of the last update that the pool can contain; None: the store's last one when the build begins.
-        replaces: the active generation of which this one is a compaction. The new one takes its place, provided that it
-            is still active; `activate` does not count then.
     """
 
-    chosen: IndexSpec | None = None
-    probes: Sequence[EncodedContext] = field(default=(), metadata={"files": False})  # digested beside the others
-    revision: int | None = field(default=None, metadata={"files": False})
-    replaces: str | None = field(default=None, metadata={"files": False})
+    probes: Sequence[EncodedContext] = ()
+    revision: int | None = None
 
 
 _DEFAULT = BuildOptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltPart:
+    """A part that was built: its slots' name, its index and recall, and what the user should know of a low recall."""
+
+    name: str
+    index: IndexSpec
+    recall: Recall
+    warning: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,30 +110,98 @@ class BuildResult:
     """What was built.
 
     Attributes:
+        parts: those that were built; a compaction keeps others.
         rejected: bad rows left out; `rejected_log` lists them, or is None if there are none.
         truncated: texts cut to the model's length.
         resumed: candidates whose vectors a killed build had finished.
-        warning: what the user should know about a low recall; None: nothing.
         counted: the candidates whose words a compaction has counted anew; None: it was none, or words do not count.
     """
 
-    generation: str
-    count: int
+    manifest: Manifest
+    parts: Sequence[BuiltPart]
     rejected: int
     rejected_log: Path | None
     truncated: int
     resumed: int
-    index: IndexSpec
-    recall: Recall
-    warning: str | None
     seconds: float
     counted: int | None = None
 
     @property
+    def generation(self) -> str:
+        """The id of the generation."""
+        return self.manifest.id
+
+    @property
+    def count(self) -> int:
+        """Its candidates."""
+        return self.manifest.count
+
+    @property
+    def worst(self) -> BuiltPart:
+        """The part with the lowest recall."""
+        return min(self.parts, key=lambda part: part.recall.at_10)
+
+    @property
     def notes(self) -> list[str]:
         """What the user should know: which index was chosen by which times, a low recall, and that words count anew."""
-        counted = None if self.counted is None else counted_anew(self.counted)
-        return [note for note in (self.index.why, self.warning, counted) if note]
+        cut = len(self.manifest.parts) > 1
+        named = [(f"part {part.name}: " if cut else "", part) for part in self.parts]
+        notes = [f"{name}{note}" for name, part in named for note in (part.index.why, part.warning) if note]
+        return notes if self.counted is None else [*notes, counted_anew(self.counted)]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPart:
+    """A part of an earlier generation that another one takes over as it is.
+
+    Attributes:
+        path: the directory of its files.
+        manifest: see `Manifest.of_part`.
+    """
+
+    path: Path
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class PartPlan:
+    """What a part is made of; its candidate table is written, and its order where there are several.
+
+    Attributes:
+        vectors: makes its vectors.
+        chosen: its index, if that is chosen already.
+        kept: it is there already; None: it has to be built.
+    """
+
+    slots: Slots
+    vectors: VectorSource | None
+    chosen: IndexSpec | None = None
+    kept: KeptPart | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """The parts of a generation whose candidates are known; see `BuildResult` and `Manifest`.
+
+    Attributes:
+        revision: see `BuildOptions`.
+        statistics: by which words count; None: those of the parts.
+        copy_of: the active generation of which this one is a copy; None: it is none.
+        replaces: see `GenerationStore.make_copy_active`.
+    """
+
+    parts: Sequence[PartPlan]
+    order_end: int
+    revision: int
+    rejected: int = 0
+    rejected_log: Path | None = None
+    statistics: Statistics | None = None
+    copy_of: str | None = None
+    replaces: bool = True
+
+
+# Writes the candidate tables into a build's directory, given the path of the log of bad rows, and says what they are.
+Fill = Callable[[Path, Path, StageClock], Filled]
 
 
 def build(
@@ -119,10 +210,8 @@ def build(
     root: Path,
     options: BuildOptions = _DEFAULT,
     *,
+    parts: int = 1,
     vectors: VectorSource | None = None,
-    find: FindTexts | None = None,
-    statistics: Statistics | None = None,
-    order: NDArray[np.int64] | None = None,
     progress: OnProgress = no_progress,
 ) -> BuildResult:
     """Encode a pool and publish it as a new generation.
@@ -132,68 +221,109 @@ def build(
         pool: see `read_pool`.
         root: the store's directory; made if need be.
         options: the index, its tuning, what to copy and what to activate.
+        parts: into how many parts the pool is cut, 1..MOST_PARTS.
         vectors: makes the vectors instead of the model, which need not be a `CandidateEncoder` then.
-        find: looks up texts that need not be encoded; None: there are none.
-        statistics: by which words count, if they do for the model; None: those of the pool.
-        order: the place of each good row in the whole pool, (N,), ascending, if this is a part of it.
         progress: called with (stage, done, total) before each step. The stages are "read" (total unknown); "words" if
             they count for the model, two steps a row; "resume" if a killed build has left chunks; "encode" and "append"
             in turns, from the first row that is left to encode; "choose" if the index is chosen by measured times;
             "index"; "recall" if it is measured; "manifest"; "redis" if asked for; "rename"; "CURRENT" if activated.
+            Those from "resume" to "recall" come for one part after the other, and count the rows of all.
             An exception that it raises ends the build.
 
     Raises:
         InvalidInput: the index is unknown, does not fit the model's dimension or needs more candidates; the dtype is
-            unknown; the probes are of another model. All of this is raised before anything is encoded.
+            unknown; the probes are of another model; there are too many parts for the candidates. All of this is raised
+            before anything is encoded.
         PoolError, StoreUnavailable, BuildBusy, LeaseLost, DiskFull: see there. Nothing is left but the log of bad rows,
             and the generation itself if it was published and could not be activated.
         StoreBusy: another process holds a lock of the store for too long; the next build continues this one.
         BuildError: the vectors are not finite or not of the model's dimension, or the recall is not reached; likewise.
-        CompactionOvertaken: the generation to replace is not active any more; likewise.
     """
+    check_parts(parts)
     check_options(model, options)
     options = replace(options, index=index_for(model, options.index))
-    clock, store, copies = StageClock(progress), GenerationStore(root), Copies(root, options.redis_url)
-    with disk_full_named(root), store.building(options.redis_url) as lease:
+    store = GenerationStore(root)
+    source = vectors or encoded_by(model)
+
+    def fill(directory: Path, log: Path, clock: StageClock) -> Filled:
+        # Read before the pool: the generation is given all later updates when it becomes active.
+        revision = store.updates.highest() if options.revision is None else options.revision
+        rows = ingest(pool, directory / CANDIDATES_FILE, log, options.max_rejected, clock)
+        counts = {ranges(1)[0]: rows.count} if parts == 1 else _cut(directory, parts)
+        for count in counts.values():
+            choose_index(options.index, count, model.dim)  # refuses too few rows before they are encoded
+        return Filled([PartPlan(slots, source) for slots in counts], rows.count, revision, rows.rejected, rows.log)
+
+    return make(store, model, options, fill, StageClock(progress))
+
+
+def check_parts(parts: int) -> None:
+    """Raise InvalidInput if a pool cannot be cut into so many parts."""
+    if not 1 <= parts <= MOST_PARTS:
+        raise InvalidInput(f"a pool can be cut into 1 to {MOST_PARTS} parts, not {parts}")
+
+
+def _cut(directory: Path, parts: int) -> dict[Slots, int]:
+    """Put the rows of the candidate table into those of the parts; returns how many each has."""
+    table = CandidateTable(directory / CANDIDATES_FILE)
+    slots = np.concatenate([slots_of(ids) for ids, _ in table.batches()])
+    rows_of = {each: np.flatnonzero((slots >= each.first) & (slots < each.end)) for each in ranges(parts)}
+    if not all(len(rows) for rows in rows_of.values()):
+        raise InvalidInput(f"{len(table)} candidates are too few for {parts} parts: a part would be empty")
+    for part, rows in enumerate(rows_of.values()):
+        batches = (table.rows(rows[start : start + _BATCH_ROWS]) for start in range(0, len(rows), _BATCH_ROWS))
+        write_part(directory, part, (candidate for batch in batches for candidate in batch), rows)
+    (directory / CANDIDATES_FILE).unlink()
+    return {slots: len(rows) for slots, rows in rows_of.items()}
+
+
+def write_part(directory: Path, part: int, candidates: Iterable[Candidate], order: NDArray[np.int64]) -> None:
+    """Write the candidate table of one of several parts, whose rows have these places in the pool."""
+    path = directory / part_directory(part)
+    path.mkdir(parents=True)
+    with CandidateWriter(path / CANDIDATES_FILE) as table:
+        for candidate in candidates:
+            table.add(candidate)
+    order.astype("<i8").tofile(path / ORDER_FILE)
+
+
+def make(store: GenerationStore, model: Model, options: BuildOptions, fill: Fill, clock: StageClock) -> BuildResult:
+    """Make a generation of candidate tables that `fill` writes, and publish it; see `build`.
+
+    Raises:
+        CompactionOvertaken: the generation that was copied is not active any more; nothing is left of the copy.
+    """
+    copies = Copies(store.root, options.redis_url)
+    with disk_full_named(store.root), store.building(options.redis_url) as lease:
         generation = store.new_id(model.fingerprint)
         with _connected(generation, model, options) as redis:
             leftover = store.discard_leftovers(copies.forget)
-            # Read before the pool: the generation is given all later updates when it becomes active.
-            revision = store.updates.highest() if options.revision is None else options.revision
             with _temporary_directory(store, generation, copies) as directory:
-                log = store.rejected_log(generation)
-                rows = ingest(pool, directory / CANDIDATES_FILE, log, options.max_rejected, clock)
-                if options.chosen is None:
-                    choose_index(options.index, rows.count, model.dim)  # refuses too few rows before they are encoded
-                if order is not None:
-                    order.astype("<i8").tofile(directory / ORDER_FILE)
+                filled = fill(directory, store.rejected_log(generation), clock)
                 model.save(directory / MODEL_DIRECTORY)
-                count_pool(directory, statistics, clock)
-                source, known = vectors or encoded_by(model), find or partial(find_none, model)
-                encoded = encode(directory, model, options.dtype, source, known, leftover, clock)
-                content = _Content(rows, encoded, *_indexed(store, directory, model, options, clock))
+                making = _Making(store, directory, model, options, filled, clock)
+                work, built = making.parts(leftover)
                 clock("manifest", 0, 1)
-                manifest = _write_manifest(directory, model, options, revision, content, clock)
-                _check_and_copy(directory, redis, copies, clock)
+                manifest = making.manifest(built, work)
+                _check_and_copy(directory, manifest, redis, copies, clock)
                 clock("rename", 0, 1)
                 store.publish(directory, lease)
-        if options.replaces is not None:
+        if filled.copy_of is not None:
             clock("CURRENT", 0, 1)
-            store.make_copy_active(options.replaces, manifest, lease=lease, forget=copies.forget)
+            store.make_copy_active(
+                filled.copy_of, manifest, replaces=filled.replaces, lease=lease, forget=copies.forget
+            )
         elif options.activate:
             clock("CURRENT", 0, 1)
             encode_updates = partial(encode_texts, model) if isinstance(model, TextEncoder) else None
             store.make_active(manifest, encode_updates, lease)
     return BuildResult(
-        generation=generation,
-        count=rows.count,
-        rejected=rows.rejected,
-        rejected_log=rows.log,
-        truncated=encoded.truncated,
-        resumed=encoded.resumed,
-        index=content.index,
-        recall=content.recall,
-        warning=content.recall.doubt(content.index, options.min_recall),
+        manifest=manifest,
+        parts=[each for each in built if isinstance(each, BuiltPart)],
+        rejected=filled.rejected,
+        rejected_log=filled.rejected_log,
+        truncated=work.truncated,
+        resumed=work.resumed,
         seconds=clock.elapsed(),
     )
 
@@ -253,74 +383,149 @@ def _temporary_directory(store: GenerationStore, generation: str, copies: Copies
         raise
 
 
-@dataclass(frozen=True, slots=True)
-class _Content:
-    """What the stages have made."""
+class _Making:
+    """The stages of a build once the candidates of its parts are known."""
 
-    rows: Ingested
-    encoded: Encoded
-    index: IndexSpec
-    recall: Recall
+    def __init__(
+        self,
+        store: GenerationStore,
+        directory: Path,
+        model: Model,
+        options: BuildOptions,
+        filled: Filled,
+        clock: StageClock,
+    ) -> None:
+        self._directory, self._model, self._options, self._filled, self._clock = (
+            directory,
+            model,
+            options,
+            filled,
+            clock,
+        )
+        active = store.active_or_none()
+        self._before = None if active is None else active.index
+        only = len(filled.parts) == 1
+        self._paths = ["" if only else part_directory(part) for part in range(len(filled.parts))]
+
+    def parts(self, leftover: Leftover | None) -> "tuple[Encodings, list[BuiltPart | KeptPart]]":
+        """Build every part, or take it over."""
+        directory, model, dtype = self._directory, self._model, self._options.dtype
+        plans = list(zip(self._paths, self._filled.parts, strict=True))
+        new = [directory / path for path, plan in plans if plan.kept is None]
+        count_pool(directory / MODEL_DIRECTORY, new, self._filled.statistics, self._clock)
+        total, done = sum(len(CandidateTable(path / CANDIDATES_FILE)) for path in new), 0
+        work, known, built = Encodings(directory, leftover), list[Path](), list[BuiltPart | KeptPart]()
+        if new and len(plans) > 1:
+            sync_directory(directory / PARTS)
+            sync_directory(directory)
+        for path, plan in plans:
+            part = directory / path
+            if plan.kept is not None:
+                _take_over(plan.kept, part)
+                built.append(plan.kept)
+                continue
+            assert plan.vectors is not None, "a part that is built has a source of its vectors"
+            find = StoredTexts(known[:], model.dim, dtype, model.late_rows)
+            encode(work, path, model, dtype, plan.vectors, find, within(self._clock, done, total))
+            known.append(part)
+            done += len(CandidateTable(part / CANDIDATES_FILE))
+            index, recall = self._indexed(part, plan)
+            warning = recall.doubt(index, self._options.min_recall)
+            built.append(BuiltPart(name=plan.slots.name, index=index, recall=recall, warning=warning))
+        work.close()
+        return work, built
+
+    def _indexed(self, part: Path, plan: PartPlan) -> tuple[IndexSpec, Recall]:
+        """Choose, build and measure the index of a part."""
+        options, model, clock = self._options, self._model, self._clock
+        with closing(LocalEmbeddings(part, model.dim, options.dtype)) as vectors:
+            matrix, times = vectors.matrix, None
+            if plan.chosen is None and needs_times(options.index, *matrix.shape):
+                clock("choose", 0, 1)
+                times = search_times(part, model, matrix, options.probes)
+            spec = plan.chosen or choose_index(options.index, len(matrix), model.dim, times, self._before)
+            model_directory = self._directory / MODEL_DIRECTORY
+            return make_index(part, model_directory, matrix, spec, options.probes, options.min_recall, clock)
+
+    def manifest(self, built: "Sequence[BuiltPart | KeptPart]", work: Encodings) -> Manifest:
+        """Write the manifest, and return it."""
+        model, filled, clock = self._model, self._filled, self._clock
+        entries = [self._entry(*each) for each in zip(filled.parts, self._paths, built, strict=True)]
+        worst = min(entries, key=lambda entry: float(entry.recall["recall@10"] or 0.0))
+        with_paths = zip(self._paths, built, strict=True)
+        kept = {f"{path}/": each.manifest.files for path, each in with_paths if isinstance(each, KeptPart)}
+        seconds = max(clock.seconds.get("encode", 0.0), 1e-9)
+        count = sum(entry.count for entry in entries)
+        new = sum(entry.count for entry, each in zip(entries, built, strict=True) if isinstance(each, BuiltPart))
+        manifest = Manifest(
+            id=self._directory.name.removeprefix(TEMPORARY_PREFIX),
+            created_at=datetime.now(UTC).isoformat(),
+            model=ModelReference(model.name, model.architecture, model.fingerprint),
+            backend=model.backend,
+            precision=model.precision,
+            dim=model.dim,
+            late=model.late_rows,
+            dtype=self._options.dtype,
+            count=count,
+            revision=filled.revision,
+            order_end=count if len(entries) == 1 else filled.order_end,
+            index=worst.index,
+            recall=worst.recall,
+            files=describe_files(self._directory, kept),
+            build=BuildStats(
+                seconds={stage: round(seconds, 6) for stage, seconds in clock.seconds.items()},
+                candidates_per_second=round((new - work.resumed) / seconds, 3),
+                rejected=filled.rejected,
+                truncated=work.truncated,
+                attempts=work.attempts,
+            ),
+            parts=entries,
+        )
+        (self._directory / MANIFEST_FILE).write_bytes(manifest.to_json())
+        return manifest
+
+    def _entry(self, plan: PartPlan, path: str, built: "BuiltPart | KeptPart") -> PartEntry:
+        if isinstance(built, KeptPart):
+            own = built.manifest
+            return PartEntry(*plan.slots, own.count, own.index, own.recall)
+        count = len(CandidateTable(self._directory / path / CANDIDATES_FILE))
+        return PartEntry(*plan.slots, count, built.index, built.recall.described(self._options.min_recall))
 
 
-def _indexed(
-    store: GenerationStore, directory: Path, model: Model, options: BuildOptions, clock: StageClock
-) -> tuple[IndexSpec, Recall]:
-    """Choose, build and measure the index."""
-    with closing(LocalEmbeddings(directory, model.dim, options.dtype)) as vectors:
-        matrix, times = vectors.matrix, None
-        if options.chosen is None and needs_times(options.index, *matrix.shape):
-            clock("choose", 0, 1)
-            times = search_times(directory, model, matrix, options.probes)
-        active = store.active_manifest()
-        before = None if active is None else active.index
-        spec = options.chosen or choose_index(options.index, len(matrix), model.dim, times, before)
-        return make_index(directory, matrix, spec, options.probes, options.min_recall, clock)
+def _take_over(kept: KeptPart, part: Path) -> None:
+    """Give a generation the files of an earlier one's part: as further names of them, where the file system can."""
+    for name in kept.manifest.files:
+        target = part / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(kept.path / name, target)
+        except OSError:
+            shutil.copyfile(kept.path / name, target)
 
 
-def _write_manifest(
-    directory: Path, model: Model, options: BuildOptions, revision: int, content: _Content, clock: StageClock
-) -> Manifest:
-    rows, encoded = content.rows, content.encoded
-    encoding_seconds = max(clock.seconds.get("encode", 0.0), 1e-9)
-    manifest = Manifest(
-        id=directory.name.removeprefix(TEMPORARY_PREFIX),
-        created_at=datetime.now(UTC).isoformat(),
-        model=ModelReference(model.name, model.architecture, model.fingerprint),
-        backend=model.backend,
-        precision=model.precision,
-        dim=model.dim,
-        late=model.late_rows,
-        dtype=options.dtype,
-        count=rows.count,
-        revision=revision,
-        index=content.index,
-        recall=content.recall.described(options.min_recall),
-        files=describe_files(directory),
-        build=BuildStats(
-            seconds={stage: round(seconds, 6) for stage, seconds in clock.seconds.items()},
-            candidates_per_second=round((rows.count - encoded.resumed) / encoding_seconds, 3),
-            rejected=rows.rejected,
-            truncated=encoded.truncated,
-            attempts=encoded.attempts,
-        ),
-    )
-    (directory / MANIFEST_FILE).write_bytes(manifest.to_json())
-    return manifest
-
-
-def _check_and_copy(directory: Path, redis: RedisEmbeddings | None, copies: Copies, clock: StageClock) -> None:
-    """Check that the files fit together by opening the generation, then put its vectors into Redis if asked for."""
-    with closing(Generation.open(directory, verify=False)) as generation:
-        if redis is None:
-            return
-        copies.note(generation.id)
-        done, total = 0, generation.manifest.count
-        for ids, _ in generation.candidates.batches():
-            clock("redis", done, total)
-            made = generation.embeddings.representations(np.arange(done, done + len(ids)))
-            redis.put_many(ids, made.first)
-            if redis.rows is not None and made.late is not None and made.counts is not None:
-                redis.rows.put_many(ids, each_of(made.late, made.counts))
-            done += len(ids)
+def _check_and_copy(
+    directory: Path, manifest: Manifest, redis: RedisEmbeddings | None, copies: Copies, clock: StageClock
+) -> None:
+    """Check that the files fit together by opening the parts, then put their vectors into Redis if asked for."""
+    check_beside_parts(directory, manifest, verify=False)
+    if redis is not None:
+        copies.note(manifest.id)
+    done = 0
+    for part in range(len(manifest.parts)):
+        with closing(Generation.open(directory, part, verify=False)) as opened:
+            if redis is not None:
+                _copy(opened, redis, within(clock, done, manifest.count))
+            done += opened.manifest.count
+    if redis is not None:
         redis.commit()
+
+
+def _copy(part: Generation, redis: RedisEmbeddings, clock: OnProgress) -> None:
+    done = 0
+    for ids, _ in part.candidates.batches():
+        clock("redis", done, None)
+        made = part.embeddings.representations(np.arange(done, done + len(ids)))
+        redis.put_many(ids, made.first)
+        if redis.rows is not None and made.late is not None and made.counts is not None:
+            redis.rows.put_many(ids, each_of(made.late, made.counts))
+        done += len(ids)

@@ -1,8 +1,8 @@
 """The stages of a build beside encoding, and its progress: what its caller hears of it, and how long each took.
 
-`ingest` writes the pool's good rows into the candidate table. `count_pool` writes the inverted index of its words,
-where they count: the texts are read twice, once for how common each word is, once to write every entry to its place;
-memory grows with the distinct words, and by 12 bytes a candidate while the hashes of the texts are sorted.
+`ingest` writes the pool's good rows into a candidate table. `count_pool` writes an inverted index of the words of each
+part, where they count: the texts are read twice, once for how common each word is, once to write every entry to its
+place; memory grows with the distinct words, and by 12 bytes a candidate while the hashes of the texts are sorted.
 `search_times` and `make_index` time what the index is chosen by, build it and measure it.
 """
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import PoolEmpty, TooManyRejected
 from polyrank.index_builder.generation.candidates import CandidateTable, CandidateWriter
-from polyrank.index_builder.generation.generation import CANDIDATES_FILE, INDEX_FILE, MODEL_DIRECTORY
+from polyrank.index_builder.generation.generation import CANDIDATES_FILE, INDEX_FILE
 from polyrank.index_builder.generation.words import evidence_of, new_files, open_words, write_statistics
 from polyrank.index_builder.index.choice import IndexSpec, SearchTimes
 from polyrank.index_builder.index.faiss_index import CandidateIndex
@@ -50,6 +50,11 @@ Codes = NDArray[np.float32]
 
 def no_progress(_stage: str, _done: int, _total: int | None) -> None:
     """Report to nobody."""
+
+
+def within(on_progress: OnProgress, before: int, total: int) -> OnProgress:
+    """Return what passes the progress of a part on: its rows come behind `before` ones, of `total` of all parts."""
+    return lambda stage, done, _: on_progress(stage, before + done, total)
 
 
 class StageClock:
@@ -135,28 +140,33 @@ def ingest(
     return Ingested(count, rejected, log if rejected else None)
 
 
-def count_pool(directory: Path, statistics: Statistics | None, clock: StageClock) -> None:
-    """Write the words of the candidate table in the build's directory, if they count for the model that lies there.
+def count_pool(model: Path, directories: Sequence[Path], statistics: Statistics | None, clock: StageClock) -> None:
+    """Write the words of the candidate tables of a build's parts, if they count for the model.
 
-    `statistics` are those by which words count; None: those of the table itself.
+    Args:
+        model: its directory.
+        directories: those of the parts.
+        statistics: those by which words count; None: those of all tables together.
+        clock: is told of both readings.
     """
-    if evidence_of(directory / MODEL_DIRECTORY) is None:
+    if evidence_of(model) is None:
         return
-    table = CandidateTable(directory / CANDIDATES_FILE)
-    clock("words", 0, 2 * len(table))
-    counted = statistics_of(texts_of(table), clock)
-    statistics = statistics or counted
-    tells = statistics.rarity(counted.keys) > 0
-    files = TableInParts(counted.keys[tells], counted.frequencies[tells], len(table), new_files(directory))
-    for texts in _parts(texts_of(table), clock):
-        files.add(WordTable.of(texts, statistics))
-    files.finished(statistics)
-    write_statistics(directory, statistics)
+    tables = [CandidateTable(directory / CANDIDATES_FILE) for directory in directories]
+    clock("words", 0, 2 * sum(map(len, tables)))
+    counted = [_statistics_of(table, clock) for table in tables]
+    statistics = statistics or reduce(Statistics.plus, counted)
+    for directory, table, own in zip(directories, tables, counted, strict=True):
+        tells = statistics.rarity(own.keys) > 0
+        files = TableInParts(own.keys[tells], own.frequencies[tells], len(table), new_files(directory))
+        for texts in _pieces(table, clock):
+            files.add(WordTable.of(texts, statistics))
+        files.finished(statistics)
+        write_statistics(directory, statistics)
 
 
-def statistics_of(texts: Iterable[str], clock: StageClock) -> Statistics:
-    """Count how common each word is in texts."""
-    return reduce(Statistics.plus, map(Statistics.of, _parts(texts, clock)), Statistics.of([]))
+def _statistics_of(table: CandidateTable, clock: StageClock) -> Statistics:
+    """Count how common each word is in the texts of a table."""
+    return reduce(Statistics.plus, map(Statistics.of, _pieces(table, clock)), Statistics.of([]))
 
 
 def counted_anew(count: int) -> str:
@@ -164,25 +174,20 @@ def counted_anew(count: int) -> str:
     return f"words were counted anew, in {count} candidates: what they add to scores may have changed"
 
 
-def texts_of(table: CandidateTable) -> Iterator[str]:
-    """Yield the texts of a table in their order."""
-    return (text for _, batch in table.batches() for text in batch)
-
-
-def _parts(texts: Iterable[str], clock: StageClock) -> Iterator[list[str]]:
-    """Yield the texts in order, some at a time, and announce each part when it was used."""
-    part: list[str] = []
+def _pieces(table: CandidateTable, clock: StageClock) -> Iterator[list[str]]:
+    """Yield the texts of a table in order, some at a time, and announce each piece when it was used."""
+    piece: list[str] = []
     letters = 0
-    for text in texts:
-        part.append(text)
+    for text in (text for _, batch in table.batches() for text in batch):
+        piece.append(text)
         letters += len(text)
-        if letters >= _LETTERS_AT_ONCE or len(part) >= _TEXTS_AT_ONCE:
-            yield part
-            clock.advance(len(part))
-            part, letters = [], 0
-    if part:
-        yield part
-        clock.advance(len(part))
+        if letters >= _LETTERS_AT_ONCE or len(piece) >= _TEXTS_AT_ONCE:
+            yield piece
+            clock.advance(len(piece))
+            piece, letters = [], 0
+    if piece:
+        yield piece
+        clock.advance(len(piece))
 
 
 class EncodedContext(NamedTuple):
@@ -207,18 +212,19 @@ def search_times(
 
 def make_index(
     directory: Path,
+    model: Path,
     matrix: NDArray[Any],
     spec: IndexSpec,
     contexts: Sequence[EncodedContext],
     min_recall: float,
     clock: StageClock,
 ) -> tuple[IndexSpec, Recall]:
-    """Build and save the index, unless a scan is the index, and measure its recall.
+    """Build and save the index of a part in its directory, unless a scan is the index, and measure its recall.
 
-    If there are real contexts, and words count for the model in the build's directory, it is the recall of both.
+    If there are real contexts, and words count for the model in the directory `model`, it is the recall of both.
     """
     clock("index", 0, 1)
-    evidence = evidence_of(directory / MODEL_DIRECTORY)
+    evidence = evidence_of(model)
     if spec.factory is None:
         return spec, EXACT if evidence is None else replace(EXACT, of=VECTORS_AND_WORDS)
     index = CandidateIndex.build(spec, matrix)

@@ -1,16 +1,27 @@
-"""One generation, opened and checked: vectors, ids, candidates, index and words, which belong together."""
+"""A part of a generation, opened and checked: vectors, ids, candidates, index and words, which belong together.
+
+    <id>/manifest.json   manifest.py
+    <id>/model/          the checkpoint
+    <id>/                the files of the part, if it is the only one
+    <id>/parts/<n>/      those of each of several
+
+Each of several parts also holds `order.bin`, the place of each row in the whole pool. Equal scores are ordered by it,
+so an answer does not depend on the number of parts.
+"""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound
 from polyrank.index_builder.generation.candidates import CandidateTable
-from polyrank.index_builder.generation.manifest import MANIFEST_FILE, FileEntry, Manifest
+from polyrank.index_builder.generation.manifest import MANIFEST_FILE, FileEntry, Manifest, part_directory
 from polyrank.index_builder.generation.texts import TEXTS_FILE, TextIndex
 from polyrank.index_builder.generation.words import Words, evidence_of, open_words
 from polyrank.index_builder.index.faiss_index import CandidateIndex
@@ -31,20 +42,26 @@ _IN_REDIS = {MATRIX_FILE, LATE_FILE}
 
 @dataclass(frozen=True, eq=False)
 class Generation:
-    """An open generation; it never changes, and several threads may read it.
+    """An open part of a generation, usually its only one; it never changes, and several threads may read it.
 
     Attributes:
+        path: the directory of its files.
+        whole: the manifest of the generation.
+        manifest: of the part; see `Manifest.of_part`.
+        model_directory: the checkpoint of the model that made the vectors.
         candidates: ids, texts and metadata by row.
         texts: rows by text.
         embeddings: vectors by row, and rows by id.
         index: None if the matrix is scanned instead.
         words: None if words do not count for the model.
-        order: the place of each row in the pool, (N,), ascending, if the generation holds only a part of it; None: it
-            holds the whole pool, and a row's number is its place.
+        order: the place of each row in the pool, (N,), ascending; None: it is the only part, and a row's number is its
+            place.
     """
 
     path: Path
+    whole: Manifest
     manifest: Manifest
+    model_directory: Path
     candidates: CandidateTable
     texts: TextIndex
     embeddings: LocalEmbeddings
@@ -57,14 +74,9 @@ class Generation:
         """The generation's id."""
         return self.manifest.id
 
-    @property
-    def model_directory(self) -> Path:
-        """The checkpoint of the model that made the vectors."""
-        return self.path / MODEL_DIRECTORY
-
     @classmethod
-    def open(cls, path: Path, *, verify: bool = True, needs_matrix: bool = True) -> "Generation":
-        """Open and check the generation in a directory.
+    def open(cls, path: Path, part: int = 0, *, verify: bool = True, needs_matrix: bool = True) -> "Generation":
+        """Open and check a part, given by its number, of the generation in a directory.
 
         Names, sizes and counts are always checked; with `verify`, also the sha256 of every file. With `needs_matrix`, a
         generation whose matrix is missing is refused.
@@ -75,17 +87,19 @@ class Generation:
                 together.
             Shortage: they cannot be checked at the moment.
         """
-        manifest = read_manifest(path)
+        whole = read_manifest(path)
+        manifest, directory = whole.of_part(part), path / whole.directory(part)
         try:
-            _check_files(path, manifest, verify, needs_matrix)
-            return cls._mapped(path, manifest)
+            _check_part(directory, manifest, verify, needs_matrix)
+            return cls._mapped(directory, whole, manifest, path / MODEL_DIRECTORY)
         # pyarrow's errors are ValueErrors. An OSError means that a file cannot be read.
         except (OSError, ValueError, CheckpointInvalid) as error:
-            raise shortage_in(error) or GenerationCorrupt(manifest.id, str(error)) from error
+            named = f"part {whole.parts[part].name}: {error}" if len(whole.parts) > 1 else str(error)
+            raise shortage_in(error) or GenerationCorrupt(manifest.id, named) from error
 
     @classmethod
-    def _mapped(cls, path: Path, manifest: Manifest) -> "Generation":
-        embeddings = LocalEmbeddings(path, manifest.dim, manifest.dtype, manifest.late)
+    def _mapped(cls, path: Path, whole: Manifest, manifest: Manifest, model: Path) -> "Generation":
+        embeddings = LocalEmbeddings(path, manifest.dim, manifest.dtype, manifest.late, manifest.id)
         candidates = CandidateTable(path / CANDIDATES_FILE)
         texts, index = TextIndex(path, candidates), None
         counts = {IDS_FILE: embeddings.count(), CANDIDATES_FILE: len(candidates), TEXTS_FILE: len(texts)}
@@ -97,10 +111,10 @@ class Generation:
         for name, count in counts.items():
             if count != manifest.count:
                 raise ValueError(f"{name} is of {count} candidates, the manifest says {manifest.count}")
-        evidence = evidence_of(path / MODEL_DIRECTORY)
+        evidence = evidence_of(model)
         words = open_words(path, evidence, manifest.count) if evidence else None
-        order = _order(path / ORDER_FILE, manifest.count) if ORDER_FILE in manifest.files else None
-        return cls(path, manifest, candidates, texts, embeddings, index, words, order)
+        order = None if manifest.is_whole else _order(path / ORDER_FILE, manifest.count)
+        return cls(path, whole, manifest, model, candidates, texts, embeddings, index, words, order)
 
     def close(self) -> None:
         """Drop the maps of the files; arrays that were taken from them stay valid."""
@@ -136,9 +150,13 @@ def read_manifest(path: Path) -> Manifest:
     return Manifest.from_json(content, generation_id)
 
 
-def describe_files(path: Path) -> dict[str, FileEntry]:
-    """Describe the files in a generation's directory for its manifest."""
-    return {name: FileEntry(_sha256(file), file.stat().st_size) for name, file in sorted(_files(path).items())}
+def describe_files(
+    path: Path, known: Mapping[str, Mapping[str, FileEntry]] = MappingProxyType({})
+) -> dict[str, FileEntry]:
+    """Describe the files in a generation's directory for its manifest; `known` ones are not read, by their folder."""
+    told = {f"{folder}{name}": entry for folder, files in known.items() for name, entry in files.items()}
+    found = sorted(_files(path).items())
+    return {name: told.get(name) or FileEntry(_sha256(file), file.stat().st_size) for name, file in found}
 
 
 def _sha256(path: Path) -> str:
@@ -146,18 +164,37 @@ def _sha256(path: Path) -> str:
         return file_digest(file, "sha256").hexdigest()
 
 
-def _check_files(path: Path, manifest: Manifest, verify: bool, needs_matrix: bool) -> None:
+def check_beside_parts(path: Path, manifest: Manifest, *, verify: bool = True) -> None:
+    """Check the files of a generation that belong to none of its parts alone; errors as `Generation.open`."""
+    if len(manifest.parts) == 1:
+        return
+    own = tuple(f"{part_directory(part)}/" for part in range(len(manifest.parts)))
+    try:
+        found = {name: file for name, file in _files(path).items() if not name.startswith(own)}
+        expected = manifest.beside_parts()
+        if missing := set(expected) - set(found):
+            raise ValueError(f"{min(missing)} is missing")
+        _check_files(found, _empty_directories(path) - {name.rstrip("/") for name in own}, expected, verify)
+    except (OSError, ValueError) as error:
+        raise shortage_in(error) or GenerationCorrupt(manifest.id, str(error)) from error
+
+
+def _check_part(path: Path, manifest: Manifest, verify: bool, needs_matrix: bool) -> None:
     found, expected = _files(path), manifest.files
-    required = {MATRIX_FILE, IDS_FILE, CANDIDATES_FILE, TEXTS_FILE} | (
-        {INDEX_FILE} if manifest.index.factory else set()
-    )
-    missing = (set(expected) | required | late_files(manifest.late)) - set(found)
+    required = {MATRIX_FILE, IDS_FILE, CANDIDATES_FILE, TEXTS_FILE} | late_files(manifest.late)
+    required |= {INDEX_FILE} if manifest.index.factory else set()
+    required |= set() if manifest.is_whole else {ORDER_FILE}
+    missing = (set(expected) | required) - set(found)
     if missing <= _IN_REDIS and not needs_matrix:
         expected = {name: entry for name, entry in expected.items() if name not in missing}
     elif missing:
         only = "; a replica without it can be served with --vectors redis" if missing <= _IN_REDIS else ""
         raise ValueError(f"{min(missing)} is missing{only}")
-    if extra := sorted((set(found) | _empty_directories(path)) - set(expected)):
+    _check_files(found, _empty_directories(path), expected, verify)
+
+
+def _check_files(found: dict[str, Path], empty: set[str], expected: dict[str, FileEntry], verify: bool) -> None:
+    if extra := sorted((set(found) | empty) - set(expected)):
         raise ValueError(f"{extra[0]} is not in the manifest")
     for name, entry in expected.items():
         size = found[name].stat().st_size

@@ -1,4 +1,4 @@
-"""What a generation says of itself: `manifest.json`, read strictly.
+"""What a generation says of itself and of its parts: `manifest.json`, read strictly.
 
 A manifest carries a sha256 of its own content and one of every other file, so that every flipped byte is noticed.
 """
@@ -9,14 +9,16 @@ from types import NoneType
 from typing import Any
 
 from polyrank.index_builder.errors import GenerationCorrupt
+from polyrank.index_builder.generation.slots import ALL, SLOTS, Slots
 from polyrank.index_builder.index.choice import IndexSpec
 from polyrank.index_builder.records import exactly, record, sealed, unsealed
 from polyrank.index_builder.vectors.encoder import DTYPES
 from polyrank.index_builder.vectors.redis import MAX_DIM
 from polyrank.model.representations import LateRows
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 MANIFEST_FILE = "manifest.json"
+PARTS = "parts"
 
 _TIMES = ("p50_ms", "p99_ms")
 _RECALL: dict[str, type] = {
@@ -66,6 +68,33 @@ class BuildStats:
     attempts: int
 
 
+@dataclass(frozen=True, slots=True)
+class PartEntry:
+    """A part of a generation.
+
+    Attributes:
+        first_slot, end_slot: its range of slots, without the end.
+        count: of its candidates.
+        index, recall: see `Manifest`.
+    """
+
+    first_slot: int
+    end_slot: int
+    count: int
+    index: IndexSpec
+    recall: dict[str, float | int | str | None]
+
+    @property
+    def slots(self) -> Slots:
+        """Its range of slots."""
+        return Slots(self.first_slot, self.end_slot)
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages and metrics."""
+        return self.slots.name
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """The facts of a generation.
@@ -77,8 +106,11 @@ class Manifest:
         revision: of the last update that the pool can reflect; the generation receives later ones when it becomes
             active.
         late: what the model keeps of each candidate for a second stage; None: it has none.
-        recall: of the retrieval path against a scan, see `recall.Recall`, and what was asked for ("min_recall").
+        order_end: rows that updates add have their places in the pool from here on.
+        recall: of the retrieval path against a scan, see `recall.Recall`, and what was asked for ("min_recall"). It is
+            that of the part with the lowest recall, and so is `index`.
         files: by path within the generation, all but the manifest.
+        parts: by their slots, ascending; together they have all of them.
     """
 
     id: str
@@ -90,16 +122,52 @@ class Manifest:
     dtype: str
     count: int
     revision: int
+    order_end: int
     index: IndexSpec
     recall: dict[str, float | int | str | None]
     files: dict[str, FileEntry]
     build: BuildStats
+    parts: list[PartEntry]
     late: LateRows | None = None
 
     @property
     def format_version(self) -> int:
         """The format of every generation."""
         return FORMAT_VERSION
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its first part has every slot."""
+        return self.parts[0].slots == ALL
+
+    def directory(self, part: int) -> str:
+        """Where the files of a part, given by its number, lie within the generation; "" if it is the only one."""
+        return "" if len(self.parts) == 1 else part_directory(part)
+
+    def beside_parts(self) -> dict[str, FileEntry]:
+        """The files that belong to no part alone; where there is one part, it has all."""
+        return {} if len(self.parts) == 1 else self._files_within("", f"{PARTS}/")
+
+    def of_part(self, part: int) -> "Manifest":
+        """The facts of a part, given by its number, as if it were a generation: counts, index and files are its own."""
+        if len(self.parts) == 1:
+            return self
+        own = self.parts[part]
+        return dataclasses.replace(
+            self,
+            count=own.count,
+            index=own.index,
+            recall=own.recall,
+            files=self._files_within(f"{self.directory(part)}/"),
+            parts=[own],
+        )
+
+    def _files_within(self, directory: str, but: str | None = None) -> dict[str, FileEntry]:
+        return {
+            name.removeprefix(directory): entry
+            for name, entry in self.files.items()
+            if name.startswith(directory) and (but is None or not name.startswith(but))
+        }
 
     def to_json(self) -> bytes:
         """The content of `manifest.json`."""
@@ -115,7 +183,8 @@ class Manifest:
         """
         try:
             body = unsealed(content, FORMAT_VERSION)
-            manifest = record(cls, body, "manifest", {"index": _index, "recall": _recall})
+            readers = {"index": _index, "recall": _recall, "parts": _parts}
+            manifest = record(cls, body, "manifest", readers)
             _check_bounds(manifest, generation)
         except (ValueError, KeyError) as error:
             raise GenerationCorrupt(generation, f"{MANIFEST_FILE}: {error}") from error
@@ -129,14 +198,25 @@ def _check_bounds(manifest: Manifest, generation: str) -> None:
         raise ValueError(f"dim {manifest.dim} is not within 1..{MAX_DIM}")
     if manifest.dtype not in DTYPES:
         raise ValueError(f"dtype {manifest.dtype!r} is not one of {', '.join(DTYPES)}")
-    if manifest.count < 1:
-        raise ValueError(f"count {manifest.count} is less than 1")
+    _check_parts(manifest)
+    if manifest.order_end < manifest.count:
+        raise ValueError(f"order_end {manifest.order_end} is less than count")
     if manifest.revision < 0:
         raise ValueError(f"revision {manifest.revision} is negative")
     if any(entry.bytes < 0 for entry in manifest.files.values()):
         raise ValueError("a file has a negative size")
     if (late := manifest.late) is not None and not all(1 <= each <= MAX_DIM for each in (late.dim, late.count or 1)):
         raise ValueError(f"late is not of 1..{MAX_DIM} components and rows")
+
+
+def _check_parts(manifest: Manifest) -> None:
+    if any(part.count < 1 for part in manifest.parts):
+        raise ValueError("a part has no candidate")
+    if sum(part.count for part in manifest.parts) != manifest.count:
+        raise ValueError(f"count {manifest.count} is not that of its parts")
+    ends = [0, *(part.end_slot for part in manifest.parts)]
+    if [part.first_slot for part in manifest.parts] != ends[:-1] or ends[-1] != SLOTS or sorted(set(ends)) != ends:
+        raise ValueError("its parts do not have every slot once")
 
 
 def _index(value: object) -> IndexSpec:
@@ -150,6 +230,16 @@ def _index(value: object) -> IndexSpec:
             "measured"
         )
     return spec
+
+
+def part_directory(part: int) -> str:
+    """Where the files of a part lie within a generation of several, given by its number."""
+    return f"{PARTS}/{part}"
+
+
+def _parts(value: object) -> list[PartEntry]:
+    readers = {"index": _index, "recall": _recall}
+    return [record(PartEntry, each, "parts", readers) for each in exactly(list, value, "parts")]
 
 
 def _recall(value: object) -> dict[str, Any]:

@@ -1,36 +1,50 @@
-"""The directory of a store of whole generations: open, publish and collect them; pool_store.py does the rest.
+"""The directory of generations: open, publish, switch, roll back, try out and collect them.
 
 STORE/generations/               what may lie in it: layout.py
 STORE/generations/<id>/          complete and checksummed: generation.py, manifest.py
 STORE/generations/.tmp-<id>/     being built, or being removed: leftovers.py
 STORE/generations/.journal-<id>  the finished chunks of a build: leftovers.py
+STORE/CURRENT, HISTORY, TRIAL    which generation is active: pointer.py
+STORE/log/                       the updates of each generation: updates.py, update_log.py
+STORE/rejected/<id>/             rejected.jsonl: the bad rows of a generation's pool
+STORE/jobs/                      index jobs: build/job_records.py
 STORE/copies/                    which generations have a copy in Redis: copies.py
+STORE/build.lock, pointer.lock   who may build and switch: locks.py
 STORE/ID, FENCE                  who may build where hosts share no locks: locks.py
 """
 
 import logging
 import shutil
-from collections.abc import Collection, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from polyrank.index_builder.errors import (
     BuildBusy,
     GenerationCorrupt,
     GenerationError,
     GenerationNotFound,
-    StoreInParts,
+    StoreBusy,
 )
-from polyrank.index_builder.generation.generation import MODEL_DIRECTORY, Generation, read_manifest
+from polyrank.index_builder.generation.generation import (
+    MODEL_DIRECTORY,
+    Generation,
+    check_beside_parts,
+    read_manifest,
+)
 from polyrank.index_builder.generation.manifest import Manifest
+from polyrank.index_builder.generation.stored_texts import StoredTexts
+from polyrank.index_builder.generation.texts import FindTexts
 from polyrank.index_builder.layout import (
     GENERATIONS,
     TEMPORARY_PREFIX,
+    Stray,
     entries,
-    is_in_parts,
+    is_time_id,
+    new_time_id,
     stamp,
+    why_not_plain,
 )
 from polyrank.index_builder.store.copies import Copies
 from polyrank.index_builder.store.leftovers import (
@@ -43,91 +57,182 @@ from polyrank.index_builder.store.leftovers import (
     resumable,
 )
 from polyrank.index_builder.store.locks import Lease, build_lock, fenced, leased
-from polyrank.index_builder.store.pool_store import PoolStore
 from polyrank.index_builder.store.snapshot import Snapshot
+from polyrank.index_builder.store.switch import Switch
+from polyrank.index_builder.vectors.encoder import Encode
 from polyrank.model.durable import make_directory, rename_durably, sync_tree
+from polyrank.model.errors import InvalidInput
 
 _STRAYS_NAMED = 10
 
 log = logging.getLogger(__name__)
 
 
-class GenerationStore(PoolStore[Manifest]):
-    """A store of whole generations.
+class GenerationStore:
+    """The generations under a directory; several threads and processes may call every method.
+
+    A caller that has checked a generation, or has just built it, switches to it with `make_active` or `go_back`, which
+    do not read its files again. `activate` and `rollback` verify first.
 
     Args:
         root: the directory.
         needs_matrix: refuse generations whose matrix is missing.
-
-    Raises:
-        StoreInParts: the directory is a store that is cut into parts.
     """
 
     def __init__(self, root: Path, *, needs_matrix: bool = True) -> None:
-        if is_in_parts(root):
-            raise StoreInParts(root)
-        super().__init__(root, root / GENERATIONS)
-        self._needs_matrix = needs_matrix
+        self.root, self._generations, self._needs_matrix = root, root / GENERATIONS, needs_matrix
+        self._switch = Switch(root, self.ids, self.manifest)
+        self._pointer, self.updates = self._switch.pointer, self._switch.updates
 
     # What there is.
 
-    def read(self, generation: str) -> Manifest:
+    def ids(self) -> list[str]:
+        """The published generations, oldest first."""
+        return entries(self._generations).published
+
+    def strays(self) -> list[Stray]:
+        """What lies among the generations and is not of the store; it is left alone."""
+        return entries(self._generations).strays
+
+    def current(self) -> str | None:
+        """The active generation's id; see `Pointer.current`."""
+        return self._pointer.current()
+
+    def current_or_none(self) -> str | None:
+        """The active generation's id; None also if CURRENT is damaged, gone or unreadable."""
+        return self._pointer.current_or_none()
+
+    def stamp(self) -> tuple[int, int] | None:
+        """A value that changes with every activation, also of the same generation; None before the first one."""
+        return self._pointer.stamp()
+
+    def history(self) -> list[str]:
+        """The generations that rollbacks can reach; the next one last."""
+        return self._switch.history()
+
+    def trial(self) -> str | None:
+        """The generation that servers load beside the active one; None: there is none. Errors as `Pointer.trial`."""
+        named = self._pointer.trial()
+        if named is None or named == self.current_or_none() or named not in self.ids():
+            return None
+        return named
+
+    def path(self, generation: str) -> Path:
+        """The directory of a generation. Raises GenerationNotFound if the text does not have the form of an id."""
+        if not is_time_id(generation):
+            raise GenerationNotFound(
+                f"{generation[:80]!r} is not the id of a generation; polyrank store list shows them"
+            )
+        return self._generations / generation
+
+    def manifest(self, generation: str) -> Manifest:
         """Read a generation's manifest, without looking at its other files; errors as `path` and `read_manifest`."""
         return read_manifest(self.path(generation))
 
-    def manifest(self, generation: str) -> Manifest:
-        """See `read`."""
-        return self.read(generation)
+    def active(self) -> Manifest:
+        """Read the active generation's manifest.
+
+        Raises:
+            GenerationNotFound: none is active, or the one that CURRENT names is gone.
+            GenerationCorrupt, Shortage: see `current` and `manifest`.
+        """
+        current = self.current()
+        if current is None:
+            raise GenerationNotFound(f"no generation of {self.root} is active; run: polyrank store activate")
+        return self.manifest(current)
+
+    def active_or_none(self) -> Manifest | None:
+        """Read the active generation's manifest; None where there is none that can be read."""
+        with suppress(GenerationError):
+            return self.active()
+        return None
 
     def model_directory(self, generation: str) -> Path:
         """The directory of a generation's model; errors as `path`."""
         return self.path(generation) / MODEL_DIRECTORY
 
-    def parts(self, generation: str) -> list[dict[str, Any]]:
-        """Return none: it is whole."""
-        return []
-
     def updated(self, generation: str) -> tuple[int, int]:
-        """Open a generation, without checking its every byte, and count; errors as `open`."""
-        with closing(self.open(generation, verify=False)) as opened:
-            served = self.snapshot(opened)
-            return served.count, served.revision
+        """Count a generation's candidates with its updates, and return the revision of the last one.
 
-    def active_manifest(self) -> Manifest | None:
-        """Read the active generation's manifest; None where there is none that can be read."""
-        with suppress(GenerationError):
-            if (current := self.current()) is not None:
-                return self.manifest(current)
-        return None
+        Its parts are opened without checking every byte. Errors as `open_parts` and `snapshots`.
+        """
+        with ExitStack() as stack:
+            opened = [stack.enter_context(closing(each)) for each in self.open_parts(generation, verify=False)]
+            snapshots = self.snapshots(opened)
+            return sum(each.count for each in snapshots), snapshots[0].revision
+
+    def check_updates(self, manifest: Manifest) -> None:
+        """Read a generation's update log to its end.
+
+        Raises:
+            GenerationCorrupt: it is damaged, or gone though the generation is active or was.
+            Shortage: it cannot be read at the moment.
+        """
+        self._switch.check_updates(manifest)
+
+    def rejected_log(self, generation: str) -> Path:
+        """The path of the list of bad rows in a generation's pool; it exists if there were any."""
+        return self.root / "rejected" / generation / "rejected.jsonl"
+
+    def serving_order(self) -> list[str]:
+        """The generations that may be served, best first: the active one, then its stand-ins should it be refused.
+
+        The stand-ins are, in this order: those that were active before, the latest first; those older than these, the
+        newest first; newer ones, which nobody may have approved. The list is empty if none was ever active.
+        """
+        try:
+            current = self.current()
+        except GenerationCorrupt:
+            current = None
+        else:
+            if current is None:
+                return []
+        trusted = [*([current] if current else []), *reversed(self.history())]
+        others = list(reversed(self.ids()))
+        older = [generation for generation in others if not trusted or generation < trusted[0]]
+        return list(dict.fromkeys([*trusted, *older, *others]))
 
     # Opening.
 
-    def open(self, generation: str, *, verify: bool = True) -> Generation:
-        """Open a generation; if asked to `verify`, check every byte of it and of its update log.
+    def open(self, generation: str, part: int = 0, *, verify: bool = True) -> Generation:
+        """Open a part of a generation, given by its number; if asked to `verify`, check every byte of its files."""
+        return Generation.open(self.path(generation), part, verify=verify, needs_matrix=self._needs_matrix)
+
+    def open_parts(self, generation: str, *, verify: bool = True) -> list[Generation]:
+        """Open all parts of a generation; if asked to `verify`, check every byte of it and of its update log.
 
         Raises:
             GenerationNotFound, GenerationCorrupt, Shortage: see `Generation.open` and `UpdateLog.read`.
         """
-        opened = Generation.open(self.path(generation), verify=verify, needs_matrix=self._needs_matrix)
-        if verify:
-            self._switch.check_updates(opened.manifest)
+        manifest = self.manifest(generation)
+        check_beside_parts(self.path(generation), manifest, verify=verify)
+        with ExitStack() as stack:
+            opened = []
+            for part in range(len(manifest.parts)):
+                opened.append(self.open(generation, part, verify=verify))
+                stack.callback(opened[-1].close)
+            if verify:
+                self.check_updates(manifest)
+            stack.pop_all()
         return opened
 
     def verify(self, generation: str) -> Manifest:
-        """Check every byte of a generation and of its update log; errors as `open`."""
-        opened = self.open(generation)
-        opened.close()
-        return opened.manifest
+        """Check every byte of a generation and of its update log; errors as `open_parts`."""
+        parts = self.open_parts(generation)
+        for opened in parts:
+            opened.close()
+        return parts[0].whole
 
-    def snapshot(self, opened: Generation) -> Snapshot:
-        """An open generation with its updates. Raises GenerationCorrupt if its update log is damaged."""
-        return Snapshot.of(opened).updated(list(self.updates.of(opened.manifest).read()))
+    def snapshots(self, parts: Sequence[Generation]) -> list[Snapshot]:
+        """The open parts of a generation with its updates. Raises GenerationCorrupt if its update log is damaged."""
+        updates = list(self.updates.of(parts[0].manifest).read())
+        return [Snapshot.of(each).updated(updates) for each in parts]
 
-    def open_to_serve(self) -> tuple[Generation, list[tuple[str, str]]]:
+    def open_to_serve(self) -> tuple[list[Generation], list[tuple[str, str]]]:
         """Open the first generation of `serving_order` that passes its checks.
 
         Returns:
-            the generation, and those that were refused before it: (id, reason).
+            its parts, and those that were refused before it: (id, reason).
 
         Raises:
             GenerationNotFound: there is none; the message says why each was refused.
@@ -139,7 +244,7 @@ class GenerationStore(PoolStore[Manifest]):
             refused.append(("CURRENT", error.reason))
         for generation in self.serving_order():
             try:
-                return self.open(generation), refused
+                return self.open_parts(generation), refused
             except GenerationError as error:
                 refused.append((generation, str(error)))
         if refused:
@@ -149,6 +254,133 @@ class GenerationStore(PoolStore[Manifest]):
         else:
             reasons = "it is empty; run: polyrank build"
         raise GenerationNotFound(f"no good generation in {self.root}: {reasons}")
+
+    # Switching.
+
+    def activate(self, generation: str, encode: Encode | None = None) -> None:
+        """Verify a generation, then make it the active one; arguments and errors as `verify` and `make_active`."""
+        self.make_active(self.verify(generation), encode)
+
+    def make_active(self, manifest: Manifest, encode: Encode | None = None, lease: Lease | None = None) -> None:
+        """Make a generation the active one. The caller has checked or built it, so its files are not read again.
+
+        A generation that was never active receives the updates made since its pool was read. One that was active before
+        comes back as its own last update left it.
+
+        Args:
+            manifest: the generation.
+            encode: its model, which encodes updates made under another one; None: there must be none.
+            lease: held by the builder that built it.
+
+        Raises:
+            GenerationNotFound, GenerationCorrupt, FingerprintMismatch, StoreBusy, LeaseLost: see `Switch.to`; nothing
+                has changed then.
+        """
+        with self._switch.to(manifest, encode, lease, find=self._finds_texts(manifest)):
+            self._pointer.advance(manifest.id)
+
+    def _finds_texts(self, manifest: Manifest) -> FindTexts | None:
+        """What looks texts up in all of several parts; None: there is one, and who reads its log does that."""
+        if len(manifest.parts) == 1:
+            return None
+        path = self.path(manifest.id)
+        paths = [path / manifest.directory(part) for part in range(len(manifest.parts))]
+        return StoredTexts(paths, manifest.dim, manifest.dtype, manifest.late)
+
+    def rollback(self) -> str:
+        """Verify the generation that was active before the current one, then go back to it; returns its id.
+
+        Raises:
+            GenerationNotFound: none was active before, or all have been removed.
+            GenerationCorrupt, Shortage: it cannot be served; nothing changes.
+        """
+        while True:
+            history = self.history()
+            if not history:
+                raise GenerationNotFound(f"no earlier generation to roll back to in {self.root}")
+            if self.go_back(self.verify(history[-1])):
+                return history[-1]
+
+    def go_back(self, manifest: Manifest) -> bool:
+        """Go back to a generation that the caller has checked, provided that it is still the last of `history`.
+
+        Returns False if another process has switched meanwhile; then the active generation stays. Errors as
+        `make_active`.
+        """
+        with self._switch.to(manifest):
+            if self.history()[-1:] != [manifest.id]:
+                return False
+            self._pointer.go_back(manifest.id)
+            return True
+
+    def make_copy_active(
+        self,
+        old: str,
+        copy: Manifest,
+        *,
+        replaces: bool = True,
+        lease: Lease | None = None,
+        forget: Forget = forget_nothing,
+    ) -> None:
+        """Make a copy of the active generation the active one, with the updates of that one alone.
+
+        Args:
+            old: the active generation.
+            copy: what the caller has just made of it, as a compaction. It is removed if it cannot become active. If
+                another process holds pointer.lock for too long, it stays, and a warning says so. A collection removes
+                it once a newer one is active.
+            replaces: a rollback leads where it would have led before; else it leads to the old generation.
+            lease: held by the builder that built it.
+            forget: see `leftovers.discard`.
+
+        Raises:
+            GenerationNotFound, GenerationCorrupt, StoreBusy, LeaseLost: see `make_active`.
+            CompactionOvertaken: another generation is active.
+        """
+        try:
+            with self._switch.to(copy, lease=lease, copy_of=old):
+                if replaces:
+                    self._pointer.replace(copy.id, self.ids())
+                else:
+                    self._pointer.advance(copy.id)
+        except BaseException:
+            self._remove_useless(copy.id, forget)
+            raise
+
+    def _remove_useless(self, generation: str, forget: Forget) -> None:
+        try:
+            with self._switch.changing():
+                useless = generation in self.ids() and self.current_or_none() != generation
+                temporary = self._unlist(generation) if useless else None
+        except StoreBusy as error:
+            log.warning("generation %s stays, though it cannot become active: %s", generation, error)
+            return
+        if temporary:
+            discard(temporary, forget)
+
+    # A trial.
+
+    def begin_trial(self, generation: str) -> None:
+        """Let servers load a generation beside the active one, in place of another trial; CURRENT stays as it is.
+
+        The trial ends when the generation becomes the active one. Until then no collection removes it.
+
+        Raises:
+            InvalidInput: it is the active one, perhaps since a moment ago.
+            GenerationNotFound: it was removed meanwhile.
+            StoreBusy: another process holds pointer.lock for too long.
+        """
+        with self._switch.changing():
+            if generation == self.current_or_none():
+                raise InvalidInput(f"generation: {generation} is active; put another one on trial")
+            if generation not in self.ids():
+                raise GenerationNotFound(f"no generation {generation} in {self.root}")
+            self._pointer.set_trial(generation)
+
+    def end_trial(self) -> None:
+        """End the trial, if there is one; raises StoreBusy as `begin_trial`."""
+        with self._switch.changing():
+            self._pointer.set_trial(None)
 
     # Building.
 
@@ -166,6 +398,11 @@ class GenerationStore(PoolStore[Manifest]):
         make_directory(self._generations)
         with build_lock(self.root), leased(self.root, redis_url) as lease:
             yield lease
+
+    def new_id(self, fingerprint: str) -> str:
+        """Make an id that sorts after every other of the store, even if the clock was set back; see `new_time_id`."""
+        strays = [stray.path.name for stray in self.strays() if is_time_id(stray.path.name)]  # links, perhaps
+        return new_time_id([*self.ids(), *strays], fingerprint[:8])
 
     def begin(self, generation: str) -> Path:
         """Create the temporary directory to build a generation in; the caller is the builder."""
@@ -187,18 +424,6 @@ class GenerationStore(PoolStore[Manifest]):
         with self._switch.changing(), fenced(lease):
             rename_durably(temporary, self.path(temporary.name.removeprefix(TEMPORARY_PREFIX)))
         journal_of(temporary).unlink(missing_ok=True)
-
-    def remove(self, generations: Collection[str]) -> None:
-        """Remove generations with their logs, for whoever decides in place of `gc`; the caller is the builder.
-
-        Raises:
-            StoreBusy: another process holds a lock for too long; the next call continues.
-        """
-        with self._switch.changing(), self.updates.writing():
-            for generation in generations:
-                shutil.rmtree(self._unlist(generation))
-            kept = [*self.ids(), *(stray.path.name for stray in self.strays())]
-            self.updates.keep_only(kept)
 
     def discard_leftovers(self, forget: Forget = forget_nothing) -> Leftover | None:
         """Remove what killed builds have left but the newest that can be resumed; the caller is the builder."""
@@ -255,3 +480,17 @@ class GenerationStore(PoolStore[Manifest]):
     def _name_strays(self) -> None:
         for stray in self.strays()[:_STRAYS_NAMED]:
             log.warning("left aside, because it is not of the store: %s", stray)
+
+    def _unlist(self, generation: str) -> Path:
+        """Rename a generation to a temporary directory: if the process dies while it is removed, no half is listed."""
+        temporary = self._generations / f"{TEMPORARY_PREFIX}{generation}"
+        rename_durably(self.path(generation), temporary)
+        return temporary
+
+    def _remove_rejected(self) -> None:
+        """Remove logs of bad rows that are older than all generations."""
+        kept = self.ids()
+        for directory in (self.root / "rejected").glob("*"):
+            is_old = kept and is_time_id(directory.name) and directory.name < kept[0]
+            if is_old and why_not_plain(directory, is_directory=True) is None:
+                shutil.rmtree(directory)

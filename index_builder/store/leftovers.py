@@ -5,8 +5,10 @@
 
 A build that fails or is cancelled removes both itself. If the process dies, both stay, and the next builder decides:
 
-* A directory with a matrix and a journal can be resumed. The next build copies the chunks that are also its own, then
-  removes the rest. A chunk enters the journal only after its vectors are on the disk, so each chunk in it is complete.
+* A directory with a matrix and a journal can be resumed, and of several that with the most finished rows: while one
+  build takes over what another has left, the later one may know less. The next build copies the chunks that are also
+  its own, then removes the rest. A chunk enters the journal only after its vectors are on the disk, so each chunk in it
+  is complete.
 * Anything else is removed. The journal goes first: a removal that dies halfway cannot be taken for a build to resume.
 * A journal without a directory belongs to a generation that was published just before the process died.
 
@@ -29,6 +31,7 @@ from typing import Any
 import orjson
 
 from polyrank.index_builder.errors import StoreUnavailable
+from polyrank.index_builder.generation.manifest import PARTS
 from polyrank.index_builder.layout import JOURNAL_PREFIX, TEMPORARY_PREFIX, entries, why_not_plain
 from polyrank.index_builder.vectors.local import MATRIX_FILE
 from polyrank.model.durable import sync_directory
@@ -51,11 +54,13 @@ class Chunk:
     """A finished chunk.
 
     Attributes:
+        part: where its part lies within the generation; "" for the only one.
         truncated: texts that were cut to the model's length.
         source: `source_digest` of what it was made of.
         content: `content_digest` of what was made.
     """
 
+    part: str
     rows: int
     truncated: int
     source: str
@@ -104,8 +109,8 @@ def read_journal(path: Path) -> tuple[int, list[Chunk]]:
     return attempts, chunks
 
 
-def _chunk(*, rows: int, truncated: int, source: str, content: str) -> Chunk:
-    return Chunk(int(rows), int(truncated), str(source), str(content))
+def _chunk(*, part: str, rows: int, truncated: int, source: str, content: str) -> Chunk:
+    return Chunk(str(part), int(rows), int(truncated), str(source), str(content))
 
 
 class Journal:
@@ -122,9 +127,9 @@ class Journal:
         self._write("xb", _line({"attempts": attempts}) + b"".join(_line(asdict(chunk)) for chunk in chunks))
         sync_directory(path.parent)
 
-    def append(self, chunk: Chunk) -> None:
-        """Note a finished chunk; the line is on the disk when this returns."""
-        self._write("ab", _line(asdict(chunk)))
+    def append(self, *chunks: Chunk) -> None:
+        """Note finished chunks; the lines are on the disk when this returns."""
+        self._write("ab", b"".join(_line(asdict(chunk)) for chunk in chunks))
 
     def _write(self, mode: str, content: bytes) -> None:
         with self._path.open(mode) as file:
@@ -144,13 +149,12 @@ class Leftover:
     temporary: Path
     forget: Forget
 
-    @property
-    def matrix(self) -> Path:
-        """The file of its vectors. Copy it, never move it: a builder that only seemed dead may still write to it.
+    def matrix(self, part: str) -> Path:
+        """The file of a part's vectors. Copy it, never move it: a builder that only seemed dead may still write to it.
 
         The block of a second stage, if there is one, lies beside it.
         """
-        return self.temporary / MATRIX_FILE
+        return self.temporary / part / MATRIX_FILE
 
     @property
     def is_recent(self) -> bool:
@@ -167,14 +171,22 @@ class Leftover:
 
 
 def resumable(generations: Path, forget: Forget) -> Leftover | None:
-    """Find the newest killed build that has a matrix and a journal."""
+    """Find the killed build that has finished most rows, of equals the newest; it has a matrix and a journal."""
     found = [each for each in entries(generations).temporary if _has_chunks(each)]
-    return Leftover(max(found), forget) if found else None
+    return Leftover(max(found, key=_finished), forget) if found else None
 
 
 def _has_chunks(temporary: Path) -> bool:
-    files = temporary / MATRIX_FILE, journal_of(temporary)
-    return all(path.exists() and why_not_plain(path, is_directory=False) is None for path in files)
+    matrices = [temporary / MATRIX_FILE, *temporary.glob(f"{PARTS}/*/{MATRIX_FILE}")]
+    return _is_file(journal_of(temporary)) and any(map(_is_file, matrices))
+
+
+def _is_file(path: Path) -> bool:
+    return path.exists() and why_not_plain(path, is_directory=False) is None
+
+
+def _finished(temporary: Path) -> tuple[int, Path]:
+    return sum(chunk.rows for chunk in read_journal(journal_of(temporary))[1]), temporary
 
 
 def discard(temporary: Path, forget: Forget) -> None:

@@ -1,4 +1,9 @@
-"""A generation with its updates up to a revision: what was built, without what they removed, with what they added.
+"""A part of a generation with its updates up to a revision: what was built, without what they removed, with what they
+added.
+
+An update is one record for all parts. A part takes from it what is in its slots. It counts the rows that updates add to
+other parts as well, because each row has its place in the whole pool: a row that an update adds takes the next one
+after all rows of the pool, whatever part it is in.
 
 Rows 0..N-1 are the generation's own. An upsert adds a row behind them, N, N + 1, ..., in the order of the updates, and
 removes the row that had the id before. A row keeps its number as long as the generation is used, so equal scores keep
@@ -33,6 +38,7 @@ from polyrank.index_builder.generation.filters import (
     values_of,
 )
 from polyrank.index_builder.generation.generation import Generation
+from polyrank.index_builder.generation.slots import ALL, Slots
 from polyrank.index_builder.generation.texts import KnownTexts
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.update_log import Update
@@ -76,6 +82,7 @@ class _AddedRows:
         self.candidates: list[Candidate] = []
         self.came: list[int] = []
         self.went: dict[int, int] = {}
+        self.order: Rows = np.empty(0, np.int64)  # their places in the pool
         self.vectors: NDArray[Any] = np.empty((0, dim), dtype)
         # Those of the second stage, and where each candidate's begin; the last entry in use is the end.
         self.late: NDArray[Any] | None = None if late is None else np.empty((0, late.dim), dtype)
@@ -84,8 +91,9 @@ class _AddedRows:
         self.row_of_text: dict[str, int] = {}  # the first one
         self.longest = 0.0
 
-    def extend(self, candidates: Sequence[Candidate], made: Representations, revision: int) -> None:
+    def extend(self, candidates: Sequence[Candidate], made: Representations, order: Rows, revision: int) -> None:
         start = len(self.candidates)
+        self.order = _with_end(self.order, start, order)
         self.vectors = _with_end(self.vectors, start, made.first)
         if self.late is not None and made.late is not None and made.counts is not None:
             late_start = int(self.late_starts[start])
@@ -135,18 +143,18 @@ def _with_end(array: NDArray[Any], start: int, new: NDArray[Any]) -> NDArray[Any
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """A generation at a revision; it never changes, and several threads may read it.
+    """A part of a generation at a revision; it never changes, and several threads may read it.
 
     Attributes:
-        revision: of the last update in it.
-        changes: upserts and deletions so far, repeated and ineffective ones too: the log grows with each.
+        revision: of the last update of the generation.
+        order_end: the place in the pool of the next row that an update adds to any part.
         removed: the generation's own rows that are no longer in it; ascending, (R,).
         added: the added rows that are still in it, counted from 0; ascending, (A,).
     """
 
     generation: Generation
     revision: int
-    changes: int
+    order_end: int
     removed: Rows
     added: Rows
     _buffer: _AddedRows
@@ -158,17 +166,21 @@ class Snapshot:
         """The generation as it was built."""
         embeddings = generation.embeddings
         buffer = _AddedRows(embeddings.dim, embeddings.dtype, generation.manifest.late)
-        return cls(generation, generation.manifest.revision, 0, _NONE, _NONE, buffer, 0, ())
+        manifest = generation.manifest
+        return cls(generation, manifest.revision, manifest.order_end, _NONE, _NONE, buffer, 0, ())
 
     def updated(self, updates: Sequence[Update]) -> "Snapshot":
         """The snapshot after more updates. For one thread at a time, and on the latest snapshot only."""
         updates = [update for update in updates if update.revision > self.revision]
         if not updates:
             return self
+        end, revision = self.order_end + sum(len(update.upserts) for update in updates), updates[-1].revision
+        shares = _shares(updates, self.slots, self.order_end)
+        updates = [share for share, _ in shares]
         self._buffer.cut(self._seen)
         removed, alive = set[int](), dict.fromkeys(self.added.tolist())
         own = iter(self._own_rows([candidate.text for update in updates for candidate in update.upserts]).tolist())
-        for update in updates:
+        for update, order in shares:
             gone = [*update.deletes, *(candidate.id for candidate in update.upserts)]
             went = {row for row in self.generation.embeddings.ids.rows(gone).tolist() if row >= 0} - removed
             removed |= went
@@ -180,12 +192,12 @@ class Snapshot:
             self._buffer.went.update(dict.fromkeys(went - self._buffer.went.keys(), update.revision))
             start = len(self._buffer.candidates)
             made = self._tied(update, np.array([next(own) for _ in update.upserts], np.int64))
-            self._buffer.extend(update.upserts, made, update.revision)
+            self._buffer.extend(update.upserts, made, order, update.revision)
             alive.update(dict.fromkeys(range(start, len(self._buffer.candidates))))
         return replace(
             self,
-            revision=updates[-1].revision,
-            changes=self.changes + sum(len(update.upserts) + len(update.deletes) for update in updates),
+            revision=revision,
+            order_end=end,
             removed=np.union1d(self.removed, np.array(sorted(removed), np.int64)),
             added=np.fromiter(alive, np.int64, len(alive)),
             _seen=len(self._buffer.candidates),
@@ -224,7 +236,7 @@ class Snapshot:
         return Representations.join(parts).take(places)
 
     def at(self, revision: int) -> "Snapshot":
-        """This one as it was at a revision, or itself at its own and later ones; `changes` stays."""
+        """This one as it was at a revision, or itself at its own and later ones; `order_end` stays."""
         if revision >= self.revision:
             return self
         seen = bisect_right(self._buffer.came, revision, hi=self._seen)
@@ -248,6 +260,20 @@ class Snapshot:
             while len(tables) > 1 and len(tables[-2]) <= _STEP * len(tables[-1]):
                 tables[-2:] = [joined(tables[-2:])]
         return tuple(tables)
+
+    @property
+    def slots(self) -> Slots:
+        """The slots of the part."""
+        return self.generation.manifest.parts[0].slots
+
+    def order(self, rows: Rows) -> Rows:
+        """The places in the pool of rows, or of rows of an earlier revision; (N,)."""
+        if self.generation.order is None:
+            return rows
+        is_added, own, added = self.split(rows)
+        order = np.empty(len(rows), np.int64)
+        order[~is_added], order[is_added] = self.generation.order[own], self._buffer.order[added]
+        return order
 
     @property
     def _built(self) -> int:
@@ -277,6 +303,14 @@ class Snapshot:
         kept = np.setdiff1d(own, self.removed[first:last], assume_unique=True)
         first, last = np.searchsorted(self.added, [start - self._built, end - self._built])
         return np.concatenate([kept, self.numbered(self.added[first:last])])
+
+    def rows_within(self, slots: Slots) -> Rows:
+        """The rows whose ids are within some slots; ascending."""
+        if slots == self.slots:
+            return self.all_rows
+        own = self.generation.embeddings.ids.rows_between(*slots.hashes)
+        holds = slots.holds([self._buffer.candidates[row].id for row in self.added.tolist()])
+        return np.concatenate([np.setdiff1d(own, self.removed), self.numbered(self.added[holds])])
 
     @property
     def vectors_added(self) -> NDArray[Any]:
@@ -402,3 +436,22 @@ class Snapshot:
         vectors = np.empty((len(rows), new.shape[1]), new.dtype)
         vectors[~is_added], vectors[is_added] = own_vectors, new
         return vectors
+
+
+def _shares(updates: Sequence[Update], slots: Slots, end: int) -> list[tuple[Update, Rows]]:
+    """What is within the slots of each update, unless that is nothing, and the places of its upserts in the pool.
+
+    The place of the first upsert of all is `end`.
+    """
+    shares = []
+    for update in updates:
+        order, share = end + np.arange(len(update.upserts)), update
+        end += len(update.upserts)
+        if slots != ALL:
+            own = np.flatnonzero(slots.holds([candidate.id for candidate in update.upserts]))
+            upserts = [update.upserts[at] for at in own.tolist()]
+            share = Update(update.revision, upserts, update.vectors.take(own), slots.of(update.deletes))
+            order = order[own]
+        if share.upserts or share.deletes:
+            shares.append((share, order))
+    return shares

@@ -1,7 +1,6 @@
-"""Makes a version of the pool the active one, and gives it the updates that it lacks.
+"""Makes a generation the active one, and gives it the updates that it lacks.
 
-A version is a generation or, in a store that is cut into parts, a set. Both are switched to in the same way: CURRENT
-and HISTORY say which one is active (pointer.py), and each has its own update log (updates.py).
+CURRENT and HISTORY say which one is active (pointer.py), and each has its own update log (updates.py).
 """
 
 from collections.abc import Callable, Iterator
@@ -9,21 +8,22 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from polyrank.index_builder.errors import CompactionOvertaken, GenerationCorrupt, GenerationError, GenerationNotFound
+from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.generation.texts import FindTexts
 from polyrank.index_builder.store.locks import Lease, fenced, locked
 from polyrank.index_builder.store.pointer import Pointer
-from polyrank.index_builder.store.updates import MissedUpdates, UpdateLogs, Version
+from polyrank.index_builder.store.updates import MissedUpdates, UpdateLogs
 from polyrank.index_builder.vectors.encoder import Encode
 from polyrank.model.durable import make_directory
 from polyrank.model.errors import shortage_in
 
 
 class Switch:
-    """Changes which version of a store is active.
+    """Changes which generation of a store is active.
 
     Args:
         root: the store's directory.
-        ids: returns the published versions, oldest first.
+        ids: returns the published generations, oldest first.
         read: reads one; raises GenerationError.
 
     Attributes:
@@ -31,52 +31,52 @@ class Switch:
         updates: the update logs of all.
     """
 
-    def __init__(self, root: Path, ids: Callable[[], list[str]], read: Callable[[str], Version]) -> None:
+    def __init__(self, root: Path, ids: Callable[[], list[str]], read: Callable[[str], Manifest]) -> None:
         self._root, self._ids, self._read = root, ids, read
         self.pointer, self.updates = Pointer(root), UpdateLogs(root)
 
     def history(self) -> list[str]:
-        """The versions that rollbacks can reach; the next one last."""
+        """The generations that rollbacks can reach; the next one last."""
         return self.pointer.history(self._ids())
 
-    def check_updates(self, version: Version) -> None:
-        """Read a version's update log to its end.
+    def check_updates(self, manifest: Manifest) -> None:
+        """Read a generation's update log to its end.
 
         Raises:
-            GenerationCorrupt: it is damaged, or gone though the version is active or was.
+            GenerationCorrupt: it is damaged, or gone though the generation is active or was.
             Shortage: it cannot be read at the moment.
         """
-        name, reachable = f"its update log {version.id}.log", (self.pointer.current_or_none(), *self.history())
-        if version.id in reachable and not self.updates.exists(version.id):
-            raise GenerationCorrupt(version.id, f"{name} is gone; build again, or restore it")
+        name, reachable = f"its update log {manifest.id}.log", (self.pointer.current_or_none(), *self.history())
+        if manifest.id in reachable and not self.updates.exists(manifest.id):
+            raise GenerationCorrupt(manifest.id, f"{name} is gone; build again, or restore it")
         try:
-            self.updates.of(version).catch_up()
+            self.updates.of(manifest).catch_up()
         except OSError as error:
-            corrupt = GenerationCorrupt(version.id, f"{name} cannot be read: {error.strerror}")
+            corrupt = GenerationCorrupt(manifest.id, f"{name} cannot be read: {error.strerror}")
             raise shortage_in(error) or corrupt from error
 
     @contextmanager
     def to(
         self,
-        version: Version,
+        manifest: Manifest,
         encode: Encode | None = None,
         lease: Lease | None = None,
         copy_of: str | None = None,
         find: FindTexts | None = None,
     ) -> Iterator[None]:
-        """Prepare a version, then hold all locks for the block, which makes CURRENT name it.
+        """Prepare a generation, then hold all locks for the block, which makes CURRENT name it.
 
         If the process dies
-        * before the block, the version is not active. What its log has received is completed the next time;
-        * in the block, CURRENT names the old version or the new one: pointer.py;
-        * after the block, the new version's log does not say yet that it was active, and TRIAL may still name it. The
-          next switch mends both before it leaves the version.
+        * before the block, the generation is not active. What its log has received is completed the next time;
+        * in the block, CURRENT names the old generation or the new one: pointer.py;
+        * after the block, the new one's log does not say yet that it was active, and TRIAL may still name it. The next
+          switch mends both before it leaves the generation.
 
         Args:
-            version: the caller has checked its files.
+            manifest: of a generation; the caller has checked its files.
             encode: its model, which encodes updates made under another one; None: there must be none.
             lease: held by the builder that built it.
-            copy_of: the active version that it was made of; then it receives the updates of that one alone.
+            copy_of: the active generation that it was made of; then it receives the updates of that one alone.
             find: looks up texts in all of its parts; None: its snapshots do.
 
         Raises:
@@ -88,37 +88,37 @@ class Switch:
             CompactionOvertaken: `copy_of` is not active any more.
         """
         self._check_active(copy_of)
-        self.check_updates(version)
-        missed = MissedUpdates(self.updates, version, encode, copy_of, find)
-        if version.id != self.pointer.current_or_none():
+        self.check_updates(manifest)
+        missed = MissedUpdates(self.updates, manifest, encode, copy_of, find)
+        if manifest.id != self.pointer.current_or_none():
             missed.encode()
         with self.changing(), self.updates.writing(), fenced(lease):
-            if version.id not in self._ids():  # collected before the lock was taken
-                raise GenerationNotFound(f"generation {version.id} has just been removed")
+            if manifest.id not in self._ids():  # collected before the lock was taken
+                raise GenerationNotFound(f"generation {manifest.id} has just been removed")
             self._check_active(copy_of)
-            if (current := self.pointer.current_or_none()) != version.id:
+            if (current := self.pointer.current_or_none()) != manifest.id:
                 missed.write()
                 self._mark_active(current)
-            # The old version's, too: a process that died after its block has not ended it.
-            ends_trial = self.pointer.trial() in (version.id, current)
+            # The old generation's, too: a process that died after its block has not ended it.
+            ends_trial = self.pointer.trial() in (manifest.id, current)
             yield
-            self._mark_active(version.id)
+            self._mark_active(manifest.id)
             if ends_trial:
                 self.pointer.set_trial(None)
 
-    def _check_active(self, version: str | None) -> None:
-        if version is not None and self.pointer.current() != version:
-            raise CompactionOvertaken(f"generation {version}, which was copied, is not the active one any more")
+    def _check_active(self, generation: str | None) -> None:
+        if generation is not None and self.pointer.current() != generation:
+            raise CompactionOvertaken(f"generation {generation}, which was copied, is not the active one any more")
 
-    def _mark_active(self, version: str | None) -> None:
-        """Note in a version's log that it is active, or was: it receives no missed updates when it comes back.
+    def _mark_active(self, generation: str | None) -> None:
+        """Note in a generation's log that it is active, or was: it receives no missed updates when it comes back.
 
-        Errors are dropped. A damaged version cannot come back, and a lost log must not be made anew. If the disk is
+        Errors are dropped. A damaged generation cannot come back, and a lost log must not be made anew. If the disk is
         full, the next switch tries again.
         """
         with suppress(GenerationError, OSError):
-            if version is not None and self.updates.exists(version):
-                self.updates.of(self._read(version)).mark_active()
+            if generation is not None and self.updates.exists(generation):
+                self.updates.of(self._read(generation)).mark_active()
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -128,17 +128,17 @@ class Switch:
             yield
 
     def remove_updates(self, spared: list[str]) -> None:
-        """Remove the update logs of versions that are gone, unless a version may still have to receive them.
+        """Remove the update logs of generations that are gone, unless a generation may still have to receive them.
 
-        The caller is the builder, so no version is being built that may need them. Those of `spared` stay as well.
+        The caller is the builder, so no generation is being built that may need them. Those of `spared` stay as well.
         """
         with self.updates.writing():
             ids, current = self._ids(), self.pointer.current_or_none()
-            if all(version == current or self._was_active(version) for version in ids):
+            if all(generation == current or self._was_active(generation) for generation in ids):
                 self.updates.keep_only([*ids, *spared])
 
-    def _was_active(self, version: str) -> bool:
+    def _was_active(self, generation: str) -> bool:
         try:
-            return self.updates.was_active(self._read(version))
+            return self.updates.was_active(self._read(generation))
         except GenerationError:
             return True  # it is damaged, and never will be

@@ -3,8 +3,7 @@
     STORE/log/<generation>.log   the updates of a generation since it was built: update_log.py
     STORE/log/write.lock         held while an update is written, and while CURRENT changes
 
-In a store that is cut into parts the logs are those of its sets, each of which has one for all parts. What is said of
-generations here holds for sets as well.
+A generation of several parts has one log for all of them.
 
 Only the active generation is updated. A generation that becomes active for the first time receives the updates made
 since its pool was read, from the logs of all other generations. One that was active before comes back as it was left.
@@ -16,48 +15,19 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt
-from polyrank.index_builder.generation.manifest import ModelReference
+from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.generation.texts import FindTexts
 from polyrank.index_builder.store.locks import locked
 from polyrank.index_builder.store.update_log import Subject, Update, UpdateLog
 from polyrank.index_builder.vectors.encoder import Encode, rounded_all
 from polyrank.model.durable import make_directory
-from polyrank.model.representations import LateRows, Representations
+from polyrank.model.representations import Representations
 
 _SUFFIX = ".log"
 
 log = logging.getLogger(__name__)
-
-
-class Version(Protocol):
-    """What updates are made to: a generation, of which its manifest tells, or a set."""
-
-    @property
-    def id(self) -> str:
-        """After which its log is named."""
-
-    @property
-    def revision(self) -> int:
-        """Of the last update that its pool can contain."""
-
-    @property
-    def model(self) -> ModelReference:
-        """What made its vectors."""
-
-    @property
-    def dim(self) -> int:
-        """Of a vector."""
-
-    @property
-    def dtype(self) -> str:
-        """Of the stored vectors."""
-
-    @property
-    def late(self) -> LateRows | None:
-        """What is stored for a second stage; None: nothing."""
 
 
 class UpdateLogs:
@@ -73,10 +43,10 @@ class UpdateLogs:
         with locked(self._directory / "write.lock", within_seconds=within_seconds):
             yield
 
-    def of(self, version: Version) -> UpdateLog:
+    def of(self, manifest: Manifest) -> UpdateLog:
         """The log of a generation, from its beginning; the file may not exist yet."""
-        subject = Subject(version.id, version.model.fingerprint, version.dim, version.dtype, version.late)
-        return UpdateLog(self._path(version.id), subject)
+        subject = Subject(manifest.id, manifest.model.fingerprint, manifest.dim, manifest.dtype, manifest.late)
+        return UpdateLog(self._path(manifest.id), subject)
 
     def exists(self, generation: str) -> bool:
         """Whether a generation has a log; every generation has one that is active, or was."""
@@ -91,13 +61,13 @@ class UpdateLogs:
             highest = max(highest, found.revision, found.floor)
         return highest
 
-    def missed_by(self, version: Version, copy_of: str | None = None) -> list[tuple[Subject, Update]]:
+    def missed_by(self, manifest: Manifest, copy_of: str | None = None) -> list[tuple[Subject, Update]]:
         """The updates that a generation has to receive, in order, with the subjects of their logs.
 
         There are none if it was active before. If it is a copy of another generation, only updates of `copy_of` count.
         Raises GenerationCorrupt if its own log is damaged.
         """
-        own = self.of(version)
+        own = self.of(manifest)
         known = {update.revision for update in own.read()}
         if own.was_active:
             return []
@@ -106,13 +76,13 @@ class UpdateLogs:
             for found in self._logs()
             if copy_of in (None, found.subject.generation)
             for update in _until_damage(found)
-            if update.revision > version.revision and update.revision not in known
+            if update.revision > manifest.revision and update.revision not in known
         }
         return [missed[revision] for revision in sorted(missed)]
 
-    def was_active(self, version: Version) -> bool:
+    def was_active(self, manifest: Manifest) -> bool:
         """Whether the generation is the active one, or was. Raises GenerationCorrupt if its log is damaged."""
-        own = self.of(version)
+        own = self.of(manifest)
         own.catch_up()
         return own.was_active
 
@@ -156,7 +126,7 @@ class MissedUpdates:
 
     Args:
         logs: of the store.
-        version: the generation.
+        manifest: of the generation.
         encode: its model; None: updates made under another model are refused.
         copy_of: the generation of which it is a compaction, or another copy; None: it is none.
         find: looks up texts whose vectors the updates take over; None: whoever reads the log does that.
@@ -165,18 +135,18 @@ class MissedUpdates:
     def __init__(
         self,
         logs: UpdateLogs,
-        version: Version,
+        manifest: Manifest,
         encode: Encode | None,
         copy_of: str | None = None,
         find: FindTexts | None = None,
     ) -> None:
-        self._logs, self._version, self._encode, self._copy_of = logs, version, encode, copy_of
+        self._logs, self._manifest, self._encode, self._copy_of = logs, manifest, encode, copy_of
         self._find = find
         self._encoded: dict[int, Representations] = {}
 
     def encode(self) -> None:
         """Encode what was made under another model. This may take long, so it comes before the locks are taken."""
-        for subject, update in self._logs.missed_by(self._version, self._copy_of):
+        for subject, update in self._logs.missed_by(self._manifest, self._copy_of):
             self._vectors(subject, update)
 
     def write(self) -> None:
@@ -187,25 +157,25 @@ class MissedUpdates:
             FingerprintMismatch: an update was made under another model, and there is no model to encode it with.
             BuildError: a vector is not finite.
         """
-        own, missed = self._logs.of(self._version), self._logs.missed_by(self._version, self._copy_of)
+        own, missed = self._logs.of(self._manifest), self._logs.missed_by(self._manifest, self._copy_of)
         own.create()
         if missed:
             updates = [replace(update, vectors=self._vectors(subject, update)) for subject, update in missed]
             own.append(*(updates if self._find is None else _tied(updates, self._find)))
-        # The version may know of revisions that are in no log any more.
-        own.raise_floor(max(self._logs.highest(), self._version.revision))
+        # The generation may know of revisions that are in no log any more.
+        own.raise_floor(max(self._logs.highest(), self._manifest.revision))
 
     def _vectors(self, subject: Subject, update: Update) -> Representations:
-        version = self._version
+        manifest = self._manifest
         if not update.upserts:
-            return Representations.none(version.dim, version.late)
-        if (subject.fingerprint, subject.dtype) == (version.model.fingerprint, version.dtype):
+            return Representations.none(manifest.dim, manifest.late)
+        if (subject.fingerprint, subject.dtype) == (manifest.model.fingerprint, manifest.dtype):
             return update.vectors
         if update.revision not in self._encoded:
             if self._encode is None:
-                raise FingerprintMismatch(version.model.fingerprint, subject.fingerprint)
+                raise FingerprintMismatch(manifest.model.fingerprint, subject.fingerprint)
             made = self._encode([candidate.text for candidate in update.upserts])
-            self._encoded[update.revision] = rounded_all(made, version.dtype)
+            self._encoded[update.revision] = rounded_all(made, manifest.dtype)
         return self._encoded[update.revision]
 
 

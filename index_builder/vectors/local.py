@@ -117,7 +117,7 @@ class LeftBlocks:
 class LocalEmbeddings:
     """The memory-mapped embeddings of a directory; several threads may read them.
 
-    The matrix may be missing: then only ids can be looked up.
+    The matrix may be missing: then only ids can be looked up, and an error names the `generation`.
 
     Attributes:
         late: the block of the second stage; None: the model has none.
@@ -126,8 +126,10 @@ class LocalEmbeddings:
         ValueError: the files' sizes do not fit each other or the dimension.
     """
 
-    def __init__(self, directory: Path, dim: int, dtype: str, late: LateRows | None = None) -> None:
-        self._generation, self.dim, self.dtype = directory.name, dim, DTYPES[dtype]
+    def __init__(
+        self, directory: Path, dim: int, dtype: str, late: LateRows | None = None, generation: str = ""
+    ) -> None:
+        self._generation, self.dim, self.dtype = generation, dim, DTYPES[dtype]
         self.ids = IdIndex(directory / IDS_FILE)
         self.late = None if late is None else LocalLateRows(directory, late, dtype, len(self.ids))
         self._matrix = self._mapped(directory / MATRIX_FILE)

@@ -31,7 +31,7 @@ from polyrank.index_builder.building.job_records import (
 from polyrank.index_builder.building.stages import PUBLISHING
 from polyrank.index_builder.errors import JobConflict, JobNotFound, PoolInvalid
 from polyrank.index_builder.pool.rows import read_pool
-from polyrank.index_builder.store.pool_store import PoolStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.updates import UpdateLogs
 from polyrank.model.checkpoint.lookup import LEXICAL
 from polyrank.model.durable import write_atomically
@@ -132,7 +132,7 @@ class Jobs:
     def __init__(
         self,
         settings: Settings,
-        generations: PoolStore[Any],
+        generations: GenerationStore,
         runner_of: Callable[[JobRequest], Runner],
         on_success: Callable[[], Awaitable[None]],
         on_end: Callable[[JobRecord], None],
@@ -162,7 +162,7 @@ class Jobs:
         return self._seen(record)
 
     async def compact(self) -> JobRecord:
-        """Start a compaction of the active generation or set.
+        """Start a compaction of the active generation.
 
         Raises:
             JobConflict: another job has not finished.
@@ -362,7 +362,7 @@ class Compacting:
     then. After one was begun, or could not be, twice as much makes the next one due. `after` 0: it never is.
     """
 
-    def __init__(self, store: PoolStore[Any], live: Live[Serving], jobs: Jobs, after: int) -> None:
+    def __init__(self, store: GenerationStore, live: Live[Serving], jobs: Jobs, after: int) -> None:
         self._store, self._live, self._jobs, self._after = store, live, jobs, after
         self._generation, self._due = "", 1.0
 

@@ -7,12 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.store.pool_store import PoolStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update, UpdateLog
 from polyrank.index_builder.vectors.encoder import rounded_all
 from polyrank.model.representations import Representations
@@ -62,7 +61,7 @@ class _Encoded:
 class Updating:
     """Writes updates, one at a time; processes on the same store wait for each other."""
 
-    def __init__(self, store: PoolStore[Any], live: Live[Serving], runtime: Runtime, metrics: Metrics) -> None:
+    def __init__(self, store: GenerationStore, live: Live[Serving], runtime: Runtime, metrics: Metrics) -> None:
         self._store, self._live, self._runtime, self._metrics = store, live, runtime, metrics
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="updates-write")
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="updates-read")
@@ -203,14 +202,14 @@ class Updating:
                 return None
             missing = serving.missing(deletes)
             log = self._log_of(serving)
-            revision = 1 + max(log.revision, log.floor, serving.version.revision)
+            revision = 1 + max(log.revision, log.floor, serving.generation.manifest.revision)
             # Missing ids are written, too: a generation that is being built may hold them.
             log.append(Update(revision, upserts, made, deletes))
         self._live.refresh()
         return Acknowledged(generation, revision, missing)
 
     def _log_of(self, serving: Serving) -> UpdateLog:
-        if self._log is None or self._log.subject.generation != serving.version.id:
-            self._log = self._store.updates.of(serving.version)
+        if self._log is None or self._log.subject.generation != serving.generation.id:
+            self._log = self._store.updates.of(serving.generation.manifest)
         self._log.catch_up()
         return self._log

@@ -8,14 +8,13 @@ import sys
 from collections.abc import Sequence
 
 from polyrank import __version__
-from polyrank.model.errors import RankingError
+from polyrank.model.errors import RankingError, WrongKind
 from polyrank.service.cli.commands import (
     build,
     candidates,
     demo,
     evaluate,
     export,
-    keys,
     mine,
     rank,
     serve,
@@ -27,7 +26,7 @@ from polyrank.service.cli.parsing import CommandParser
 from polyrank.service.errors import SettingsError
 from polyrank.service.observe import logs
 
-_COMMANDS = (demo, train, mine, evaluate, export, build, store, keys, serve, rank, candidates)
+_COMMANDS = (demo, train, mine, evaluate, export, build, store, serve, rank, candidates)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         status = _run(argv)
         sys.stdout.flush()
-    except (UsageError, SettingsError) as error:
+    except (UsageError, SettingsError, WrongKind) as error:
         return _say(f"{error}", 2)
     except RankingError as error:
         return _say(f"{error}", 1)

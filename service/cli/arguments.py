@@ -36,7 +36,7 @@ _ENCODING_HELP = "of .csv pools, such as windows-1252 or utf-16; default: UTF-8,
 L = TypeVar("L")
 REFERENCE = Runner(TORCH, FLOAT32)
 RERANKER_HINT = ", and this one as --reranker"
-DEFAULT_URL = "http://127.0.0.1:8000"
+_DEFAULT_URL = "http://127.0.0.1:8000"
 
 
 def add_encoding_option(parser: Any) -> None:
@@ -89,10 +89,10 @@ def require_writable(option: str, output: Path, inputs: Iterable[Path]) -> None:
         raise UsageError(f"{option} {output} is an input too; name another file")
 
 
-def require_store(root: Path, made_by: str = "polyrank build") -> None:
+def require_store(root: Path) -> None:
     """Raise UsageError if the directory is no store; an empty one is a store of which nothing was built yet."""
     if why := why_no_store(root):
-        raise UsageError(f"{why}; {made_by} makes a store")
+        raise UsageError(f"{why}; polyrank build makes a store")
 
 
 def words_left_out(model: str) -> str:
@@ -127,22 +127,22 @@ def _checked(runner: Runner) -> Runner:
 
 
 @contextmanager
-def usage(before: str = "", after: str = "") -> Iterator[None]:
-    """Make a model of the wrong kind wrong usage; the message begins with the flag `before`, and a hint ends it."""
+def of_flag(before: str = "", after: str = "") -> Iterator[None]:
+    """Name the flag of a model of the wrong kind, `before` the message, and what to do with the model `after` it."""
     try:
         yield
     except WrongKind as error:
-        raise UsageError(f"{before}{error}{after}") from error
+        raise WrongKind(f"{before}{error}{after}") from error
 
 
 def loaded(loader: Callable[..., L], name: str, runner: Runner = REFERENCE, before: str = "", after: str = "") -> L:
     """Load a model by a function of rankers/load.py, which refuses one of another kind before torch is imported.
 
-    Raises UsageError as `usage`.
+    Raises WrongKind, as `of_flag` words it.
     """
     from polyrank.model.inference import disk_cache
 
-    with usage(before, after):
+    with of_flag(before, after):
         return loader(name, backend=runner.backend, precision=runner.precision, disk=disk_cache.configured(os.environ))
 
 
@@ -158,9 +158,9 @@ def encoded_by(directory: Path) -> "Encode":
     return lambda texts: encode_texts(ranker(), texts)
 
 
-def add_service_options(parser: argparse.ArgumentParser) -> None:
-    """Add `--url` and `--api-key`; `service_of` heeds them."""
-    parser.add_argument("--url", default=DEFAULT_URL, help=f"a running service; default: {DEFAULT_URL}")
+def add_service_options(parser: argparse.ArgumentParser, source: Any = None) -> None:
+    """Add `--url`, to the group `source` if there is one, and `--api-key`; `service_of` heeds them."""
+    (source or parser).add_argument("--url", help=f"a running service; default: {_DEFAULT_URL}")
     parser.add_argument("--api-key", metavar="KEY", help=f"the service's; better {API_KEY}: other users see arguments")
 
 
@@ -175,7 +175,7 @@ def service_of(arguments: argparse.Namespace) -> Iterator["Client"]:
     key = (arguments.api_key or os.environ.get(API_KEY, "")).strip()
     if not key.isascii() or not key.isprintable():
         raise UsageError(f"the API key (--api-key or {API_KEY}) has characters that no key has")
-    url = arguments.url or DEFAULT_URL
+    url = arguments.url or _DEFAULT_URL
     if not url.startswith(("http://", "https://")):
         raise UsageError(f"--url {url}: begin it with http:// or https://")
     from polyrank.service.client.attempts import CallFailed, Refused

@@ -16,7 +16,7 @@ from polyrank.model.evaluation.rankings import ReportProgress, Retrieved, rank_l
 from polyrank.model.inference.runners import Runner
 from polyrank.model.measures import DEPTH, RECALL_AT, Ties, Values, group_numbers, judged_values, rank_values
 from polyrank.model.rankers.classifier import Classifier
-from polyrank.model.rankers.load import load, load_classifier, load_cross, load_retriever
+from polyrank.model.rankers.load import load, load_classifier, load_retriever
 from polyrank.model.rankers.networks import CrossRanker, Retriever
 from polyrank.model.rankers.networks import Ranker as AnyRanker
 from polyrank.model.search.topk import TopK
@@ -131,17 +131,6 @@ class TwoStageSearch:
     top_n: int
     runner: Runner
 
-    @classmethod
-    def load(cls, reranker: str | None, top_n: int, runner: Runner) -> "TwoStageSearch":
-        """Load the reranker; raises UsageError if the model is no Cross-encoder."""
-        if reranker is None:
-            return cls(None, top_n, runner)
-        return cls(loaded(load_cross, reranker, runner, "--reranker "), top_n, runner)
-
-    def load_retriever(self, name: str) -> Retriever:
-        """Load the model of the first stage; raises UsageError for a Cross-encoder."""
-        return loaded(load_retriever, name, self.runner, after=RERANKER_HINT)
-
     def find(
         self,
         ranker: Retriever,
@@ -169,7 +158,18 @@ class TwoStageSearch:
         return {**stages, "candidates": len(texts)}
 
 
-class PoolTask:
+class _SearchTask:
+    """What tasks have in common that search texts."""
+
+    def __init__(self, search: TwoStageSearch) -> None:
+        self._search = search
+
+    def load(self, name: str) -> Retriever:
+        """Load a model that can search a pool; raises UsageError for a Cross-encoder."""
+        return loaded(load_retriever, name, self._search.runner, after=RERANKER_HINT)
+
+
+class PoolTask(_SearchTask):
     """Finds each gold reply among all texts of a pool, where every distinct text counts once.
 
     A text that equals the gold reply but for case and the like is as right. A reply that is not among the DEPTH texts
@@ -181,7 +181,7 @@ class PoolTask:
     def __init__(
         self, data: Path, pools: Sequence[Path], search: TwoStageSearch, limit: int | None, encoding: str | None = None
     ) -> None:
-        self._search = search
+        super().__init__(search)
         self._ids, self._texts = _distinct_texts(pools, encoding)
         rows_of: dict[str, list[int]] = {}
         for row, text in enumerate(self._texts):
@@ -198,10 +198,6 @@ class PoolTask:
         report_left_out(left_out, len(dialogues), "have a gold reply that the pool lacks")
         self.groups = dialogue_numbers([dialogue for _, dialogue, _ in self._examples], assumed)
         self.described = search.described(self._texts)
-
-    def load(self, name: str) -> Retriever:
-        """Load a model that can search a pool."""
-        return self._search.load_retriever(name)
 
     def measure(self, ranker: Retriever, report: ReportProgress) -> TaskResult:
         """Measure how often the gold reply is found first, and the like."""
@@ -222,13 +218,13 @@ class PoolTask:
         return Example(conversation_texts(dialogue.conversation), dialogue.response)
 
 
-class CollectionTask:
+class CollectionTask(_SearchTask):
     """Finds the relevant documents of queries with graded judgements in a whole corpus."""
 
     unit = "queries"
 
     def __init__(self, corpus: Path, queries: Path, qrels: Path, search: TwoStageSearch, limit: int | None) -> None:
-        self._search = search
+        super().__init__(search)
         self._collection = collection = read_collection(corpus, queries, qrels, limit)
         if missing := collection.unknown_queries:
             print(f"{missing} judged queries are not in {queries} and were left out", file=sys.stderr)
@@ -236,10 +232,6 @@ class CollectionTask:
             print(f"{missing} judged documents are not in {corpus}; they count as not found", file=sys.stderr)
         self.groups = np.arange(len(collection.queries))
         self.described = search.described(collection.documents)
-
-    def load(self, name: str) -> Retriever:
-        """Load a model that can search a pool."""
-        return self._search.load_retriever(name)
 
     def measure(self, ranker: Retriever, report: ReportProgress) -> TaskResult:
         """Measure nDCG and the like."""

@@ -2,7 +2,7 @@
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -44,11 +44,11 @@ class SearchStatus(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Searchable:
-    """What is searched: a generation at a revision, without the model, which encodes the context elsewhere.
+    """What is searched: a part of a generation at a revision, without the model, which encodes the context elsewhere.
 
     Attributes:
-        snapshot: the generation at the revision.
-        vectors: of the generation's own candidates.
+        snapshot: the part at the revision.
+        vectors: of its own candidates.
         scan: over those vectors. Beside an index few requests scan, so it keeps no copy of them in the CPU's memory.
     """
 
@@ -58,17 +58,13 @@ class Searchable:
 
     @property
     def generation(self) -> Generation:
-        """The generation as it was built."""
+        """The part as it was built."""
         return self.snapshot.generation
 
     @property
     def nothing(self) -> Representations:
         """What is stored of no candidates."""
         return nothing_of(self.generation.manifest)
-
-    def order(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the places in the pool of rows (N,); equal scores are ordered by it."""
-        return rows
 
     @property
     def scans_all(self) -> bool:
@@ -117,12 +113,11 @@ def nothing_of(manifest: Manifest) -> Representations:
 
 
 class Opened(NamedTuple):
-    """What a generation is served with: model, cache of texts, source of its vectors, and a scan of them."""
+    """What a generation is served with: its model, a cache of texts, and what is searched of each part."""
 
     ranker: LateScorer
     texts: TextCache | None
-    vectors: CandidateVectors
-    scan: Scan
+    parts: tuple[Searchable, ...]
 
 
 class Opener:
@@ -144,26 +139,34 @@ class Opener:
         self._warm_up = warm_up
         self._known: weakref.WeakKeyDictionary[LateScorer, Largest] = weakref.WeakKeyDictionary()
 
-    def open(self, generation: Generation, previous: LateScorer | None = None) -> Opened:
-        """Load everything that answering needs, so that no request waits for it.
+    def open(self, parts: Sequence[Generation], previous: LateScorer | None = None) -> Opened:
+        """Load everything that answering from the parts of a generation needs, so that no request waits for it.
 
-        The generation is closed when nobody holds the vectors any more. A model that is loaded already, `previous`, is
-        shared, if its fingerprint is the same.
+        A part is closed when nobody holds its vectors any more. A model that is loaded already, `previous`, is shared,
+        if its fingerprint is the same.
 
         Raises:
             FingerprintMismatch: the model in the generation did not make its vectors.
             ModelError: it cannot be loaded, or does not run here.
             Shortage: memory or something else is lacking at the moment.
         """
-        ranker = self.ranker(generation.manifest, generation.model_directory, previous)
-        vectors, texts = self._vectors(generation, ranker)
+        manifest = parts[0].manifest
+        ranker = self.ranker(manifest, parts[0].model_directory, previous)
         device = self._device if ARCHITECTURES[ranker.architecture].embeds else "cpu"  # words are read there
-        with runs_here(generation.manifest):
-            scan = prepare(vectors.matrix(), device, with_bytes=generation.index is None)
+        searchable = [self.searchable(part, self._vectors(part, ranker), device) for part in parts]
+        with runs_here(manifest):
             self.warm_up(ranker, previous)
-        # Every revision holds the vectors, so the last request that holds one of them closes the generation's maps.
-        weakref.finalize(vectors, generation.close).atexit = False
-        return Opened(ranker, texts, vectors, scan)
+        for part, found in zip(parts, searchable, strict=True):
+            # Every revision holds the vectors, so the last request that holds one of them closes the part's maps.
+            weakref.finalize(found.vectors, part.close).atexit = False
+        return Opened(ranker, self.texts(manifest, ranker), tuple(searchable))
+
+    @staticmethod
+    def searchable(part: Generation, vectors: CandidateVectors, device: str = "cpu") -> Searchable:
+        """Prepare a scan of a part as it was built; raises ModelError or Shortage as `runs_here`."""
+        with runs_here(part.manifest):
+            scan = prepare(vectors.matrix(), device, with_bytes=part.index is None)
+        return Searchable(Snapshot.of(part), vectors, scan)
 
     def warm_up(self, ranker: LateScorer, previous: LateScorer | None) -> None:
         """Do what no request shall wait for, unless the model is the one of before."""
@@ -195,12 +198,10 @@ class Opener:
             raise GenerationCorrupt(manifest.id, "it does not hold what its model keeps for a second stage")
         return ranker
 
-    def _vectors(self, generation: Generation, ranker: LateScorer) -> tuple[CandidateVectors, TextCache | None]:
+    def _vectors(self, part: Generation, ranker: LateScorer) -> CandidateVectors:
         if self._caches is None:
-            return MatrixVectors(generation, self._count), None
-        largest = self._largest(generation.manifest, ranker)
-        vectors = self._caches.vectors(generation, partial(encode_texts, ranker), largest)
-        return vectors, self.texts(generation.manifest, ranker)
+            return MatrixVectors(part, self._count)
+        return self._caches.vectors(part, partial(encode_texts, ranker), self._largest(part.manifest, ranker))
 
     def texts(self, manifest: Manifest, ranker: LateScorer) -> TextCache | None:
         """Return the cache of the vectors of texts; None: every text is encoded.

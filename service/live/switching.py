@@ -10,8 +10,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationCorrupt, GenerationNotFound, StoreBusy
 from polyrank.index_builder.generation.manifest import Manifest
-from polyrank.index_builder.store.pool_store import PoolStore
-from polyrank.index_builder.store.updates import Version
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.errors import ModelError, RankingError, Shortage, shortage_in
 from polyrank.model.inference.runners import Runner
@@ -28,10 +27,6 @@ log = logging.getLogger(__name__)
 
 class ServedPool(Protocol):
     """What is served: a pool with its model, as requests hold it (service/ranking/parts.py)."""
-
-    @property
-    def version(self) -> Version:
-        """What the store calls it."""
 
     @property
     def generation(self) -> Any:
@@ -61,7 +56,7 @@ S = TypeVar("S", bound=ServedPool)
 
 
 class Holder(Protocol[S]):
-    """Holds generations ready to be searched: in this process (ranking/opening.py), or on shards (scale/holding.py)."""
+    """Holds generations ready to be searched: here (ranking/local_part.py), or on shards (scale/holding.py)."""
 
     in_use: Callable[[], list[S]]  # what requests may begin with; set by `Live`
 
@@ -103,7 +98,7 @@ class Live(Generic[S]):
 
     def __init__(
         self,
-        store: PoolStore[Any],
+        store: GenerationStore,
         holder: Holder[S],
         metrics: Metrics,
         reranks_by_words: bool = False,
@@ -206,7 +201,7 @@ class Live(Generic[S]):
         with self._switching, self._switch_counted(generation):
             loaded = self.load(generation)
             with self._let_go_on_failure(generation):
-                self._store.make_active(loaded.version, partial(encode_texts, loaded.ranker))
+                self._store.make_active(loaded.generation.manifest, partial(encode_texts, loaded.ranker))
             return self._serve_active(loaded)
 
     def rollback(self) -> S:
@@ -224,7 +219,7 @@ class Live(Generic[S]):
                 with self._switch_counted(history[-1]):
                     loaded = self.load(history[-1])
                     with self._let_go_on_failure(history[-1]):
-                        if self._store.go_back(loaded.version):
+                        if self._store.go_back(loaded.generation.manifest):
                             return self._serve_active(loaded)
                 self.holder.let_go(history[-1])
 

@@ -7,12 +7,12 @@ those of the live generation. When the trial becomes the live generation, it end
 
 import logging
 from contextlib import suppress
-from typing import Any, Generic
+from typing import Generic
 
 from polyrank.index_builder.errors import GenerationNotFound
 from polyrank.index_builder.generation.generation import MODEL_DIRECTORY
 from polyrank.index_builder.generation.manifest import Manifest
-from polyrank.index_builder.store.pool_store import PoolStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
 from polyrank.model.checkpoint.lookup import find_base_files
 from polyrank.model.errors import InvalidInput, RankingError, Shortage
@@ -34,7 +34,7 @@ class Trials(Generic[S]):
         refused: why the generation that the store names is not loaded, by its id.
     """
 
-    def __init__(self, store: PoolStore[Any], live: Live[S], metrics: Metrics) -> None:
+    def __init__(self, store: GenerationStore, live: Live[S], metrics: Metrics) -> None:
         self.bytes = 0
         self.refused: dict[str, str] = {}
         self._store, self._live, self._metrics = store, live, metrics

@@ -120,7 +120,7 @@ class Metrics:
         self._hedges = self._counter("shard_hedges", "Second replicas asked: answered first", won=("true", "false"))
         self._struck = self._gauge("shard_struck", "Replicas that were slow or gone lately", labels=("part",))
         self._searched = self._histogram("searched_share", "Share of the pool that was searched", SHARES)
-        self._set_ready = self._gauge("set_ready", "Replicas that hold the set that is served", labels=("part",))
+        self._ready = self._gauge("shard_ready", "Replicas that hold what is served of a part", labels=("part",))
         self._model_info = self._info(
             "model_info", "Models loaded", ("role", "name", "architecture", "fingerprint", "backend", "precision")
         )
@@ -274,13 +274,13 @@ class Metrics:
         """Observe the share of the pool that was searched for a request."""
         self._searched.observe(share)
 
-    def show_set_ready(self, part: str, replicas: int) -> None:
-        """Show how many replicas of a part hold the set that is served."""
-        self._set_ready.labels(part).set(replicas)
+    def show_ready(self, part: str, replicas: int) -> None:
+        """Show how many replicas of a part hold what is served of it."""
+        self._ready.labels(part).set(replicas)
 
     def forget_part(self, part: str) -> None:
-        """Show no shards any more of a part that no set has."""
-        for gauge in (self._struck, self._set_ready):
+        """Show no shards any more of a part that no generation has."""
+        for gauge in (self._struck, self._ready):
             with suppress(KeyError):  # nothing was shown of it
                 gauge.remove(part)
 

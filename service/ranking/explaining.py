@@ -137,7 +137,7 @@ async def _explained(
     runtime: Runtime,
     serving: Serving,
     request: ExplainRequest,
-    gathered: given.Gathered,
+    gathered: given.GatheredRequest,
     ranked: Ranked,
     journey: Journey,
 ) -> Explained:
@@ -170,7 +170,7 @@ async def _read(
     runtime: Runtime,
     ranker: LateRanker,
     request: ExplainRequest,
-    gathered: given.Gathered,
+    gathered: given.GatheredRequest,
     texts: Sequence[str],
     journey: Journey,
 ) -> _Read:

@@ -179,7 +179,7 @@ class Sent:
         return self.made.take(positions), True
 
 
-class Gathered(NamedTuple):
+class GatheredRequest(NamedTuple):
     """The context and the candidates of a request, as the model and the store know them."""
 
     context: CountedContext
@@ -197,7 +197,7 @@ async def rank(
 
 async def gather(
     runtime: Runtime, serving: Serving, request: RankRequest, texts: TextVectors, journey: Journey
-) -> Gathered:
+) -> GatheredRequest:
     """Encode the context and the new texts, and gather all that is known of the candidates sent.
 
     Raises:
@@ -217,7 +217,7 @@ async def gather(
 
     encoded, words = await journey.side_by_side(partial(forwards.context, ranker, context), read_texts)
     sent = await runtime.candidates.run(partial(_sent, serving, request, texts, words, stored, journey), journey)
-    return Gathered(encoded, sent, replace(truncation, candidates=cut), encoded.tokens + sum(map(len, tokens)))
+    return GatheredRequest(encoded, sent, replace(truncation, candidates=cut), encoded.tokens + sum(map(len, tokens)))
 
 
 async def _encode_new(
@@ -292,7 +292,7 @@ def _sent(
 
 
 async def place(
-    runtime: Runtime, serving: Serving, request: RankRequest, gathered: Gathered, journey: Journey
+    runtime: Runtime, serving: Serving, request: RankRequest, gathered: GatheredRequest, journey: Journey
 ) -> Ranked:
     """Score what was gathered, by the second stage if the model has one, and order it."""
     context, sent, late = gathered.context, gathered.sent, LateScores(None, [])

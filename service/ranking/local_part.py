@@ -11,19 +11,18 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.generation.generation import INDEX_FILE, Generation
 from polyrank.index_builder.generation.manifest import Manifest
+from polyrank.index_builder.generation.slots import Slots
 from polyrank.index_builder.generation.texts import KnownTexts
-from polyrank.index_builder.scale.membership import Counts
-from polyrank.index_builder.scale.slots import SLOTS, Slots
 from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.membership import Counts
 from polyrank.index_builder.store.pages import Page, page
-from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.store.unmatched import Looked, looking
 from polyrank.index_builder.store.update_log import Update, UpdateLog
 from polyrank.model.representations import Representations
 from polyrank.model.search.scan import faster
 from polyrank.service.live.models import LateScorer
 from polyrank.service.live.serving import Opener, Searchable
-from polyrank.service.ranking.parts import Best, EncodeContext, Facts, PoolQuery, PoolSnapshot, Serving, Stock, Wanted
+from polyrank.service.ranking.parts import EncodeContext, Facts, Hits, PoolQuery, PoolSnapshot, Serving, Stock, Wanted
 from polyrank.service.ranking.retrieval import Found, PoolSearch, RetrievalBudget, pool_words, read_words, scored
 from polyrank.service.ranking.runtime import Runtime
 from polyrank.service.ranking.stages import Journey
@@ -34,12 +33,12 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class LocalPart(Searchable):
-    """See `Part`. A whole pool is one part with all slots."""
+    """See `Part`."""
 
     @property
     def slots(self) -> Slots:
-        """Every slot."""
-        return Slots(0, SLOTS)
+        """Which candidates it holds."""
+        return self.snapshot.slots
 
     @property
     def counts(self) -> Counts:
@@ -71,7 +70,7 @@ class LocalPart(Searchable):
         """See `Part.texts_here`."""
         return self.snapshot.stored_texts(texts)
 
-    async def search(self, runtime: Runtime, query: PoolQuery, encode: EncodeContext, journey: Journey) -> Best:
+    async def search(self, runtime: Runtime, query: PoolQuery, encode: EncodeContext, journey: Journey) -> Hits:
         """Read fields and words while the context is encoded, then search."""
         request = query.request
         if request.filter is not None:  # part by part, and not on the search thread
@@ -111,15 +110,15 @@ class LocalPart(Searchable):
             return await runtime.in_steps(looking(self.snapshot, filter_), "fetch", journey)
 
 
-def part_found(search: PoolSearch, among: Found, with_candidates: bool) -> Best:
+def part_found(search: PoolSearch, among: Found, with_candidates: bool) -> Hits:
     """Score the rows that were found in a part, unless a scan has, and fetch the best if that is asked for."""
     (rows, scores), cache_available = scored(search, among)
     part, candidates = search.serving, None
     if with_candidates:
         with search.journey.timed("fetch"):
             candidates = part.snapshot.candidates(rows)
-    return Best(
-        order=part.order(rows),
+    return Hits(
+        order=part.snapshot.order(rows),
         rows=rows,
         scores=scores,
         lexical=None if search.words is None else search.words.of(rows),
@@ -131,7 +130,7 @@ def part_found(search: PoolSearch, among: Found, with_candidates: bool) -> Best:
     )
 
 
-def learnt(budget: RetrievalBudget, affordable: RankRequest, found: Best, asked: RankRequest, seconds: float) -> Best:
+def learnt(budget: RetrievalBudget, affordable: RankRequest, found: Hits, asked: RankRequest, seconds: float) -> Hits:
     """Let a budget learn what a search has taken, and say in what was found whether it was for fewer candidates."""
     if found.plan not in ("index", "selector"):
         return found
@@ -167,20 +166,26 @@ def read_in(part: Searchable, wanted: Wanted, journey: Journey) -> Stock:
     )
 
 
-def serve(opener: Opener, generation: Generation, log: UpdateLog, previous: LateScorer | None = None) -> Serving:
-    """Return what is served of an open generation, of whose log nothing has been read; arguments as `Opener.open`.
+def serve(opener: Opener, parts: Sequence[Generation], log: UpdateLog, previous: LateScorer | None = None) -> Serving:
+    """Return what is served of the open parts of a generation, of whose log nothing has been read.
+
+    Args:
+        opener: loads what answering needs.
+        parts: see `Opener.open`.
+        log: of the generation's updates.
+        previous: see `Opener.open`.
 
     Raises:
         GenerationCorrupt: the update log is damaged.
         FingerprintMismatch, ModelError, Shortage: see `Opener.open`.
     """
-    opened, manifest = opener.open(generation, previous), generation.manifest
-    part = LocalPart(Snapshot.of(generation), opened.vectors, opened.scan)
+    opened, first = opener.open(parts, previous), parts[0]
+    local = tuple(LocalPart(each.snapshot, each.vectors, each.scan) for each in opened.parts)
+    manifest = first.whole
     serving = Serving(
-        version=manifest,
-        generation=Facts(manifest.id, manifest, generation.words),
-        snapshot=PoolSnapshot(manifest.revision, 0, (part.counts,)),
-        parts=(part,),
+        generation=Facts(manifest.id, manifest, first.words),
+        snapshot=PoolSnapshot(manifest.revision, 0, tuple(part.counts for part in local)),
+        parts=local,
         ranker=opened.ranker,
         log=log,
         texts=opened.texts,
@@ -199,12 +204,13 @@ class Here:
 
     def load(self, generation: str, like: Callable[[str], LateScorer | None]) -> Serving:
         """See `Holder.load`."""
-        opened = self._store.open(generation)
+        parts = self._store.open_parts(generation)
+        manifest = parts[0].manifest
         try:
-            log = self._store.updates.of(opened.manifest)
-            return serve(self._opener, opened, log, like(opened.manifest.model.fingerprint))
+            return serve(self._opener, parts, self._store.updates.of(manifest), like(manifest.model.fingerprint))
         except BaseException:
-            opened.close()
+            for each in parts:
+                each.close()
             raise
 
     def let_go(self, generation: str) -> None:
@@ -214,18 +220,23 @@ class Here:
         """Do nothing."""
 
     def sped_up(self, serving: Serving) -> Callable[[Serving], Serving] | None:
-        """Return what takes up a scan that a timing had refused, once another timing does not."""
-        only = serving.parts[0]
-        assert isinstance(only, LocalPart), "`serve` makes no others"
-        scan = faster(only.scan, only.vectors.matrix())
-        if scan is only.scan:
+        """Return what takes up scans that a timing had refused, once another timing does not."""
+        local = [cast(LocalPart, part) for part in serving.parts]  # `serve` makes no others
+        scans = [faster(part.scan, part.vectors.matrix()) for part in local]
+        if all(scan is part.scan for scan, part in zip(scans, local, strict=True)):
             return None
-        return lambda now: replace(now, parts=(replace(cast(LocalPart, now.parts[0]), scan=scan),))
+
+        def taken_up(now: Serving) -> Serving:
+            pairs = zip(now.parts, scans, strict=True)
+            return replace(now, parts=tuple(replace(cast(LocalPart, part), scan=scan) for part, scan in pairs))
+
+        return taken_up
 
     def bytes_of(self, manifest: Manifest) -> int:
-        """Return the size of the FAISS index, or of the copy of the vectors in bytes that a scan reads.
+        """Return the size of the FAISS indexes, and of the copies of the vectors in bytes that scans read.
 
         Matrix, texts and words are mapped files, which the system may drop.
         """
-        index = manifest.files.get(INDEX_FILE)
-        return manifest.count * manifest.dim if index is None else index.bytes
+        indexes = sum(entry.bytes for name, entry in manifest.files.items() if name.endswith(INDEX_FILE))
+        scanned = sum(part.count for part in manifest.parts if part.index.factory is None)
+        return indexes + scanned * manifest.dim

@@ -14,16 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.generation.manifest import Manifest
+from polyrank.index_builder.generation.slots import Slots, slots_of
 from polyrank.index_builder.generation.texts import KnownTexts
 from polyrank.index_builder.generation.words import Words
 from polyrank.index_builder.index.retrieval import CERTIFICATE_MARGIN
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.scale.membership import Counts
-from polyrank.index_builder.scale.slots import Slots, slots_of
+from polyrank.index_builder.store.membership import Counts
 from polyrank.index_builder.store.pages import Page
 from polyrank.index_builder.store.unmatched import Looked
 from polyrank.index_builder.store.update_log import Update, UpdateLog
-from polyrank.index_builder.store.updates import Version
 from polyrank.model.representations import Additions, Representations
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.caching.vector_cache import TextCache
@@ -73,7 +72,7 @@ class PoolQuery:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Best:
+class Hits:
     """The best candidates of a part for one query, or of several parts.
 
     Attributes:
@@ -102,7 +101,7 @@ class Best:
     parts: Rows | None = None
 
     @classmethod
-    def of(cls, found: Mapping[int, "Best"], k: int) -> "Best":
+    def of(cls, found: Mapping[int, "Hits"], k: int) -> "Hits":
         """Return the best `k` of what parts, at least one, have found, given by their numbers."""
         every = list(found.values())
         parts = np.repeat(np.fromiter(found, np.int64, len(found)), [len(each.rows) for each in every])
@@ -110,7 +109,7 @@ class Best:
             return replace(every[0], parts=parts)
         lexical = [each.lexical for each in every if each.lexical is not None]
         candidates = [each.candidates for each in every if each.candidates is not None]
-        whole = Best(
+        whole = Hits(
             order=np.concatenate([each.order for each in every]),
             rows=np.concatenate([each.rows for each in every]),
             scores=np.concatenate([each.scores for each in every]),
@@ -144,7 +143,7 @@ class Best:
         last = float(self.scores[-1])
         return last > self.bound + CERTIFICATE_MARGIN * max(1.0, abs(last))
 
-    def take(self, positions: Rows) -> "Best":
+    def take(self, positions: Rows) -> "Hits":
         """Return those at some positions, in their order."""
         found = self.candidates
         return replace(
@@ -157,7 +156,7 @@ class Best:
             parts=None if self.parts is None else self.parts[positions],
         )
 
-    def placed_by(self, late: NDArray[np.float32], late_weight: float) -> "Best":
+    def placed_by(self, late: NDArray[np.float32], late_weight: float) -> "Hits":
         """Return them in the order of their second stage's scores (n,), with words."""
         scores = late if self.lexical is None else Additions(late_weight, self.lexical).to(late)
         return replace(self, scores=scores).take(np.lexsort((self.order, -scores)))
@@ -240,7 +239,7 @@ class Part(Protocol):
     def texts_here(self, texts: Sequence[str]) -> KnownTexts | None:
         """Return what is stored of texts; None: to ask for it would take longer than to encode them."""
 
-    async def search(self, runtime: Runtime, query: PoolQuery, encode: EncodeContext, journey: Journey) -> Best:
+    async def search(self, runtime: Runtime, query: PoolQuery, encode: EncodeContext, journey: Journey) -> Hits:
         """Find the best `query.request.depth` candidates, or as many as a second stage scores."""
 
     async def read(self, runtime: Runtime, wanted: Wanted, journey: Journey) -> Stock:
@@ -303,7 +302,6 @@ class Serving:
     """What a request is answered from, from its beginning to its end. It never changes; an update makes a new one.
 
     Attributes:
-        version: what the store calls it.
         generation: what it says of itself.
         snapshot: at which revision it is.
         parts: by their slots, ascending; together they have all of them.
@@ -314,7 +312,6 @@ class Serving:
         checksum: of the updates in the snapshot; 0: there are none.
     """
 
-    version: Version
     generation: Facts
     snapshot: PoolSnapshot
     parts: tuple[Part, ...]

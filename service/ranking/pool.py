@@ -25,7 +25,7 @@ from polyrank.service.errors import DeadlineExceeded, TooManyForExact
 from polyrank.service.live.serving import nothing_of
 from polyrank.service.observe.labels import Degraded
 from polyrank.service.ranking.admission import most_exact
-from polyrank.service.ranking.parts import Best, EncodeContext, PartMissing, PoolQuery, Serving, Stock, Wanted
+from polyrank.service.ranking.parts import EncodeContext, Hits, PartMissing, PoolQuery, Serving, Stock, Wanted
 from polyrank.service.ranking.rescoring import second_stage
 from polyrank.service.ranking.runtime import Runtime
 from polyrank.service.ranking.stages import Journey
@@ -89,7 +89,7 @@ class Pool:
         )
         return self.with_missing(ranked, lost)
 
-    def _only(self, best: Best, positions: Rows, lost: Set[int]) -> tuple[Best, Set[int]]:
+    def _only(self, best: Hits, positions: Rows, lost: Set[int]) -> tuple[Hits, Set[int]]:
         """Return those that could be fetched; the parts of the others count as missing from now on."""
         if len(positions) == len(best.rows) or best.parts is None:
             return best, lost
@@ -104,7 +104,7 @@ class Pool:
         """The journey in a stage after which candidates are still fetched."""
         return self._journey if self._is_here else self._journey.before_last()
 
-    async def _search(self, request: RankRequest, encode: EncodeContext) -> tuple[Best, Set[int]]:
+    async def _search(self, request: RankRequest, encode: EncodeContext) -> tuple[Hits, Set[int]]:
         """Return the best candidates of the parts that answer, and the numbers of the other parts."""
         ranker, parts, words = self._serving.ranker, self._serving.parts, self._serving.generation.words
         late = None if ranker.late_rows is None else most_exact(ranker, request.conversation) if request.exact else 0
@@ -124,7 +124,7 @@ class Pool:
             await encode(self._journey)
         stage = self._journey.before_last()
 
-        async def ask(part: int, journey: Journey) -> Best:
+        async def ask(part: int, journey: Journey) -> Hits:
             return await parts[part].search(self._runtime, query, encode, journey)
 
         found = await self._of_each(range(len(parts)), ask, self._journey)
@@ -134,7 +134,7 @@ class Pool:
         share = self._searched(missing)
         if not self._is_here:
             self._runtime.metrics.observe_searched(share)
-        return Best.of(found, depth), set(missing)
+        return Hits.of(found, depth), set(missing)
 
     def _searched(self, missing: Collection[int]) -> float:
         """Return the share of the candidates that all but the missing parts hold, given by their numbers.
@@ -158,9 +158,9 @@ class Pool:
         read = partial(stock.candidates, stock.every)
         return await self._runtime.measured("fetch", read, self._journey) if self._is_here else read()
 
-    async def _at_places(self, best: Best, wanted: Wanted, journey: Journey) -> Stock:
+    async def _at_places(self, best: Hits, wanted: Wanted, journey: Journey) -> Stock:
         """Look candidates up by their parts and rows there."""
-        assert best.parts is not None, "`Best.of` numbers them"
+        assert best.parts is not None, "`Hits.of` numbers them"
         of_part = {part: np.flatnonzero(best.parts == part) for part in np.unique(best.parts).tolist()}
         return await self._read(of_part, lambda part: wanted._replace(rows=best.rows[of_part[part]]), journey)
 
@@ -227,7 +227,7 @@ class Pool:
                 gather = each.first_vectors if first_only else each.vectors
                 some, here = gather(own[asked][of == number])
                 made, available = [*made, some], available and here
-            return Representations.join(made).take(np.argsort(np.argsort(of, kind="stable"))), available
+            return Representations.interleaved(made, of), available
 
         return Stock(
             positions=positions,
@@ -293,7 +293,7 @@ class Pool:
             del answers, errors  # an error holds this frame: in a circle, all would stay for long
 
 
-def _places(best: Best, candidates: Sequence[Candidate]) -> list[RankedCandidate]:
+def _places(best: Hits, candidates: Sequence[Candidate]) -> list[RankedCandidate]:
     values: Sequence[float | None] = [None] * len(best.order) if best.lexical is None else best.lexical.tolist()
     found = zip(candidates, best.scores.tolist(), values, best.order.tolist(), strict=True)
     return [

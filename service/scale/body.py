@@ -1,11 +1,10 @@
-"""What a shard does: it holds parts of sets, and finds the best candidates in them. Knows no cluster.
+"""What a shard does: it holds parts of generations, and finds the best candidates in them. Knows no cluster.
 
-A shard keeps no model: contexts come encoded. It can hold the same part of two sets, so another set is prepared beside
-the one that is served.
+A shard keeps no model: contexts come encoded. It can hold the same part of two generations, so another one is prepared
+beside the one that is served.
 
 Every call says at which revision the part is to be searched. A shard that does not know of so late an update reads the
-set's log first. At an earlier revision it leaves out what came later. So an answer does not depend on which replica
-gave it.
+log first. At an earlier revision it leaves out what came later. So an answer does not depend on which replica gave it.
 """
 
 import asyncio
@@ -14,27 +13,26 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import GenerationNotFound
-from polyrank.index_builder.scale.sets import PartsStore
-from polyrank.index_builder.scale.updated_part import UpdatedPart
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.pages import Page, page
 from polyrank.index_builder.store.unmatched import Looked, looking
 from polyrank.index_builder.store.update_log import UpdateLog
 from polyrank.model.errors import RankingError, Shortage, VectorsDamaged, shortage_in
-from polyrank.model.search.scan import Query, faster, prepare
+from polyrank.model.search.scan import faster
+from polyrank.model.search.scan.plain import Query
 from polyrank.model.text.reading import finish
 from polyrank.service.caching.vectors import MatrixVectors
-from polyrank.service.live.serving import Searchable, SearchStatus, runs_here
+from polyrank.service.live.serving import Opener, Searchable, SearchStatus
 from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.local_part import learnt, part_found, read_in
-from polyrank.service.ranking.parts import Best, Wanted
+from polyrank.service.ranking.parts import Hits, Wanted
 from polyrank.service.ranking.retrieval import PoolSearch, RetrievalBudget
 from polyrank.service.ranking.stages import Journey
 from polyrank.service.scale.calls import (
@@ -48,32 +46,17 @@ from polyrank.service.scale.calls import (
 
 
 class _Gone(Exception):  # what happened, not what went wrong
-    """The shard does not hold the part of the set."""
+    """The shard does not hold the part of the generation."""
 
 
 class _Behind(Exception):  # likewise
-    """The set's log does not reach the revision that was asked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Part(Searchable):
-    """A part at a revision, ready to be searched.
-
-    Attributes:
-        updated: the part at the latest revision that the shard knows of.
-    """
-
-    updated: UpdatedPart
-
-    def order(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the places in the pool of rows (N,)."""
-        return self.updated.order(rows)
+    """The log does not reach the revision that was asked for."""
 
 
 class _Held:
-    """A part that is held, and the log of its set. Several threads may call its methods."""
+    """A part that is held, and the log of its generation. Several threads may call its methods."""
 
-    def __init__(self, part: _Part, log: UpdateLog) -> None:
+    def __init__(self, part: Searchable, log: UpdateLog) -> None:
         self._latest, self._log = part, log
         self._reading = threading.Lock()
 
@@ -82,33 +65,33 @@ class _Held:
         """How candidates are found."""
         return self._latest.search_status
 
-    def at(self, revision: int) -> _Part:
-        """Return the part at a revision of its set.
+    def at(self, revision: int) -> Searchable:
+        """Return the part at a revision of its generation.
 
         Raises:
             _Behind: the log does not reach it.
             GenerationCorrupt: the log is damaged.
         """
-        if self._latest.updated.revision < revision:
+        if self._latest.snapshot.revision < revision:
             self.catch_up()
         latest = self._latest
-        if latest.updated.revision < revision:
+        if latest.snapshot.revision < revision:
             raise _Behind(
-                f"the shard does not see update {revision} in the store, only {latest.updated.revision}; check that "
+                f"the shard does not see update {revision} in the store, only {latest.snapshot.revision}; check that "
                 "its machine mounts the same store, and for how long the mount keeps what it has read"
             )
-        return replace(latest, snapshot=latest.updated.snapshot.at(revision))
+        return replace(latest, snapshot=latest.snapshot.at(revision))
 
     def catch_up(self) -> None:
         """Read the updates that were written since; raises GenerationCorrupt where the log is damaged."""
         with self._reading:
             updates = list(self._log.read())
             try:
-                updated = self._latest.updated.updated(updates)
+                snapshot = self._latest.snapshot.updated(updates)
             except BaseException:
                 self._log.unread()
                 raise
-            self._latest = replace(self._latest, snapshot=updated.snapshot, updated=updated)
+            self._latest = replace(self._latest, snapshot=snapshot)
 
     def scan_faster(self) -> None:
         """Take up a scan that a timing had refused, once another timing does not; for one thread at a time."""
@@ -141,7 +124,7 @@ class Body:
         try:
             return Reply(self._methods[method](*arguments))
         except _Gone:
-            return Reply(None, "the shard does not hold this part of the set", "gone")
+            return Reply(None, "the shard does not hold this part of the generation", "gone")
         except _Behind as error:
             return Reply(None, str(error), "behind")
         except VectorsDamaged as error:
@@ -155,8 +138,8 @@ class Body:
         Returns how it finds candidates.
 
         Raises:
-            GenerationNotFound: there is no such set, or it has no such part.
-            GenerationCorrupt: the set or the part is damaged.
+            GenerationNotFound: there is no such generation, or it has no such part.
+            GenerationCorrupt: it is damaged, or its part is.
             ModelError: it cannot be searched here.
             Shortage: this machine lacks something for that, or the store.
         """
@@ -171,34 +154,27 @@ class Body:
     def _opened(self, holding: Holding) -> _Held:
         if not self._root.is_dir():
             raise Shortage(f"there is no {self._root} on the shard's machine; mount the store there")
-        store = PartsStore(self._root)
-        made = store.read(holding.set_id)
-        named = next((each for each in made.parts if each.name == holding.part), None)
-        if named is None:
-            raise GenerationNotFound(f"set {holding.set_id} has no part {holding.part}")
-        generation = store.open(named)
+        store = GenerationStore(self._root)
+        made = store.manifest(holding.generation)
+        number = next((at for at, each in enumerate(made.parts) if each.name == holding.part), None)
+        if number is None:
+            raise GenerationNotFound(f"generation {made.id} has no part {holding.part}")
+        opened = store.open(made.id, number)
         try:
-            part = self._searchable(UpdatedPart.of(made, named, generation))
+            part = Opener.searchable(opened, MatrixVectors(opened, lambda *_: None))
             held = _Held(part, store.updates.of(made))
             held.catch_up()
-            codes = np.asarray(generation.embeddings.gather(np.zeros(1, np.int64)), np.float32)
+            codes = np.asarray(opened.embeddings.gather(np.zeros(1, np.int64)), np.float32)
             part.scan.top_k([Query(codes, 1)])
         except BaseException:
-            generation.close()
+            opened.close()
             raise
         return held
 
-    def _searchable(self, updated: UpdatedPart) -> _Part:
-        generation = updated.snapshot.generation
-        vectors = MatrixVectors(generation, lambda *_: None)
-        with runs_here(generation.manifest):
-            scan = prepare(vectors.matrix(), "cpu", with_bytes=generation.index is None)
-        return _Part(updated.snapshot, vectors, scan, updated)
-
-    def drop(self, set_id: str) -> None:
-        """Let go of the parts of a set; searches in progress end on them."""
+    def drop(self, generation: str) -> None:
+        """Let go of the parts of a generation; searches in progress end on them."""
         with self._changing:
-            self._held = {holding: held for holding, held in self._held.items() if holding.set_id != set_id}
+            self._held = {holding: held for holding, held in self._held.items() if holding.generation != generation}
 
     def held(self) -> list[Holding]:
         """What is ready to be searched; reads the logs, so that requests seldom find much to read.
@@ -211,7 +187,7 @@ class Body:
                 held.scan_faster()
         return list(self._held)
 
-    def search(self, holding: Holding, queries: Sequence[AskedQuery], left_s: Sequence[float]) -> list[Best]:
+    def search(self, holding: Holding, queries: Sequence[AskedQuery], left_s: Sequence[float]) -> list[Hits]:
         """Find the best candidates of a part for each query, all in one pass if the part is scanned.
 
         Args:
@@ -227,7 +203,7 @@ class Body:
         passes = [asked] if all(part.scans_all for part, _, _ in asked) else [[each] for each in asked]
         return [found for together in passes for found in self._found(together)]
 
-    def _found(self, asked: Sequence[tuple[_Part, AskedQuery, Journey]]) -> Iterator[Best]:
+    def _found(self, asked: Sequence[tuple[Searchable, AskedQuery, Journey]]) -> Iterator[Hits]:
         """Find the best for queries, each in the part at its revision; deadlines are on this machine's clock."""
         searches, affordable = [], []
         for part, each, journey in asked:

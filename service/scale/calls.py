@@ -15,9 +15,9 @@ LATE, LOST, SHORT = "late", "lost", "short"
 
 
 class Holding(NamedTuple):
-    """A part of a set, which a shard holds or is to hold."""
+    """A part of a generation, which a shard holds or is to hold."""
 
-    set_id: str
+    generation: str
     part: str
 
 
@@ -55,7 +55,7 @@ class Reply(NamedTuple):
     Attributes:
         value: what the method returned; None after an error.
         error: why there is none; None: there is.
-        kind: "gone": the shard does not hold the part. "behind": the set's log, as its machine sees it, does not reach
+        kind: "gone": the shard does not hold the part. "behind": the log, as its machine sees it, does not reach
             the revision asked for. LATE: the time was over before its turn. "damaged": a stored
             vector gave a score that cannot be. LOST: the shard was not reached. SHORT: its machine lacks something.
             "refused": any other error. Empty: there was none.

@@ -14,10 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from polyrank.index_builder.errors import GenerationCorrupt
-from polyrank.index_builder.generation.generation import MODEL_DIRECTORY
+from polyrank.index_builder.generation.generation import check_beside_parts
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.generation.words import evidence_of, open_words
-from polyrank.index_builder.scale.sets import PartSet, PartsStore
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.membership import Membership
 from polyrank.model.errors import CheckpointInvalid, Shortage, shortage_in
 from polyrank.service.live.models import LateScorer
 from polyrank.service.live.serving import Opener, SearchStatus, runs_here
@@ -36,7 +37,7 @@ SPARE_SECONDS = 5.0
 class _Old:
     """A generation that is served no more. The store may have removed it already."""
 
-    made: PartSet
+    made: Manifest
     drop_at: float
 
 
@@ -56,7 +57,7 @@ class OnShards:
 
     def __init__(
         self,
-        store: PartsStore,
+        store: GenerationStore,
         opener: Opener,
         replicas: Replicas,
         asking: Asking,
@@ -67,11 +68,11 @@ class OnShards:
         self._metrics, self._longest_s = metrics, longest_s
         self._old: list[_Old] = []
         self._telling = threading.RLock()  # one thread at a time has replicas prepare and drop
-        self._preparing: PartSet | None = None  # the last one that was prepared; requests may need it in a moment
+        self._preparing: Manifest | None = None  # the last one that was prepared; requests may need it in a moment
 
     def load(self, generation: str, like: Callable[[str], LateScorer | None]) -> Serving:
         """Prepare a generation on its shards, and load its model; see `Holder.load`."""
-        made = self._store.read(generation)
+        made = self._store.manifest(generation)
         self._store.check_updates(made)
         with self._telling:
             self._preparing = made
@@ -81,7 +82,7 @@ class OnShards:
                 self.let_go(generation)
                 raise
 
-    def _prepared(self, made: PartSet) -> dict[str, SearchStatus]:
+    def _prepared(self, made: Manifest) -> dict[str, SearchStatus]:
         """Have the replicas of every part prepare it; one of each is enough. Returns how they search, by part."""
         replies = self._replicas.prepare(made)
         found = {}
@@ -93,21 +94,22 @@ class OnShards:
                 if passing:
                     raise Shortage(f"part {part.name}: {passing[0]}")
                 raise GenerationCorrupt(made.id, f"part {part.name}: {own[0].error}")
-            self._metrics.show_set_ready(part.name, len(good))
+            self._metrics.show_ready(part.name, len(good))
             found[part.name] = good[0]
         return found
 
     def _opened(
-        self, made: PartSet, status: dict[str, SearchStatus], like: Callable[[str], LateScorer | None]
+        self, made: Manifest, status: dict[str, SearchStatus], like: Callable[[str], LateScorer | None]
     ) -> Serving:
-        first, manifest = made.parts[0], self._store.manifest(made.id)
-        directory, before = self._store.directory(first), like(manifest.model.fingerprint)
+        path, model, first = self._store.path(made.id), self._store.model_directory(made.id), made.parts[0]
+        before = like(made.model.fingerprint)
+        check_beside_parts(path, made)
         try:
-            ranker = self._opener.ranker(manifest, directory / MODEL_DIRECTORY, before)
-            with runs_here(manifest):
+            ranker = self._opener.ranker(made, model, before)
+            with runs_here(made):
                 self._opener.warm_up(ranker, before)
-            evidence = evidence_of(directory / MODEL_DIRECTORY)
-            words = open_words(directory, evidence, first.count) if evidence else None
+            evidence = evidence_of(model)
+            words = open_words(path / made.directory(0), evidence, first.count) if evidence else None
         except (OSError, ValueError, CheckpointInvalid) as error:
             raise shortage_in(error) or GenerationCorrupt(made.id, f"part {first.name}: {error}") from error
         parts = tuple(
@@ -119,19 +121,25 @@ class OnShards:
                 own.counts(),
                 made.revision,
             )
-            for part, own in zip(made.parts, self._store.members(made), strict=True)
+            for part, own in zip(made.parts, self._members(made), strict=True)
         )
         serving = Serving(
-            version=made,
-            generation=Facts(made.id, manifest, words),
+            generation=Facts(made.id, made, words),
             snapshot=PoolSnapshot(made.revision, 0, tuple(part.counts for part in parts)),
             parts=parts,
             ranker=ranker,
             log=self._store.updates.of(made),
-            texts=self._opener.texts(manifest, ranker),
+            texts=self._opener.texts(made, ranker),
             loaded_at=time.time(),
         )
         return serving.caught_up()
+
+    def _members(self, made: Manifest) -> list[Membership]:
+        path = self._store.path(made.id)
+        try:
+            return [Membership(path / made.directory(at), part.slots, part.count) for at, part in enumerate(made.parts)]
+        except (OSError, ValueError) as error:
+            raise shortage_in(error) or GenerationCorrupt(made.id, f"the ids of its parts: {error}") from error
 
     def let_go(self, generation: str) -> None:
         """Drop a generation from all shards, unless requests may need it."""
@@ -141,9 +149,7 @@ class OnShards:
 
     def replaced(self, before: Serving) -> None:
         """See `Holder.replaced`."""
-        made = before.version
-        assert isinstance(made, PartSet), "`load` makes no others"
-        self._old = [*self._old, _Old(made, time.monotonic() + self._longest_s + SPARE_SECONDS)]
+        self._old = [*self._old, _Old(before.generation.manifest, time.monotonic() + self._longest_s + SPARE_SECONDS)]
 
     def sped_up(self, serving: Serving) -> None:
         """Do nothing: shards see to it."""
@@ -163,7 +169,7 @@ class OnShards:
             finally:
                 self._telling.release()
         wanted = [
-            Holding(serving.version.id, part.slots.name)
+            Holding(serving.generation.id, part.slots.name)
             for serving in reversed(self.in_use())
             for part in serving.parts
         ]
@@ -178,10 +184,10 @@ class OnShards:
         preparing = self._preparing
         made = [*(each.made for each in self._old), *([] if preparing is None else [preparing])]
         parts = {each.id: {part.name for part in each.parts} for each in made}
-        return parts | {each.version.id: {part.slots.name for part in each.parts} for each in self.in_use()}
+        return parts | {each.generation.id: {part.slots.name for part in each.parts} for each in self.in_use()}
 
     def _drop_old(self) -> None:
-        if self._preparing is not None and self._preparing.id in {each.version.id for each in self.in_use()}:
+        if self._preparing is not None and self._preparing.id in {each.generation.id for each in self.in_use()}:
             self._preparing = None
         due = [each for each in self._old if time.monotonic() >= each.drop_at]
         self._old = [each for each in self._old if each not in due]

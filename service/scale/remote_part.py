@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.index_builder.generation.slots import Slots
 from polyrank.index_builder.generation.texts import KnownTexts
-from polyrank.index_builder.scale.membership import Counts, Membership
-from polyrank.index_builder.scale.slots import Slots
+from polyrank.index_builder.store.membership import Counts, Membership
 from polyrank.index_builder.store.pages import Page
 from polyrank.index_builder.store.unmatched import Looked
 from polyrank.index_builder.store.update_log import Update
 from polyrank.model.representations import Representations
 from polyrank.service.live.serving import SearchStatus
-from polyrank.service.ranking.parts import Best, EncodeContext, PartMissing, PoolQuery, Stock, Wanted
+from polyrank.service.ranking.parts import EncodeContext, Hits, PartMissing, PoolQuery, Stock, Wanted
 from polyrank.service.ranking.runtime import Runtime
 from polyrank.service.ranking.stages import Journey
 from polyrank.service.scale.asking import Asking
@@ -37,7 +37,7 @@ class Calls:
 
     def __init__(self, asking: Asking, holding: Holding) -> None:
         self._asking, self._holding = asking, holding
-        self._waiting: list[tuple[AskedQuery, float, asyncio.Future[Best]]] = []
+        self._waiting: list[tuple[AskedQuery, float, asyncio.Future[Hits]]] = []
         self._calls: set[asyncio.Task[None]] = set()
 
     async def ask(self, method: str, journey: Journey, *arguments: Any) -> Any:
@@ -45,9 +45,9 @@ class Calls:
         end = journey.before_answer().deadline
         return await self._asking.ask(self._holding.part, method, lambda: (self._holding, *arguments), end)
 
-    async def search(self, query: AskedQuery, deadline: float) -> Best:
+    async def search(self, query: AskedQuery, deadline: float) -> Hits:
         """Find the best candidates of the part; raises PartMissing."""
-        own: asyncio.Future[Best] = asyncio.get_running_loop().create_future()
+        own: asyncio.Future[Hits] = asyncio.get_running_loop().create_future()
         self._waiting.append((query, deadline, own))
         self._send()
         try:
@@ -70,7 +70,7 @@ class Calls:
         self._calls.discard(call)
         self._send()
 
-    async def _call(self, batch: Sequence[tuple[AskedQuery, float, "asyncio.Future[Best]"]]) -> None:
+    async def _call(self, batch: Sequence[tuple[AskedQuery, float, "asyncio.Future[Hits]"]]) -> None:
         queries = [query for query, _, _ in batch]
         deadlines = [deadline for _, deadline, _ in batch]
 
@@ -141,7 +141,7 @@ class RemotePart:
         """None."""
         return None
 
-    async def search(self, runtime: Runtime, query: PoolQuery, encode: EncodeContext, journey: Journey) -> Best:
+    async def search(self, runtime: Runtime, query: PoolQuery, encode: EncodeContext, journey: Journey) -> Hits:
         """See `Part.search`."""
         context = await encode(journey)
         with journey.timed("retrieve"):

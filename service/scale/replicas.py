@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import chain
 from typing import Protocol
 
-from polyrank.index_builder.scale.sets import PartSet
+from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.model.errors import Shortage
 from polyrank.service.scale.asking import Asking
 from polyrank.service.scale.calls import LOST, Holding, Replica, ReplicaLost, Reply, Shards
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 class WatchReplicas(Protocol):
     """Is told what happens; see the metrics of the same names."""
 
-    def show_set_ready(self, part: str, replicas: int) -> None:
+    def show_ready(self, part: str, replicas: int) -> None:
         """So many replicas of a part hold what is served."""
 
     def forget_part(self, part: str) -> None:
@@ -76,11 +76,11 @@ class Replicas:
         self._calls = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="shards")
         self._loads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="shards-load")
 
-    def prepare(self, made: PartSet) -> dict[str, list[Reply]]:
-        """Have the replicas of a set's parts prepare it, and return what those of each part say.
+    def prepare(self, made: Manifest) -> dict[str, list[Reply]]:
+        """Have the replicas of a generation's parts prepare it, and return what those of each part say.
 
         Replicas are started where a part has none. One that loads what it lost is left out if the part has others: it
-        is given the set once that is served. One that stays silent counts as lost.
+        is given the generation once that is served. One that stays silent counts as lost.
 
         Raises:
             Shortage: a replica cannot be started.
@@ -106,19 +106,20 @@ class Replicas:
 
         Args:
             wanted: the parts that are served.
-            needed: returns the sets that requests may need; all others are dropped. Called when a replica has said what
-                it holds: a switch that goes on meanwhile says that it needs a set before it has replicas prepare it.
+            needed: returns the generations that requests may need; all others are dropped. Called when a replica has
+                said what it holds: a switch that goes on meanwhile says that it needs one before it has replicas
+                prepare it.
         """
         asked = [(holding, each) for holding in wanted for each in self._parts.get(holding.part, ())]
         holds = list(self._calls.map(lambda each: self._look_at(each[0], each[1], needed), asked))
         for holding in wanted:
             ready = sum(held for (about, _), held in zip(asked, holds, strict=True) if about is holding)
-            self._watch.show_set_ready(holding.part, ready)
+            self._watch.show_ready(holding.part, ready)
 
-    def drop(self, set_id: str, kept_parts: Collection[str]) -> None:
-        """Have all replicas let go of a set, and end those of parts other than these."""
+    def drop(self, generation: str, kept_parts: Collection[str]) -> None:
+        """Have all replicas let go of a generation, and end those of parts other than these."""
         every = list(chain.from_iterable(self._parts.values()))
-        list(self._calls.map(lambda each: self._tell(each, "drop", set_id, LOOK_WITHIN_SECONDS), every))
+        list(self._calls.map(lambda each: self._tell(each, "drop", generation, LOOK_WITHIN_SECONDS), every))
         self._keep_only(kept_parts)
 
     def close(self) -> None:
@@ -159,12 +160,12 @@ class Replicas:
     def _look_at(self, holding: Holding, kept: _Kept, needed: Callable[[], Set[str]]) -> bool:
         """Whether a replica holds a part; if not, it loads the part, unless it is too early for that.
 
-        It is told to drop the sets that are not needed: it may not have heard of it when they were dropped.
+        It is told to drop the generations that are not needed: it may not have heard of it when they were dropped.
         """
         held, now = self._hear(kept), self._clock()
         if held.error is None:
-            for set_id in {each.set_id for each in held.value} - needed():
-                self._tell(kept, "drop", set_id, LOOK_WITHIN_SECONDS)
+            for generation in {each.generation for each in held.value} - needed():
+                self._tell(kept, "drop", generation, LOOK_WITHIN_SECONDS)
             if holding in held.value:
                 return True
         if not kept.loads and now >= kept.load_at and (held.error is None or self._is_silent(kept)):
@@ -189,7 +190,7 @@ class Replicas:
         try:
             if self._is_silent(kept):
                 self._replace(holding.part, kept)
-            fields = {"generation": holding.set_id, "part": holding.part, "replica": kept.replica.name}
+            fields = {"generation": holding.generation, "part": holding.part, "replica": kept.replica.name}
             log.info("a shard prepares what it has lost", extra={"fields": fields})
             if self._prepare(holding, kept).error is None:
                 kept.failures = 0
@@ -225,7 +226,7 @@ class Replicas:
     def _prepare(self, holding: Holding, kept: _Kept) -> Reply:
         reply = self._tell(kept, "prepare", holding, PREPARE_WITHIN_SECONDS)
         if reply.error is not None:
-            fields = {"generation": holding.set_id, "part": holding.part, "replica": kept.replica.name}
+            fields = {"generation": holding.generation, "part": holding.part, "replica": kept.replica.name}
             fields |= {"why": reply.error}
             log.warning("a shard could not prepare a generation", extra={"fields": fields})
         return reply

@@ -56,12 +56,12 @@ def test_a_pool_file_becomes_the_active_generation(tmp_path: Path, index: str, d
     assert logged[1] == {"file": str(tmp_path / "pool.jsonl"), "line": 52, "reason": "the id 'c7' was seen before"}
     store = GenerationStore(tmp_path / "s")
     assert store.current() == result.generation
-    generation, refused = store.open_to_serve()
+    [generation], refused = store.open_to_serve()
     assert refused == []
     assert_whole(generation, encoder, wanted)
     manifest = generation.manifest
     assert manifest.index.kind == {"auto": "exact", "IVF2,SQ8": "custom"}.get(index, index)
-    assert (manifest.index, manifest.recall["recall@10"]) == (result.index, result.recall.at_10)
+    assert (manifest.index, manifest.recall["recall@10"]) == (result.worst.index, result.worst.recall.at_10)
     assert (generation.index is None) == (manifest.index.kind == "exact")
     assert (generation.path / "index.faiss").exists() == (generation.index is not None)
     assert (manifest.dtype, manifest.dim, manifest.build.rejected, manifest.build.truncated) == (dtype, 8, 3, 90)
@@ -110,15 +110,15 @@ def test_given_probes_set_how_hard_the_index_is_searched(tmp_path: Path) -> None
     tuned = build(
         encoder, pool(2000), tmp_path, BuildOptions(index="IVF500,Flat", probes=contexts(encoder, 50), min_recall=0.98)
     )
-    assert (loose.recall.probes, tuned.recall.probes) == ("pool", "given")
-    assert loose.recall.at_10 < 0.98 <= tuned.recall.at_10
-    assert loose.warning is not None
-    assert "give --probes with real contexts" in loose.warning
-    assert tuned.warning is None
+    assert (loose.worst.recall.probes, tuned.worst.recall.probes) == ("pool", "given")
+    assert loose.worst.recall.at_10 < 0.98 <= tuned.worst.recall.at_10
+    assert loose.worst.warning is not None
+    assert "give --probes with real contexts" in loose.worst.warning
+    assert tuned.worst.warning is None
     generation = GenerationStore(tmp_path).open(tuned.generation)
     assert generation.index is not None
-    assert generation.index.spec == generation.manifest.index == tuned.index
-    assert tuned.index.params["nprobe"] > loose.index.params["nprobe"]
+    assert generation.index.spec == generation.manifest.index == tuned.worst.index
+    assert tuned.worst.index.params["nprobe"] > loose.worst.index.params["nprobe"]
     assert generation.manifest.recall["min_recall"] == 0.98
     generation.close()
 
@@ -153,18 +153,22 @@ def test_recall_is_that_of_the_whole_score_where_words_count(tmp_path: Path) -> 
     probe = EncodedContext(Conversation.of(["hello"]), np.eye(1, 8, dtype=np.float32))
     options = BuildOptions(index="flat", probes=[probe], min_recall=0.95)
     plain = build(FirstWordEncoder(), rows, tmp_path / "plain", options)
-    assert (plain.recall.at_10, plain.recall.of, plain.recall.probes) == (1.0, "vectors", "given")
+    assert (plain.worst.recall.at_10, plain.worst.recall.of, plain.worst.recall.probes) == (1.0, "vectors", "given")
     spoken = FirstWordEncoder(evidence=LexicalConfig(late_weight=1.0, weights={"length": 1.0}))
     refused = r"recall@10 of Flat is 0\.000 on 1 probes by vectors and words even with depth 1600, below the 0.95 asked"
     with pytest.raises(BuildError, match=refused):
         build(spoken, rows, tmp_path / "spoken", options)
     assert GenerationStore(tmp_path / "spoken").ids() == []
     unasked = build(spoken, rows, tmp_path / "spoken", BuildOptions(index="flat"))
-    assert (unasked.recall.probes, unasked.recall.of) == ("none", "vectors")
+    assert (unasked.worst.recall.probes, unasked.worst.recall.of) == ("none", "vectors")
     scanned = build(spoken, rows, tmp_path / "spoken", BuildOptions(index="exact", probes=[probe]))
-    assert (scanned.recall.at_10, scanned.recall.probes, scanned.recall.of) == (1.0, "none", "vectors and words")
+    assert (scanned.worst.recall.at_10, scanned.worst.recall.probes, scanned.worst.recall.of) == (
+        1.0,
+        "none",
+        "vectors and words",
+    )
     easy = build(spoken, rows[::20], tmp_path / "spoken", options)
-    assert (easy.recall.at_10, easy.recall.of) == (1.0, "vectors and words")
+    assert (easy.worst.recall.at_10, easy.worst.recall.of) == (1.0, "vectors and words")
     assert GenerationStore(tmp_path / "spoken").manifest(easy.generation).recall["of"] == "vectors and words"
 
 

@@ -12,8 +12,6 @@ from polyrank.index_builder.generation import candidates
 from polyrank.index_builder.generation.filters import matching_rows
 from polyrank.index_builder.generation.manifest import FileEntry
 from polyrank.index_builder.pool.rows import Candidate, read_pool
-from polyrank.index_builder.scale.cutting import build_parts
-from polyrank.index_builder.scale.sets import PartsStore
 from polyrank.index_builder.store.generation_store import GenerationStore
 
 pytestmark = pytest.mark.quick
@@ -66,10 +64,9 @@ def test_every_format_makes_the_same_parts(tmp_path: Path, form: str) -> None:
     files = []
     for root, writer in ((tmp_path / "first", WRITERS["nested"]), (tmp_path / "second", WRITERS[form])):
         rows = read_pool([writer(tmp_path, ROWS)], root)
-        made = build_parts(HashEncoder(), rows, root, 3, OPTIONS).made
+        made = build(HashEncoder(), rows, root, OPTIONS, parts=3).manifest
         assert rows.fields.described()["fields"] == FIELDS
-        store = PartsStore(root)
-        files.append([store.part(part.slots).manifest(part.generation).files for part in made.parts])
+        files.append(made.files)
     assert files[0] == files[1]
 
 

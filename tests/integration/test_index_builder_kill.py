@@ -31,7 +31,7 @@ def check(root: Path, told: Told) -> str:
     store = GenerationStore(root)
     for each in store.ids():
         store.verify(each)
-    served, refused = store.open_to_serve()
+    [served], refused = store.open_to_serve()
     assert refused == []
     salt = served.candidates.rows([0])[0].text.removeprefix("text ").removesuffix("0")
     assert_whole(served, ENCODER, pool(POOL_SIZE, salt))

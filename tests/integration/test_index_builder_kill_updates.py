@@ -54,10 +54,10 @@ def check(root: Path, told: Told) -> None:
     store = GenerationStore(root)
     for each in store.ids():
         store.verify(each)
-    served, refused = store.open_to_serve()
+    [served], refused = store.open_to_serve()
     assert refused == []
     assert served.id == store.current()
-    snapshot = store.snapshot(served)
+    snapshot = store.snapshots([served])[0]
     if told.doing is not None and snapshot.revision == told.doing[0]:
         told.apply()
     told.doing = None

@@ -81,7 +81,7 @@ def root(builder: Builder, tmp_path: Path, checkpoints: Path, redis_tcp_url: str
 def test_a_job_builds_with_the_model_named_and_then_with_the_active_generations(
     root: Path, tmp_path: Path, checkpoints: Path, redis_tcp_url: str
 ) -> None:
-    first = GenerationStore(root).open_to_serve()[0]
+    first = GenerationStore(root).open_to_serve()[0][0]
     ranker = polyrank.load(first.model_directory)
     assert isinstance(ranker, polyrank.LateRanker)
     assert ranker.fingerprint == first.manifest.model.fingerprint == polyrank.load(checkpoints / "poly").fingerprint
@@ -188,7 +188,7 @@ def test_kills_leave_the_old_or_the_new_generation(builder: Builder, root: Path,
         stages.append(record.stage)
         if status == -signal.SIGKILL:
             assert record.state == SUCCEEDED or (record.error or "").startswith("interrupted")
-        served, refused = store.open_to_serve()
+        [served], refused = store.open_to_serve()
         assert refused == []
         assert served.manifest.count in (100, 2000)
         assert served.id == old or record.stage in ("CURRENT", "done")

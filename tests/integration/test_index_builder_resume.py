@@ -228,7 +228,7 @@ def test_progress_begins_behind_what_was_taken_over(killed: Path) -> None:
     told: list[tuple[str, int, int | None]] = []
     build(ENCODER, pool(ROWS), killed, progress=lambda *each: told.append(each))
     resumed = [each for each in told if each[0] == "resume"]
-    assert resumed == [("resume", i * CHUNK, 7 * CHUNK) for i in range(7)]
+    assert resumed == [("resume", i * CHUNK, ROWS) for i in range(7)]
     assert next(each for each in told if each[0] == "encode") == ("encode", 7 * CHUNK, ROWS)
 
 

@@ -213,7 +213,7 @@ def assert_gives_way(root: Path, old: str, new: str, told: list[str], before: li
     reason = str(caught.value)
     assert any(name in reason for name in told), (told, reason)
     assert "\n" not in reason
-    opened, refused = store.open_to_serve()
+    [opened], refused = store.open_to_serve()
     opened.close()
     assert (opened.id, refused) == (old, [(new, reason)])
     live = started(root)
@@ -223,7 +223,7 @@ def assert_gives_way(root: Path, old: str, new: str, told: list[str], before: li
 
 def assert_pointer_survived(root: Path, name: str, old: str, new: str, right: list[str], before: list[str]) -> None:
     store = GenerationStore(root)
-    opened, refused = store.open_to_serve()
+    [opened], refused = store.open_to_serve()
     opened.close()
     live = started(root)
     serving = live.require()

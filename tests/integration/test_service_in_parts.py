@@ -15,8 +15,8 @@ from shards_in_process import LocalShards
 from tiny import write_base
 
 from polyrank.index_builder.building.pipeline import BuildOptions, build
-from polyrank.index_builder.scale.cutting import build_parts
-from polyrank.index_builder.scale.sets import PartSet, PartsStore
+from polyrank.index_builder.generation.manifest import Manifest
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.rankers.load import load_retriever
 from polyrank.model.representations import LateRows
 from polyrank.service import resources
@@ -42,13 +42,13 @@ OF_THE_STORE = ("generation", "timings_ms", "request_id", "revision")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PartSet]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]:
     root = tmp_path_factory.mktemp("parts")
-    return root, build_parts(RANKER, POOL, root, 4, BuildOptions(index="exact")).made
+    return root, build(RANKER, POOL, root, BuildOptions(index="exact"), parts=4).manifest
 
 
 @pytest.fixture
-def shards(made: tuple[Path, PartSet], monkeypatch: pytest.MonkeyPatch) -> LocalShards:
+def shards(made: tuple[Path, Manifest], monkeypatch: pytest.MonkeyPatch) -> LocalShards:
     shards = LocalShards(made[0])
     monkeypatch.setattr(settings_module, "why_unusable", lambda _: None)
     monkeypatch.setattr(resources, "connected", nullcontext)
@@ -57,7 +57,7 @@ def shards(made: tuple[Path, PartSet], monkeypatch: pytest.MonkeyPatch) -> Local
 
 
 @pytest.fixture
-def client(made: tuple[Path, PartSet], shards: LocalShards) -> Iterator[TestClient]:
+def client(made: tuple[Path, Manifest], shards: LocalShards) -> Iterator[TestClient]:
     settings = Settings(store=made[0], cluster="auto", reranker="cross", shard_replicas=2, result_cache_ttl_s=60)
     with TestClient(create_app(settings, load, load)) as client:
         yield client
@@ -103,7 +103,7 @@ def test_so_are_batches_and_other_routes(client: TestClient, whole: TestClient) 
 
 
 def test_an_answer_is_kept_unless_parts_were_missing(
-    client: TestClient, shards: LocalShards, made: tuple[Path, PartSet]
+    client: TestClient, shards: LocalShards, made: tuple[Path, Manifest]
 ) -> None:
     body = {"context": "w1 w2", "top_k": 40}
     assert [client.post("/rank", json=body).headers["x-cache"] for _ in range(2)] == ["miss", "hit"]
@@ -134,7 +134,7 @@ def test_explanations_are_those_of_one_machine(
 ) -> None:
     model = load_retriever("lexical")
     build(model, POOL, tmp_path / "whole", BuildOptions(index="exact"))
-    parts = build_parts(model, POOL, tmp_path / "parts", 3, BuildOptions(index="exact")).made
+    parts = build(model, POOL, tmp_path / "parts", BuildOptions(index="exact"), parts=3).manifest
     local = LocalShards(tmp_path / "parts")
     monkeypatch.setattr(resources, "RayShards", lambda *_: local)
     body = {"context": ["w1 ord-3", "w2"], "candidates": [{"id": "c3"}, "w2 w5", {"id": "c103"}]}
@@ -154,9 +154,9 @@ def test_one_candidate_by_its_id(client: TestClient) -> None:
     assert client.get("/index/candidates/none").status_code == 404
 
 
-def test_sets_are_shown_and_switched(client: TestClient, made: tuple[Path, PartSet]) -> None:
+def test_sets_are_shown_and_switched(client: TestClient, made: tuple[Path, Manifest]) -> None:
     root, first = made
-    second = build_parts(WordRanker(), pool(50, "n"), root, 2, BuildOptions(index="exact", activate=False)).made
+    second = build(WordRanker(), pool(50, "n"), root, BuildOptions(index="exact", activate=False), parts=2).manifest
     shown = client.get("/index").json()
     assert (shown["active"]["id"], shown["active"]["count"]) == (first.id, len(POOL))
     assert shown["active"]["model"]["fingerprint"] == RANKER.fingerprint
@@ -179,7 +179,7 @@ def listed(client: TestClient, **wanted: Any) -> tuple[list[str], dict[str, Any]
 
 
 def test_candidates_are_listed_part_after_part(
-    updated: tuple[TestClient, TestClient, LocalShards], made: tuple[Path, PartSet]
+    updated: tuple[TestClient, TestClient, LocalShards], made: tuple[Path, Manifest]
 ) -> None:
     client, whole, local = updated
     both_answer(client, whole, "PUT", "/index/candidates", {"candidates": [{"id": "new", "text": "w1"}]})
@@ -204,7 +204,7 @@ def test_a_trial_is_answered_from_shards_beside_the_live_generation(
     client, _, local = updated
     live = client.get("/index").json()["active"]["id"]
     options = BuildOptions(index="exact", activate=False)
-    second = build_parts(RANKER, pool(50, "n"), tmp_path / "parts", 2, options).made
+    second = build(RANKER, pool(50, "n"), tmp_path / "parts", options, parts=2).manifest
     body = {"context": "w1 w2", "generation": "trial"}
     assert client.post("/rank", json=body).json()["type"].endswith("no-trial")
     shown = client.post("/index/trial", json={"generation": second.id}).json()
@@ -225,7 +225,7 @@ def test_a_trial_is_answered_from_shards_beside_the_live_generation(
 def updated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[TestClient, TestClient, LocalShards]]:
     """A server over parts and one over the whole pool, of stores of their own; and the shards of the first."""
     build_store(tmp_path / "whole", POOL, ranker=RANKER)
-    build_parts(RANKER, POOL, tmp_path / "parts", 3, BuildOptions(index="exact"))
+    build(RANKER, POOL, tmp_path / "parts", BuildOptions(index="exact"), parts=3)
     local = LocalShards(tmp_path / "parts")
     monkeypatch.setattr(settings_module, "why_unusable", lambda _: None)
     monkeypatch.setattr(resources, "connected", nullcontext)
@@ -297,7 +297,9 @@ def test_updates_and_a_compaction_as_on_one_machine(updated: tuple[TestClient, T
 
 def test_a_rebuild_makes_as_many_parts_of_the_new_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "store"
-    before = build_parts(load_retriever(write_base(tmp_path / "base", seed=0)), POOL[:50], root, 3, BuildOptions()).made
+    before = build(
+        load_retriever(write_base(tmp_path / "base", seed=0)), POOL[:50], root, BuildOptions(), parts=3
+    ).manifest
     local = LocalShards(root)
     monkeypatch.setattr(settings_module, "why_unusable", lambda _: None)
     monkeypatch.setattr(resources, "connected", nullcontext)
@@ -310,7 +312,7 @@ def test_a_rebuild_makes_as_many_parts_of_the_new_pool(tmp_path: Path, monkeypat
         assert {each["id"] for each in answer["results"]} == {each["id"] for each in rows}
         late = succeeded(client, client.post("/index", json={"candidates": rows[:60], "activate": False}))
         assert client.get("/info").json()["generation"] == made
-    after = PartsStore(root).read(late)
+    after = GenerationStore(root).manifest(late)
     assert (after.model, after.dtype, after.count) == (before.model, before.dtype, 60)
     assert [part.name for part in after.parts] == [part.name for part in before.parts]
 

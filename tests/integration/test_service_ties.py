@@ -18,8 +18,6 @@ from polyrank.index_builder.building.compaction import compact
 from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.generation import candidates
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.scale.compacting import compact_parts
-from polyrank.index_builder.scale.cutting import build_parts
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.rankers.networks import LateRanker
 from polyrank.service.changes.updating import Acknowledged, Updating
@@ -135,7 +133,7 @@ def test_a_text_that_is_sent_scores_as_the_stored_one(model: LateRanker, tmp_pat
 
 
 def test_a_pool_in_parts(model: LateRanker, tmp_path: Path) -> None:
-    build_parts(model, [*old(), *new("again")], tmp_path, 3, BuildOptions(index="exact"))
+    build(model, [*old(), *new("again")], tmp_path, BuildOptions(index="exact"), parts=3)
     served = ServedParts(tmp_path, load=lambda _: model)
     request = asked(CONTEXT, top_k=200, exact=True)
     for candidate in new("one"):
@@ -144,7 +142,7 @@ def test_a_pool_in_parts(model: LateRanker, tmp_path: Path) -> None:
     [ranked] = served.rank(request)
     assert_tied(ranked.places, "old", "again", "one", "batch")
     served.close()
-    compact_parts(tmp_path)
+    compact(tmp_path)
     served = ServedParts(tmp_path, load=lambda _: model)
     [ranked] = served.rank(request)
     assert_tied(ranked.places, "old", "again", "one", "batch")
@@ -152,12 +150,12 @@ def test_a_pool_in_parts(model: LateRanker, tmp_path: Path) -> None:
 
 
 def test_updates_tie_with_a_pool_in_parts_that_is_built_after_them(model: LateRanker, tmp_path: Path) -> None:
-    build_parts(model, new("x"), tmp_path, 2, BuildOptions(index="exact"))
+    build(model, new("x"), tmp_path, BuildOptions(index="exact"), parts=2)
     served = ServedParts(tmp_path, load=lambda _: model)
     for candidate in reversed(new("one")):
         served.upsert(candidate)
     served.close()
-    build_parts(model, old(), tmp_path, 3, BuildOptions(index="exact", revision=0))
+    build(model, old(), tmp_path, BuildOptions(index="exact", revision=0), parts=3)
     served = ServedParts(tmp_path, load=lambda _: model)
     [ranked] = served.rank(asked(CONTEXT, top_k=200, exact=True))
     assert_tied(ranked.places, "old", "one")
@@ -180,7 +178,7 @@ def test_what_two_writers_encoded_at_once_is_one_vector_for_every_reader(model: 
 
 
 def test_updates_of_one_text_at_the_same_time_tie_in_all_parts(model: LateRanker, tmp_path: Path) -> None:
-    build_parts(model, [Candidate(f"x{n}", f"w{n}") for n in range(20)], tmp_path, 3, BuildOptions(index="exact"))
+    build(model, [Candidate(f"x{n}", f"w{n}") for n in range(20)], tmp_path, BuildOptions(index="exact"), parts=3)
     served = ServedParts(tmp_path, load=lambda _: model)
     before = [f"x{n}" for n in range(20)]
 

@@ -42,7 +42,7 @@ OTHERS = {f"o{n}": "the same" for n in range(100)}  # beside them some words are
 def opened(store: GenerationStore) -> Iterator[Snapshot]:
     generation = store.open(str(store.current()), verify=False)
     try:
-        yield store.snapshot(generation)
+        yield store.snapshots([generation])[0]
     finally:
         generation.close()
 

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from service_fakes import DIM, WordRanker, asked, build_store, numbered, open_serving, pool, rank
 from shards_in_process import ServedParts
 
-from polyrank.index_builder.building.pipeline import BuildOptions
-from polyrank.index_builder.scale.cutting import build_parts
-from polyrank.index_builder.scale.moving import move
+from polyrank.index_builder.building.compaction import move
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.model.representations import LateRows
 from polyrank.model.text.assembly import Conversation
-from polyrank.service.ranking.parts import Best, Serving
+from polyrank.service.ranking.parts import Hits, Serving
 from polyrank.service.ranking.values import Given, Grouping, Ranked, RankRequest
 
 KINDS = {
@@ -48,9 +47,9 @@ def cut(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[in
     for shards in (1, 2, 4, 8):
         root = tmp_path_factory.mktemp(f"parts-{shards}")
         if shards < 8:
-            build_parts(KINDS[kind], POOL, root, shards, BuildOptions(index="exact"))
+            build(KINDS[kind], POOL, root, BuildOptions(index="exact"), parts=shards)
         else:
-            build_parts(KINDS[kind], POOL, root, 3, BuildOptions(index="exact"))
+            build(KINDS[kind], POOL, root, BuildOptions(index="exact"), parts=3)
             move(root, shards)
         served[shards] = ServedParts(root)
     yield served
@@ -92,7 +91,7 @@ def test_answers_do_not_depend_on_the_number_of_parts(
 def test_where_parts_have_indexes_an_answer_that_is_called_exact_is_that_of_a_scan(
     kind: str, whole: Serving, tmp_path: Path, index: str
 ) -> None:
-    build_parts(KINDS[kind], POOL, tmp_path, 3, BuildOptions(index=index))
+    build(KINDS[kind], POOL, tmp_path, BuildOptions(index=index), parts=3)
     served, exact = ServedParts(tmp_path), 0
     for retrieve_k in (8, 64):
         texts = [asked(text, top_k=3, retrieve_k=retrieve_k) for text in TEXTS]
@@ -109,7 +108,7 @@ def test_where_parts_have_indexes_an_answer_that_is_called_exact_is_that_of_a_sc
 
 def test_a_pool_of_one_text_keeps_its_order(tmp_path: Path) -> None:
     alike = [replace(each, text="w1 w2") for each in pool(80)]
-    build_parts(WordRanker(), alike, tmp_path, 5, BuildOptions(index="exact"))
+    build(WordRanker(), alike, tmp_path, BuildOptions(index="exact"), parts=5)
     served = ServedParts(tmp_path)
     try:
         [found] = served.rank(asked(top_k=30))
@@ -130,8 +129,8 @@ def test_merging_the_best_of_parts_gives_the_best(rows: list[tuple[int, float]],
     for part in np.unique(parts).tolist():
         own = np.flatnonzero(parts == part)
         best = np.lexsort((order[own], -scores[own]))[:k]
-        found[part] = Best(order[own][best], best, scores[own][best], None, len(own), -np.inf, "scan")
-    result = Best.of(found, k)
+        found[part] = Hits(order[own][best], best, scores[own][best], None, len(own), -np.inf, "scan")
+    result = Hits.of(found, k)
     expected = np.lexsort((order, -scores))[:k]
     assert result.order.tolist() == expected.tolist()
     assert result.scores.tolist() == scores[expected].tolist()

@@ -12,10 +12,9 @@ from fakes import EVIDENCE
 from service_fakes import DIM, WordCross, WordRanker, asked, build_store, open_serving, pool, rank
 from shards_in_process import ServedParts
 
-from polyrank.index_builder.building.pipeline import BuildOptions
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.generation.filters import matching_places
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.scale.cutting import build_parts
 from polyrank.model.representations import LateRows
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.ranking import selection
@@ -158,7 +157,7 @@ def test_so_is_it_in_parts_and_where_the_search_ends_early(
     monkeypatch.setattr(selection, "MOST_DEPTH", most_depth)
     candidates, incomplete = random_pool(3, 300), 0
     build_store(tmp_path / "whole", candidates, ranker=KINDS[kind])
-    build_parts(KINDS[kind], candidates, tmp_path / "parts", 3, BuildOptions(index="exact"))
+    build(KINDS[kind], candidates, tmp_path / "parts", BuildOptions(index="exact"), parts=3)
     serving, served = open_serving(tmp_path / "whole"), ServedParts(tmp_path / "parts")
     try:
         requests = [replace(request, top_n=None) for request in random_requests(4, 25)]

@@ -17,7 +17,8 @@ import pytest
 from ray_cluster import WITHIN_SECONDS, Cluster
 from sharded_server import BODIES, PARTS, POOL, Server, Stores, asked_all_the_time, said, serving, until
 
-from polyrank.index_builder.scale.sets import PartSet, PartsStore
+from polyrank.index_builder.generation.manifest import Manifest
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.locks import locked
 from polyrank.service.changes.updating import SWITCHES_WITHIN_SECONDS
 
@@ -44,7 +45,7 @@ def test_answers_are_those_of_one_machine_to_the_bit(server: Server, stores: Sto
 
 
 def all_are_ready(server: Server) -> bool:
-    return server.metric("set_ready") == [2.0] * PARTS
+    return server.metric("shard_ready") == [2.0] * PARTS
 
 
 def test_a_killed_replica_costs_no_answer_and_comes_back(server: Server, stores: Stores, cluster: Cluster) -> None:
@@ -53,7 +54,7 @@ def test_a_killed_replica_costs_no_answer_and_comes_back(server: Server, stores:
             until(lambda: all_are_ready(server), "both replicas of every part are ready")
             victim = cluster.actors("ShardActor")[-1]
             victim.kill()
-            until(lambda: min(server.metric("set_ready")) < 2, "it is missed")
+            until(lambda: min(server.metric("shard_ready")) < 2, "it is missed")
         until(lambda: all_are_ready(server), "it comes back, and prepares the set")
     assert len(load.answers) > 50
     assert load.are_right(stores.expected)
@@ -75,7 +76,7 @@ def test_a_replica_that_stalls_is_left_alone_until_it_answers(server: Server, st
     assert load.are_right(stores.expected)
 
 
-def maps(shard: psutil.Process, made: PartSet) -> bool:
+def maps(shard: psutil.Process, made: Manifest) -> bool:
     """Whether a shard has files of a set in its memory."""
     mapped = Path(f"/proc/{shard.pid}/maps").read_text()
     return any(part.generation in mapped for part in made.parts)
@@ -159,12 +160,12 @@ def test_acknowledged_updates_outlive_killed_shards_and_a_restarted_server(
         with asked_all_the_time(server) as load:
             for number in range(10):
                 update(server, number)
-            until(lambda: server.metric("set_ready") == [2.0] * PARTS, "both replicas of every part are ready")
+            until(lambda: server.metric("shard_ready") == [2.0] * PARTS, "both replicas of every part are ready")
             [victim, *_] = [each for each in cluster.actors("ShardActor") if each.pid not in others]
             victim.kill()
             for number in range(10, 20):
                 update(server, number)
-            until(lambda: server.metric("set_ready") == [2.0] * PARTS, "it comes back, and reads its updates")
+            until(lambda: server.metric("shard_ready") == [2.0] * PARTS, "it comes back, and reads its updates")
             job = server.client.post("/index/compact").headers["location"]
             for number in range(20, 25):
                 update(server, number)
@@ -211,8 +212,10 @@ def test_updates_wait_for_a_shard_that_is_killed_at_a_switch(stores: Stores, clu
         while (told := update(1)).status_code == 503:
             pass
         assert told.status_code == 200, told.text
-        assert told.json()["generation"] == server.client.get(job).json()["generation"] == PartsStore(root).current()
-        until(lambda: server.metric("set_ready") == [1.0] * PARTS, "the shards are back")
+        assert (
+            told.json()["generation"] == server.client.get(job).json()["generation"] == GenerationStore(root).current()
+        )
+        until(lambda: server.metric("shard_ready") == [1.0] * PARTS, "the shards are back")
         assert server.client.get("/index/candidates/new%201").status_code == 200
     assert "generation refused" not in log.read_text()
 
@@ -225,7 +228,7 @@ def test_encoders_build_the_parts_that_this_process_builds(stores: Stores, clust
     command = [sys.executable, "-m", "polyrank.service.cli", *map(str, [*built, *by])]
     done = subprocess.run(command, env=cluster.environment, capture_output=True, text=True, timeout=WITHIN_SECONDS)
     assert done.returncode == 0, done.stderr
-    here, there = PartsStore(stores.parts), PartsStore(tmp_path / "store")
+    here, there = GenerationStore(stores.parts), GenerationStore(tmp_path / "store")
     for one, other in zip(stores.sets["c"].parts, there.active().parts, strict=True):
         assert here.part_manifest(one).files == there.part_manifest(other).files
 

@@ -28,7 +28,7 @@ def server(stores: Stores, own: Cluster, tmp_path: Path) -> Iterator[Server]:
 
 
 def all_are_ready(server: Server) -> bool:
-    return server.metric("set_ready") == [2.0] * PARTS
+    return server.metric("shard_ready") == [2.0] * PARTS
 
 
 def test_a_killed_node_costs_no_answer_and_its_shards_start_elsewhere(
@@ -39,7 +39,7 @@ def test_a_killed_node_costs_no_answer_and_its_shards_start_elsewhere(
     missed = set[int]()
 
     def each_is_missed() -> bool:  # not at the same time: one may be back before the other is missed
-        missed.update(at for at, ready in enumerate(server.metric("set_ready")) if ready < 2)
+        missed.update(at for at, ready in enumerate(server.metric("shard_ready")) if ready < 2)
         return len(missed) == PARTS
 
     with asked_all_the_time(server) as load:

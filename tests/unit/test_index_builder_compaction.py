@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from fakes import EVIDENCE, HashEncoder, assert_whole, pool
 
-from polyrank.index_builder.building import compaction, stages
+from polyrank.index_builder.building import compaction, pipeline, stages
 from polyrank.index_builder.building.compaction import compact
 from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import CompactionOvertaken, GenerationNotFound, NothingToCompact
 from polyrank.index_builder.index import choice as index_choice
-from polyrank.index_builder.index.choice import SearchTimes, choose_index
+from polyrank.index_builder.index.choice import IndexSpec, SearchTimes, choose_index
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
@@ -91,10 +91,18 @@ def test_the_index_is_chosen_anew_by_what_was_asked_for(tmp_path: Path, monkeypa
     assert store.manifest(compact(tmp_path).generation).index.kind == "ivf", "no graph has room"
 
 
+def built_with(chosen: IndexSpec, count: int, root: Path) -> str:
+    """A generation with an index that was chosen elsewhere."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(pipeline, "choose_index", lambda *_: chosen)
+        patched.setattr(pipeline, "needs_times", lambda *_: False)
+        return build(ENCODER, pool(count), root).generation
+
+
 def timed(root: Path, kind: str, times: SearchTimes | None) -> GenerationStore:
     """A store of 20 candidates, for which "auto" chose this kind by these times, and an update adds one."""
     chosen = replace(choose_index(kind, 20, ENCODER.dim), asked="auto", times=times)
-    build(ENCODER, pool(20), root, BuildOptions(chosen=chosen))
+    built_with(chosen, 20, root)
     store = GenerationStore(root)
     update(store, [Candidate("x", "new")])
     return store
@@ -132,7 +140,7 @@ def test_where_the_last_build_measured_nothing_the_kind_stays(tmp_path: Path, ki
 
 def test_tuned_searches_stay(tmp_path: Path) -> None:
     tuned = replace(choose_index("ivf", 300, ENCODER.dim), params={"nprobe": 3})
-    built = build(ENCODER, pool(300), tmp_path, BuildOptions(chosen=tuned)).generation
+    built = built_with(tuned, 300, tmp_path)
     store = GenerationStore(tmp_path)
     assert store.manifest(built).index.params == {"nprobe": 3}
     update(store, [Candidate("x", "new")])
@@ -161,7 +169,7 @@ def test_what_comes_meanwhile_is_given_to_the_compaction(store: GenerationStore)
 
     generation = compact(store.root, progress=meanwhile).generation
     opened = store.open(generation)
-    snapshot = store.snapshot(opened)
+    snapshot = store.snapshots([opened])[0]
     found = {each.id: each.text for each in snapshot.candidates(snapshot.all_rows)}
     assert "c0" not in found
     assert found["x"] == "new"
@@ -204,9 +212,10 @@ def test_words_count_as_if_the_pool_were_built_as_it_is_now(tmp_path: Path) -> N
     built = compact(store.root)
     assert (built.count, built.counted) == (79, 79)
     assert "words were counted anew, in 79 candidates" in built.notes[-1]
-    after = store.snapshot(store.open(built.generation))
+    after = store.snapshots([store.open(built.generation)])[0]
     fresh = GenerationStore(tmp_path / "fresh")
-    rebuilt = fresh.snapshot(fresh.open(build(encoder, after.candidates(after.all_rows), fresh.root).generation))
+    again = fresh.open(build(encoder, after.candidates(after.all_rows), fresh.root).generation)
+    rebuilt = fresh.snapshots([again])[0]
     values = [each.word_values(said) for each in (after, rebuilt)]
     assert values[0] is not None
     assert values[1] is not None

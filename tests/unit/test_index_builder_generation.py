@@ -74,7 +74,7 @@ def replace_by_directory(path: Path) -> None:
 
 
 def test_a_good_generation_opens_whole(root: Path) -> None:
-    generation, refused = GenerationStore(root).open_to_serve()
+    [generation], refused = GenerationStore(root).open_to_serve()
     assert refused == []
     assert generation.path == newest(root)
     assert_whole(generation, ENCODER, NEW)
@@ -94,7 +94,7 @@ def test_damage_to_any_file_is_refused_and_the_generation_before_opens(
     with pytest.raises(GenerationCorrupt) as caught:
         Generation.open(bad)
     assert name in str(caught.value)
-    generation, refused = GenerationStore(root).open_to_serve()
+    [generation], refused = GenerationStore(root).open_to_serve()
     assert_whole(generation, ENCODER, OLD)
     assert refused == [(bad.name, str(caught.value))]
 
@@ -104,7 +104,7 @@ def test_a_file_that_the_manifest_does_not_know_is_refused(root: Path, name: str
     (newest(root) / name).write_bytes(b"")
     with pytest.raises(GenerationCorrupt, match=f"{name} is not in the manifest"):
         Generation.open(newest(root))
-    assert_whole(GenerationStore(root).open_to_serve()[0], ENCODER, OLD)
+    assert_whole(GenerationStore(root).open_to_serve()[0][0], ENCODER, OLD)
 
 
 def test_without_verifying_sizes_are_still_checked(root: Path) -> None:
@@ -118,7 +118,7 @@ def test_without_verifying_sizes_are_still_checked(root: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"count": 59}, "of 60 candidates, the manifest says 59"),
+        ({"count": 59, "parts": 59}, "of 60 candidates, the manifest says 59"),
         ({"dim": 4}, "embeddings.bin has 960 bytes"),
         ({"dtype": "float32"}, "embeddings.bin has 960 bytes"),
         ({"id": "20261121T013000123456-1a2b3c4d"}, "is that of generation"),
@@ -127,6 +127,8 @@ def test_without_verifying_sizes_are_still_checked(root: Path) -> None:
 def test_a_manifest_that_does_not_fit_its_files_is_refused(root: Path, change: dict[str, object], reason: str) -> None:
     path = newest(root)
     manifest = Generation.open(path).manifest
+    if "parts" in change:
+        change = {**change, "parts": [replace(manifest.parts[0], count=change["parts"])]}
     (path / "manifest.json").write_bytes(replace(manifest, **change).to_json())  # type: ignore[arg-type]
     with pytest.raises(GenerationCorrupt, match=reason):
         Generation.open(path)
@@ -174,14 +176,14 @@ def rewrite_manifest(path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"../../etc\n", b"20261121T013000123456-1a2b3c4d", b"\xff" * 30, b"a\nb\n"])
 def test_a_damaged_pointer_is_told_and_the_one_active_before_opens(root: Path, content: bytes) -> None:
     (root / "CURRENT").write_bytes(content)
-    generation, refused = GenerationStore(root).open_to_serve()
+    [generation], refused = GenerationStore(root).open_to_serve()
     assert_whole(generation, ENCODER, OLD)
     assert len(refused) == 1
 
 
 def test_a_lost_pointer_is_told_and_the_one_active_before_opens(root: Path) -> None:
     (root / "CURRENT").unlink()
-    generation, refused = GenerationStore(root).open_to_serve()
+    [generation], refused = GenerationStore(root).open_to_serve()
     assert_whole(generation, ENCODER, OLD)
     assert refused == [("CURRENT", "CURRENT is missing")]
 
@@ -193,7 +195,7 @@ def test_where_none_was_ever_active_nothing_is_served_until_one_is_activated(roo
     with pytest.raises(GenerationNotFound, match="none is active; run: polyrank store activate"):
         store.open_to_serve()
     store.activate(newest(root).name)
-    assert_whole(store.open_to_serve()[0], ENCODER, NEW)
+    assert_whole(store.open_to_serve()[0][0], ENCODER, NEW)
 
 
 def test_when_none_is_good_every_reason_is_told(root: Path) -> None:

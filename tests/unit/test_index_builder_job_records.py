@@ -22,7 +22,7 @@ from polyrank.index_builder.building.job_records import (
 )
 from polyrank.index_builder.errors import JobConflict, JobNotFound
 
-REQUEST = JobRequest(pool=("a.jsonl", "b.csv"), model="m", activate=False, index="hnsw")
+REQUEST = JobRequest(pool=("a.jsonl", "b.csv"), model="m", activate=False)
 
 
 @pytest.fixture

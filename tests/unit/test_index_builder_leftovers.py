@@ -7,7 +7,7 @@ import pytest
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.leftovers import Chunk, Journal, journal_of
 
-CHUNK = Chunk(1, 0, "ab", "cd")
+CHUNK = Chunk("", 1, 0, "ab", "cd")
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_a_build_that_can_be_resumed_is_collected_after_a_day(store: GenerationS
     assert not journal_of(left).exists()
 
 
-def test_only_the_newest_of_those_that_have_a_matrix_is_resumed(store: GenerationStore, left: Path) -> None:
+def test_of_those_that_have_a_matrix_the_one_with_most_rows_is_resumed(store: GenerationStore, left: Path) -> None:
     newer = store.begin(store.new_id("cd" * 32))
     (newer / "embeddings.bin").write_text("newer")
     assert cleared(store) == left, "the other has no journal"
@@ -40,10 +40,11 @@ def test_only_the_newest_of_those_that_have_a_matrix_is_resumed(store: Generatio
     newer.mkdir()
     Journal(journal_of(newer))
     assert cleared(store) == left, "the other has no matrix"
-    newer.mkdir()
-    (newer / "embeddings.bin").write_text("newer")
-    Journal(journal_of(newer))
-    assert cleared(store) == newer
+    for chunks, expected in (([], left), ([CHUNK, CHUNK], newer)):
+        newer.mkdir()
+        (newer / "embeddings.bin").write_text("newer")
+        Journal(journal_of(newer), 1, chunks)
+        assert cleared(store) == expected
     assert not left.exists()
     assert not journal_of(left).exists()
 
@@ -58,7 +59,7 @@ def test_what_is_left_tells_of_its_chunks_and_is_removed_with_its_copies(store: 
     leftover = store.discard_leftovers(forgotten.append)
     assert leftover is not None
     assert leftover.journal() == (1, [CHUNK])
-    assert leftover.matrix.read_text() == "old embeddings.bin"
+    assert leftover.matrix("").read_text() == "old embeddings.bin"
     assert forgotten == []
     leftover.discard()
     assert forgotten == [left.name.removeprefix(".tmp-")]

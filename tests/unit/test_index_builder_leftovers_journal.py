@@ -15,7 +15,7 @@ from polyrank.index_builder.store.leftovers import (
 )
 from polyrank.model.representations import Representations
 
-CHUNKS = [Chunk(8192, 3, "ab" * 32, "cd" * 32), Chunk(17, 0, "01" * 32, "23" * 32)]
+CHUNKS = [Chunk("", 8192, 3, "ab" * 32, "cd" * 32), Chunk("parts/1", 17, 0, "01" * 32, "23" * 32)]
 
 
 def test_what_is_appended_is_read(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ import orjson
 import pytest
 
 from polyrank.index_builder.errors import GenerationCorrupt
-from polyrank.index_builder.generation.manifest import BuildStats, FileEntry, Manifest, ModelReference
+from polyrank.index_builder.generation.manifest import BuildStats, FileEntry, Manifest, ModelReference, PartEntry
+from polyrank.index_builder.generation.slots import SLOTS
 from polyrank.index_builder.index.choice import IndexSpec, SearchTimes
 from polyrank.index_builder.records import sealed
 from polyrank.model.representations import LateRows
@@ -21,6 +22,7 @@ RECALL: dict[str, float | int | str | None] = {
     "p99_ms": 8.25,
     "min_recall": 0.95,
 }
+INDEX = IndexSpec("hnsw", "HNSW32", {"efSearch": 128}, times=SearchTimes(21.5, 12.25))
 MANIFEST = Manifest(
     id=ID,
     created_at="2026-11-21T01:30:00.123456+00:00",
@@ -31,10 +33,12 @@ MANIFEST = Manifest(
     dtype="float16",
     count=3,
     revision=7,
-    index=IndexSpec("hnsw", "HNSW32", {"efSearch": 128}, times=SearchTimes(21.5, 12.25)),
+    order_end=3,
+    index=INDEX,
     recall=RECALL,
     files={"embeddings.bin": FileEntry("ab" * 32, 2304), "model/polyrank.json": FileEntry("cd" * 32, 12)},
     build=BuildStats({"encode": 1.5, "read": 0.25}, 2.0, 1, 0, 2),
+    parts=[PartEntry(0, SLOTS, 3, INDEX, RECALL)],
 )
 
 
@@ -57,7 +61,7 @@ def test_what_is_written_is_read() -> None:
 
 def test_the_file_has_the_names_the_contract_gives() -> None:
     content = body()
-    assert content["format_version"] == 3
+    assert content["format_version"] == 4
     assert (content["backend"], content["precision"]) == ("openvino", "bfloat16")
     assert content["index"] == {
         "kind": "hnsw",
@@ -110,19 +114,19 @@ def test_what_is_no_manifest_is_refused(content: bytes) -> None:
         Manifest.from_json(content, ID)
 
 
-@pytest.mark.parametrize(("version", "said"), [(4, "4 is newer"), (2, "2 is older"), (1, "1 is older")])
+@pytest.mark.parametrize(("version", "said"), [(5, "5 is newer"), (3, "3 is older"), (1, "1 is older")])
 def test_another_format_is_refused_for_that_reason_whatever_else_it_says(version: int, said: str) -> None:
-    do = "upgrade polyrank" if version > 3 else "build again"
-    with pytest.raises(GenerationCorrupt, match=f"format {said} than this polyrank reads \\(3\\); {do}"):
+    do = "upgrade polyrank" if version > 4 else "build again"
+    with pytest.raises(GenerationCorrupt, match=f"format {said} than this polyrank reads \\(4\\); {do}"):
         Manifest.from_json(b'{"format_version": %d, "something": "else"}' % version, ID)
 
 
 @pytest.mark.parametrize(
     ("path", "value", "reason"),
     [
-        ("format_version", True, "format_version must be 3"),
-        ("format_version", 0, "format_version must be 3"),
-        ("format_version", "1", "format_version must be 3"),
+        ("format_version", True, "format_version must be 4"),
+        ("format_version", 0, "format_version must be 4"),
+        ("format_version", "1", "format_version must be 4"),
         ("id", "20261121T013000123457-1a2b3c4d", "is that of generation 20261121T013000123457-1a2b3c4d"),
         ("id", 5, "id must be of type str"),
         ("created_at", None, "created_at must be of type str"),
@@ -134,7 +138,14 @@ def test_another_format_is_refused_for_that_reason_whatever_else_it_says(version
         ("dim", 384.0, "dim must be of type int"),
         ("dim", True, "dim must be of type int"),
         ("dtype", "float64", "dtype 'float64' is not one of"),
-        ("count", 0, "count 0 is less than 1"),
+        ("count", 0, "count 0 is not that of its parts"),
+        ("count", 4, "count 4 is not that of its parts"),
+        ("order_end", 2, "order_end 2 is less than count"),
+        ("order_end", None, "order_end must be of type int"),
+        ("revision", -1, "revision -1 is negative"),
+        ("parts", [], "count 3 is not that of its parts"),
+        ("parts", {}, "parts must be of type list"),
+        ("parts", [{}], "count is missing"),
         ("count", "3", "count must be of type int"),
         ("index", None, "index must be"),
         ("index.kind", 1, "index must be"),

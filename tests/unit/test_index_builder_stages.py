@@ -80,42 +80,47 @@ def test_auto_takes_hnsw_where_it_is_clearly_faster(
     assert [shape for shape, _ in clock.asked] == [(40, 8)]
     generation = GenerationStore(tmp_path).open(result.generation)
     assert (generation.index is None) == (kind == "exact")
-    assert generation.manifest.index == result.index
+    assert generation.manifest.index == result.worst.index
     generation.close()
-    assert (result.index.kind, result.index.asked, result.index.times) == (kind, "auto", times)
+    assert (result.worst.index.kind, result.worst.index.asked, result.worst.index.times) == (kind, "auto", times)
     assert "choose" in generation.manifest.build.seconds
-    assert result.index.why == (
+    assert result.worst.index.why == (
         f"auto chose {kind}: for one context the scan takes 10.0 ms, hnsw {times.hnsw_ms} ms of one core"
     )
 
 
 def test_hnsw_stays_until_it_is_slower_than_the_scan(built: Built) -> None:
     slower = SearchTimes(10.0, 10.5)
-    kinds = [built(times)[0].index.kind for times in (HNSW_IS_FAST, SCAN_IS_FAST, slower, SCAN_IS_FAST)]
+    kinds = [built(times)[0].worst.index.kind for times in (HNSW_IS_FAST, SCAN_IS_FAST, slower, SCAN_IS_FAST)]
     assert kinds == ["hnsw", "hnsw", "exact", "exact"]
 
 
 def test_hnsw_that_was_asked_for_does_not_stay_with_auto(built: Built) -> None:
     built(index="hnsw")
-    assert built(SCAN_IS_FAST)[0].index.kind == "exact"
+    assert built(SCAN_IS_FAST)[0].worst.index.kind == "exact"
 
 
 def test_a_small_pool_is_scanned_unmeasured(built: Built, tmp_path: Path) -> None:
     result, clock = built(count=39)
-    assert (result.index.kind, result.index.times, result.index.why, clock.asked) == ("exact", None, None, [])
+    assert (result.worst.index.kind, result.worst.index.times, result.worst.index.why, clock.asked) == (
+        "exact",
+        None,
+        None,
+        [],
+    )
     assert "choose" not in GenerationStore(tmp_path).manifest(result.generation).build.seconds
 
 
 def test_a_pool_whose_graph_has_no_room_is_not_measured(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "HNSW_BYTES", 1000)
     result, clock = built()
-    assert (result.index.kind, result.index.times, clock.asked) == ("ivf", None, [])
+    assert (result.worst.index.kind, result.worst.index.times, clock.asked) == ("ivf", None, [])
 
 
 @pytest.mark.parametrize("index", ["exact", "flat", "hnsw", "ivf", "IVF2,SQ8"])
 def test_an_index_that_is_asked_for_is_not_measured_against_the_scan(built: Built, index: str) -> None:
     result, clock = built(index=index)
-    assert (result.index.asked, result.index.times, clock.asked) == (index, None, [])
+    assert (result.worst.index.asked, result.worst.index.times, clock.asked) == (index, None, [])
 
 
 def test_given_probes_are_the_contexts(built: Built) -> None:

@@ -65,7 +65,7 @@ class Store:
     def texts(self, generation: str) -> dict[str, str]:
         """What is in it, by id; each vector is checked to be that of its text by the generation's own model."""
         opened = self.store.open(generation)
-        snapshot, encoder = self.store.snapshot(opened), self.encoders[opened.manifest.model.fingerprint]
+        snapshot, encoder = self.store.snapshots([opened])[0], self.encoders[opened.manifest.model.fingerprint]
         found = snapshot.candidates(snapshot.matching({}))
         _, own, added = snapshot.split(snapshot.matching({}))
         vectors = [*opened.embeddings.matrix[own].tolist(), *snapshot.vectors_added[added].tolist()]
@@ -75,7 +75,7 @@ class Store:
 
     def revision(self, generation: str) -> int:
         opened = self.store.open(generation)
-        snapshot = self.store.snapshot(opened)
+        snapshot = self.store.snapshots([opened])[0]
         opened.close()
         return snapshot.revision
 
@@ -121,7 +121,7 @@ def test_a_rebuild_is_given_what_came_after_its_pool_was_read(store: Store) -> N
     store.store.activate(second)
     assert store.texts(second) == {"c2": "c2 3", "late": "late 5"}
     opened = store.store.open(second)
-    assert store.store.snapshot(opened).rows(["c3", "early", "c1"]).tolist() == [-1, -1, 1]
+    assert store.store.snapshots([opened])[0].rows(["c3", "early", "c1"]).tolist() == [-1, -1, 1]
     assert (store.revision(second), store.update("next")) == (5, 6)
 
 
@@ -204,7 +204,7 @@ def test_updates_of_another_model_or_precision_are_encoded_anew(store: Store, dt
     store.store.activate(second, partial(encode_texts, encoder))
     assert store.texts(second) == {"a": "a 1"}
     opened = store.store.open(second)
-    assert store.store.snapshot(opened).vectors_added.dtype == DTYPES[dtype]
+    assert store.store.snapshots([opened])[0].vectors_added.dtype == DTYPES[dtype]
     store.store.rollback()
     third = store.build(activate=False)
     store.store.activate(third)
@@ -250,7 +250,7 @@ def test_without_the_model_deletions_alone_can_be_given(store: Store) -> None:
     store.update(deletes=["c1"])
     store.store.activate(second)
     opened = store.store.open(second)
-    assert store.store.snapshot(opened).rows(["c1"]).tolist() == [-1]
+    assert store.store.snapshots([opened])[0].rows(["c1"]).tolist() == [-1]
 
 
 def test_a_vector_that_is_not_finite_is_refused_and_nothing_changes(store: Store) -> None:
@@ -325,7 +325,7 @@ def test_one_whose_own_log_is_damaged_is_not_activated(store: Store) -> None:
         with pytest.raises(GenerationCorrupt, match="update log"):
             switch()
     assert store.store.current() == second
-    opened, refused = store.store.open_to_serve()
+    [opened], refused = store.store.open_to_serve()
     assert (opened.id, refused) == (second, [])
 
 
@@ -334,7 +334,7 @@ def test_a_damaged_log_of_the_active_one_lets_another_be_served_and_activated(st
     second = store.build()
     store.update("a")
     damage(store.log(second))
-    opened, [(refused, _)] = store.store.open_to_serve()
+    [opened], [(refused, _)] = store.store.open_to_serve()
     assert (opened.id, refused) == (first, second)
     assert store.store.rollback() == first
 
@@ -505,7 +505,7 @@ def test_the_active_one_without_its_log_is_refused_and_the_one_before_is_served(
     store.log(second).unlink()
     with pytest.raises(GenerationCorrupt, match=f"its update log {second}.log is gone; build again, or restore it"):
         store.store.verify(second)
-    opened, [(refused, why)] = store.store.open_to_serve()
+    [opened], [(refused, why)] = store.store.open_to_serve()
     assert (opened.id, refused) == (first, second)
     assert "is gone" in why
     with pytest.raises(GenerationCorrupt, match="is gone"):
@@ -532,10 +532,10 @@ def test_a_successor_that_cannot_take_the_place_is_removed_whatever_the_reason(s
     with monkeypatch.context() as patch:
         fill_disk(patch, store.log(second))
         with pytest.raises(OSError, match="No space left"):
-            store.store.make_copy_active(first, store.store.read(second), forget=forgotten.append)
+            store.store.make_copy_active(first, store.store.manifest(second), forget=forgotten.append)
     assert (store.store.current(), store.store.ids(), forgotten) == (first, [first], [second])
     with pytest.raises(GenerationNotFound):
-        store.store.make_copy_active(first, store.store.read(second))
+        store.store.make_copy_active(first, store.store.manifest(second))
 
 
 @pytest.mark.parametrize(("lock", "stays"), [("log/write.lock", False), ("pointer.lock", True)])
@@ -547,11 +547,11 @@ def test_a_successor_that_finds_a_held_lock_is_removed_or_named(
     with monkeypatch.context() as patch, locked(store.root / lock):
         patch.setattr(locks, "WAIT_SECONDS", 0.01)
         with pytest.raises(StoreBusy, match=lock):
-            store.store.make_copy_active(first, store.store.read(second))
+            store.store.make_copy_active(first, store.store.manifest(second))
     assert (store.store.current(), store.store.ids()) == (first, [first, second] if stays else [first])
     assert (f"generation {second} stays" in caplog.text) is stays
     third = store.build(activate=False)
-    store.store.make_copy_active(first, store.store.read(third))
+    store.store.make_copy_active(first, store.store.manifest(third))
     store.store.gc(keep=1)
     assert store.store.ids() == [third]
 
@@ -561,7 +561,7 @@ def test_an_overtaken_successor_is_told_before_anything_is_encoded(store: Store)
     third = store.build(activate=False, encoder=OTHER)
     store.update("a")  # which would have to be encoded, and cannot
     with pytest.raises(CompactionOvertaken):
-        store.store.make_copy_active(first, store.store.read(third))
+        store.store.make_copy_active(first, store.store.manifest(third))
     assert store.store.ids() == [first, second]
 
 
@@ -571,13 +571,13 @@ def test_a_successor_takes_the_place_with_what_came_meanwhile(store: Store) -> N
     store.update("a")
     second = store.build(activate=False)
     store.update("b")
-    store.store.make_copy_active(first, store.store.read(second))
+    store.store.make_copy_active(first, store.store.manifest(second))
     assert (store.store.current(), store.texts(second), store.update("c")) == (second, {"b": "b 2"}, 3)
     assert store.store.rollback() == zeroth, "as it would have been before"
     assert store.update("d") == 4
     third = store.build(activate=False)
     with pytest.raises(CompactionOvertaken):
-        store.store.make_copy_active(second, store.store.read(third))
+        store.store.make_copy_active(second, store.store.manifest(third))
     assert store.store.current() == zeroth
 
 
@@ -587,7 +587,7 @@ def test_a_successor_leaves_no_way_back_to_the_one_whose_place_it_took(store: St
     shutil.rmtree(store.store.path(second))
     assert store.store.history() == []
     third = store.build(activate=False)
-    store.store.make_copy_active(first, store.store.read(third))
+    store.store.make_copy_active(first, store.store.manifest(third))
     assert (store.store.current(), store.store.history()) == (third, [])
 
 
@@ -709,7 +709,7 @@ def test_a_compaction_is_given_what_was_written_to_what_it_compacts_alone(tmp_pa
             write(first, 3, "c2")
 
     compacted = store.open(compact(tmp_path, progress=meanwhile).generation)
-    snapshot = store.snapshot(compacted)
+    snapshot = store.snapshots([compacted])[0]
     assert [each.id for each in snapshot.candidates(snapshot.all_rows)] == ["c1", "c3", "c4"]
     assert snapshot.revision == 3
     compacted.close()

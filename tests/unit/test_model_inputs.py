@@ -14,7 +14,7 @@ from polyrank.index_builder.building.job_records import JobStore
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationError, JobNotFound, PoolInvalid
 from polyrank.index_builder.generation.generation import read_manifest
 from polyrank.index_builder.pool.rows import read_pool
-from polyrank.index_builder.scale.sets import PartsStore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.leftovers import read_journal
 from polyrank.index_builder.store.locks import holder_of, is_locked
 from polyrank.index_builder.store.pointer import Pointer
@@ -118,9 +118,9 @@ def test_a_config_that_is_none(tmp_path: Path, make: Callable[[Path], None]) -> 
 ID = "20260101T000000000000-0badcafe"
 
 
-def _parts_store(root: Path) -> PartsStore:
+def _parts_store(root: Path) -> GenerationStore:
     (root / "parts").mkdir()
-    return PartsStore(root)
+    return GenerationStore(root)
 
 
 @pytest.fixture(autouse=True)

@@ -7,13 +7,12 @@ from command_line import ended, forked, write_rows
 from tiny import write_checkpoint
 from warm_python import WarmPython
 
-from polyrank.model.errors import InvalidInput
+from polyrank.model.errors import InvalidInput, WrongKind
 from polyrank.model.inference import openvino_backend
 from polyrank.model.inference.runners import Runner
 from polyrank.model.rankers.load import load_cross, load_late
 from polyrank.model.registry import names_in_words
 from polyrank.service.cli.arguments import chosen_runner, loaded, reference_runner
-from polyrank.service.cli.output import UsageError
 
 
 def test_only_a_model_of_the_wrong_kind_is_told_with_the_flag_that_names_it(
@@ -21,9 +20,9 @@ def test_only_a_model_of_the_wrong_kind_is_told_with_the_flag_that_names_it(
 ) -> None:
     cross = str(write_checkpoint(tmp_path, "cross", seed=0, architecture="cross"))
     bi = str(write_checkpoint(tmp_path, "bi", seed=0, architecture="bi"))
-    with pytest.raises(UsageError, match=rf"give a {names_in_words(retrieves=True)}, and this one as --reranker$"):
+    with pytest.raises(WrongKind, match=rf"give a {names_in_words(retrieves=True)}, and this one as --reranker$"):
         loaded(load_late, cross, after=", and this one as --reranker")
-    with pytest.raises(UsageError, match=r"^--reranker .*; give a cross-encoder$"):
+    with pytest.raises(WrongKind, match=r"^--reranker .*; give a cross-encoder$"):
         loaded(load_cross, bi, before="--reranker ")
     monkeypatch.setattr(openvino_backend, "is_installed", lambda: False)
     needed = r"^the back-end openvino needs the package openvino: pip install openvino, or use torch$"

@@ -1,6 +1,8 @@
-"""`polyrank serve`: flags become settings, and bad ones end it before anything is loaded."""
+"""`polyrank serve`: flags become settings, and bad ones end it early. `polyrank keys`: a key is shown once."""
 
+import json
 import socket
+import stat
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from command_line import call
 from polyrank.model.checkpoint.files import CONFIG_FILE, write_config
 from polyrank.model.config import ModelConfig
 from polyrank.service import settings as module
+from polyrank.service.auth import keys
 from polyrank.service.process import server
 from polyrank.service.settings import Settings
 
@@ -65,15 +68,9 @@ def test_every_flag_is_its_setting(capsys: Capture, served: list[Settings], monk
 
 
 @pytest.mark.usefixtures("here")
-def test_a_cluster_goes_with_a_store_that_is_cut_into_parts(
-    capsys: Capture, served: list[Settings], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cluster_holds_any_store(capsys: Capture, served: list[Settings], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "why_unusable", lambda _: None)
     flags = "--cluster h:1 --shard-replicas 2 --hedge-ms 30 --min-searched 0.9"
-    assert "s is not cut into parts" in call(capsys, "serve", "--store", "s", *flags.split()).failure()
-    Path("s/parts").mkdir()
-    assert "s is cut into parts" in call(capsys, "serve", "--store", "s").failure()
-    assert served == []
     assert call(capsys, "serve", "--store", "s", *flags.split()) == (0, "", "")
     [settings] = served
     assert (settings.cluster, settings.shard_replicas, settings.hedge_ms, settings.min_searched) == ("h:1", 2, 30, 0.9)
@@ -99,3 +96,47 @@ def test_a_port_in_use_is_one_line(capsys: Capture, tmp_path: Path, monkeypatch:
         message = call(capsys, "serve", "--store", tmp_path, "--port", port).failure()
     assert message.startswith(f"cannot listen on 127.0.0.1:{port}: ")
     assert "in use" in message
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "keys.json"
+
+
+def test_a_round_trip(capsys: Capture, file: Path) -> None:
+    outcome = call(capsys, "keys", "add", "--file", file, "--name", "shop", "--rate", "2.5", "--burst", "7")
+    [secret] = outcome.out.splitlines()
+    assert (outcome.status, outcome.err) == (0, "")
+    boss = call(capsys, "keys", "add", "--file", file, "--name", "boss", "--scope", "admin", "--json").result
+    assert (boss["name"], boss["scopes"]) == ("boss", ["admin"])
+    held = keys.read(file)
+    assert [keys.find(held, each.encode()) for each in (secret, boss["key"])] == list(held)
+    assert secret not in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    listed = call(capsys, "keys", "list", "--file", file)
+    assert listed.out == "shop  rank  2.5 a second, 7 at once\nboss  admin\n"
+    assert call(capsys, "keys", "list", "--file", file, "--json").result == {
+        "keys": [
+            {"name": "shop", "scopes": ["rank"], "rate_per_s": 2.5, "burst": 7},
+            {"name": "boss", "scopes": ["admin"]},
+        ]
+    }
+    assert call(capsys, "keys", "remove", "--file", file, "--name", "shop") == (0, "shop is removed\n", "")
+    assert [key.name for key in keys.read(file)] == ["boss"]
+    assert call(capsys, "keys", "remove", "--file", file, "--name", "boss", "--json").result == {"removed": "boss"}
+    assert "holds no key" in call(capsys, "keys", "list", "--file", file).out
+
+
+def test_a_name_is_one_keys(capsys: Capture, file: Path) -> None:
+    call(capsys, "keys", "add", "--file", file, "--name", "a")
+    before = file.read_bytes()
+    assert "a key 'a' already" in call(capsys, "keys", "add", "--file", file, "--name", "a").failure(2)
+    assert "no key 'b'" in call(capsys, "keys", "remove", "--file", file, "--name", "b").failure(2)
+    assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("action", [["add", "--name", "a"], ["list"], ["remove", "--name", "a"]])
+def test_a_file_that_is_no_keys_file_is_left_alone(capsys: Capture, file: Path, action: list[str]) -> None:
+    file.write_text(json.dumps({"other": 1}))
+    assert "is no keys file" in call(capsys, "keys", *action, "--file", file).failure(2)
+    assert json.loads(file.read_text()) == {"other": 1}

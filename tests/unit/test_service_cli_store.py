@@ -11,12 +11,11 @@ from fakes import HashEncoder, pool
 from redis_process import RedisProcess, vector_keys
 from report_pages import Page
 
+from polyrank.index_builder.building import pipeline
 from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.index import choice
 from polyrank.index_builder.index.choice import SearchTimes, choose_index
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.scale.cutting import build_parts
-from polyrank.index_builder.scale.sets import PartsStore
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
 from polyrank.model.representations import Representations
@@ -90,7 +89,9 @@ def test_activating_loads_no_model_unless_a_text_has_to_be_encoded(capsys: Captu
 def test_compaction_tells_which_index_it_chose(capsys: Capture, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "MEASURED_FROM", 19)
     chosen = replace(choose_index("exact", 20, HashEncoder().dim), times=SearchTimes(10.0, 2.0), asked="auto")
-    manifest = GenerationStore(store).manifest(built(store, chosen=chosen))
+    monkeypatch.setattr(pipeline, "choose_index", lambda *_: chosen)
+    monkeypatch.setattr(pipeline, "needs_times", lambda *_: False)
+    manifest = GenerationStore(store).manifest(built(store))
     log = GenerationStore(store).updates.of(manifest)
     log.append(Update(1, (), Representations(np.empty((0, manifest.dim), np.float16)), ["c1"]))
     compacted = call(capsys, "store", "compact", "--store", store)
@@ -280,7 +281,7 @@ def test_a_directory_of_other_things_is_no_store_and_stays_as_it_is(
     before = held(tmp_path)
     words = [*command.split(), *{**READING, **CHANGING}[command].split()]
     message = call(capsys, *words, "--store", tmp_path).failure(2)
-    assert message.startswith(f"{tmp_path} is no store: it holds other things, and no generations/ or parts/; polyrank")
+    assert message.startswith(f"{tmp_path} is no store: it holds other things, and no generations/; polyrank")
     assert held(tmp_path) == before
 
 
@@ -299,7 +300,7 @@ def test_of_an_empty_directory_no_store_is_made(capsys: Capture, store: Path, co
 def test_what_reads_a_store_changes_nothing_in_it(capsys: Capture, store: Path, command: str, parts: int) -> None:
     for salt in "ab":
         if parts:
-            build_parts(HashEncoder(), pool(20, salt), store, parts, BuildOptions())
+            build(HashEncoder(), pool(20, salt), store, BuildOptions(), parts=parts)
         else:
             built(store, salt)
     before = held(store)
@@ -308,7 +309,7 @@ def test_what_reads_a_store_changes_nothing_in_it(capsys: Capture, store: Path, 
 
 
 def test_gc_from_python_makes_no_store(tmp_path: Path) -> None:
-    assert GenerationStore(tmp_path).gc() == PartsStore(tmp_path / "other").gc() == []
+    assert GenerationStore(tmp_path).gc() == GenerationStore(tmp_path / "other").gc() == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -343,11 +344,8 @@ def test_gc_with_redis_removes_the_vectors_too(capsys: Capture, store: Path, red
     assert GenerationStore(store).ids() == [second, third]
 
 
-Capture = pytest.CaptureFixture[str]
-
-
 def cut(root: Path, salt: str = "") -> str:
-    return build_parts(HashEncoder(), pool(40, salt), root, 2, BuildOptions(index="exact")).made.id
+    return build(HashEncoder(), pool(40, salt), root, BuildOptions(index="exact"), parts=2).manifest.id
 
 
 def test_a_round_trip_in_parts(capsys: Capture, store: Path) -> None:
@@ -360,7 +358,7 @@ def test_a_round_trip_in_parts(capsys: Capture, store: Path) -> None:
     assert call(capsys, "store", "verify", "--store", store, "--json").result["verified"] == [first, second]
     assert call(capsys, "store", "rollback", "--store", store, "--json").result == {"current": first}
     moved = call(capsys, "shards", "move", "--store", store, "--to", "3", "--json").result
-    assert moved == {"current": PartsStore(store).current(), "count": 40, "parts": 3}
+    assert moved == {"current": GenerationStore(store).current(), "count": 40, "parts": 3}
     assert call(capsys, "store", "activate", "--store", store, second, "--json").result == {"current": second}
     assert call(capsys, "store", "gc", "--store", store, "--keep", "1") == (0, f"removed 1: {first}\n", "")
     said = call(capsys, "store", "list", "--store", store).out
@@ -368,33 +366,11 @@ def test_a_round_trip_in_parts(capsys: Capture, store: Path) -> None:
     assert "40 candidates in 3 parts" in said
 
 
-def test_damage_is_told(capsys: Capture, store: Path) -> None:
+def test_damage_in_a_part_is_told(capsys: Capture, store: Path) -> None:
     made = cut(store)
-    sets = PartsStore(store)
-    part = sets.read(made).parts[0]
-    directory = sets.part(part.slots).path(part.generation)
-    (directory / "ids.index").write_bytes(b"")
-    assert f"part {part.name}: " in call(capsys, "store", "verify", "--store", store).out
-    (directory / "manifest.json").unlink()
-    assert "manifest.json is missing" in call(capsys, "store", "list", "--store", store).out
-    (store / "generations" / made / "manifest.json").write_text("{}")
-    assert "refused: " in call(capsys, "store", "list", "--store", store).out
-
-
-def test_what_is_not_cut_is_refused_with_what_to_do(capsys: Capture, store: Path, tmp_path: Path) -> None:
-    build(HashEncoder(), pool(5), store)
-    assert "build --shards" in call(capsys, "shards", "move", "--store", store, "--to", "2").failure()
-    assert "is no directory" in call(capsys, "store", "list", "--store", tmp_path / "none").failure(2)
-
-
-def test_what_needs_a_whole_store_says_so(capsys: Capture, store: Path) -> None:
-    cut(store)
-    assert "is cut into parts" in call(capsys, "rank", "--store", store, "hello").failure()
-    for action in ("compact", "gc"):
-        refused = call(capsys, "store", action, "--store", store, "--redis", "redis://localhost").failure(2)
-        assert "--redis: the vectors of parts" in refused
-    collecting = ["store", "gc", "--store", store]
-    assert "--keep: must be a whole number from 1 to 10,000" in call(capsys, *collecting, "--keep", "0").misuse
+    (store / "generations" / made / "parts" / "0" / "ids.index").write_bytes(b"")
+    for action in ("verify", "list"):
+        assert "part 0000-2048: ids.index has 0 bytes" in call(capsys, "store", action, "--store", store).out
 
 
 def test_a_pool_is_built_into_parts(capsys: Capture, store: Path, tmp_path: Path) -> None:
@@ -402,13 +378,10 @@ def test_a_pool_is_built_into_parts(capsys: Capture, store: Path, tmp_path: Path
     file.write_text("".join(f'{{"text": "the number {n} alone"}}\n' for n in range(30)) + '{"text": ""}\n')
     built = ["build", "--model", "lexical", "--pool", file, "--store", store, "--max-rejected", "0.1"]
     made = call(capsys, *built, "--shards", "3", "--json").result
-    assert (made["generation"], made["count"], made["rejected"]) == (PartsStore(store).current(), 30, 1)
+    assert (made["generation"], made["count"], made["rejected"]) == (GenerationStore(store).current(), 30, 1)
     assert sum(part["count"] for part in made["parts"]) == 30
     said = call(capsys, *built, "--shards", "2", "--no-activate")
     assert "is published: 30 candidates in 2 parts" in said.out
-    assert PartsStore(store).current() == made["generation"]
-    assert "is cut into parts" in call(capsys, *built).failure()
-    assert "--redis does not go with --shards" in call(
-        capsys, *built, "--shards", "2", "--redis", "redis://localhost"
-    ).failure(2)
+    assert GenerationStore(store).current() == made["generation"]
+    assert "parts" not in call(capsys, *built, "--json").result
     assert "--shards: must be a whole number from 1 to 256, not '0'" in call(capsys, *built, "--shards", "0").misuse

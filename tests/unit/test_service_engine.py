@@ -47,7 +47,7 @@ from polyrank.service.errors import (
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking import admission, local_part, retrieval, stages
 from polyrank.service.ranking.forwards import Embeddings, PairScores
-from polyrank.service.ranking.parts import Best, Serving
+from polyrank.service.ranking.parts import Hits, Serving
 from polyrank.service.ranking.rescoring import score_pairs
 from polyrank.service.ranking.retrieval import Found, PoolSearch
 from polyrank.service.ranking.runtime import CANDIDATE_THREADS, Runtime, RuntimeSettings
@@ -81,32 +81,6 @@ def assert_same(ranked: Ranked, expected: list[tuple[str, float]]) -> None:
     np.testing.assert_allclose([s for _, s in found(ranked)], [s for _, s in expected], atol=1e-4)
 
 
-def test_retrieval_equals_scoring_the_whole_pool(serving: Serving) -> None:
-    ranked = rank(serving, asked(TEXT, top_k=7, retrieve_k=60))
-    assert_same(ranked, brute_force(serving, TEXT, 7))
-
-
-def test_exact_asks_for_a_scan_whatever_the_index(serving: Serving) -> None:
-    ranked = rank(serving, asked(TEXT, top_k=5, retrieve_k=5, exact=True))
-    assert ranked.exact
-    assert_same(ranked, brute_force(serving, TEXT, 5))
-
-
-@pytest.mark.parametrize(
-    ("wanted", "keep"),
-    [
-        ({"lang": ["en"]}, lambda c: c.metadata["lang"] == "en"),
-        ({"lang": ["en", "fr"], "even": [True]}, lambda c: c.metadata["lang"] in ("en", "fr") and c.metadata["even"]),
-        ({"lang": ["xx"]}, lambda c: False),
-    ],
-)
-def test_filter_and_exclusion_equal_brute_force_with_a_full_top_k(serving: Serving, wanted, keep) -> None:
-    first = {each for each, _ in brute_force(serving, TEXT, 3, keep)}
-    ranked = rank(serving, asked(TEXT, top_k=6, filter=wanted, exclude_ids=tuple(first | {"nobody"})))
-    assert ranked.exact
-    assert_same(ranked, brute_force(serving, TEXT, 6, lambda c: keep(c) and c.id not in first))
-
-
 def test_a_shallow_retrieval_still_fills_the_answer(serving: Serving) -> None:
     assert len(rank(serving, asked(TEXT, top_k=20, retrieve_k=2)).places) == 20
 
@@ -126,7 +100,7 @@ def test_a_flat_index_certifies_only_what_it_can(tmp_path: Path) -> None:
 
 def test_the_certificate_needs_a_margin() -> None:
     scores = np.array([3.0, 2.0], np.float32)
-    best = Best(np.arange(2), np.arange(2), scores, None, 9, 1.9, "index")
+    best = Hits(np.arange(2), np.arange(2), scores, None, 9, 1.9, "index")
     assert best.is_certain(2)
     assert not replace(best, bound=1.99999).is_certain(2), "within rounding"
     assert not replace(best, bound=2.5).is_certain(2)
@@ -260,14 +234,15 @@ def test_a_second_look_that_fails_is_left_out_and_said(scanned: Serving, monkeyp
 def test_a_second_look_that_will_not_fit_does_not_begin_and_is_tried_again_later(scanned: Serving) -> None:
     async def scene() -> tuple[list[list[str]], list[int]]:
         scorer = SlowCross(0.0, Clock())
-        runtime = Runtime(RuntimeSettings(), Metrics(), scorer)
-        runtime.forwards.scheduler._lanes["pair"].rate.learn(100, 6000.0)  # an hour for each token, learnt in a stall
-        told, batches = [], []
-        for _ in range(40):
-            ranked = await ranking(runtime, scanned, asked(TEXT, top_n=10), time.monotonic() + 60)
-            told.append(ranked.degraded)
-            batches.append(scorer.batches)
-        runtime.close()
+        with running(scorer) as runtime:
+            runtime.forwards.scheduler._lanes["pair"].rate.learn(
+                100, 6000.0
+            )  # an hour for each token, learnt in a stall
+            told, batches = [], []
+            for _ in range(40):
+                ranked = await ranking(runtime, scanned, asked(TEXT, top_n=10), time.monotonic() + 60)
+                told.append(ranked.degraded)
+                batches.append(scorer.batches)
         return told, batches
 
     told, batches = asyncio.run(scene())
@@ -291,10 +266,9 @@ def test_fewer_are_retrieved_where_there_is_no_time_for_all_and_it_is_said(
     serving = open_serving(tmp_path)
 
     async def scene() -> list[Ranked]:
-        runtime = Runtime(RuntimeSettings(), Metrics())
-        deadlines = (math.inf, time.monotonic() + 200.0)
-        ranked = [await ranking(runtime, serving, asked(TEXT, retrieve_k=200), each) for each in deadlines]
-        runtime.close()
+        with running() as runtime:
+            deadlines = (math.inf, time.monotonic() + 200.0)
+            ranked = [await ranking(runtime, serving, asked(TEXT, retrieve_k=200), each) for each in deadlines]
         return ranked
 
     whole, less = asyncio.run(scene())
@@ -344,9 +318,8 @@ def test_equal_contexts_of_the_same_time_are_encoded_once(scanned: Serving) -> N
     scanned.ranker.encode_contexts = watched  # type: ignore[method-assign]
 
     async def scene() -> list[Ranked]:
-        runtime = Runtime(RuntimeSettings(), Metrics())
-        ranked = await asyncio.gather(*(ranking(runtime, scanned, asked(TEXT)) for _ in range(8)))
-        runtime.close()
+        with running() as runtime:
+            ranked = await asyncio.gather(*(ranking(runtime, scanned, asked(TEXT)) for _ in range(8)))
         return ranked
 
     ranked = asyncio.run(scene())
@@ -722,17 +695,18 @@ def test_others_come_between_the_steps_of_a_long_tokenisation(scanned: Serving) 
     serving = replace(scanned, ranker=ranker)
 
     async def scene() -> None:
-        runtime = Runtime(RuntimeSettings(), Metrics())
-        one, other = (asyncio.ensure_future(ranking(runtime, serving, asked(name * 2000))) for name in "ab")
-        assert sorted(await asyncio.to_thread(ranker.steps, 40)) in (["a"] * n + ["b"] * (40 - n) for n in (19, 20, 21))
-        async with asyncio.timeout(30):
-            await embed(runtime, serving, ["w1"], Journey())
-        one.cancel()
-        await asyncio.wait([one])
-        assert (await asyncio.to_thread(ranker.steps, 20)).count("a") <= 1, "what nobody waits for is not read"
-        assert len(ranker.done) < 1000
-        other.cancel()
-        runtime.close()
+        with running() as runtime:
+            one, other = (asyncio.ensure_future(ranking(runtime, serving, asked(name * 2000))) for name in "ab")
+            assert sorted(await asyncio.to_thread(ranker.steps, 40)) in (
+                ["a"] * n + ["b"] * (40 - n) for n in (19, 20, 21)
+            )
+            async with asyncio.timeout(30):
+                await embed(runtime, serving, ["w1"], Journey())
+            one.cancel()
+            await asyncio.wait([one])
+            assert (await asyncio.to_thread(ranker.steps, 20)).count("a") <= 1, "what nobody waits for is not read"
+            assert len(ranker.done) < 1000
+            other.cancel()
 
     asyncio.run(scene())
 
@@ -771,17 +745,16 @@ def test_nobody_waits_for_more_than_one_step_of_twenty_slow_callers(
     serving = replace(scanned, ranker=ranker)
 
     async def scene() -> None:
-        runtime = Runtime(RuntimeSettings(), Metrics())
-        slow = [asyncio.ensure_future(ranking(runtime, serving, asked("s" * letters))) for _ in range(20)]
-        await asyncio.to_thread(ranker.wait, 1)
-        for turn in range(had):
-            ranker.go_on.release()
-            await asyncio.to_thread(ranker.wait, turn + 2)
-        honest = asyncio.ensure_future(ranking(runtime, serving, asked("h" * own)))
-        await asyncio.sleep(0)
-        ranker.go_on.release(1000)
-        await asyncio.gather(honest, *slow)
-        runtime.close()
+        with running() as runtime:
+            slow = [asyncio.ensure_future(ranking(runtime, serving, asked("s" * letters))) for _ in range(20)]
+            await asyncio.to_thread(ranker.wait, 1)
+            for turn in range(had):
+                ranker.go_on.release()
+                await asyncio.to_thread(ranker.wait, turn + 2)
+            honest = asyncio.ensure_future(ranking(runtime, serving, asked("h" * own)))
+            await asyncio.sleep(0)
+            ranker.go_on.release(1000)
+            await asyncio.gather(honest, *slow)
 
     asyncio.run(scene())
     assert ranker.begun.index("h") == had + 1

@@ -17,9 +17,6 @@ NEVER_ANSWERED = {
     service_errors.ServiceUnreachable,
     index_errors.LeaseLost,
     index_errors.ClusterUnavailable,
-    index_errors.StoreInParts,
-    index_errors.StoreOutdated,
-    index_errors.StoreWhole,
 }
 
 

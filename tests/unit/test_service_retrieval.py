@@ -282,8 +282,8 @@ def test_an_index_is_not_asked_where_a_gpu_scans(tmp_path: Path, monkeypatch: py
     store, gpu = GenerationStore(tmp_path), Status("gpu", "a fake")
 
     def served(device: str) -> Serving:
-        generation = store.open(store.current() or "")
-        return serve(Opener(count_nothing, None, load, device), generation, store.updates.of(generation.manifest))
+        parts = store.open_parts(store.current() or "")
+        return serve(Opener(count_nothing, None, load, device), parts, store.updates.of(parts[0].manifest))
 
     def plan(device: str) -> str:
         return rank(served(device), asked(TEXT)).plan or ""

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from polyrank.service.ranking.parts import PartMissing
 from polyrank.service.scale import asking as module
-from polyrank.service.scale.asking import Asking, PartMissing
+from polyrank.service.scale.asking import Asking
 from polyrank.service.scale.calls import LATE, ReplicaLost, Reply
 
 

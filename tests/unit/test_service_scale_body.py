@@ -10,14 +10,15 @@ import pytest
 from fakes import EVIDENCE
 from service_fakes import WordRanker, asked, pool
 
-from polyrank.index_builder.building.pipeline import BuildOptions
+from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.generation.manifest import Manifest
+from polyrank.index_builder.generation.slots import slots_of
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.scale.cutting import build_parts
-from polyrank.index_builder.scale.sets import PartSet, PartsStore
-from polyrank.index_builder.scale.slots import slots_of
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update, UpdateLog
 from polyrank.index_builder.vectors.encoder import encode_texts, rounded_all
-from polyrank.model.search.scan import Status, product
+from polyrank.model.search.scan import product
+from polyrank.model.search.scan.plain import Status
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.parts import PoolQuery, Wanted
@@ -31,7 +32,7 @@ def test_searches_of_an_index_that_share_a_call_are_timed_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ranker, body = WordRanker(), Body(str(tmp_path))
-    made = build_parts(ranker, pool(300), tmp_path, 1, BuildOptions(index="flat")).made
+    made = build(ranker, pool(300), tmp_path, BuildOptions(index="flat"), parts=1).manifest
     holding = Holding(made.id, made.parts[0].name)
     body.prepare(holding)
     tokens, _ = ranker.tokenize_context(Conversation.of("w1 w2"))
@@ -72,8 +73,8 @@ class Shard:
     """A shard that holds a part of a set whose log is written here."""
 
     def __init__(self, root: Path) -> None:
-        self.ranker, self.store = WordRanker(evidence=EVIDENCE), PartsStore(root)
-        made = build_parts(self.ranker, pool(40), root, 2, BuildOptions(index="exact")).made
+        self.ranker, self.store = WordRanker(evidence=EVIDENCE), GenerationStore(root)
+        made = build(self.ranker, pool(40), root, BuildOptions(index="exact"), parts=2).manifest
         self.made, self.holding = made, Holding(made.id, made.parts[0].name)
         of_pool = slots_of([f"new {n}" for n in range(40)]).tolist()
         self.own, self.others = [
@@ -108,7 +109,7 @@ class Shard:
         return list(zip(found.order.tolist(), found.scores.tolist(), strict=True))
 
 
-def store_log(store: PartsStore, made: PartSet) -> UpdateLog:
+def store_log(store: GenerationStore, made: Manifest) -> UpdateLog:
     log = store.updates.of(made)
     log.catch_up()
     return log

@@ -11,9 +11,8 @@ from fakes import EVIDENCE
 from service_fakes import DIM, WordRanker, asked, numbered, pool
 from shards_in_process import LocalReplica, ServedParts
 
-from polyrank.index_builder.building.pipeline import BuildOptions
-from polyrank.index_builder.scale.cutting import build_parts
-from polyrank.index_builder.scale.slots import slots_of
+from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.generation.slots import slots_of
 from polyrank.model.representations import LateRows
 from polyrank.service.errors import DeadlineExceeded, ShardsMissing, UnknownCandidates
 from polyrank.service.ranking.forwards import Forwards
@@ -28,7 +27,7 @@ POOL = numbered(pool(200))
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[ServedParts]:
-    build_parts(RANKER, POOL, tmp_path, 4, BuildOptions(index="exact"))
+    build(RANKER, POOL, tmp_path, BuildOptions(index="exact"), parts=4)
     made = ServedParts(tmp_path, min_searched=0.5)
     yield made
     made.close()
@@ -36,14 +35,14 @@ def served(tmp_path: Path) -> Iterator[ServedParts]:
 
 def ids_of(served: ServedParts, at: int) -> list[str]:
     """The ids of a part's candidates."""
-    slots = served.serving.version.parts[at].slots
+    slots = served.serving.generation.manifest.parts[at].slots
     of_pool = slots_of([each.id for each in POOL]).tolist()
     return [each.id for each, slot in zip(POOL, of_pool, strict=True) if slots.first <= slot < slots.end]
 
 
 def lose(served: ServedParts, *parts: int) -> None:
     for at in parts:
-        for replica in served.shards.of(served.serving.version.parts[at].name):
+        for replica in served.shards.of(served.serving.generation.manifest.parts[at].name):
             replica.lost = True
 
 
@@ -63,7 +62,7 @@ def test_an_answer_without_a_part_is_that_of_the_others_and_says_so(served: Serv
 
 
 def test_few_candidates_come_along_with_what_is_found_and_many_are_fetched(tmp_path: Path) -> None:
-    build_parts(WordRanker(), POOL, tmp_path, 4, BuildOptions(index="exact"))
+    build(WordRanker(), POOL, tmp_path, BuildOptions(index="exact"), parts=4)
     served = ServedParts(tmp_path)
     [few] = served.rank(asked(top_k=MOST_SENT_ALONG // 4))
     assert [each.calls for each in served.shards.replicas.values()] == [["search"]] * 4
@@ -101,12 +100,12 @@ def test_a_part_that_is_lost_after_the_search_is_missing_too(
         return reply
 
     monkeypatch.setattr(LocalReplica, "ask", lost_after_search)
-    lost = {served.serving.version.parts[at].name for at in (0,)}
+    lost = {served.serving.generation.manifest.parts[at].name for at in (0,)}
     [found] = served.rank(asked(top_k=30))
     gone = ids_of(served, 0)
     assert found.searched == pytest.approx(1 - len(gone) / len(POOL))
     assert not set(gone) & {place.id for place in found.places}
-    lost |= {part.name for part in served.serving.version.parts[1:]}
+    lost |= {part.name for part in served.serving.generation.manifest.parts[1:]}
     with pytest.raises(ShardsMissing):
         served.rank(asked(top_k=30))
 
@@ -114,7 +113,7 @@ def test_a_part_that_is_lost_after_the_search_is_missing_too(
 def test_a_part_that_stalls_when_vectors_are_fetched_leaves_time_for_the_others(
     served: ServedParts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask, stalled = LocalReplica.ask, served.serving.version.parts[0].name
+    ask, stalled = LocalReplica.ask, served.serving.generation.manifest.parts[0].name
 
     async def stalls(self: LocalReplica, method: str, arguments: tuple[Any, ...], left_s: float) -> Reply:
         if self.part == stalled and method == "stored" and arguments[2].with_vectors:
@@ -168,7 +167,7 @@ def test_searches_at_the_same_time_share_calls(served: ServedParts) -> None:
 
 
 def test_answers_of_the_parts_indexes_are_certified_together(tmp_path: Path) -> None:
-    build_parts(WordRanker(), pool(600), tmp_path, 3, BuildOptions(index="flat"))
+    build(WordRanker(), pool(600), tmp_path, BuildOptions(index="flat"), parts=3)
     served = ServedParts(tmp_path)
     requests = [asked(f"w{n} w{n + 1}", top_k=5, retrieve_k=k) for n in range(6) for k in (5, 100)]
     found = served.rank(*requests)

@@ -11,9 +11,8 @@ import pytest
 from service_fakes import WordRanker, pool
 from shards_in_process import LocalReplica, LocalShards, until
 
-from polyrank.index_builder.building.pipeline import BuildOptions
-from polyrank.index_builder.scale.cutting import build_parts
-from polyrank.index_builder.scale.sets import PartSet
+from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.model.errors import Shortage
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.scale import replicas
@@ -26,7 +25,7 @@ class Kept:
     """Two replicas of each of two parts, and the time, which only the test moves."""
 
     def __init__(self, root: Path) -> None:
-        self.made: PartSet = build_parts(WordRanker(), pool(60), root, 2, BuildOptions(index="exact")).made
+        self.made: Manifest = build(WordRanker(), pool(60), root, BuildOptions(index="exact"), parts=2).manifest
         self.wanted = [Holding(self.made.id, part.name) for part in self.made.parts]
         self.shards, self.metrics, self.now = LocalShards(root), Metrics(), 1000.0
         self.replicas = Replicas(self.shards, Asking(self.metrics), self.metrics, 2, lambda: self.now)
@@ -44,7 +43,7 @@ class Kept:
         return self.shards.of(self.wanted[0].part)
 
     def ready(self) -> float | None:
-        return self.metrics.registry.get_sample_value("polyrank_set_ready", {"part": self.wanted[0].part})
+        return self.metrics.registry.get_sample_value("polyrank_shard_ready", {"part": self.wanted[0].part})
 
 
 @pytest.fixture
@@ -79,10 +78,10 @@ def test_nothing_waits_for_a_replica_that_loads_what_it_lost(
     for _ in range(3):
         kept.look()
     assert (kept.ready(), slow.calls) == (1, 1)
-    second = build_parts(WordRanker(), pool(60, "n"), tmp_path, 2, BuildOptions(index="exact")).made
+    second = build(WordRanker(), pool(60, "n"), tmp_path, BuildOptions(index="exact"), parts=2).manifest
     replies = kept.replicas.prepare(second)
     assert [len(replies[part.name]) for part in second.parts] == [1, 2], "who loads is left out"
-    assert {each.set_id for each in other.body.held()} == {kept.made.id, second.id}
+    assert {each.generation for each in other.body.held()} == {kept.made.id, second.id}
     slow.go_on.set()
     until(lambda: one.body.held() == [kept.wanted[0]])
     kept.look()
@@ -108,7 +107,7 @@ def test_no_switch_waits_for_a_replica_that_stays_silent(
     monkeypatch.setattr(replicas, "LOOK_WITHIN_SECONDS", 0.01)
     [one, _] = kept.of_first_part()
     slow = Slow(one, monkeypatch)
-    second = build_parts(WordRanker(), pool(60, "n"), tmp_path, 2, BuildOptions(index="exact")).made
+    second = build(WordRanker(), pool(60, "n"), tmp_path, BuildOptions(index="exact"), parts=2).manifest
     with ThreadPoolExecutor(1) as thread:
         replies = thread.submit(kept.replicas.prepare, second)
         until(lambda: slow.calls == 1)

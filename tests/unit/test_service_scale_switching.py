@@ -10,11 +10,11 @@ import pytest
 from service_fakes import WordRanker, asked, pool, ranking
 from shards_in_process import ServedParts, until
 
-from polyrank.index_builder.building.pipeline import BuildOptions
+from polyrank.index_builder.building.compaction import move
+from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound, StoreBusy
-from polyrank.index_builder.scale.cutting import build_parts
-from polyrank.index_builder.scale.moving import move
-from polyrank.index_builder.scale.sets import PartSet, PartsStore
+from polyrank.index_builder.generation.manifest import Manifest
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.errors import Shortage
 from polyrank.service.errors import NotReady
 from polyrank.service.ranking.values import Ranked
@@ -22,14 +22,13 @@ from polyrank.service.scale import holding
 from polyrank.service.scale.calls import Holding
 
 
-def cut(root: Path, prefix: str = "c", shards: int = 3, activate: bool = True) -> PartSet:
+def cut(root: Path, prefix: str = "c", shards: int = 3, activate: bool = True) -> Manifest:
     options = BuildOptions(index="exact", activate=activate)
-    return build_parts(WordRanker(), pool(60, prefix), root, shards, options).made
+    return build(WordRanker(), pool(60, prefix), root, options, parts=shards).manifest
 
 
-def damage(root: Path, made: PartSet, at: int) -> None:
-    part = made.parts[at]
-    path = PartsStore(root).part(part.slots).path(part.generation) / "embeddings.bin"
+def damage(root: Path, made: Manifest, at: int) -> None:
+    path = GenerationStore(root).path(made.id) / made.directory(at) / "embeddings.bin"
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
@@ -37,7 +36,7 @@ def damage(root: Path, made: PartSet, at: int) -> None:
 
 def held(served: ServedParts) -> set[str]:
     """The sets of which any shard holds a part."""
-    return {holding.set_id for each in served.shards.replicas.values() for holding in each.body.held()}
+    return {holding.generation for each in served.shards.replicas.values() for holding in each.body.held()}
 
 
 def prefix(found: Ranked) -> str:
@@ -47,12 +46,12 @@ def prefix(found: Ranked) -> str:
 
 
 @pytest.fixture
-def first(tmp_path: Path) -> PartSet:
+def first(tmp_path: Path) -> Manifest:
     return cut(tmp_path)
 
 
 @pytest.fixture
-def served(tmp_path: Path, first: PartSet) -> Iterator[ServedParts]:
+def served(tmp_path: Path, first: Manifest) -> Iterator[ServedParts]:
     made = ServedParts(tmp_path, replicas=2)
     yield made
     made.close()
@@ -68,29 +67,29 @@ def test_a_store_without_a_set_says_what_to_do(tmp_path: Path) -> None:
         served.live.require()
     served.store.activate(only.id)
     served.live.follow()
-    assert served.serving.version == only
+    assert served.serving.generation.manifest == only
     served.close()
 
 
-def test_every_part_has_its_replicas(served: ServedParts, first: PartSet) -> None:
+def test_every_part_has_its_replicas(served: ServedParts, first: Manifest) -> None:
     for part in first.parts:
         assert [each.body.held() for each in served.shards.of(part.name)] == [[Holding(first.id, part.name)]] * 2
-        assert served.value("set_ready", part=part.name) == 2
+        assert served.value("shard_ready", part=part.name) == 2
 
 
 def test_another_set_is_prepared_beside_the_first_which_goes_later(
-    served: ServedParts, first: PartSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    served: ServedParts, first: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(holding, "SPARE_SECONDS", -10.0)  # as long as a request may take here
     second = cut(tmp_path, "n", activate=False)
     before = served.serving
     served.live.activate(second.id)
     assert served.store.current() == second.id
-    assert (before.version, served.serving.version) == (first, second)
+    assert (before.generation.manifest, served.serving.generation.manifest) == (first, second)
     assert held(served) == {first.id, second.id}
     served.on_shards.look()
     assert held(served) == {second.id}
-    assert served.live.rollback().version == first
+    assert served.live.rollback().generation.manifest == first
     assert served.store.current() == first.id
     assert served.value("index_switches_total", result="ok") == 2
     with pytest.raises(GenerationNotFound, match="before this one"):
@@ -127,13 +126,13 @@ def test_no_answer_mixes_sets_while_they_change(tmp_path: Path) -> None:
 
 
 def test_a_set_with_a_damaged_part_never_becomes_the_active_one(
-    served: ServedParts, first: PartSet, tmp_path: Path
+    served: ServedParts, first: Manifest, tmp_path: Path
 ) -> None:
     second = cut(tmp_path, "n", activate=False)
     damage(tmp_path, second, 1)
     with pytest.raises(GenerationCorrupt, match=second.parts[1].name):
         served.live.activate(second.id)
-    assert (served.store.current(), served.serving.version) == (first.id, first)
+    assert (served.store.current(), served.serving.generation.manifest) == (first.id, first)
     assert held(served) == {first.id}
     assert second.id in served.live.refused
     assert served.value("index_switches_total", result="refused") == 1
@@ -142,7 +141,7 @@ def test_a_set_with_a_damaged_part_never_becomes_the_active_one(
 
 
 def test_a_switch_back_that_fails_leaves_requests_the_set_that_they_began_with(
-    served: ServedParts, first: PartSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    served: ServedParts, first: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, second = served.serving, cut(tmp_path, "n", activate=False)
     served.live.activate(second.id)
@@ -158,7 +157,7 @@ def test_a_switch_back_that_fails_leaves_requests_the_set_that_they_began_with(
 
 
 def test_a_set_that_is_served_again_is_not_dropped(
-    served: ServedParts, first: PartSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    served: ServedParts, first: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(holding, "SPARE_SECONDS", -10.0)
     second, dropped = cut(tmp_path, "n", activate=False), list[str]()
@@ -170,7 +169,7 @@ def test_a_set_that_is_served_again_is_not_dropped(
 
 
 def test_a_set_that_another_process_was_faster_to_leave_is_dropped(
-    served: ServedParts, first: PartSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    served: ServedParts, first: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(holding, "SPARE_SECONDS", -10.0)
     second = cut(tmp_path, "n", activate=False)
@@ -199,21 +198,21 @@ def test_a_shard_that_could_not_be_told_to_drop_a_set_is_told_again(
 
 
 def test_what_another_process_activates_is_followed_unless_it_is_damaged(
-    served: ServedParts, first: PartSet, tmp_path: Path
+    served: ServedParts, first: Manifest, tmp_path: Path
 ) -> None:
     second = cut(tmp_path, "n")
     damage(tmp_path, second, 0)
     for _ in range(2):
         served.live.follow()
-        assert served.serving.version == first
+        assert served.serving.generation.manifest == first
     assert served.value("index_switches_total", result="refused") == 1, "it is tried once"
     third = cut(tmp_path, "m")
     served.live.follow()
-    assert served.serving.version == third
+    assert served.serving.generation.manifest == third
 
 
 def test_shards_that_are_gone_for_a_while_are_no_fault_of_the_set(
-    served: ServedParts, first: PartSet, tmp_path: Path
+    served: ServedParts, first: Manifest, tmp_path: Path
 ) -> None:
     second = cut(tmp_path, "n")
     lost = served.shards.of(second.parts[0].name)
@@ -222,10 +221,10 @@ def test_shards_that_are_gone_for_a_while_are_no_fault_of_the_set(
     for _ in range(2):
         with pytest.raises(Shortage, match=second.parts[0].name):
             served.live.follow()
-    assert served.serving.version == first
+    assert served.serving.generation.manifest == first
     lost[0].lost = False
     served.live.follow()
-    assert served.serving.version == second, "one replica of each part is enough"
+    assert served.serving.generation.manifest == second, "one replica of each part is enough"
     assert served.live.refused == {}
 
 
@@ -236,11 +235,11 @@ def test_a_store_that_is_not_on_the_shards_machine_may_be_mounted_later(tmp_path
         served.live.require()
     shutil.copytree(tmp_path / "store", tmp_path / "elsewhere")
     served.live.follow()
-    assert served.serving.version == made
+    assert served.serving.generation.manifest == made
     served.close()
 
 
-def test_a_shard_that_was_restarted_is_given_what_it_is_to_hold(served: ServedParts, first: PartSet) -> None:
+def test_a_shard_that_was_restarted_is_given_what_it_is_to_hold(served: ServedParts, first: Manifest) -> None:
     part = first.parts[1].name
     [one, other] = served.shards.of(part)
     one.restart()
@@ -253,11 +252,11 @@ def test_a_shard_that_was_restarted_is_given_what_it_is_to_hold(served: ServedPa
     assert partial.degraded == ["shards_missing"]
     assert found.degraded == [], "it is asked again at once"
     served.on_shards.look()
-    assert served.value("set_ready", part=part) == 1
+    assert served.value("shard_ready", part=part) == 1
 
 
 def test_a_shard_that_is_restarted_during_a_switch_is_given_what_is_served_and_the_next_set_stays(
-    served: ServedParts, first: PartSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    served: ServedParts, first: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     second, make_active = cut(tmp_path, "n", activate=False), served.store.make_active
     [one, other] = served.shards.of(first.parts[0].name)
@@ -266,18 +265,18 @@ def test_a_shard_that_is_restarted_during_a_switch_is_given_what_is_served_and_t
         one.restart()
         served.on_shards.look()
         until(lambda: one.body.held() == [Holding(first.id, one.part)])
-        assert {each.set_id for each in other.body.held()} == {first.id, second.id}
+        assert {each.generation for each in other.body.held()} == {first.id, second.id}
         make_active(*arguments)
 
     monkeypatch.setattr(served.store, "make_active", restarted_before)
-    assert served.live.activate(second.id).version == second
+    assert served.live.activate(second.id).generation.manifest == second
     assert prefix(*served.rank(asked())) == "n"
     served.on_shards.look()
     until(lambda: Holding(second.id, one.part) in one.body.held())
 
 
 def test_why_a_restarted_shard_cannot_load_its_part_is_logged(
-    served: ServedParts, first: PartSet, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    served: ServedParts, first: Manifest, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     damage(tmp_path, first, 1)
     [one, _] = served.shards.of(first.parts[1].name)
@@ -287,11 +286,11 @@ def test_why_a_restarted_shard_cannot_load_its_part_is_logged(
     [told] = [each for each in caplog.records if each.message == "a shard could not prepare a generation"]
     assert told.fields["replica"] == one.name  # type: ignore[attr-defined]
     assert "embeddings.bin" in told.fields["why"]  # type: ignore[attr-defined]
-    assert served.value("set_ready", part=first.parts[1].name) == 1
+    assert served.value("shard_ready", part=first.parts[1].name) == 1
 
 
 def test_shards_of_parts_that_no_set_has_end(
-    served: ServedParts, first: PartSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    served: ServedParts, first: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(holding, "SPARE_SECONDS", -10.0)
     move(tmp_path, 2)
@@ -299,13 +298,13 @@ def test_shards_of_parts_that_no_set_has_end(
     assert len(served.shards.replicas) == 10
     served.on_shards.look()
     assert len(served.shards.replicas) == 4
-    ready = {part.name: served.value("set_ready", part=part.name) for part in first.parts}
+    ready = {part.name: served.value("shard_ready", part=part.name) for part in first.parts}
     assert ready == {"0000-1365": None, "1365-2730": None, "2730-4096": None}, "they are shown no more"
     assert prefix(*served.rank(asked())) == "c"
 
 
 def test_shards_of_a_set_that_was_collected_stay_as_long_as_requests_may_need_them(
-    served: ServedParts, first: PartSet, tmp_path: Path
+    served: ServedParts, first: Manifest, tmp_path: Path
 ) -> None:
     before = served.serving
     move(tmp_path, 2)

@@ -12,10 +12,8 @@ from shards_in_process import ServedParts, ServedPool, until
 
 from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.errors import GenerationCorrupt
-from polyrank.index_builder.layout import is_in_parts
+from polyrank.index_builder.generation.slots import slots_of
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.index_builder.scale.cutting import build_parts
-from polyrank.index_builder.scale.slots import slots_of
 from polyrank.model.errors import Shortage
 from polyrank.service.changes import updating
 from polyrank.service.errors import NotReady, RevisionNotReached, ShardsMissing
@@ -29,13 +27,7 @@ POOL = pool(60)
 def cut(root: Path, prefix: str = "c", activate: bool = True, parts: int = 3) -> str:
     """Build a pool, whole or into parts; returns its id."""
     options = BuildOptions(index="exact", activate=activate)
-    if parts == 1:
-        return build(WordRanker(), pool(60, prefix), root, options).generation
-    return build_parts(WordRanker(), pool(60, prefix), root, parts, options).generation
-
-
-def served(root: Path) -> ServedPool:
-    return ServedParts(root) if is_in_parts(root) else ServedPool(root)
+    return build(WordRanker(), pool(60, prefix), root, options, parts=parts).generation
 
 
 @pytest.fixture
@@ -44,11 +36,12 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-@pytest.fixture(params=[1, 3])
+@pytest.fixture(params=[(1, ServedPool), (3, ServedPool), (3, ServedParts)], ids=["one", "three", "shards"])
 def one(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ServedPool]:
-    """A server over one part, which is in its process, or three, which shards hold."""
-    cut(tmp_path / "pool", parts=request.param)
-    made = served(tmp_path / "pool")
+    """A server over one part or three in its process, or over three that shards hold."""
+    parts, served = request.param
+    cut(tmp_path / "pool", parts=parts)
+    made: ServedPool = served(tmp_path / "pool")
     yield made
     made.close()
 
@@ -56,7 +49,7 @@ def one(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ServedPool]:
 @pytest.fixture
 def other(one: ServedPool) -> Iterator[ServedPool]:
     """Another server on the same store."""
-    made = served(one.store.root)
+    made = type(one)(one.store.root)
     yield made
     made.close()
 
@@ -89,7 +82,7 @@ def stored(served: ServedPool, candidate_id: str) -> list[str]:
 
 def test_searchable_when_acknowledged(one: ServedPool) -> None:
     first = one.upsert(Candidate("new", "w1 w2 w3"), Candidate("c1", "w9"))
-    assert (first.generation, first.revision, list(first.missing)) == (one.serving.version.id, 1, [])
+    assert (first.generation, first.revision, list(first.missing)) == (one.serving.generation.manifest.id, 1, [])
     assert "new" in ids(one)
     assert (stored(one, "new"), stored(one, "c1")) == (["w1 w2 w3"], ["w9"])
     second = one.delete("new", "c3", "none")
@@ -129,8 +122,8 @@ def test_a_text_that_stays_as_it_is_keeps_its_vector(here: ServedParts, monkeypa
     only = next(each for each in POOL if texts.count(each.text) == 1)
     here.upsert(replace(only, metadata={"now": 1}), Candidate("new", "w5", {"now": 2}), Candidate("other", only.text))
     assert calls == []
-    lost = here.serving.version.parts[slots_of([only.id])[0] * 3 // 4096].name
-    for part in {lost, here.serving.version.parts[slots_of(["other"])[0] * 3 // 4096].name}:
+    lost = here.serving.generation.manifest.parts[slots_of([only.id])[0] * 3 // 4096].name
+    for part in {lost, here.serving.generation.manifest.parts[slots_of(["other"])[0] * 3 // 4096].name}:
         for replica in here.shards.of(part):
             replica.lost = True
     here.upsert(only)
@@ -150,7 +143,7 @@ def test_a_shard_that_is_started_anew_has_all_updates(here: ServedParts) -> None
 def test_a_server_that_is_started_anew_has_all_updates(one: ServedPool, other: ServedPool) -> None:
     one.upsert(*(Candidate(f"new {n}", "w1 w2 w3") for n in range(9)))
     one.delete("c1", "new 3")
-    again = served(one.store.root)
+    again = type(one)(one.store.root)
     assert ids(again) == ids(one)
     assert again.serving.snapshot == one.serving.snapshot
     assert again.serving.checksum == one.serving.checksum != 0
@@ -164,7 +157,7 @@ def test_parts_whose_shards_do_not_see_an_update_are_missing_until_they_do(root:
     served.upsert(Candidate("new", "w1 w2 w3"))
     with pytest.raises(ShardsMissing):
         ids(served)
-    part = served.serving.version.parts[0].name
+    part = served.serving.generation.manifest.parts[0].name
     assert served.value("shard_calls_total", part=part, result="behind") == 1
     shutil.copytree(root / "log", elsewhere / "log", dirs_exist_ok=True)
     time.sleep(STRIKE_SECONDS)
@@ -173,7 +166,7 @@ def test_parts_whose_shards_do_not_see_an_update_are_missing_until_they_do(root:
 
 
 def test_what_is_searched_is_counted_with_updates(here: ServedParts) -> None:
-    part = here.serving.version.parts[1]
+    part = here.serving.generation.manifest.parts[1]
     of_part = [each for each in (c.id for c in POOL) if part.first_slot <= slots_of([each])[0] < part.end_slot]
     here.delete(*of_part[2:])
     for replica in here.shards.of(part.name):
@@ -186,7 +179,7 @@ def test_damage_in_the_log_is_told_and_what_was_served_stays(one: ServedPool, ot
     one.upsert(Candidate("new", "w1 w2 w3"))
     before = ids(one)
     one.upsert(Candidate("newer", "w1 w2 w3"))
-    log = one.store.root / "log" / f"{one.serving.version.id}.log"
+    log = one.store.root / "log" / f"{one.serving.generation.manifest.id}.log"
     content = bytearray(log.read_bytes())
     whole = bytes(content)
     content[-5] ^= 1
@@ -194,7 +187,7 @@ def test_damage_in_the_log_is_told_and_what_was_served_stays(one: ServedPool, ot
     for _ in range(2):
         other.live.take_over()
     assert other.serving.snapshot.revision == 0
-    assert "is damaged" in other.live.refused[other.serving.version.id]
+    assert "is damaged" in other.live.refused[other.serving.generation.manifest.id]
     assert "new" not in ids(other)
     with pytest.raises(GenerationCorrupt, match="is damaged"):
         other.upsert(Candidate("more", "w1"))
@@ -265,8 +258,7 @@ def test_an_update_that_has_waited_says_what_to_do(
 
 def test_an_update_waits_for_no_set_that_is_damaged(here: ServedParts, root: Path, monkeypatch) -> None:
     monkeypatch.setattr(updating, "SWITCHES_WITHIN_SECONDS", 3600.0)
-    made = here.store.read(cut(root, "n"))
-    matrix = here.store.part(made.parts[0].slots).path(made.parts[0].generation) / "embeddings.bin"
+    matrix = here.store.path(cut(root, "n")) / "parts" / "0" / "embeddings.bin"
     matrix.write_bytes(matrix.read_bytes()[:-1])
     here.live.follow()
     with pytest.raises(NotReady, match=r"is not served here: .*embeddings.bin.*; activate another one"):

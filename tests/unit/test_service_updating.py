@@ -143,7 +143,7 @@ def test_updates_from_many_threads_of_two_servers_get_a_revision_each(here: Live
     assert here.texts() == there.texts()
     again = GenerationStore(here.store.root)
     opened = again.open(again.current() or "")
-    snapshot = again.snapshot(opened)
+    snapshot = again.snapshots([opened])[0]
     assert {each.id: each.text for each in snapshot.candidates(snapshot.matching({}))} == here.texts()
 
 

@@ -95,12 +95,6 @@ def test_words_of_turns_count_less_in_a_list_that_was_chosen_by_them(serving: Se
     assert {place.text: place.lexical for place in drawn.places}[TEXT] == of_pool.lexical
 
 
-def test_the_score_is_the_sum_of_its_parts(serving: Serving) -> None:
-    for place in rank(serving, asked(TEXT)).places:
-        assert place.lexical
-        assert place.late + place.lexical == pytest.approx(place.score)
-
-
 def test_what_was_said_already_comes_last(serving: Serving) -> None:
     ranked = rank(serving, asked(TEXT, top_k=2000, exact=True))
     assert [place.lexical is not None and place.lexical < -3 for place in ranked.places if place.id == "same"] == [True]
@@ -109,20 +103,6 @@ def test_what_was_said_already_comes_last(serving: Serving) -> None:
 def test_without_evidence_words_do_not_count(tmp_path: Path) -> None:
     build_store(tmp_path)
     assert {place.lexical for place in rank(open_serving(tmp_path), asked(TEXT)).places} == {None}
-
-
-@pytest.mark.slow
-def test_what_is_called_exact_equals_brute_force(serving: Serving) -> None:
-    certified = 0
-    for seed in range(12):
-        text = said(seed)
-        right = brute_force(serving, text, 3)
-        for retrieve_k in (5, 60, 400):
-            ranked = rank(serving, asked(text, top_k=3, retrieve_k=retrieve_k))
-            if ranked.exact:
-                certified += 1
-                assert [(place.id, place.score) for place in ranked.places] == right
-    assert certified >= 10
 
 
 def test_the_best_by_words_are_not_chosen_on_the_search_thread(

@@ -19,7 +19,6 @@ from polyrank.service.cli.parsing import add_options_of, given
 
 if TYPE_CHECKING:
     from polyrank.index_builder.building.pipeline import BuildOptions, BuildResult
-    from polyrank.index_builder.scale.cutting import SetResult
     from polyrank.index_builder.scale.encoders import Encoders
     from polyrank.model.rankers.networks import Retriever
     from polyrank.model.text.assembly import Conversation
@@ -57,25 +56,15 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--store {arguments.store} is a checkpoint; give another directory")
     pool = begin_pool(arguments.pool, arguments.store, arguments.encoding)
     probes = _probes(arguments.probes) if arguments.probes else []
-    if arguments.shards is not None and arguments.redis_url:
-        raise UsageError("--redis does not go with --shards: the vectors of parts are not copied into Redis")
     ranker = loaded(load_retriever, arguments.model, runner)
     options = _options(arguments, ranker, probes)
-    state = "active" if options.activate else "published"
-    built: BuildResult | SetResult
+    state, parts = "active" if options.activate else "published", arguments.shards or 1
+    from polyrank.index_builder.building.pipeline import build
+
     with Progress("candidates") as progress, _encoders(arguments, ranker, options.dtype, progress) as encoders:
-        if arguments.shards is None:
-            from polyrank.index_builder.building.pipeline import build
-
-            built = build(ranker, pool, arguments.store, options, vectors=encoders, progress=progress)
-            parts = ""
-        else:
-            from polyrank.index_builder.scale.cutting import build_parts
-
-            root, shards = arguments.store, arguments.shards
-            built = build_parts(ranker, pool, root, shards, options, vectors=encoders, progress=progress)
-            parts = f" in {shards} parts,"
-    line = f"generation {built.generation} is {state}: {built.count} candidates{parts} in {built.seconds:.1f} s"
+        built = build(ranker, pool, arguments.store, options, parts=parts, vectors=encoders, progress=progress)
+    cut = f" in {parts} parts," if parts > 1 else ""
+    line = f"generation {built.generation} is {state}: {built.count} candidates{cut} in {built.seconds:.1f} s"
     if built.resumed:
         print(f"{built.resumed} candidates had been encoded by a build that was killed", file=sys.stderr)
     if built.rejected:
@@ -146,28 +135,19 @@ def _probes(file: Path) -> "list[Conversation]":
     return kept
 
 
-def _described(built: "BuildResult | SetResult") -> dict[str, Any]:
-    from polyrank.index_builder.building.pipeline import BuildResult
-
-    if isinstance(built, BuildResult):
-        own: dict[str, Any] = {
-            "index": built.index.kind,
-            "index_times": built.index.times,
-            "recall@10": built.recall.at_10,
-            "recall_of": built.recall.of,
-        }
-    else:
-        of_parts = [
-            {"slots": each.name, "generation": each.generation, "count": each.count} for each in built.made.parts
-        ]
-        own = {"parts": of_parts}
+def _described(built: "BuildResult") -> dict[str, Any]:
+    worst, parts = built.worst, built.manifest.parts
     return {
         "generation": built.generation,
         "count": built.count,
+        **({"parts": [{"slots": part.name, "count": part.count} for part in parts]} if len(parts) > 1 else {}),
         "rejected": built.rejected,
         "rejected_log": str(built.rejected_log) if built.rejected_log else None,
         "truncated": built.truncated,
         "resumed": built.resumed,
-        **own,
+        "index": worst.index.kind,
+        "index_times": worst.index.times,
+        "recall@10": worst.recall.at_10,
+        "recall_of": worst.recall.of,
         "seconds": round(built.seconds, 3),
     }

@@ -13,9 +13,10 @@ from polyrank.service.cli.arguments import (
     RERANKER_HINT,
     add_encoding_option,
     add_runner_options,
+    loaded,
+    of_flag,
     reference_runner,
     require_writable,
-    usage,
 )
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 from polyrank.service.cli.parsing import ANY_COUNT, ANY_SEED, Within
@@ -156,28 +157,28 @@ def _check_inputs(arguments: argparse.Namespace, names: list[str]) -> None:
         begin_pool(arguments.pool, encoding=arguments.encoding)
     for name in names:
         if arguments.pool or arguments.corpus:
-            with usage(after=RERANKER_HINT):
+            with of_flag(after=RERANKER_HINT):
                 require_retriever(name)
         else:
             architecture_of(name)
     if arguments.reranker:
-        with usage("--reranker "):
+        with of_flag("--reranker "):
             require_pair_scorer(arguments.reranker)
 
 
 def _task(arguments: argparse.Namespace, runner: Runner) -> "Task[Any]":
     from polyrank.model.checkpoint.lookup import tells_classes
+    from polyrank.model.rankers.load import load_cross
     from polyrank.service.cli.examples import Draw
-    from polyrank.service.cli.tasks import CollectionTask, ListsTask, PoolTask, TwoStageSearch
+    from polyrank.service.cli.tasks import ClassesTask, CollectionTask, ListsTask, PoolTask, TwoStageSearch
 
     if not (arguments.pool or arguments.corpus):
         if tells_classes(arguments.model):
-            from polyrank.service.cli.tasks import ClassesTask
-
             return ClassesTask(arguments.data, arguments.limit, runner)
         return ListsTask(arguments.data, arguments.limit, runner, Draw(arguments.draw, arguments.seed or 0))
     top_n = _TOP_N if arguments.top_n is None else arguments.top_n
-    search = TwoStageSearch.load(arguments.reranker, top_n, runner)
+    cross = loaded(load_cross, arguments.reranker, runner, "--reranker ") if arguments.reranker else None
+    search = TwoStageSearch(cross, top_n, runner)
     if arguments.pool:
         return PoolTask(arguments.data, arguments.pool, search, arguments.limit, arguments.encoding)
     return CollectionTask(arguments.corpus, arguments.queries, arguments.qrels, search, arguments.limit)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from polyrank.model.errors import InvalidInput
 from polyrank.model.options import Bounds
-from polyrank.service.cli.arguments import add_encoding_option, loaded, read_candidates, require_writable, usage
+from polyrank.service.cli.arguments import add_encoding_option, loaded, of_flag, read_candidates, require_writable
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 from polyrank.service.cli.parsing import ANY_SEED, SHARE, Within
 
@@ -92,10 +92,9 @@ def _mine(arguments: argparse.Namespace) -> "Tally":
 
     with new_dialogues(arguments.output) as write:
         candidates = read_candidates(arguments.pool, arguments.encoding)
-        with usage():
-            require_retriever(arguments.model)
+        require_retriever(arguments.model)
         if arguments.check is not None:
-            with usage("--check "):
+            with of_flag("--check "):
                 require_pair_scorer(arguments.check)
         positives = _read_positives(arguments.data, arguments.max_rejected)
         from polyrank.model.evaluation.mining import Miner, TextPool

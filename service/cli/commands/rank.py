@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from polyrank.model.inference.runners import Runner
 from polyrank.model.options import Bounds
-from polyrank.service import API_KEY, BACKEND, PRECISION
+from polyrank.service import BACKEND, PRECISION
 from polyrank.service.cli.arguments import (
-    DEFAULT_URL,
+    add_service_options,
     chosen_runner,
+    of_flag,
     reference_runner,
     require_store,
     service_of,
-    usage,
     words_left_out,
 )
 from polyrank.service.cli.output import UsageError, print_json
@@ -39,8 +39,7 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser("rank", help="rank the pool's replies for a conversation")
     parser.add_argument("turns", nargs="+", metavar="TURN", help="the conversation, oldest turn first")
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--url", help=f"a running service; default: {DEFAULT_URL}")
-    parser.add_argument("--api-key", metavar="KEY", help=f"the service's; better {API_KEY}: other users see arguments")
+    add_service_options(parser, source)
     source.add_argument("--store", type=Path, help="a store's directory, no service needed")
     parser.add_argument("--top-k", type=Within(Bounds(1, 1000)), default=10, metavar="K", help="default: 10")
     parser.add_argument("--rerank", action="store_true", help="let the service's cross-encoder read the first ones")
@@ -182,18 +181,18 @@ def from_store(
 
     require_store(root)
     if reranker:
-        with usage("--reranker "):
+        with of_flag("--reranker "):
             require_pair_scorer(reranker)
     store = GenerationStore(root)
-    generation, refused = store.open_to_serve()
+    parts, refused = store.open_to_serve()
     for which, why in refused:
         print(f"{which} was passed over: {why}", file=sys.stderr)
-    return _ranked(store, generation, turns, top_k, reranker, explain)
+    return _ranked(store, parts, turns, top_k, reranker, explain)
 
 
 def _ranked(
     store: "GenerationStore",
-    generation: "Generation",
+    parts: "list[Generation]",
     turns: list[str],
     top_k: int,
     reranker: str | None,
@@ -227,7 +226,7 @@ def _ranked(
         ranker.represent_context_batch([finish(ranker.context_steps(conversation))[0]])
 
     opener = Opener(lambda *_: None, None, lambda name: load(name, *runs), warm_up=warm_up)
-    serving = serve(opener, generation, store.updates.of(generation.manifest))
+    serving = serve(opener, parts, store.updates.of(parts[0].manifest))
     scorer = load_cross(reranker, *runs) if reranker else None
     if scorer is not None and scorer.evidence is not None and serving.generation.words is None:
         print(f"{reranker} {words_left_out(serving.generation.manifest.model.name)}", file=sys.stderr)

@@ -1,15 +1,18 @@
-"""`polyrank serve`: the HTTP service over a store."""
+"""`polyrank serve`: the HTTP service over a store; and `polyrank keys`: the API keys in the file that it reads."""
 
 import argparse
 import os
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from polyrank.index_builder.errors import StoreInParts, StoreWhole
-from polyrank.index_builder.layout import is_in_parts
 from polyrank.model.options import Option, without_none
-from polyrank.service.cli.arguments import usage
-from polyrank.service.cli.output import UsageError
-from polyrank.service.cli.parsing import CommandParser, add_options_of
+from polyrank.service.auth import AT_ONCE, PER_S
+from polyrank.service.cli.arguments import of_flag
+from polyrank.service.cli.output import UsageError, add_json_option, print_result
+from polyrank.service.cli.parsing import CommandParser, Within, add_options_of
+
+if TYPE_CHECKING:
+    from polyrank.service.auth.keys import Key
 
 # Variables that native libraries read when they are loaded; values already in the environment stay.
 NATIVE = {
@@ -30,7 +33,8 @@ FLAGS = {  # settings that have one, and how their values are shown
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to the parser; every flag is also a POLYRANK_ variable and a key of the TOML file."""
+    """Add the commands to the parser; every flag of `serve` is also a POLYRANK_ variable and a key of the TOML file."""
+    _add_keys(commands)
     parser = commands.add_parser("serve", help="serve POST /rank over a store")
     parser.set_defaults(run=run)
     parser.later = _add_flags
@@ -55,16 +59,96 @@ def run(arguments: argparse.Namespace) -> int:
     settings = Settings.load(flags)
     if settings.store is not None and not settings.store.is_dir():
         raise UsageError(f"{settings.store} is no directory; polyrank build makes a store")
-    if settings.store is not None and is_in_parts(settings.store) != (settings.cluster is not None):
-        raise StoreWhole(settings.store) if settings.cluster else StoreInParts(settings.store)
     if settings.reranker is not None:
-        with usage("reranker: "):
+        with of_flag("reranker: "):
             require_pair_scorer(settings.reranker)
     if settings.classifier is not None:
-        with usage("classifier: "):
+        with of_flag("classifier: "):
             require_classifier(settings.classifier)
     for name, value in NATIVE.items():
         os.environ.setdefault(name, value)
     from polyrank.service.process import server  # imports torch, so only after the settings were checked
 
     return server.run(settings)
+
+
+def _add_keys(commands: Any) -> None:
+    parser = commands.add_parser("keys", help="add, list and remove API keys")
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    for name, run, text in (
+        ("add", _add_key, "make a key and print it, once: the file keeps its hash alone"),
+        ("list", _list_keys, "the names, scopes and rates of the keys"),
+        ("remove", _remove_key, "take a key out of force"),
+    ):
+        action = actions.add_parser(name, help=text)
+        action.add_argument("--file", required=True, type=Path, help="the keys file")
+        add_json_option(action)
+        action.set_defaults(run=run)
+        if name in ("add", "remove"):
+            action.add_argument("--name", required=True, help="what the log calls the key")
+        if name == "add":
+            action.add_argument("--scope", choices=("rank", "admin"), default="rank", help="default: rank")
+            action.add_argument("--rate", type=Within(PER_S), metavar="R", help="calls a second; default: the server's")
+            action.add_argument(
+                "--burst", type=Within(AT_ONCE), metavar="N", help="calls at once after a pause; default: R"
+            )
+
+
+def _add_key(arguments: argparse.Namespace) -> int:
+    from polyrank.service.auth import keys
+
+    _check_key(arguments)
+    secret = keys.new_key()
+    key = keys.Key(
+        name=arguments.name,
+        sha256=keys.hashed(secret.encode()),
+        scopes=(arguments.scope,),
+        rate_per_s=arguments.rate,
+        burst=arguments.burst,
+    )
+    with keys.changing(arguments.file) as held:
+        if any(other.name == key.name for other in held):
+            raise UsageError(f"{arguments.file} has a key {key.name!r} already; choose another name or remove it")
+        held.append(key)
+    print_result(arguments, {"name": key.name, "scopes": key.scopes, "key": secret}, secret)
+    return 0
+
+
+def _check_key(arguments: argparse.Namespace) -> None:
+    from polyrank.service.auth import keys
+
+    if not keys.NAME.fullmatch(arguments.name):
+        raise UsageError("--name: up to 64 letters, digits, dots, hyphens and underscores")
+    if arguments.burst is not None and arguments.rate is None:
+        raise UsageError("--burst goes with --rate")
+
+
+def _list_keys(arguments: argparse.Namespace) -> int:
+    from polyrank.service.auth import keys
+
+    held = keys.read(arguments.file)
+    facts = [key.model_dump(mode="json", exclude={"sha256"}, exclude_none=True) for key in held]
+    lines = [f"{key.name}  {', '.join(key.scopes)}{_rate(key)}" for key in held]
+    emptiness = f"{arguments.file} holds no key: nobody can call a server with it"
+    print_result(arguments, {"keys": facts}, *(lines or [emptiness]))
+    return 0
+
+
+def _rate(key: "Key") -> str:
+    if key.rate_per_s is None:
+        return ""
+    return f"  {key.rate_per_s:g} a second" + (f", {key.burst} at once" if key.burst else "")
+
+
+def _remove_key(arguments: argparse.Namespace) -> int:
+    from polyrank.service.auth import keys
+
+    if not arguments.file.is_file():
+        raise UsageError(f"{arguments.file} is no file; polyrank keys add makes one")
+    with keys.changing(arguments.file) as held:
+        rest = [key for key in held if key.name != arguments.name]
+        if len(rest) == len(held):
+            raise UsageError(f"{arguments.file} has no key {arguments.name!r}")
+        held[:] = rest
+    print_result(arguments, {"removed": arguments.name}, f"{arguments.name} is removed")
+    return 0

@@ -10,11 +10,12 @@ from polyrank.index_builder.errors import GenerationCorrupt, GenerationError
 from polyrank.index_builder.names import MOST_PARTS
 from polyrank.model.options import Bounds
 from polyrank.service.cli.arguments import encoded_by, require_store, require_writable
-from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
+from polyrank.service.cli.output import Progress, add_json_option, print_result
 from polyrank.service.cli.parsing import Within
 
 if TYPE_CHECKING:
-    from polyrank.index_builder.store.pool_store import PoolStore
+    from polyrank.index_builder.generation.manifest import Manifest
+    from polyrank.index_builder.store.generation_store import GenerationStore
 
 _KEPT = Bounds(1, 10_000)  # the active one is never removed
 
@@ -50,20 +51,17 @@ def add_to(commands: Any) -> None:
 
 
 def _with_store(run: Any, arguments: argparse.Namespace) -> int:
-    """Run an action on a store of either kind."""
+    """Run an action on a store."""
     require_store(arguments.store)
     if getattr(arguments, "report", None):
         require_writable("--report", arguments.report, ())
-    from polyrank.index_builder.layout import is_in_parts
-    from polyrank.index_builder.scale.sets import open_store
+    from polyrank.index_builder.store.generation_store import GenerationStore
 
-    if is_in_parts(arguments.store) and getattr(arguments, "redis", None):
-        raise UsageError("--redis: the vectors of parts are not copied into Redis; leave it out")
-    status: int = run(open_store(arguments.store), arguments)
+    status: int = run(GenerationStore(arguments.store), arguments)
     return status
 
 
-def _list(store: "PoolStore[Any]", arguments: argparse.Namespace) -> int:
+def _list(store: "GenerationStore", arguments: argparse.Namespace) -> int:
     current, damage = _current(store)
     trial = store.trial()
     rows = [_row(store, generation, current, trial) for generation in store.ids()]
@@ -78,7 +76,7 @@ def _list(store: "PoolStore[Any]", arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _current(store: "PoolStore[Any]") -> tuple[str | None, str | None]:
+def _current(store: "GenerationStore") -> tuple[str | None, str | None]:
     """The active generation's id, and what is wrong with CURRENT if something is."""
     try:
         return store.current(), None
@@ -86,10 +84,10 @@ def _current(store: "PoolStore[Any]") -> tuple[str | None, str | None]:
         return None, f"{error.reason}; activate one"
 
 
-def _row(store: "PoolStore[Any]", generation: str, current: str | None, trial: str | None) -> dict[str, Any]:
+def _row(store: "GenerationStore", generation: str, current: str | None, trial: str | None) -> dict[str, Any]:
     row: dict[str, Any] = {"id": generation, "active": generation == current, "trial": generation == trial}
     try:
-        manifest, parts = store.manifest(generation), store.parts(generation)
+        manifest = store.manifest(generation)
         count, revision = store.updated(generation)
     except GenerationError as error:
         return {**row, "error": str(error)}
@@ -104,8 +102,21 @@ def _row(store: "PoolStore[Any]", generation: str, current: str | None, trial: s
         "recall": manifest.recall,
         "model": manifest.model.name,
         "fingerprint": manifest.model.fingerprint,
-        **({"parts": parts} if parts else {}),
+        **({"parts": _parts(manifest)} if len(manifest.parts) > 1 else {}),
     }
+
+
+def _parts(manifest: "Manifest") -> list[dict[str, Any]]:
+    return [
+        {
+            "slots": part.name,
+            "count": part.count,
+            "index": part.index.kind,
+            "recall": part.recall,
+            "bytes": sum(entry.bytes for entry in manifest.of_part(number).files.values()),
+        }
+        for number, part in enumerate(manifest.parts)
+    ]
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -118,7 +129,7 @@ def _line(row: dict[str, Any]) -> str:
         measured = f" (recall@10 of {recall['of']} {recall['recall@10']:.3f}, probes: {recall['probes']})"
     index = f"{row['index']}{measured}"
     updated = "" if row["count"] == row["built"] else f" ({row['built']} built)"
-    parts = [f"    {part['slots']}  {part['generation']}  {part['count']} candidates" for part in row.get("parts", ())]
+    parts = [f"    {part['slots']}  {part['count']} candidates, {part['index']}" for part in row.get("parts", ())]
     cut = f" in {len(parts)} parts" if parts else ""
     line = f"{mark} {row['id']}  {row['count']} candidates{updated}{cut}, {index}, {row['model']}, {row['created_at']}"
     return "\n".join([line, *parts])
@@ -128,7 +139,7 @@ def _emptiness(arguments: argparse.Namespace) -> str:
     return f"{arguments.store} holds no generation; polyrank build makes one"
 
 
-def _verify(store: "PoolStore[Any]", arguments: argparse.Namespace) -> int:
+def _verify(store: "GenerationStore", arguments: argparse.Namespace) -> int:
     bad: dict[str, str] = {}
     wanted = [arguments.generation] if arguments.generation else store.ids()
     for generation in wanted:
@@ -148,29 +159,29 @@ def _verify(store: "PoolStore[Any]", arguments: argparse.Namespace) -> int:
     return 1 if bad else 0
 
 
-def _write_report(path: Path, store: "PoolStore[Any]", rows: list[dict[str, Any]], states: dict[str, str]) -> None:
+def _write_report(path: Path, store: "GenerationStore", rows: list[dict[str, Any]], states: dict[str, str]) -> None:
     from polyrank.service.cli.reports import write_store
 
     write_store(path, store.root, rows, states)
 
 
-def _activate(store: "PoolStore[Any]", arguments: argparse.Namespace) -> int:
+def _activate(store: "GenerationStore", arguments: argparse.Namespace) -> int:
     store.activate(arguments.generation, encoded_by(store.model_directory(arguments.generation)))
     print_result(arguments, {"current": arguments.generation}, f"{arguments.generation} is active")
     return 0
 
 
-def _rollback(store: "PoolStore[Any]", arguments: argparse.Namespace) -> int:
+def _rollback(store: "GenerationStore", arguments: argparse.Namespace) -> int:
     current = store.rollback()
     print_result(arguments, {"current": current}, f"{current} is active")
     return 0
 
 
-def _compact(store: "PoolStore[Any]", arguments: argparse.Namespace) -> int:
-    from polyrank.index_builder.scale.compacting import compact_store
+def _compact(store: "GenerationStore", arguments: argparse.Namespace) -> int:
+    from polyrank.index_builder.building.compaction import compact
 
     with Progress("candidates") as progress:
-        built = compact_store(store.root, arguments.redis, progress=progress)
+        built = compact(store.root, redis_url=arguments.redis, progress=progress)
     for note in built.notes:
         print(note, file=sys.stderr)
     facts = {"current": built.generation, "count": built.count, "seconds": round(built.seconds, 3)}
@@ -178,7 +189,7 @@ def _compact(store: "PoolStore[Any]", arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _gc(store: "PoolStore[Any]", arguments: argparse.Namespace) -> int:
+def _gc(store: "GenerationStore", arguments: argparse.Namespace) -> int:
     removed = store.gc(arguments.keep, arguments.redis)
     line = f"removed {len(removed)}: {', '.join(removed)}" if removed else "nothing to remove"
     print_result(arguments, {"removed": removed}, line)
@@ -186,7 +197,7 @@ def _gc(store: "PoolStore[Any]", arguments: argparse.Namespace) -> int:
 
 
 def _add_shards(commands: Any) -> None:
-    parser = commands.add_parser("shards", help="a pool that is cut into parts: cut it anew")
+    parser = commands.add_parser("shards", help="cut a pool into another number of parts")
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     text = "cut the active generation into another number of parts; nothing is encoded"
     moving = actions.add_parser("move", help=text)
@@ -194,16 +205,16 @@ def _add_shards(commands: Any) -> None:
     add_json_option(moving)
     moving.set_defaults(run=_move)
     moving.add_argument("--to", required=True, type=Within(Bounds(1, MOST_PARTS)), metavar="S", help="how many parts")
+    moving.add_argument("--redis", metavar="URL", help="also copy the vectors into this Redis")
 
 
 def _move(arguments: argparse.Namespace) -> int:
-    require_store(arguments.store, "polyrank build --shards")
-    from polyrank.index_builder.scale.moving import move
+    require_store(arguments.store)
+    from polyrank.index_builder.building.compaction import move
 
     with Progress("candidates") as progress:
-        moved = move(arguments.store, arguments.to, progress=progress)
-    facts = {"current": moved.id, "count": moved.count, "parts": len(moved.parts)}
-    print_result(
-        arguments, facts, f"generation {moved.id} is active: {moved.count} candidates in {len(moved.parts)} parts"
-    )
+        moved = move(arguments.store, arguments.to, redis_url=arguments.redis, progress=progress)
+    facts = {"current": moved.generation, "count": moved.count, "parts": arguments.to}
+    line = f"generation {moved.generation} is active: {moved.count} candidates in {arguments.to} parts"
+    print_result(arguments, facts, line)
     return 0

@@ -13,7 +13,7 @@ from polyrank.model.options import Option, options_of
 from polyrank.model.registry import ARCHITECTURES, in_words, listed, trainable
 from polyrank.model.training.config import MODEL_FIELDS, SCORE_FIELDS, Data, PretrainConfig, TrainConfig
 from polyrank.model.training.recipes import PRETRAINING, RECIPES
-from polyrank.service.cli.arguments import loaded, require_writable, usage
+from polyrank.service.cli.arguments import loaded, require_writable
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 from polyrank.service.cli.parsing import add_options_of, given
 
@@ -213,8 +213,7 @@ def _check(arguments: argparse.Namespace) -> None:
         _require_examples(arguments.valid, arguments.task)
     architecture_of(arguments.base)
     if not _only_fits(arguments):
-        with usage():
-            require_network(arguments.base)
+        require_network(arguments.base)
     if arguments.teacher:  # the run loads it again, which takes a moment
         loaded(load_teacher, arguments.teacher, before="--teacher ")
     if arguments.retriever:
@@ -331,8 +330,7 @@ def _check_pretrain(arguments: argparse.Namespace) -> None:
     from polyrank.model.text.dialogues import read_dialogues
 
     architecture_of(arguments.base)
-    with usage():
-        require_network(arguments.base)
+    require_network(arguments.base)
     for file in _data(arguments, arguments.data).paths:
         read_dialogues(file)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from polyrank.index_builder.scale.slots import Slots
+from polyrank.index_builder.generation.slots import Slots
 from polyrank.index_builder.store.update_log import Update
 from polyrank.index_builder.vectors.local import IDS_FILE, IdIndex
 

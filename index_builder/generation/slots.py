@@ -25,7 +25,7 @@ class Slots(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the part that holds them, as its directory is called."""
+        """What the part that holds them is called."""
         return f"{self.first:04d}-{self.end:04d}"
 
     @property
@@ -41,6 +41,9 @@ class Slots(NamedTuple):
     def of(self, ids: Sequence[str]) -> list[str]:
         """Those of the ids that are in the range."""
         return [ids[at] for at in np.flatnonzero(self.holds(ids)).tolist()]
+
+
+ALL = Slots(0, SLOTS)
 
 
 def ranges(parts: int) -> list[Slots]:
