@@ -89,7 +89,12 @@ class Representations(NamedTuple):
         """Put several in one order: the next one comes from the part with the number that stands in `of`, (N,)."""
         if len(parts) == 1:
             return parts[0]
-        return Representations.join(parts).take(np.argsort(np.argsort(of, kind="stable")))
+        if parts[0].late is not None:
+            return Representations.join(parts).take(np.argsort(np.argsort(of, kind="stable")))
+        first = np.empty((len(of), parts[0].first.shape[1]), np.result_type(*(part.first.dtype for part in parts)))
+        for number, part in enumerate(parts):
+            first[of == number] = part.first
+        return Representations(first)
 
 
 def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:

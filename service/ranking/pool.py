@@ -228,7 +228,7 @@ class Pool:
                 gather = each.first_vectors if first_only else each.vectors
                 some, here = gather(own[asked][of == number])
                 made, available = [*made, some], available and here
-            return Representations.interleaved(made, of), available
+            return Representations.interleaved(made, of + 1), available
 
         return Stock(
             positions=positions,
