@@ -79,7 +79,6 @@ TABLE = f"""
 1 | {BUILD} --probes none.jsonl                          | none.jsonl: no such file
 2 | {BUILD} --probes empty.jsonl                         | --probes empty.jsonl holds no dialogue
 1 | {BUILD} --probes pool.jsonl                          | pool.jsonl:1:
-2 | {BUILD} --shards 2 --redis redis://h                 | --redis does not go with --shards
 2 | {BUILD} --encoders 2                                 | --cluster and --encoders go together
 2 | {BUILD} --backend openvino-int8 --precision bfloat16 | openvino-int8 has a precision of its own
 
