@@ -18,7 +18,7 @@ import numpy as np
 import Stemmer
 
 from polyrank.model.evaluation.beir import Collection, read_collection
-from polyrank.model.metrics import Ties, intervals, judged_values
+from polyrank.model.measures import Ties, intervals, judged_values
 
 
 def tokens(texts: list[str]) -> list[list[str]]:

@@ -32,7 +32,7 @@ from benchmarks.poly_against_bi import trained
 from numpy.typing import NDArray
 
 from polyrank.model.errors import RankingError
-from polyrank.model.metrics import Ties, intervals
+from polyrank.model.measures import Ties, intervals
 from polyrank.model.rankers.load import load_classifier
 from polyrank.model.registry import classifiers
 from polyrank.model.text.dialogues import Dialogue, read_dialogues

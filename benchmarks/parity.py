@@ -39,7 +39,7 @@ from polyrank.model.checkpoint.lookup import MINILM
 from polyrank.model.errors import InvalidInput
 from polyrank.model.evaluation.rankings import rank_lists
 from polyrank.model.inference.runners import Runner
-from polyrank.model.metrics import group_numbers, intervals, rank_values
+from polyrank.model.measures import group_numbers, intervals, rank_values
 from polyrank.model.search.topk import scores_of
 from polyrank.model.text.conversations import identified
 from polyrank.model.text.dialogues import Dialogue, read_dialogues

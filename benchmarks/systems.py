@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 import polyrank
 from polyrank.model.errors import InvalidInput, RankingError
-from polyrank.model.metrics import intervals
+from polyrank.model.measures import intervals
 from polyrank.model.training.config import Data, TrainConfig
 from polyrank.service.cli.tasks import ListsTask
 

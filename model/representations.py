@@ -85,11 +85,16 @@ class Representations(NamedTuple):
         return Representations(first, late, np.concatenate([part.counts for part in parts if part.counts is not None]))
 
     @staticmethod
-    def interleaved(parts: "Sequence[Representations]", of: NDArray[np.int64]) -> "Representations":
+    def interleaved(parts: "Sequence[Representations]", of: NDArray[np.int64] | NDArray[np.bool_]) -> "Representations":
         """Put several in one order: the next one comes from the part with the number that stands in `of`, (N,)."""
         if len(parts) == 1:
             return parts[0]
-        return Representations.join(parts).take(np.argsort(np.argsort(of, kind="stable")))
+        if parts[0].late is not None:
+            return Representations.join(parts).take(np.argsort(np.argsort(of, kind="stable")))
+        first = np.empty((len(of), parts[0].first.shape[1]), np.result_type(*(part.first.dtype for part in parts)))
+        for number, part in enumerate(parts):
+            first[of == number] = part.first
+        return Representations(first)
 
 
 def _starts(counts: NDArray[np.int64]) -> NDArray[np.int64]:

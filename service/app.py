@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 
 from polyrank import __version__
 from polyrank.model.errors import InvalidInput, RankingError
-from polyrank.model.inference import choice
+from polyrank.model.inference import auto
 from polyrank.model.rankers import load as checkpoint
 from polyrank.service.api.findings import found_in
 from polyrank.service.errors import BodyInvalid, BodyTooLarge, ClientGone, MethodNotAllowed, NoSuchPath, SettingsError
@@ -114,7 +114,7 @@ def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: L
 def _check_runner(settings: Settings, device: str) -> None:
     """Check this before the start: a server whose model cannot be loaded would never become ready."""
     try:
-        choice.candidates(settings.backend, settings.precision, torch.device(device))
+        auto.candidates(settings.backend, settings.precision, torch.device(device))
     except InvalidInput as error:
         raise SettingsError(f"backend: {error}") from error
 

@@ -238,6 +238,7 @@ def build_store(
     activate: bool = True,
     redis_url: str | None = None,
     dtype: str = "float16",
+    parts: int = 1,
 ) -> str:
     """Build a generation; returns its id."""
     rows = pool(60) if candidates is None else candidates
@@ -246,6 +247,7 @@ def build_store(
         rows,
         root,
         BuildOptions(index=index, activate=activate, redis_url=redis_url, dtype=dtype),
+        parts=parts,
     ).generation
 
 

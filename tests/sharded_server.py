@@ -83,27 +83,27 @@ def serving(environment: dict[str, str], log: Path, *options: object) -> Iterato
 
 
 class Stores(NamedTuple):
-    """The model, the pools in one piece, both sets of them in one store, and what one machine answers from each."""
+    """The model, the pools in one piece, both cut in one store, and what one machine answers from each."""
 
     model: Path
     whole: dict[str, Path]
     parts: Path
-    sets: dict[str, Manifest]
+    generations: dict[str, Manifest]
     expected: dict[str, list[Any]]
 
     @classmethod
     def made(cls, root: Path) -> "Stores":
         model = load_retriever(write_base(root / "base", seed=0))
         options = BuildOptions(index="exact")
-        sets, whole, expected = {}, {}, {}
+        generations, whole, expected = {}, {}, {}
         for name, candidates in (("n", OTHER), ("c", POOL)):
             whole[name] = root / name
             build(model, candidates, whole[name], options)
-            sets[name] = build(model, candidates, root / "parts", options, parts=PARTS).manifest
+            generations[name] = build(model, candidates, root / "parts", options, parts=PARTS).manifest
             settings = Settings(store=whole[name], backend="torch", deterministic=True, threads=1)
             with TestClient(create_app(settings)) as client:
-                expected[sets[name].id] = [said(client.post("/rank", json=body).json()) for body in BODIES]
-        return cls(root / "base", whole, root / "parts", sets, expected)
+                expected[generations[name].id] = [said(client.post("/rank", json=body).json()) for body in BODIES]
+        return cls(root / "base", whole, root / "parts", generations, expected)
 
 
 def said(answer: dict[str, Any]) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class Load:
         self._ends.set()
 
     def are_right(self, expected: dict[str, list[Any]]) -> bool:
-        """Whether every answer is that of one machine with the set that it names."""
+        """Whether every answer is that of one machine with the generation that it names."""
         return all(said(answer) == expected[answer["generation"]][at] for at, answer in self.answers)
 
 

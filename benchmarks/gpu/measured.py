@@ -16,7 +16,7 @@ from torch import Tensor
 
 from polyrank.model.architectures.batching import TokenBatch
 from polyrank.model.evaluation.rankings import rank_lists
-from polyrank.model.metrics import group_numbers, intervals, rank_values
+from polyrank.model.measures import group_numbers, intervals, rank_values
 from polyrank.model.rankers.networks import NetworkRanker
 from polyrank.model.text.conversations import identified
 from polyrank.model.text.dialogues import read_dialogues

@@ -24,7 +24,7 @@ import orjson
 from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics
-from polyrank.model.metrics import Ties
+from polyrank.model.measures import Ties
 from polyrank.model.rankers.lexical import BUILT_IN
 from polyrank.model.text.assembly import Conversation
 

@@ -24,7 +24,7 @@ from benchmarks.words.parts import VECTORS, WHOLE, Firsts, firsts_of, says_nothi
 from numpy.typing import NDArray
 
 from polyrank.model.errors import InvalidInput, RankingError
-from polyrank.model.metrics import group_numbers, intervals
+from polyrank.model.measures import group_numbers, intervals
 from polyrank.model.rankers.load import load_late
 from polyrank.model.text.conversations import identified
 from polyrank.model.text.dialogues import read_dialogues

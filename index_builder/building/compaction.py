@@ -30,7 +30,7 @@ from polyrank.index_builder.building.pipeline import (
 )
 from polyrank.index_builder.building.stages import OnProgress, StageClock, no_progress
 from polyrank.index_builder.errors import NothingToCompact
-from polyrank.index_builder.generation.candidates import CandidateWriter
+from polyrank.index_builder.generation.candidates import CandidateWriter, interleaved
 from polyrank.index_builder.generation.generation import CANDIDATES_FILE, Generation
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.generation.slots import Slots, ranges
@@ -215,8 +215,7 @@ class _Source:
         """Yield the candidates of all rows, in their order."""
         for start in range(0, len(taken.rows), BATCH_ROWS):
             of, rows = taken.sources[start : start + BATCH_ROWS], taken.rows[start : start + BATCH_ROWS]
-            read = [iter(each.candidates(rows[of == at])) for at, each in enumerate(self.snapshots)]
-            yield from (next(read[at]) for at in of.tolist())
+            yield from interleaved([each.candidates(rows[of == at]) for at, each in enumerate(self.snapshots)], of)
 
     def _vectors(
         self, taken: _Taken, chunks: Iterator[ChunkTexts], _on_done: Callable[[int], None]

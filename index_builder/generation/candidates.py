@@ -4,7 +4,7 @@
 text and metadata (a JSON object as text).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Self, cast
 
@@ -21,6 +21,12 @@ PART_ROWS = 2048
 # A batch is also closed at this many bytes, to bound memory and stay below Arrow's 2 GiB a column.
 _BATCH_BYTES = 64 << 20
 _SCHEMA = pa.schema([("id", pa.string()), ("text", pa.string()), ("metadata", pa.string())])
+
+
+def interleaved(parts: Sequence[Iterable[Candidate]], of: NDArray[np.int64] | NDArray[np.bool_]) -> Iterator[Candidate]:
+    """Put candidates in one order: the next one comes from the part with the number that stands in `of`, (N,)."""
+    read = [iter(part) for part in parts]
+    return (next(read[at]) for at in of.tolist())
 
 
 class CandidateWriter:

@@ -9,6 +9,9 @@ Rows 0..N-1 are the generation's own. An upsert adds a row behind them, N, N + 1
 removes the row that had the id before. A row keeps its number as long as the generation is used, so equal scores keep
 their order at every revision, and also after a compaction, which keeps the order of the rows.
 
+What is stored of built and of added rows is joined as that of several parts is (`interleaved`). They are not searched
+as two parts, because an index finds built rows without their scores, and both are scored in one go.
+
 Added rows are in memory, in one buffer that all snapshots of a generation share. It only grows, and each snapshot sees
 the part that it knows of. The buffer also holds when each row came and went, so that the snapshots of earlier revisions
 can be made of a later one. Their words are in tables that never change; a few tables cover all rows.
@@ -27,6 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.index_builder.generation.candidates import interleaved
 from polyrank.index_builder.generation.filters import (
     kinds_in,
     kinds_of,
@@ -377,8 +381,8 @@ class Snapshot:
     def candidates(self, rows: Rows) -> list[Candidate]:
         """The candidates of these rows, in the order asked."""
         is_added, own, added = self.split(np.asarray(rows, np.int64))
-        built, new = iter(self.generation.candidates.rows(own)), iter(added.tolist())
-        return [self._buffer.candidates[next(new)] if is_new else next(built) for is_new in is_added.tolist()]
+        new = map(self._buffer.candidates.__getitem__, added.tolist())
+        return list(interleaved([self.generation.candidates.rows(own), new], is_added))
 
     def reading(self, filter_: Mapping[str, Any]) -> Steps[None]:
         """Read what `matching` needs, and pause after every part; `matching` reads what is left."""
@@ -422,20 +426,15 @@ class Snapshot:
         is_added, _, added = self.split(rows)
         if not len(added):
             return own
-        new = self._buffer.representations(added)
-        places = np.empty(len(rows), np.int64)
-        places[~is_added], places[is_added] = np.arange(len(own.first)), len(own.first) + np.arange(len(added))
-        return Representations.join([own, new]).take(places)
+        return Representations.interleaved([own, self._buffer.representations(added)], is_added)
 
     def merged(self, rows: Rows, own_vectors: NDArray[Any]) -> NDArray[Any]:
         """The vectors of these rows, (N, D), given those of the generation's own among them."""
         is_added, _, added = self.split(rows)
         if not len(added):
             return own_vectors
-        new = self.vectors_added[added]
-        vectors = np.empty((len(rows), new.shape[1]), new.dtype)
-        vectors[~is_added], vectors[is_added] = own_vectors, new
-        return vectors
+        new = Representations(self.vectors_added[added])
+        return Representations.interleaved([Representations(own_vectors), new], is_added).first
 
 
 def _shares(updates: Sequence[Update], slots: Slots, end: int) -> list[tuple[Update, Rows]]:

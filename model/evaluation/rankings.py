@@ -1,7 +1,7 @@
 """How well a model finds the right reply: in each example's own list (Humeau et al. 5), and in a whole pool.
 
 The search of a pool is exact: without an index's errors, only the model is measured. It ends within texts that tie. How
-many of them it leaves out is then counted, so that figures are expected values here too (polyrank.model.metrics). A
+many of them it leaves out is then counted, so that figures are expected values here too (polyrank.model.measures). A
 second stage and a reranker read only some of them: those that are first in the pool. So its order has to be drawn
 (`drawn_order` in model/text/folding.py).
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from polyrank.model.architectures.batching import distinct_sequences
 from polyrank.model.errors import InvalidInput, ModelError
 from polyrank.model.lexical.table import WordTable
-from polyrank.model.metrics import DEPTH, Ties, equal_to
+from polyrank.model.measures import DEPTH, Ties, equal_to
 from polyrank.model.rankers.networks import CrossRanker, Ranker, Retriever
 from polyrank.model.representations import Additions, ContextEncoding, Representations
 from polyrank.model.search.scan import Query, prepare

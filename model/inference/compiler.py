@@ -21,7 +21,7 @@ import torch
 
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import openvino_backend
-from polyrank.model.inference.choice import Chooser, Findings, Timing
+from polyrank.model.inference.auto import Chooser, Findings, Timing
 from polyrank.model.inference.disk_cache import DiskCache
 from polyrank.model.inference.network import Backend, LazyPart, Ready, Sizes
 from polyrank.model.inference.runners import TORCH, Choice, Runner

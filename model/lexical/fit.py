@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from polyrank.model.config import LexicalConfig
 from polyrank.model.lexical.features import FEATURES, TEXT_FEATURES
-from polyrank.model.metrics import Ties
+from polyrank.model.measures import Ties
 
 _L2 = 1e-3  # on weights times the deviation of their features
 _LEAST_LATE = 1e-3

@@ -18,7 +18,7 @@ from polyrank.model.checkpoint.read import Encoder, begin_from_base, find_base, 
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.explanation import CrossExplainer, LateExplainer
-from polyrank.model.inference.choice import Chooser, candidates
+from polyrank.model.inference.auto import Chooser, candidates
 from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.disk_cache import DiskCache
 from polyrank.model.inference.network import Network

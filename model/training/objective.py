@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from polyrank.model.architectures.attention import ContextCodes, unit_length
 from polyrank.model.checkpoint.read import Encoder
-from polyrank.model.metrics import Ties
+from polyrank.model.measures import Ties
 from polyrank.model.rankers.networks import NetworkRanker
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.model.metrics import RESAMPLES, Values, intervals
+from polyrank.model.measures import RESAMPLES, Values, intervals
 
 _NAME_WIDTH, _CELL_WIDTH = 12, 26
 

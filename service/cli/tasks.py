@@ -14,7 +14,7 @@ from polyrank.model.errors import InvalidInput
 from polyrank.model.evaluation.beir import read_collection
 from polyrank.model.evaluation.rankings import ReportProgress, Retrieved, rank_lists, rerank, retrieve
 from polyrank.model.inference.runners import Runner
-from polyrank.model.metrics import DEPTH, RECALL_AT, Ties, Values, group_numbers, judged_values, rank_values
+from polyrank.model.measures import DEPTH, RECALL_AT, Ties, Values, group_numbers, judged_values, rank_values
 from polyrank.model.rankers.classifier import Classifier
 from polyrank.model.rankers.load import load, load_classifier, load_retriever
 from polyrank.model.rankers.networks import CrossRanker, Retriever

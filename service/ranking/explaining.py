@@ -116,20 +116,20 @@ async def explain(runtime: Runtime, serving: Serving, request: ExplainRequest, j
     texts = await given.look_up(runtime, serving, ranking, journey)
     late = admission.late_tokens(serving.ranker, ranking, serving.snapshot.count)
     tokens = admission.ranking_tokens(ranking) + admission.text_tokens(texts.new_texts) + late
-    with runtime.admission.admitted(journey, tokens + admission.explaining_tokens(request)):
-        async with journey.in_time(), runtime.turn_to_explain(journey):
-            gathered = await given.gather(runtime, serving, ranking, texts, journey)
-            if lost := gathered.sent.stored.lost:
-                raise serving.shards_missing(lost)
-            ranked = await given.place(runtime, serving, ranking, gathered, journey)
-            if ranked.lacks_second_stage:
-                raise DeadlineExceeded("before the second stage")
-            ranked = replace(ranked, places=finite(ranked.places))
-            explained = await _explained(runtime, serving, request, gathered, ranked, journey)
-            if scorer is not None:
-                explained = await _with_pairs(
-                    runtime, serving.generation.words, scorer, request, explained, ranked.turns_share, journey
-                )
+    tokens += admission.explaining_tokens(request)
+    async with runtime.admitted(journey, tokens), runtime.turn_to_explain(journey):
+        gathered = await given.gather(runtime, serving, ranking, texts, journey)
+        if lost := gathered.sent.stored.lost:
+            raise serving.shards_missing(lost)
+        ranked = await given.place(runtime, serving, ranking, gathered, journey)
+        if ranked.lacks_second_stage:
+            raise DeadlineExceeded("before the second stage")
+        ranked = replace(ranked, places=finite(ranked.places))
+        explained = await _explained(runtime, serving, request, gathered, ranked, journey)
+        if scorer is not None:
+            explained = await _with_pairs(
+                runtime, serving.generation.words, scorer, request, explained, ranked.turns_share, journey
+            )
     return replace(explained, seconds=journey.seconds)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import StoreUnavailable
+from polyrank.index_builder.generation.candidates import interleaved
 from polyrank.index_builder.generation.texts import KnownTexts
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.pages import Page
@@ -218,8 +219,8 @@ class Pool:
 
         def candidates(asked: Rows) -> list[Candidate]:
             of = owner[asked]
-            read = [iter(each.candidates(own[asked][of == number])) for number, each in enumerate(stocks)]
-            return [next(read[number]) for number in of.tolist()]
+            read = [each.candidates(own[asked][of == number]) for number, each in enumerate(stocks)]
+            return list(interleaved(read, of))
 
         def vectors(first_only: bool, asked: Rows) -> tuple[Representations, bool]:
             of, made, available = owner[asked], [nothing_of(self._serving.generation.manifest)], True
@@ -227,7 +228,7 @@ class Pool:
                 gather = each.first_vectors if first_only else each.vectors
                 some, here = gather(own[asked][of == number])
                 made, available = [*made, some], available and here
-            return Representations.interleaved(made, of), available
+            return Representations.interleaved(made, of + 1), available
 
         return Stock(
             positions=positions,

@@ -111,9 +111,8 @@ async def score_pairs(
 ) -> PairScores:
     """Let the cross-encoder read texts with a context; `words` of the generation served. Errors as `Engine.rank`."""
     scorer = runtime.required_scorer()
-    with runtime.admission.admitted(journey, admission.pair_tokens(conversation, texts)):
-        async with journey.in_time():
-            return await read_pairs(runtime, scorer, words, conversation, texts, journey)
+    async with runtime.admitted(journey, admission.pair_tokens(conversation, texts)):
+        return await read_pairs(runtime, scorer, words, conversation, texts, journey)
 
 
 async def read_pairs(

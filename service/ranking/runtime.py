@@ -78,6 +78,13 @@ class Runtime:
         self._searches, self._words = Scheduler("search", ["search"], MOST_SCANS), asyncio.Semaphore(MOST_WORDS)
         self._explains = asyncio.Lock()
 
+    @asynccontextmanager
+    async def admitted(self, journey: Journey, tokens: int) -> AsyncIterator[None]:
+        """Let a request in for the block, and end that at the deadline; errors as `Admission.admitted`."""
+        with self.admission.admitted(journey, tokens):
+            async with journey.in_time():
+                yield
+
     async def search(self, search: PoolSearch, finish: Callable[[PoolSearch, Found], T]) -> T:
         """Search on the search thread; fetching vectors from Redis would hold it up, so that is done on another."""
         key = search.serving.generation if search.shares else search

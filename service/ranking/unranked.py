@@ -39,18 +39,16 @@ class Classes(NamedTuple):
 
 async def embed(runtime: Runtime, serving: Serving, texts: Sequence[str], journey: Journey) -> Embeddings:
     """Encode texts as candidates; errors as `Engine.rank`."""
-    with runtime.admission.admitted(journey, admission.text_tokens(texts)):
-        async with journey.in_time():
-            return await runtime.forwards.encode(serving.ranker, texts, journey)
+    async with runtime.admitted(journey, admission.text_tokens(texts)):
+        return await runtime.forwards.encode(serving.ranker, texts, journey)
 
 
 async def embed_queries(runtime: Runtime, serving: Serving, texts: Sequence[str], journey: Journey) -> Embeddings:
     """Encode each text as a context; errors as `embed`, and InvalidInput where a context has several vectors."""
     ranker, forwards = serving.ranker, runtime.forwards
-    with runtime.admission.admitted(journey, admission.text_tokens(texts)):
-        async with journey.in_time():
-            read = [await forwards.tokenize_context(ranker, Conversation.of(text), journey) for text in texts]
-            encoded = await forwards.contexts(ranker, [tokens for tokens, _ in read], journey)
+    async with runtime.admitted(journey, admission.text_tokens(texts)):
+        read = [await forwards.tokenize_context(ranker, Conversation.of(text), journey) for text in texts]
+        encoded = await forwards.contexts(ranker, [tokens for tokens, _ in read], journey)
     if any(len(each.codes) != 1 for each in encoded):
         why = f"a {ranker.architecture}-encoder makes several vectors of one query, not one"
         raise InvalidInput(f"{why}; ask /rank, or embed texts as documents")
@@ -61,9 +59,8 @@ async def embed_queries(runtime: Runtime, serving: Serving, texts: Sequence[str]
 
 async def tokenize(runtime: Runtime, work: Callable[[str], T], texts: Sequence[str], journey: Journey) -> list[T]:
     """Call a function for each text, as `Forwards.tokenize` does steps; errors as `embed`."""
-    with runtime.admission.admitted(journey, admission.tokenizer_tokens(texts)):
-        async with journey.in_time():
-            return await runtime.forwards.tokenize(one_by_one(work, texts), letters_worth(texts), journey)
+    async with runtime.admitted(journey, admission.tokenizer_tokens(texts)):
+        return await runtime.forwards.tokenize(one_by_one(work, texts), letters_worth(texts), journey)
 
 
 async def probe(runtime: Runtime, serving: Serving | None) -> None:
@@ -89,9 +86,8 @@ async def probe(runtime: Runtime, serving: Serving | None) -> None:
 async def classify(runtime: Runtime, conversation: Conversation, texts: Sequence[str], journey: Journey) -> Classes:
     """Tell the classes of texts, each beside the conversation or as its last turn; errors as `embed`."""
     classifier = runtime.required_classifier()
-    with runtime.admission.admitted(journey, admission.class_tokens(classifier, conversation, texts)):
-        async with journey.in_time():
-            told = await _Classifying(runtime.forwards, journey).logits(classifier, conversation, texts)
+    async with runtime.admitted(journey, admission.class_tokens(classifier, conversation, texts)):
+        told = await _Classifying(runtime.forwards, journey).logits(classifier, conversation, texts)
     return Classes(shares(told.logits), told.truncation, told.tokens, journey.seconds)
 
 

@@ -113,9 +113,13 @@ class Asking:
         return len(self._asked.get(part, ()))
 
     def forgive(self, part: str, replica: Replica) -> None:
-        """Ask a replica again, which has just been given what it lacked. May be called from any thread."""
+        """Ask a replica again, which has just been given what it lacked. May be called from any thread.
+
+        Calls that began before say no more that it lacks that.
+        """
         for one in self._asked.get(part, ()):
             if one.replica is replica:
+                one.struck_at = self._clock()
                 one.pardon()
         self._show(part)
 

@@ -96,8 +96,10 @@ class Replicas:
                 self._hear(calls[call][1])
             waiting = {call for call in waiting if not self._is_silent(calls[call][1])}
         found: dict[str, list[Reply]] = {}
-        for call, (holding, _) in calls.items():
+        for call, (holding, kept) in calls.items():
             reply = call.result() if call.done() else Reply(None, "it says nothing", LOST)
+            if reply.error is None:  # perhaps it was struck because it lacked another generation
+                self._asking.forgive(holding.part, kept.replica)
             found.setdefault(holding.part, []).append(reply)
         return found
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from fakes import EVIDENCE
@@ -148,25 +147,6 @@ def test_explanations_are_those_of_one_machine(
         assert client.post("/explain", json=every).status_code == 503
 
 
-def test_one_candidate_by_its_id(client: TestClient) -> None:
-    answer = client.get("/index/candidates/c5").json()
-    assert (answer["text"], answer["metadata"], answer["revision"]) == (POOL[5].text, POOL[5].metadata, 0)
-    assert client.get("/index/candidates/none").status_code == 404
-
-
-def test_sets_are_shown_and_switched(client: TestClient, made: tuple[Path, Manifest]) -> None:
-    root, first = made
-    second = build(WordRanker(), pool(50, "n"), root, BuildOptions(index="exact", activate=False), parts=2).manifest
-    shown = client.get("/index").json()
-    assert (shown["active"]["id"], shown["active"]["count"]) == (first.id, len(POOL))
-    assert shown["active"]["model"]["fingerprint"] == RANKER.fingerprint
-    assert [(each["id"], each["count"]) for each in shown["others"]] == [(second.id, 50)]
-    assert client.post("/index/activate", json={"generation": second.id}).json()["active"]["id"] == second.id
-    assert client.post("/rank", json={"context": "w1"}).json()["generation"] == second.id
-    assert client.post("/index/rollback").json()["active"]["id"] == first.id
-    assert client.get("/readyz").json()["generation"] == client.get("/info").json()["generation"] == first.id
-
-
 def listed(client: TestClient, **wanted: Any) -> tuple[list[str], dict[str, Any]]:
     """The ids of all pages, and the last page."""
     found, after = list[str](), {}
@@ -248,12 +228,12 @@ def both_answer(client: TestClient, whole: TestClient, method: str, path: str, b
 
 
 def compacted(client: TestClient) -> str:
-    """Compact, and return the id of the set or generation that is served then."""
+    """Compact, and return the id of the generation that is served then."""
     return succeeded(client, client.post("/index/compact"))
 
 
 def succeeded(client: TestClient, job: Any) -> str:
-    """Wait for a job that was just started, and return the id of the set that it made."""
+    """Wait for a job that was just started, and return the id of the generation that it made."""
     assert job.status_code == 202, job.text
     deadline = time.monotonic() + 60
     while (record := client.get(job.headers["location"]).json())["state"] not in ("succeeded", "failed"):
@@ -317,48 +297,6 @@ def test_a_rebuild_makes_as_many_parts_of_the_new_pool(tmp_path: Path, monkeypat
     assert [part.name for part in after.parts] == [part.name for part in before.parts]
 
 
-def test_many_updates_are_compacted_without_being_asked(updated: tuple[TestClient, TestClient, LocalShards]) -> None:
-    client, whole, _ = updated
-    before = [each.get("/info").json()["generation"] for each in (client, whole)]
-    for rows in ([{"id": f"new {n}", "text": f"w{n} w1"} for n in range(101)], [{"text": "w1"}]):
-        both_answer(client, whole, "PUT", "/index/candidates", {"candidates": rows})
-    deadline = time.monotonic() + 60
-    while any(each.get("/index").json()["active"]["added"] for each in (client, whole)):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    active = client.get("/index").json()["active"]
-    assert (active["count"], active["added"], active["revision"]) == (len(POOL) + 102, 0, 2)
-    assert not {each.get("/info").json()["generation"] for each in (client, whole)} & set(before)
-    for body in BODIES:
-        assert told(client, "/rank", body) == told(whole, "/rank", body)
-
-
-def test_an_answer_is_kept_for_its_revision_only(updated: tuple[TestClient, TestClient, LocalShards]) -> None:
-    client, _, _ = updated
-    body = {"context": "w1 w2", "top_k": 3}
-    assert [client.post("/rank", json=body).headers["x-cache"] for _ in range(2)] == ["miss", "hit"]
-    client.put("/index/candidates", json={"candidates": [{"id": "best", "text": "w1 w2"}]})
-    answer = client.post("/rank", json=body)
-    assert answer.headers["x-cache"] == "miss"
-    assert "best" in [each["id"] for each in answer.json()["results"]]
-
-
-@pytest.mark.parametrize("candidate_id", ["a/../b", "end ", "delete"])
-def test_an_id_that_is_put_is_read_and_deleted(
-    updated: tuple[TestClient, TestClient, LocalShards], candidate_id: str
-) -> None:
-    client, whole, _ = updated
-    rows = {"candidates": [{"id": candidate_id, "text": "w1"}]}
-    both_answer(client, whole, "PUT", "/index/candidates", rows)
-    path = f"/index/candidates/{quote(candidate_id, safe='')}"
-    assert [each.get(path).json()["id"] for each in (client, whole)] == [candidate_id] * 2
-    both_answer(client, whole, "POST", "/index/candidates/delete", {"ids": [candidate_id]})
-    assert [each.get(path).status_code for each in (client, whole)] == [404, 404]
-    for each in (client, whole):
-        bad = each.put("/index/candidates", json={"candidates": [{"id": "two\nlines", "text": "w1"}]})
-        assert (bad.status_code, "U+000A at character 4" in bad.json()["detail"]) == (422, True)
-
-
 def test_an_update_needs_no_shard(updated: tuple[TestClient, TestClient, LocalShards]) -> None:
     client, whole, local = updated
     for replica in local.replicas.values():
@@ -369,13 +307,3 @@ def test_an_update_needs_no_shard(updated: tuple[TestClient, TestClient, LocalSh
     assert client.get("/index").json()["active"]["count"] == len(POOL)
     for replica in local.replicas.values():
         replica.lost = False
-
-
-def test_there_are_no_jobs_and_no_updates_yet(client: TestClient) -> None:
-    assert client.get("/index/jobs").json() == {"jobs": []}
-    assert client.get("/index/jobs/none").status_code == client.post("/index/jobs/none/cancel").status_code == 404
-    assert client.post("/index/trial/end").status_code == 200
-    assert client.post("/rank", json={"context": "w1", "min_revision": 0}).status_code == 200
-    assert (
-        client.post("/rank", json={"context": "w1", "min_revision": 1}).json()["type"].endswith("revision-not-reached")
-    )

@@ -9,6 +9,7 @@ from in_process import TestClient
 from service_fakes import pool
 
 import polyrank
+from polyrank.index_builder.building import pipeline
 from polyrank.index_builder.building.pipeline import BuildOptions, build
 from polyrank.index_builder.index.choice import IndexSpec, SearchTimes
 from polyrank.model.inference.runners import Choice
@@ -226,9 +227,12 @@ def test_the_index_says_what_it_finds(client: TestClient) -> None:
     assert (active["recall"]["recall@10"], active["recall"]["min_recall"]) == (1.0, 0.95)
 
 
-def test_the_index_says_by_which_times_it_was_chosen(checkpoints: Path, tmp_path: Path) -> None:
+def test_the_index_says_by_which_times_it_was_chosen(
+    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chosen = IndexSpec("exact", times=SearchTimes(8.0, 6.5))
-    build(polyrank.load(checkpoints / "poly"), pool(COUNT), tmp_path, BuildOptions(chosen=chosen))
+    monkeypatch.setattr(pipeline, "choose_index", lambda *_: chosen)
+    build(polyrank.load(checkpoints / "poly"), pool(COUNT), tmp_path)
     with TestClient(create_app(Settings(store=tmp_path, threads=1, backend="torch", precision="float32"))) as client:
         content = client.get("/index").content
     active = IndexOut.model_validate_json(content, strict=True).active

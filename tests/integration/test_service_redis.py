@@ -18,6 +18,11 @@ IDS = [f"c{n}" for n in range(40)]
 Start = Callable[[str | None], Served]
 
 
+@pytest.fixture(params=[1, 3], ids=["whole", "in parts"])
+def parts(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Starts servers on one store: with a URL from that Redis, without from the store's own matrix."""
@@ -47,8 +52,10 @@ def scores(server: Served) -> list[list[tuple[str, float]]]:
 
 @pytest.mark.quick
 @pytest.mark.parametrize("index", ["exact", "flat"])
-def test_redis_and_the_matrix_score_identically(start: Start, tmp_path: Path, redis_url: str, index: str) -> None:
-    build_store(tmp_path, pool(60), index=index, redis_url=redis_url)
+def test_redis_and_the_matrix_score_identically(
+    start: Start, tmp_path: Path, parts: int, redis_url: str, index: str
+) -> None:
+    build_store(tmp_path, pool(60), index=index, redis_url=redis_url, parts=parts)
     with_redis = start(redis_url)
     assert scores(with_redis) == scores(start(None))
     assert with_redis.metric("cache_requests_total", tier="redis", result="hit") > 0
@@ -57,8 +64,10 @@ def test_redis_and_the_matrix_score_identically(start: Start, tmp_path: Path, re
     assert all(degraded == [] for _, degraded in answers(with_redis))
 
 
-def test_lost_and_damaged_values_are_replaced_and_counted(start: Start, tmp_path: Path, redis_tcp_url: str) -> None:
-    generation = build_store(tmp_path, pool(60), index="flat", redis_url=redis_tcp_url)
+def test_lost_and_damaged_values_are_replaced_and_counted(
+    start: Start, tmp_path: Path, parts: int, redis_tcp_url: str
+) -> None:
+    generation = build_store(tmp_path, pool(60), index="flat", redis_url=redis_tcp_url, parts=parts)
     import redis
 
     with redis.Redis.from_url(redis_tcp_url) as client:
@@ -82,10 +91,10 @@ def test_lost_and_damaged_values_are_replaced_and_counted(start: Start, tmp_path
     assert with_redis.metric("cache_requests_total", tier="matrix", result="hit") == 5
 
 
-def test_a_flushed_redis_costs_nothing_but_misses(start: Start, tmp_path: Path, redis_tcp_url: str) -> None:
+def test_a_flushed_redis_costs_nothing_but_misses(start: Start, tmp_path: Path, parts: int, redis_tcp_url: str) -> None:
     import redis
 
-    build_store(tmp_path, pool(60), redis_url=redis_tcp_url)
+    build_store(tmp_path, pool(60), redis_url=redis_tcp_url, parts=parts)
     with redis.Redis.from_url(redis_tcp_url) as client:
         client.flushall()
     with_redis = start(redis_tcp_url)
@@ -93,16 +102,20 @@ def test_a_flushed_redis_costs_nothing_but_misses(start: Start, tmp_path: Path, 
     assert scores(with_redis) == scores(start(None))
 
 
-def test_a_redis_that_is_down_at_the_start(start: Start, tmp_path: Path, redis_process: RedisProcess, caplog) -> None:
-    build_store(tmp_path, pool(60), redis_url=redis_process.url)
+def test_a_redis_that_is_down_at_the_start(
+    start: Start, tmp_path: Path, parts: int, redis_process: RedisProcess, caplog
+) -> None:
+    build_store(tmp_path, pool(60), redis_url=redis_process.url, parts=parts)
     redis_process.kill()
     with_redis = start(redis_process.url)
     assert "redis is unavailable" in caplog.text
     assert scores(with_redis) == scores(start(None))
 
 
-def test_a_scanning_replica_goes_on_scanning(start: Start, tmp_path: Path, redis_process: RedisProcess) -> None:
-    build_store(tmp_path, pool(60), redis_url=redis_process.url)
+def test_a_scanning_replica_goes_on_scanning(
+    start: Start, tmp_path: Path, parts: int, redis_process: RedisProcess
+) -> None:
+    build_store(tmp_path, pool(60), redis_url=redis_process.url, parts=parts)
     with_redis = start(redis_process.url)
     redis_process.kill()
     body = with_redis.rank(context="w1").json()
@@ -111,7 +124,7 @@ def test_a_scanning_replica_goes_on_scanning(start: Start, tmp_path: Path, redis
 
 
 def without_matrix(root: Path) -> None:
-    for path in root.glob("generations/*/embeddings.bin"):
+    for path in root.glob("generations/**/embeddings.bin"):
         path.unlink()
 
 
@@ -124,9 +137,9 @@ def both_starts(start: Start, root: Path, redis_url: str) -> tuple[Served, list[
 
 @pytest.mark.parametrize("index", ["exact", "flat"])
 def test_a_replica_without_the_matrix_scores_identically(
-    start: Start, tmp_path: Path, redis_process: RedisProcess, index: str
+    start: Start, tmp_path: Path, parts: int, redis_process: RedisProcess, index: str
 ) -> None:
-    build_store(tmp_path, pool(60), index=index, redis_url=redis_process.url)
+    build_store(tmp_path, pool(60), index=index, redis_url=redis_process.url, parts=parts)
     replica, expected = both_starts(start, tmp_path, redis_process.url)
     assert answers(replica) == [(each, []) for each in expected]
     redis_process.kill()
@@ -135,9 +148,9 @@ def test_a_replica_without_the_matrix_scores_identically(
 
 @pytest.mark.parametrize("fault", ["flushed", "killed"])
 def test_a_replica_that_redis_gives_nothing_encodes_its_candidates(
-    start: Start, tmp_path: Path, redis_process: RedisProcess, fault: str
+    start: Start, tmp_path: Path, parts: int, redis_process: RedisProcess, fault: str
 ) -> None:
-    build_store(tmp_path, pool(60), redis_url=redis_process.url)
+    build_store(tmp_path, pool(60), redis_url=redis_process.url, parts=parts)
     if fault == "killed":
         redis_process.kill()
     else:
@@ -148,10 +161,10 @@ def test_a_replica_that_redis_gives_nothing_encodes_its_candidates(
 
 
 def test_a_replica_without_the_matrix_is_updated_and_switched_but_not_compacted(
-    start: Start, tmp_path: Path, redis_process: RedisProcess
+    start: Start, tmp_path: Path, parts: int, redis_process: RedisProcess
 ) -> None:
-    first = build_store(tmp_path, pool(60), redis_url=redis_process.url)
-    second = build_store(tmp_path, pool(50, seed=1), redis_url=redis_process.url)
+    first = build_store(tmp_path, pool(60), redis_url=redis_process.url, parts=parts)
+    second = build_store(tmp_path, pool(50, seed=1), redis_url=redis_process.url, parts=parts)
     replica, expected = both_starts(start, tmp_path, redis_process.url)
     assert replica.client.post("/index/rollback").json()["active"]["id"] == first
     assert replica.client.post("/index/activate", json={"generation": second}).json()["active"]["id"] == second
@@ -172,17 +185,18 @@ def test_a_replica_without_the_matrix_is_updated_and_switched_but_not_compacted(
 
 
 def test_without_redis_for_vectors_a_generation_without_matrix_is_refused(
-    start: Start, tmp_path: Path, redis_process: RedisProcess
+    start: Start, tmp_path: Path, parts: int, redis_process: RedisProcess
 ) -> None:
-    build_store(tmp_path, pool(60), redis_url=redis_process.url)
+    build_store(tmp_path, pool(60), redis_url=redis_process.url, parts=parts)
     without_matrix(tmp_path)
     answer = start(None).client.get("/readyz")
     assert answer.status_code == 503
     assert "embeddings.bin is missing; a replica without it can be served with --vectors redis" in answer.text
 
 
-def test_a_replica_still_refuses_damage(start: Start, tmp_path: Path, redis_process: RedisProcess) -> None:
-    generation = build_store(tmp_path, pool(60), redis_url=redis_process.url)
+def test_a_replica_still_refuses_damage(start: Start, tmp_path: Path, parts: int, redis_process: RedisProcess) -> None:
+    generation = build_store(tmp_path, pool(60), redis_url=redis_process.url, parts=parts)
     without_matrix(tmp_path)
-    (tmp_path / "generations" / generation / "ids.index").unlink()
+    for path in (tmp_path / "generations" / generation).rglob("ids.index"):
+        path.unlink()
     assert "embeddings.bin is missing" in start(redis_process.url).client.get("/readyz").text

@@ -23,10 +23,10 @@ ROWS = 60
 
 
 class Pair:
-    """A server of two workers."""
+    """A server of two workers over a pool in three parts."""
 
     def __init__(self, root: Path, checkpoints: Path) -> None:
-        build(polyrank.load(checkpoints / "poly"), pool(ROWS), root)
+        build(polyrank.load(checkpoints / "poly"), pool(ROWS), root, parts=3)
         self.root = root
         self.server = ServerProcess(store=root, workers=2, model_root=checkpoints, pool_root=root)
         self.port = self.server.ready()

@@ -11,7 +11,7 @@ from tiny import write_checkpoint
 import polyrank
 from polyrank.model.errors import ModelError
 from polyrank.model.evaluation.rankings import DEPTH, Retrieved, rerank, retrieve
-from polyrank.model.metrics import Ties
+from polyrank.model.measures import Ties
 from polyrank.model.rankers.networks import CrossRanker, LateRanker
 from polyrank.model.representations import ContextEncoding, Representations
 from polyrank.model.search.topk import scores_of

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from polyrank.model.metrics import group_numbers, intervals, resampled_means
+from polyrank.model.measures import group_numbers, intervals, resampled_means
 
 Floats = NDArray[np.float64]
 seeds = st.integers(0, 2**32 - 1)

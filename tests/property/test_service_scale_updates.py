@@ -127,7 +127,7 @@ def test_answers_after_updates_a_compaction_a_move_and_more_updates(both: Both) 
         both.check(*REQUESTS)
 
 
-def test_a_new_set_receives_what_it_missed_and_a_rollback_finds_the_old_one_as_it_was(
+def test_a_new_generation_receives_what_it_missed_and_a_rollback_finds_the_old_one_as_it_was(
     both: Both, tmp_path: Path
 ) -> None:
     first, *rest = _drawn(5, 5)

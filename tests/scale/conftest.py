@@ -16,5 +16,5 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
-    """For tests that leave the first set active, named "c", or do not depend on it."""
+    """For tests that leave the first generation active, named "c", or do not depend on it."""
     return Stores.made(tmp_path_factory.mktemp("shards"))

@@ -37,8 +37,8 @@ def server(stores: Stores, cluster: Cluster, tmp_path_factory: pytest.TempPathFa
 
 def test_answers_are_those_of_one_machine_to_the_bit(server: Server, stores: Stores, cluster: Cluster) -> None:
     answers = [server.answer(body) for body in BODIES]
-    assert {answer["generation"] for answer in answers} == {stores.sets["c"].id}
-    assert [said(answer) for answer in answers] == stores.expected[stores.sets["c"].id]
+    assert {answer["generation"] for answer in answers} == {stores.generations["c"].id}
+    assert [said(answer) for answer in answers] == stores.expected[stores.generations["c"].id]
     assert len(cluster.actors("ShardActor")) == 2 * PARTS
     listening = cluster.listening(psutil.Process(server.process.pid))
     assert set(listening) <= {"127.0.0.1", "::ffff:127.0.0.1"}
@@ -55,7 +55,7 @@ def test_a_killed_replica_costs_no_answer_and_comes_back(server: Server, stores:
             victim = cluster.actors("ShardActor")[-1]
             victim.kill()
             until(lambda: min(server.metric("shard_ready")) < 2, "it is missed")
-        until(lambda: all_are_ready(server), "it comes back, and prepares the set")
+        until(lambda: all_are_ready(server), "it comes back, and prepares the generation")
     assert len(load.answers) > 50
     assert load.are_right(stores.expected)
 
@@ -77,16 +77,16 @@ def test_a_replica_that_stalls_is_left_alone_until_it_answers(server: Server, st
 
 
 def maps(shard: psutil.Process, made: Manifest) -> bool:
-    """Whether a shard has files of a set in its memory."""
+    """Whether a shard has files of a generation in its memory."""
     mapped = Path(f"/proc/{shard.pid}/maps").read_text()
-    return any(part.generation in mapped for part in made.parts)
+    return made.id in mapped
 
 
 def test_switches_with_replicas_killed_before_the_commit(server: Server, stores: Stores, cluster: Cluster) -> None:
-    """A replica is killed when the new set was prepared on all, and CURRENT does not name it yet."""
+    """A replica is killed when the new generation was prepared on all, and CURRENT does not name it yet."""
     with asked_all_the_time(server) as load, ThreadPoolExecutor(1) as switcher:
         for at, name in enumerate("nc" * 10):
-            made, kills = stores.sets[name], at % 5 == 0
+            made, kills = stores.generations[name], at % 5 == 0
             if kills:
                 until(lambda: all_are_ready(server), "both replicas of every part are ready")
             with locked(stores.parts / "pointer.lock"):  # the commit waits for it
@@ -100,7 +100,7 @@ def test_switches_with_replicas_killed_before_the_commit(server: Server, stores:
                     shards[at % (2 * PARTS)].kill()
                 assert not switch.done()
             assert switch.result().json()["active"]["id"] == made.id
-    assert {answer["generation"] for _, answer in load.answers} == {each.id for each in stores.sets.values()}
+    assert {answer["generation"] for _, answer in load.answers} == {each.id for each in stores.generations.values()}
     assert load.are_right(stores.expected)
     until(lambda: all_are_ready(server), "all come back")
 
@@ -121,15 +121,14 @@ def test_a_lost_part_is_missing_from_the_answers_which_say_so(stores: Stores, cl
             return bool(partial) and "searched" not in answer
 
         until(is_whole, "the part comes back")
-        shares = {round(part.count / len(POOL), 6) for part in stores.sets["c"].parts}
+        shares = {round(part.count / len(POOL), 6) for part in stores.generations["c"].parts}
         for answer in partial:
             assert answer["degraded"] == ["shards_missing"]
             assert answer["exact"] is False
             assert round(answer["searched"], 6) in shares
             assert answer["results"]
-        until(
-            lambda: said(server.answer(BODIES[0])) == stores.expected[stores.sets["c"].id][0], "answers are whole again"
-        )
+        whole = stores.expected[stores.generations["c"].id][0]
+        until(lambda: said(server.answer(BODIES[0])) == whole, "answers are whole again")
 
 
 def test_acknowledged_updates_outlive_killed_shards_and_a_restarted_server(
@@ -229,7 +228,7 @@ def test_encoders_build_the_parts_that_this_process_builds(stores: Stores, clust
     done = subprocess.run(command, env=cluster.environment, capture_output=True, text=True, timeout=WITHIN_SECONDS)
     assert done.returncode == 0, done.stderr
     here, there = GenerationStore(stores.parts), GenerationStore(tmp_path / "store")
-    for one, other in zip(stores.sets["c"].parts, there.active().parts, strict=True):
+    for one, other in zip(stores.generations["c"].parts, there.active().parts, strict=True):
         assert here.part_manifest(one).files == there.part_manifest(other).files
 
 

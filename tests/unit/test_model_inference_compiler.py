@@ -18,7 +18,7 @@ import polyrank
 from polyrank.model.checkpoint.read import StoredModel
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
-from polyrank.model.inference import choice, disk_cache, openvino_backend
+from polyrank.model.inference import auto, disk_cache, openvino_backend
 from polyrank.model.inference.disk_cache import DiskCache
 from polyrank.model.inference.runners import Runner
 from polyrank.model.rankers.load import load
@@ -40,7 +40,7 @@ TORCH, OPENVINO = Runner("torch", "float32"), Runner("openvino", "float32")
 @pytest.fixture(autouse=True)
 def another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another test of the process may have measured already."""
-    monkeypatch.setattr(choice, "_measured", {})
+    monkeypatch.setattr(auto, "_measured", {})
 
 
 @pytest.fixture
@@ -115,12 +115,12 @@ def test_auto_remembers_what_an_earlier_process_measured(
 ) -> None:
     path = checkpoint(tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr(choice, "measured", lambda forwards, _: {each: 1 + 9 * (each != fastest) for each in forwards})
+        patched.setattr(auto, "measured", lambda forwards, _: {each: 1 + 9 * (each != fastest) for each in forwards})
         first = load(path, backend="auto", precision="float32", disk=disk)
         made = outputs(first)
     assert (first.backend, first.precision) == fastest
-    monkeypatch.setattr(choice, "_measured", {})
-    monkeypatch.setattr(choice, "measured", None)
+    monkeypatch.setattr(auto, "_measured", {})
+    monkeypatch.setattr(auto, "measured", None)
     again = load(path, backend="auto", precision="float32", disk=disk)
     for one, other in zip(made, outputs(again), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -135,9 +135,9 @@ def test_what_was_measured_before_decides_for_all_parts_of_a_model(
     path = checkpoint(tmp_path)
 
     def measure(fastest: Runner) -> None:
-        monkeypatch.setattr(choice, "_measured", {})
+        monkeypatch.setattr(auto, "_measured", {})
         monkeypatch.setattr(
-            choice, "measured", lambda forwards, _: {each: 1 + 9 * (each != fastest) for each in forwards}
+            auto, "measured", lambda forwards, _: {each: 1 + 9 * (each != fastest) for each in forwards}
         )
 
     measure(OPENVINO)
@@ -156,13 +156,13 @@ def test_what_was_measured_beside_other_work_is_said_and_measured_anew_after_a_d
 ) -> None:
     path, now, shares = checkpoint(tmp_path), [1.0e9], [1.0, share]
     monkeypatch.setattr(time, "time", lambda: now[0])
-    monkeypatch.setattr(choice, "share_of_processors", lambda: shares.pop(0))
+    monkeypatch.setattr(auto, "share_of_processors", lambda: shares.pop(0))
 
     def started(fastest: Runner) -> str:
         """Start as another process, in which this back-end would be measured to be the fastest."""
-        monkeypatch.setattr(choice, "_measured", {})
+        monkeypatch.setattr(auto, "_measured", {})
         monkeypatch.setattr(
-            choice, "measured", lambda forwards, _: {each: 1 + 9 * (each != fastest) for each in forwards}
+            auto, "measured", lambda forwards, _: {each: 1 + 9 * (each != fastest) for each in forwards}
         )
         backend: str = load(path, backend="auto", precision="float32", disk=disk).backend
         return backend
@@ -179,14 +179,14 @@ def test_what_was_measured_beside_other_work_is_said_and_measured_anew_after_a_d
 
 
 def test_the_share_of_the_processors_is_told() -> None:
-    assert 0 < choice.share_of_processors() < 2
+    assert 0 < auto.share_of_processors() < 2
 
 
 def test_a_back_end_that_was_chosen_before_and_fails_now_is_left(
     tmp_path: Path, disk: DiskCache, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = checkpoint(tmp_path)
-    monkeypatch.setattr(choice, "measured", lambda forwards, _: {each: 1 + 9 * (each != OPENVINO) for each in forwards})
+    monkeypatch.setattr(auto, "measured", lambda forwards, _: {each: 1 + 9 * (each != OPENVINO) for each in forwards})
     assert load(path, backend="auto", precision="float32", disk=disk).backend == "openvino"
     for entry in (tmp_path / "cache").iterdir():
         if entry.stat().st_size > 2000:
@@ -203,7 +203,7 @@ def test_of_several_that_start_together_one_compiles(
     backend: str, tmp_path: Path, disk: DiskCache, unread: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = checkpoint(tmp_path)
-    monkeypatch.setattr(choice, "measured", lambda forwards, _: {each: 1 + 9 * (each != OPENVINO) for each in forwards})
+    monkeypatch.setattr(auto, "measured", lambda forwards, _: {each: 1 + 9 * (each != OPENVINO) for each in forwards})
     right = openvino_backend.compiled
     compiles = []
 

@@ -21,6 +21,7 @@ from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.rankers.load import load_cross
 from polyrank.model.rankers.networks import LateRanker
+from polyrank.model.registry import trainable
 from polyrank.model.text.conversations import identified
 from polyrank.model.text.dialogues import Dialogue, read_dialogues
 from polyrank.model.training.apart import LateObjective
@@ -173,17 +174,7 @@ def test_of_gold_replies_that_tie_a_share_is_first(
 
 @pytest.mark.parametrize(
     ("architecture", "weight"),
-    [
-        ("cross", 0.0),
-        ("cross", 0.3),
-        ("cross", 1.0),
-        ("bi", 0.3),
-        ("poly", 0.3),
-        ("colbert", 0.3),
-        ("mix", 0.3),
-        ("virt", 0.3),
-        ("deformer", 0.3),
-    ],
+    [("cross", 0.0), ("cross", 1.0), *((name, 0.3) for name in trainable())],
 )
 def test_a_teachers_share_of_the_loss(base: Path, tmp_path: Path, architecture: str, weight: float) -> None:
     write_checkpoint(tmp_path, "teacher", 9, architecture=architecture)

@@ -519,16 +519,6 @@ def test_a_full_disk_keeps_the_best_checkpoint(
     run(settings(base), data, tmp_path / "out", resume=True)
 
 
-def test_an_output_in_use_is_left_alone(base: Path, data: Path, tmp_path: Path) -> None:
-    used = write_checkpoint(tmp_path, "used", 1, architecture="bi")
-    before = polyrank.load(used).fingerprint
-    with pytest.raises(OutputInUse, match="is not empty; give --output a new directory"):
-        run(settings(base), data, used)
-    assert polyrank.load(used).fingerprint == before
-    with pytest.raises(OutputInUse):
-        run(settings(base), data, data)
-
-
 def test_nothing_is_left_of_a_run_that_could_not_begin(base: Path, data: Path, tmp_path: Path) -> None:
     few = write_examples(tmp_path / "few.jsonl", 3)
     cross = write_checkpoint(tmp_path, "cross", 1, architecture="cross")

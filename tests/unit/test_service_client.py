@@ -5,47 +5,37 @@ import inspect
 import json
 import time
 from collections.abc import Callable
-from typing import Any
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
 
 import httpx2
 import pytest
+from pydantic import BaseModel
 
 import polyrank
-from polyrank.service.api.generations import JobOut
+from polyrank.service.api.answers import RankOut, ResultOut
+from polyrank.service.api.generations import CandidateOut, CandidatesOut, JobOut, StoredOut, UpsertedOut
 from polyrank.service.client import attempts
-from polyrank.service.observe.labels import STAGES
 
-RANKING = {
-    "results": [{"rank": 1, "id": "a", "text": "hello", "score": 2.5, "scores": {"late": 2.5}, "metadata": {"n": 1}}],
-    "missing_ids": [],
-    "generation": "g1",
-    "revision": 3,
-    "model": {"name": "m", "architecture": "poly", "fingerprint": "f", "new": True},
-    "exact": True,
-    "degraded": [],
-    "truncated": {"turns": 0, "tokens": 0, "candidates": 0},
-    "timings_ms": dict.fromkeys((*STAGES, "total"), 1.0),
-    "request_id": "r1",
-    "a_later_field": 1,
-}
-UPSERTED = {"generation": "g1", "revision": 4, "upserted": 1}
-JOB: dict[str, Any] = {
-    "id": "j1",
-    "state": "queued",
-    "stage": None,
-    "progress": {"done": 0, "total": None},
-    "rate": None,
-    "eta": None,
-    "error": None,
-    "generation": None,
-    "notes": [],
-    "activate": True,
-    "compacts": False,
-    "created": "2026-11-26T10:00:00+00:00",
-    "started": None,
-    "finished": None,
-    "links": {"self": "/index/jobs/j1"},
-}
+
+def least(kind: type[BaseModel]) -> dict[str, Any]:
+    """An answer with all fields that it must have, each with the least value."""
+    return {name: _least(field.annotation) for name, field in kind.model_fields.items() if field.is_required()}
+
+
+def _least(annotation: Any) -> Any:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return least(annotation)
+    if get_origin(annotation) is Literal:
+        return get_args(annotation)[0]
+    return None if NoneType in get_args(annotation) else (get_origin(annotation) or annotation)()
+
+
+REPLY = {**least(ResultOut), "rank": 1, "text": "hello"}
+RANKING = {**least(RankOut), "results": [REPLY], "generation": "g1", "a_later_field": 1}
+RANKING["model"] |= {"architecture": "poly", "new": True}
+UPSERTED = {**least(UpsertedOut), "revision": 4}
+JOB = {**least(JobOut), "id": "j1", "state": "queued"}
 
 Outcome = httpx2.Response | httpx2.RequestError
 
@@ -312,8 +302,8 @@ def test_a_job_is_watched_to_its_end(both: Both, state: str) -> None:
 
 
 def test_candidates_come_page_by_page(both: Both) -> None:
-    stored = [{"id": f"c/{n}", "text": "t", "metadata": {}} for n in range(3)]
-    page = {"generation": "g", "revision": 0}
+    stored = [{**least(CandidateOut), "id": f"c/{n}"} for n in range(3)]
+    page = least(CandidatesOut)
     pages = [
         ok({**page, "candidates": stored[:2], "next": "g.2"}),
         ok({**page, "candidates": stored[2:], "next": None}),
@@ -364,7 +354,7 @@ def test_an_id_is_one_part_of_a_path(both: Both) -> None:
         ("a/../b?c", "a%2F..%2Fb%3Fc"),
         ("v1.2", "v1.2"),
     ):
-        stored = {"id": candidate_id, "text": "t", "metadata": {}, "generation": "g", "revision": 0}
+        stored = {**least(StoredOut), "id": candidate_id}
         assert both.do(lambda client, name=candidate_id: client.candidate(name), ok(stored)).id == candidate_id
         assert both.sent[0].url.raw_path.decode() == f"/index/candidates/{path}"
 

@@ -70,7 +70,7 @@ def test_a_scan_that_a_timing_refused_is_taken_up_without_a_restart(
 
 
 class Shard:
-    """A shard that holds a part of a set whose log is written here."""
+    """A shard that holds a part of a generation whose log is written here."""
 
     def __init__(self, root: Path) -> None:
         self.ranker, self.store = WordRanker(evidence=EVIDENCE), GenerationStore(root)

@@ -35,7 +35,7 @@ def damage(root: Path, made: Manifest, at: int) -> None:
 
 
 def held(served: ServedParts) -> set[str]:
-    """The sets of which any shard holds a part."""
+    """The generations of which any shard holds a part."""
     return {holding.generation for each in served.shards.replicas.values() for holding in each.body.held()}
 
 
@@ -58,7 +58,7 @@ def served(tmp_path: Path, first: Manifest) -> Iterator[ServedParts]:
     assert made.shards.replicas == {}
 
 
-def test_a_store_without_a_set_says_what_to_do(tmp_path: Path) -> None:
+def test_a_store_without_a_generation_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(NotReady, match="the store holds no generation; run polyrank build"):
         ServedParts(tmp_path).live.require()
     only = cut(tmp_path, activate=False)
@@ -77,7 +77,7 @@ def test_every_part_has_its_replicas(served: ServedParts, first: Manifest) -> No
         assert served.value("shard_ready", part=part.name) == 2
 
 
-def test_another_set_is_prepared_beside_the_first_which_goes_later(
+def test_another_generation_is_prepared_beside_the_first_which_goes_later(
     served: ServedParts, first: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(holding, "SPARE_SECONDS", -10.0)  # as long as a request may take here
@@ -96,7 +96,7 @@ def test_another_set_is_prepared_beside_the_first_which_goes_later(
         served.live.rollback()
 
 
-def test_a_request_ends_on_the_set_that_it_began_with(served: ServedParts, tmp_path: Path) -> None:
+def test_a_request_ends_on_the_generation_that_it_began_with(served: ServedParts, tmp_path: Path) -> None:
     before = served.serving
     cut(tmp_path, "n")
     served.live.follow()
@@ -104,13 +104,13 @@ def test_a_request_ends_on_the_set_that_it_began_with(served: ServedParts, tmp_p
     assert (prefix(old), prefix(new)) == ("c", "n")
 
 
-def test_no_answer_mixes_sets_while_they_change(tmp_path: Path) -> None:
-    sets = [cut(tmp_path, name, shards).id for name, shards in (("a", 2), ("b", 3), ("c", 2))]
+def test_no_answer_mixes_generations_while_they_change(tmp_path: Path) -> None:
+    generations = [cut(tmp_path, name, shards).id for name, shards in (("a", 2), ("b", 3), ("c", 2))]
     served, ends = ServedParts(tmp_path), threading.Event()
 
     def switch() -> None:
         for at in range(12):
-            served.live.activate(sets[at % 3])
+            served.live.activate(generations[at % 3])
         ends.set()
 
     switching_ = threading.Thread(target=switch)
@@ -125,7 +125,7 @@ def test_no_answer_mixes_sets_while_they_change(tmp_path: Path) -> None:
     assert len(seen) > 1
 
 
-def test_a_set_with_a_damaged_part_never_becomes_the_active_one(
+def test_a_generation_with_a_damaged_part_never_becomes_the_active_one(
     served: ServedParts, first: Manifest, tmp_path: Path
 ) -> None:
     second = cut(tmp_path, "n", activate=False)
@@ -140,7 +140,7 @@ def test_a_set_with_a_damaged_part_never_becomes_the_active_one(
         served.live.activate("20260101T000000000000-00000000")
 
 
-def test_a_switch_back_that_fails_leaves_requests_the_set_that_they_began_with(
+def test_a_switch_back_that_fails_leaves_requests_the_generation_that_they_began_with(
     served: ServedParts, first: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, second = served.serving, cut(tmp_path, "n", activate=False)
@@ -156,7 +156,7 @@ def test_a_switch_back_that_fails_leaves_requests_the_set_that_they_began_with(
     assert (prefix(found), found.degraded) == ("c", [])
 
 
-def test_a_set_that_is_served_again_is_not_dropped(
+def test_a_generation_that_is_served_again_is_not_dropped(
     served: ServedParts, first: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(holding, "SPARE_SECONDS", -10.0)
@@ -168,7 +168,7 @@ def test_a_set_that_is_served_again_is_not_dropped(
     assert dropped == [second.id]
 
 
-def test_a_set_that_another_process_was_faster_to_leave_is_dropped(
+def test_a_generation_that_another_process_was_faster_to_leave_is_dropped(
     served: ServedParts, first: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(holding, "SPARE_SECONDS", -10.0)
@@ -183,7 +183,7 @@ def test_a_set_that_another_process_was_faster_to_leave_is_dropped(
     assert held(served) == {second.id}
 
 
-def test_a_shard_that_could_not_be_told_to_drop_a_set_is_told_again(
+def test_a_shard_that_could_not_be_told_to_drop_a_generation_is_told_again(
     served: ServedParts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(holding, "SPARE_SECONDS", -10.0)
@@ -211,7 +211,7 @@ def test_what_another_process_activates_is_followed_unless_it_is_damaged(
     assert served.serving.generation.manifest == third
 
 
-def test_shards_that_are_gone_for_a_while_are_no_fault_of_the_set(
+def test_shards_that_are_gone_for_a_while_are_no_fault_of_the_generation(
     served: ServedParts, first: Manifest, tmp_path: Path
 ) -> None:
     second = cut(tmp_path, "n")
@@ -255,7 +255,7 @@ def test_a_shard_that_was_restarted_is_given_what_it_is_to_hold(served: ServedPa
     assert served.value("shard_ready", part=part) == 1
 
 
-def test_a_shard_that_is_restarted_during_a_switch_is_given_what_is_served_and_the_next_set_stays(
+def test_a_shard_that_is_restarted_during_a_switch_is_given_what_is_served_and_the_next_generation_stays(
     served: ServedParts, first: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     second, make_active = cut(tmp_path, "n", activate=False), served.store.make_active
@@ -275,6 +275,22 @@ def test_a_shard_that_is_restarted_during_a_switch_is_given_what_is_served_and_t
     until(lambda: Holding(second.id, one.part) in one.body.held())
 
 
+def test_a_shard_that_is_given_the_next_generation_is_asked_again_at_once(
+    served: ServedParts, first: Manifest, tmp_path: Path
+) -> None:
+    """It was struck while it lacked the one before, and may be the only one that is left."""
+    second = cut(tmp_path, "n", activate=False)
+    part = first.parts[1].name
+    one, other = served.shards.of(part)
+    one.restart()
+    until(lambda: prefix(*served.rank(asked())) == "c" and served.value("shard_struck", part=part) == 1)
+    served.live.activate(second.id)
+    assert served.value("shard_struck", part=part) == 0
+    other.lost = True
+    [found] = served.rank(asked())
+    assert (prefix(found), found.degraded) == ("n", [])
+
+
 def test_why_a_restarted_shard_cannot_load_its_part_is_logged(
     served: ServedParts, first: Manifest, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -289,7 +305,7 @@ def test_why_a_restarted_shard_cannot_load_its_part_is_logged(
     assert served.value("shard_ready", part=first.parts[1].name) == 1
 
 
-def test_shards_of_parts_that_no_set_has_end(
+def test_shards_of_parts_that_no_generation_has_end(
     served: ServedParts, first: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(holding, "SPARE_SECONDS", -10.0)
@@ -303,7 +319,7 @@ def test_shards_of_parts_that_no_set_has_end(
     assert prefix(*served.rank(asked())) == "c"
 
 
-def test_shards_of_a_set_that_was_collected_stay_as_long_as_requests_may_need_them(
+def test_shards_of_a_generation_that_was_collected_stay_as_long_as_requests_may_need_them(
     served: ServedParts, first: Manifest, tmp_path: Path
 ) -> None:
     before = served.serving

@@ -210,7 +210,7 @@ def test_a_switch_comes_between_an_update_and_its_writing(one: ServedPool, other
 
 @pytest.fixture
 def behind(here: ServedParts, root: Path) -> tuple[ServedParts, str]:
-    """A server whose shards are lost at the switch to another set, with the id of that."""
+    """A server whose shards are lost at the switch to another generation, with the id of that."""
     second = cut(root, "n")
     for replica in here.shards.replicas.values():
         replica.lost = True
@@ -256,7 +256,7 @@ def test_an_update_that_has_waited_says_what_to_do(
     assert told == ["WARNING"], "it is said once"
 
 
-def test_an_update_waits_for_no_set_that_is_damaged(here: ServedParts, root: Path, monkeypatch) -> None:
+def test_an_update_waits_for_no_generation_that_is_damaged(here: ServedParts, root: Path, monkeypatch) -> None:
     monkeypatch.setattr(updating, "SWITCHES_WITHIN_SECONDS", 3600.0)
     matrix = here.store.path(cut(root, "n")) / "parts" / "0" / "embeddings.bin"
     matrix.write_bytes(matrix.read_bytes()[:-1])

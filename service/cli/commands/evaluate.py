@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from polyrank.service.cli.tasks import Task, TaskResult
 
 _TOP_N = 20
-_DEPTH = 100  # as DEPTH of model/metrics.py, likewise
+_DEPTH = 100  # as DEPTH of model/measures.py, likewise
 _DRAWN = 20  # as DRAWN of model/evaluation/rankings.py, which imports numpy: help is printed sooner without
 _MANY_TIES = 0.1
 _TIES = "several tie for the first place; each figure is what a random order of those that tie gives on average"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from polyrank.model.metrics import (
+from polyrank.model.measures import (
     RESAMPLES,
     Ties,
     equal_to,
@@ -124,5 +124,5 @@ def test_figures_of_one_call_share_the_draws_and_every_call_draws_alike() -> Non
 def test_many_dialogues_are_drawn_some_resamples_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     values, groups = np.random.default_rng(0).random((40, 2)), np.arange(40)
     at_once = resampled_means(values, groups)
-    monkeypatch.setattr("polyrank.model.metrics._DRAWN_AT_ONCE", 1)
+    monkeypatch.setattr("polyrank.model.measures._DRAWN_AT_ONCE", 1)
     np.testing.assert_allclose(resampled_means(values, groups), at_once)

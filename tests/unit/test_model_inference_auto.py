@@ -15,8 +15,8 @@ from polyrank.model.architectures.batching import TokenBatch, pad
 from polyrank.model.checkpoint.read import begin_from_base
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
-from polyrank.model.inference import choice, network, openvino_backend, trials
-from polyrank.model.inference.choice import Chooser, candidates, fastest
+from polyrank.model.inference import auto, network, openvino_backend, trials
+from polyrank.model.inference.auto import Chooser, candidates, fastest
 from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.network import Forward, Network, NetworkPart, TorchBackend
 from polyrank.model.inference.passes import LateForwards
@@ -31,13 +31,13 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another test of the process may have measured already."""
-    monkeypatch.setattr(choice, "_measured", {})
+    monkeypatch.setattr(auto, "_measured", {})
 
 
 def let_last_be_fastest(monkeypatch: pytest.MonkeyPatch, first: float = 1.0) -> None:
     """Let the first back-end take `first` seconds, and each other half as long as the one before."""
     monkeypatch.setattr(
-        choice, "measured", lambda forwards, _: {each: (first, 0.5, 0.25)[at] for at, each in enumerate(forwards)}
+        auto, "measured", lambda forwards, _: {each: (first, 0.5, 0.25)[at] for at, each in enumerate(forwards)}
     )
 
 
@@ -109,7 +109,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, wrong: Callable[[NDArray[Any], int], 
         return tuple(wrong(each, batch.ids.shape[1]) for each in right(self, batch))
 
     monkeypatch.setattr(openvino_backend._Compiled, "__call__", outputs)
-    monkeypatch.setattr(choice, "fastest", lambda seconds: min(seconds, key=lambda runner: runner.backend == "torch"))
+    monkeypatch.setattr(auto, "fastest", lambda seconds: min(seconds, key=lambda runner: runner.backend == "torch"))
 
 
 @pytest.mark.slow
@@ -298,7 +298,7 @@ def test_a_later_part_that_is_refused_runs_otherwise_and_is_told(
 
 def test_what_is_clearly_slower_is_dropped_after_the_first_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, now = dict.fromkeys("abc", 0), [0.0]
-    monkeypatch.setattr(choice.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(auto.time, "perf_counter", lambda: now[0])
 
     def forward(name: str, seconds: float) -> Forward:
         def run(_: TokenBatch) -> tuple[NDArray[Any], ...]:
@@ -310,8 +310,8 @@ def test_what_is_clearly_slower_is_dropped_after_the_first_rounds(monkeypatch: p
 
     took = {"a": 0.05, "b": 0.001, "c": 0.001}
     forwards = {Runner(name, "float32"): forward(name, seconds) for name, seconds in took.items()}
-    found = choice.measured(forwards, [pad([[1]], 0)])
-    assert calls["a"] == choice._FIRST_ROUNDS * choice._CALLS < calls["c"]
+    found = auto.measured(forwards, [pad([[1]], 0)])
+    assert calls["a"] == auto._FIRST_ROUNDS * auto._CALLS < calls["c"]
     assert found[Runner("a", "float32")] == pytest.approx(0.05)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyrank.model.metrics import Ties, judged_values, ndcg_at_k, rank_values
+from polyrank.model.measures import Ties, judged_values, ndcg_at_k, rank_values
 
 pytestmark = pytest.mark.quick
 
