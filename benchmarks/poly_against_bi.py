@@ -3,9 +3,9 @@ without.
 
     python -m benchmarks.poly_against_bi --data DATA --output FOLDER [--steps 150] [--seeds 0 1 2] [--base MODEL]
 
-DATA holds the converted sets (`checkpoints/train.sh` names the folders). Each run follows the recipe of the shipped
-checkpoints, shortened to `--steps`. FOLDER keeps the checkpoints: finished runs are not trained again, interrupted runs
-go on, and runs with other settings are refused. The tables are those of words/quality.py.
+DATA holds the converted sets of TRAIN and YARDSTICKS. A run is short, by a recipe of its own. FOLDER keeps the
+checkpoints: finished runs are not trained again, interrupted runs go on, and runs with other settings are refused. The
+tables are those of words/quality.py.
 """
 
 import argparse
@@ -31,7 +31,7 @@ ARCHITECTURES = ("poly", "bi")  # the tables have the first minus the second
 
 
 def config_of(architecture: str, base: str, steps: int, seed: int) -> TrainConfig:
-    """Return the recipe of `checkpoints/train.sh`, for fewer steps."""
+    """Return the settings of a run."""
     return TrainConfig.of(
         architecture="poly" if architecture == "poly" else "bi",
         base=base,

@@ -3,13 +3,10 @@
 The loss is the listwise softmax, the negative log likelihood of the right reply (Cao et al. 2007, "Learning to rank:
 from pairwise approach to listwise approach", with one right document a list), plus a little L2. It is convex.
 
-Four things decide what the lists can teach:
+Three things decide what the lists can teach:
 
 * They hold replies of other dialogues, so hardly a wrong one was said before. What that means is learnt by itself, from
   the same lists with an earlier turn of the conversation added, which the others' weights then do not depend on.
-* A model ranks dialogues like those it was trained on better than others. Weights that are right there trust the late
-  score too much elsewhere. Over dialogues of a kind that a model had never seen, the late weight was 0.5 to 0.7 of what
-  it is otherwise. So the late weight is multiplied by `late_share`, and the words are weighed beside that.
 * Hardly a turn of theirs asks for a code or a number and says little else. So "asked" has a fixed weight: with 5, the
   reply that has the code is first even if a model finds the rest of its text unrelated. And the weight of "names" is
   not below 0, which the few names of most files cannot tell from chance.
@@ -75,17 +72,14 @@ Files = Sequence[Sequence[ScoredList]]
 """Lists by the file that they were made from."""
 
 
-def fit(files: Files, late_share: float) -> LexicalConfig:
-    """Fit the weights on the lists of all files.
-
-    late_share: how much of its weight to leave to the late score, above 0 and at most 1.
-    """
-    weights = _fitted(files, late_share, _EVERY)
+def fit(files: Files) -> LexicalConfig:
+    """Fit the weights on the lists of all files."""
+    weights = _fitted(files, _EVERY)
     by_name = {name: _rounded(weight) for name, weight in zip(FEATURES, weights[1:], strict=True)}
     return LexicalConfig(late_weight=_rounded(weights[_LATE]), weights=by_name)
 
 
-def shares(files: Files, late_share: float) -> dict[str, Figures]:
+def shares(files: Files) -> dict[str, Figures]:
     """Measure what each feature adds: the late score without words, with all features, and with all but one.
 
     Weights are fitted on one fold of the dialogues and measured on the other, and the other way round.
@@ -93,11 +87,11 @@ def shares(files: Files, late_share: float) -> dict[str, Figures]:
     kept: dict[str, Sequence[int]] = {"without words": [], "all features": _EVERY}
     for place in _EVERY:
         kept[f"without {FEATURES[place - 1]}"] = [other for other in _EVERY if other != place]
-    return {name: _figures(files, late_share, places) for name, places in kept.items()}
+    return {name: _figures(files, places) for name, places in kept.items()}
 
 
-def _figures(files: Files, late_share: float, places: Sequence[int]) -> Figures:
-    fitted = [_fitted(_fold(files, 1 - fold), late_share, places) for fold in (0, 1)]
+def _figures(files: Files, places: Sequence[int]) -> Figures:
+    fitted = [_fitted(_fold(files, 1 - fold), places) for fold in (0, 1)]
     of_files = [
         [(_is_first(each, fitted[each.fold], False), _is_first(each, fitted[each.fold], True)) for each in file]
         for file in files
@@ -122,7 +116,7 @@ def _is_first(each: ScoredList, weights: NDArray[np.float64], repeats: bool) -> 
     return Ties.of(scores, np.arange(len(scores)) == 0).found(1)
 
 
-def _fitted(files: Files, late_share: float, places: Sequence[int]) -> NDArray[np.float64]:
+def _fitted(files: Files, places: Sequence[int]) -> NDArray[np.float64]:
     """Return the weights (1 + F,), late score first; those of features not in `places` are 0."""
     plain, full = _packed(files, repeats=False), _packed(files, repeats=True)
     weights = np.zeros(1 + len(FEATURES))
@@ -130,9 +124,6 @@ def _fitted(files: Files, late_share: float, places: Sequence[int]) -> NDArray[n
     weights[_ASKED] = _ASKED_WEIGHT if _ASKED in places else 0.0
     words = [place for place in places if place in _WORDS]
     weights = _descended(plain, weights, [_LATE, *words])
-    if late_share != 1:
-        weights[_LATE] *= late_share
-        weights = _descended(plain, weights, words)
     return _descended(full, weights, [place for place in places if place in _SAID])
 
 

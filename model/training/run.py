@@ -178,8 +178,8 @@ def train_evidence(base: str, data: Data, output: Path, *, seen: bool, on_survey
     `base` is a checkpoint or a base model; its network stays as it is. `seen` says that it was trained on these
     files, so that only their selection slices are used. Other arguments and errors are those of `train`.
 
-    Where the model was trained on these files, words may lose over them and help everywhere else, because the late
-    score is trusted less than it is worth there. Then a loss is only warned of.
+    A model that was trained on these files knows dialogues of their kind: words may lose over them and help on others.
+    Then a loss is only warned of.
 
     Raises:
         InvalidInput: also where words do not help, or too few dialogues are there to tell; nothing is written.
@@ -189,7 +189,7 @@ def train_evidence(base: str, data: Data, output: Path, *, seen: bool, on_survey
     if seen and not ranker.config.has_network:
         raise InvalidInput(f"{base} is {in_words(ranker.architecture)}: no weights have seen the files; give no --seen")
     lists = scored_lists(ranker, _told(data, on_survey), seen)
-    weighed = weigh(lists, seen)
+    weighed = weigh(lists)
     if why := weighed.lack() if seen else weighed.objection():
         raise InvalidInput(f"nothing is written: {why}")
     if why := weighed.loss():
@@ -229,7 +229,7 @@ def _told(data: Data, on_survey: OnSurvey) -> list[Corpus]:
 
 def _add_words_that_help(output: Path, lists: Files) -> None:
     """Give a checkpoint evidence, or warn why it is better off without."""
-    weighed = weigh(lists, seen=True)
+    weighed = weigh(lists)
     if why := weighed.objection():
         log.warning("the checkpoint ranks without words: %s", why)
     else:

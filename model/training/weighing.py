@@ -29,7 +29,6 @@ from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.training.data import Corpus
 
 FEWEST_LISTS = 50  # weights fitted to noise on fewer lists cost up to a quarter of R@1, on as many under a tenth
-SEEN_SHARE = 0.6  # of the late weight, where the model was trained on dialogues of this kind (evidence/fit.py)
 _SEED = 0
 _CONTEXTS_AT_ONCE = 256
 
@@ -85,13 +84,9 @@ def scored_lists(ranker: Ranker, corpora: Sequence[Corpus], seen: bool) -> list[
     return [_scored_lists(ranker, corpus, seen, totals) for corpus in corpora]
 
 
-def weigh(files: Files, seen: bool) -> Weighed:
-    """Fit the evidence of a model on the scored lists of each file.
-
-    seen: the model was trained on these files. Then the late score counts less than it seems to be worth.
-    """
-    late_share = SEEN_SHARE if seen else 1.0
-    return Weighed(fit(files, late_share), sum(map(len, files)), shares(files, late_share))
+def weigh(files: Files) -> Weighed:
+    """Fit the evidence of a model on the scored lists of each file."""
+    return Weighed(fit(files), sum(map(len, files)), shares(files))
 
 
 def _scored_lists(ranker: Ranker, corpus: Corpus, seen: bool, totals: list[int]) -> list[ScoredList]:

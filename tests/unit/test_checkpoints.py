@@ -13,15 +13,16 @@ import polyrank
 
 SHIPPED = Path(__file__).parents[2] / "checkpoints"
 NAMES = sorted(path.parent.name for path in SHIPPED.glob("*/polyrank.json"))
-CC_BY = ("synthetic_persona_chat/train.", "ubuntu_irc/train.", "multiwoz21/valid.", "taskmaster4/train.")
+# All are CC BY 4.0 or MIT.
+MAY_SHIP = ("convai2_train.", "ubuntu_irc.", "multiwoz22_train.", "synthetic_persona_chat.", "taskmaster4.")
 CONVERSATION = ["hi, I ordered shoes last week", "Hello! What can I do for you?", "where is my parcel?"]
 REPLIES = ["We have two restaurants in the centre.", "Could you give me your order number?", "sudo apt-get install it"]
 
 
 def test_all_are_here_and_small() -> None:
     assert NAMES == ["chat-bi", "chat-cross", "chat-poly"]
-    files = [path for name in NAMES for path in (SHIPPED / name).rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 30e6
+    for name in NAMES:
+        assert sum(path.stat().st_size for path in (SHIPPED / name).rglob("*") if path.is_file()) < 12e6
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -29,7 +30,7 @@ def test_a_checkpoint_says_how_it_was_made(name: str) -> None:
     raw = (SHIPPED / name / "polyrank.json").read_text()
     training = json.loads(raw)["training"]
     assert training["files"]
-    assert all(each["name"].startswith(CC_BY) for each in training["files"])
+    assert all(each["name"].startswith(MAY_SHIP) for each in training["files"])
     assert '"/' not in raw, "a path of the machine that it was trained on"
     card = (SHIPPED / name / "README.md").read_text()
     assert card.startswith(f"# {name}\n")

@@ -62,7 +62,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 
 def test_words_that_replies_repeat_gain_a_weight(ranker: LateRanker, corpus: Corpus) -> None:
-    weighed = weigh(scored_lists(ranker, [corpus], False), False)
+    weighed = weigh(scored_lists(ranker, [corpus], False))
     assert weighed.lists == 200
     assert weighed.evidence.weights["last"] > 0.5
     assert weighed.evidence.weights["said"] < 0
@@ -73,10 +73,10 @@ def test_words_that_replies_repeat_gain_a_weight(ranker: LateRanker, corpus: Cor
 
 
 def test_what_the_model_was_trained_on_is_left_out(ranker: LateRanker, corpus: Corpus) -> None:
-    seen = weigh(scored_lists(ranker, [corpus], True), True)
+    seen = weigh(scored_lists(ranker, [corpus], True))
     assert seen.lists == sum(1 for _ in corpus.examples(selection=True)) < 40
     assert seen.evidence.late_weight > 0
-    assert weigh(scored_lists(ranker, [corpus], True), True) == seen
+    assert weigh(scored_lists(ranker, [corpus], True)) == seen
 
 
 def test_a_large_file_is_not_held_in_memory_to_draw_from_it(
@@ -96,7 +96,7 @@ def test_a_large_file_is_not_held_in_memory_to_draw_from_it(
 
     examples = Corpus.examples
     monkeypatch.setattr(Corpus, "examples", tracked)
-    assert weigh(scored_lists(ranker, [corpus], False), False).lists == 20
+    assert weigh(scored_lists(ranker, [corpus], False)).lists == 20
     assert 20 <= most < 25
 
 
@@ -119,7 +119,7 @@ def test_of_few_examples_all_are_drawn() -> None:
 
 
 def test_every_file_is_weighed(ranker: LateRanker, corpus: Corpus) -> None:
-    assert weigh(scored_lists(ranker, [corpus, corpus], False), False).lists == 400
+    assert weigh(scored_lists(ranker, [corpus, corpus], False)).lists == 400
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +129,7 @@ def cross(tmp_path_factory: pytest.TempPathFactory) -> CrossRanker:
 
 
 def test_words_beside_a_cross_encoder_are_weighed_too(cross: CrossRanker, corpus: Corpus) -> None:
-    weighed = weigh(scored_lists(cross, [corpus], False), False)
+    weighed = weigh(scored_lists(cross, [corpus], False))
     assert weighed.evidence.weights["last"] > 0.5
     assert weighed.evidence.weights["said"] < 0
     assert weighed.figures["all features"].plain > 0.95 > 0.5 > weighed.figures["without words"].plain
@@ -145,7 +145,7 @@ def test_a_cross_encoder_reads_fewer_and_shorter_lists(
         return CrossRanker.score_pairs(cross, pairs)
 
     monkeypatch.setattr(cross, "score_pairs", counted)
-    weighed = weigh(scored_lists(cross, [corpus], False), False)
+    weighed = weigh(scored_lists(cross, [corpus], False))
     assert weighed.lists == len(read) == 150
     assert set(read) == {17}, "the right reply, 15 of others and an earlier turn"
 
@@ -185,7 +185,7 @@ def test_words_are_weighed_where_all_conversations_begin_with_four_greetings(
     corpus, report = survey(write_rows(tmp_path / "greeted.jsonl", greeted(orders(1200))), False, 0.0, 1000)
     assert (report.kept, report.held_out) == (1080, 120)
     lists = scored_lists(ranker, [corpus], seen=True)
-    weighed = weigh(lists, True)
+    weighed = weigh(lists)
     assert (weighed.lists, weighed.objection()) == (120, None)
     assert weighed.figures["all features"].plain > 0.9
     assert sum(each.fold for each in lists[0]) == 60
