@@ -15,8 +15,7 @@ SHIPPED = Path(__file__).parents[2] / "checkpoints"
 NAMES = sorted(path.parent.name for path in SHIPPED.glob("*/polyrank.json"))
 # All are CC BY 4.0 or MIT.
 MAY_SHIP = ("convai2_train.", "ubuntu_irc.", "multiwoz22_train.", "synthetic_persona_chat.", "taskmaster4.")
-CONVERSATION = ["hi, I ordered shoes last week", "Hello! What can I do for you?", "where is my parcel?"]
-REPLIES = ["We have two restaurants in the centre.", "Could you give me your order number?", "sudo apt-get install it"]
+SAMPLE = SHIPPED.parent / "examples" / "support" / "conversations.jsonl"
 
 
 def test_all_are_here_and_small() -> None:
@@ -44,7 +43,13 @@ def test_a_checkpoint_is_an_adapter_that_ranks(name: str) -> None:
     ranker = polyrank.load(SHIPPED / name)
     assert ranker.config.architecture == name.removeprefix("chat-")
     assert ranker.config.weights == "adapter"
-    assert ranker.rank(CONVERSATION, REPLIES)[0][0] == 1
+    asked = [json.loads(line) for line in SAMPLE.read_text(encoding="utf-8").splitlines()[:10]]
+    first = [
+        ranker.rank(each["context"], each["candidates"], persona=each.get("persona", []), top_k=1)[0][0]
+        for each in asked
+    ]
+    right = [each["candidates"][place] == each["response"] for each, place in zip(asked, first, strict=True)]
+    assert sum(right) >= 7
 
 
 @pytest.mark.parametrize(
