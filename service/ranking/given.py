@@ -327,7 +327,7 @@ def _placed(
     ranked = Ranked(
         places=places,
         exact=True,
-        scored=len(sent.known),
+        looked_at=len(sent.known),
         missing_ids=sent.missing,
         turns_share=sent.turns_share,
     )

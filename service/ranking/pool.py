@@ -86,7 +86,7 @@ class Pool:
         if reduced:
             degraded = [*degraded, "retrieve_k_reduced"]
         ranked = Ranked(
-            places=_places(best, candidates), exact=exact, scored=best.looked_at, plan=best.plan, degraded=degraded
+            places=_places(best, candidates), exact=exact, looked_at=best.looked_at, plan=best.plan, degraded=degraded
         )
         return self.with_missing(ranked, lost)
 

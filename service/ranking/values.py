@@ -123,7 +123,7 @@ class Ranked:
 
     Attributes:
         exact: whether every candidate that could be among them was scored.
-        scored: how many candidates were scored.
+        looked_at: how many candidates were scored, or searched by an index, over all searches.
         missing_ids: ids sent that the generation does not hold.
         degraded: what it does without.
         truncation: what the encoders did not see.
@@ -137,7 +137,7 @@ class Ranked:
 
     places: list[RankedCandidate]
     exact: bool
-    scored: int
+    looked_at: int
     missing_ids: list[str] = field(default_factory=list)
     degraded: list[Degraded] = field(default_factory=list)
     truncation: Truncation = field(default_factory=Truncation)
@@ -164,7 +164,7 @@ class Ranked:
             self,
             places=places,
             exact=self.exact and other.exact,
-            scored=self.scored + other.scored,
+            looked_at=self.looked_at + other.looked_at,
             searched=min((each for each in (self.searched, other.searched) if each is not None), default=None),
             degraded=[*self.degraded, *new],
         )

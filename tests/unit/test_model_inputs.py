@@ -118,11 +118,6 @@ def test_a_config_that_is_none(tmp_path: Path, make: Callable[[Path], None]) -> 
 ID = "20260101T000000000000-0badcafe"
 
 
-def _parts_store(root: Path) -> GenerationStore:
-    (root / "parts").mkdir()
-    return GenerationStore(root)
-
-
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
@@ -136,7 +131,7 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("tokenizer.json", lambda at: Tokenizer(at), CheckpointInvalid),
         ("model.safetensors", lambda at: file_sha256(at), CheckpointInvalid),
         (f"{ID}/manifest.json", lambda at: read_manifest(at.parent), GenerationCorrupt),
-        (f"generations/{ID}/manifest.json", lambda at: _parts_store(at.parents[2]).read(ID), GenerationCorrupt),
+        (f"generations/{ID}/manifest.json", lambda at: GenerationStore(at.parents[2]).manifest(ID), GenerationCorrupt),
         ("CURRENT", lambda at: Pointer(at.parent).current(), GenerationCorrupt),
         (f"jobs/{ID}.json", lambda at: JobStore(at.parents[1]).get(ID), JobNotFound),
         (f"{ID}.log", lambda at: UpdateLog.found(at), (OSError, GenerationError)),

@@ -273,7 +273,7 @@ def test_fewer_are_retrieved_where_there_is_no_time_for_all_and_it_is_said(
 
     whole, less = asyncio.run(scene())
     assert (whole.degraded, less.degraded) == ([], ["retrieve_k_reduced"])
-    assert 32 <= less.scored < whole.scored
+    assert 32 <= less.looked_at < whole.looked_at
     assert len(less.places) == 10
 
 
@@ -643,7 +643,7 @@ def test_stages_are_timed_and_truncation_is_told(scanned: Serving) -> None:
     assert (ranked.truncation.tokens, ranked.truncation.candidates) == (8, 1)
     assert set(ranked.seconds) == {"queue", "tokenize", "encode", "retrieve", "fetch", "score", "late", "rerank"}
     assert ranked.seconds["encode"] > 0
-    assert ranked.scored == 2
+    assert ranked.looked_at == 2
 
 
 def test_many_texts_are_tokenised_a_few_at_a_time(scanned: Serving, monkeypatch: pytest.MonkeyPatch) -> None:

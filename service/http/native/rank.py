@@ -236,7 +236,7 @@ def _refuses_caches(request: Request) -> bool:
 
 def _rendered(held: Resources, serving: Serving, ranked: Ranked) -> bytes:
     """Render the answer, except for what belongs to this request; a cache may keep it."""
-    held.metrics.observe_rank(ranked.seconds, ranked.scored, ranked.degraded, ranked.plan)
+    held.metrics.observe_rank(ranked.seconds, ranked.looked_at, ranked.degraded, ranked.plan)
     if ranked.plan in ("index", "selector"):
         held.metrics.count_certified(ranked.exact)
     began = time.perf_counter()
