@@ -21,7 +21,8 @@ from benchmarks.http_calls import call
 from benchmarks.redis_server import redis_server
 from benchmarks.serving import served
 
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.model.rankers.load import load_late
 from polyrank.model.text.dialogues import read_dialogues

@@ -21,7 +21,8 @@ import torch
 from benchmarks.random_models import MINILM, loaded, token_ids, write_base
 from benchmarks.timing import quartiles_ms
 
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.inference.runners import BACKENDS, FLOAT32, PRECISIONS, TORCH, Runner

@@ -33,7 +33,8 @@ import numpy as np
 from benchmarks.build_memory import HashEncoder
 from numpy.typing import NDArray
 
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.scale.cluster import connected

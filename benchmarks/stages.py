@@ -15,7 +15,8 @@ from typing import Any
 from benchmarks import encode, scoring, serving
 from benchmarks.timing import machine
 
-from polyrank.index_builder.building.pipeline import BuildResult, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildResult
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.model.checkpoint.lookup import LEXICAL, is_checkpoint
 from polyrank.model.config import ModelConfig

@@ -11,7 +11,8 @@ from pathlib import Path
 from fakes import HashEncoder, pool
 from nursery import serve, tell
 
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.generation import candidates
 from polyrank.index_builder.store.generation_store import GenerationStore
 

@@ -13,7 +13,8 @@ from secrets import token_hex
 
 from fakes import HashEncoder, pool
 
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.store import locks, switch
 from polyrank.model.errors import RankingError
 

@@ -21,7 +21,8 @@ from nursery import tell
 
 from polyrank.index_builder.building import stages
 from polyrank.index_builder.building.encoding import ChunkTexts, EncodedChunk, encoded_by
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.generation import candidates
 from polyrank.model.representations import LateRows
 

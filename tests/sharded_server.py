@@ -18,7 +18,8 @@ from ray_cluster import WITHIN_SECONDS
 from service_fakes import numbered, pool
 from tiny import write_base
 
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.model.rankers.load import load_retriever
 from polyrank.service.app import create_app

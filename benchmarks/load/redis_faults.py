@@ -28,7 +28,8 @@ from benchmarks.redis_proxy import LOADING, RedisProxy
 from benchmarks.redis_server import running_redis
 from benchmarks.timing import machine
 
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.model.rankers.load import load_late
 from polyrank.service.caching.redis_server import FAILURES_IN_A_ROW, State

@@ -14,7 +14,8 @@ from benchmarks.vectors import taken_from
 from numpy.typing import NDArray
 
 import polyrank
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.rankers.load import load_late
 from polyrank.model.representations import Representations

@@ -17,7 +17,8 @@ from service_fakes import load
 from tiny import write_checkpoint
 
 import polyrank
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.model.errors import InvalidInput
 from polyrank.service.app import create_app

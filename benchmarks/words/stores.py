@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from benchmarks.vectors import taken_from
 
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.checkpoint.files import CONFIG_FILE, write_config

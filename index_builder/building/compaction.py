@@ -18,16 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.building.encoding import ChunkTexts, EncodedChunk
-from polyrank.index_builder.building.pipeline import (
-    BuildOptions,
-    BuildResult,
-    Filled,
-    KeptPart,
-    PartPlan,
-    check_parts,
-    make,
-    write_part,
-)
+from polyrank.index_builder.building.pipeline import check_parts, make, write_part
+from polyrank.index_builder.building.plans import BuildOptions, BuildResult, Filled, KeptPart, PartPlan
 from polyrank.index_builder.building.stages import OnProgress, StageClock, no_progress
 from polyrank.index_builder.errors import NothingToCompact
 from polyrank.index_builder.generation.candidates import CandidateWriter, interleaved

@@ -18,7 +18,8 @@ from tiny import write_checkpoint
 from warm_python import WarmPython
 
 import polyrank
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.service.app import create_app
 
 PATIENCE_MS = 20_000  # a busy machine

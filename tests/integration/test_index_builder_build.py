@@ -8,7 +8,8 @@ from fakes import HashEncoder, assert_whole, pool
 from numpy.typing import NDArray
 from redis_process import vector_keys
 
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.building.stages import EncodedContext
 from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.generation import candidates

@@ -16,7 +16,8 @@ from fakes import EVIDENCE, HashEncoder, assert_whole, pool
 from redis_process import RedisProcess, vector_keys
 
 from polyrank.index_builder.building import pipeline
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.errors import (
     BuildBusy,
     BuildError,

@@ -10,7 +10,8 @@ import pytest
 from fakes import HashEncoder, pool
 from redis_process import RedisProcess, vector_keys
 
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.errors import BuildBusy, StoreUnavailable
 from polyrank.index_builder.redis_client import Seal
 from polyrank.index_builder.store.copies import Copies

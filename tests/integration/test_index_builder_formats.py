@@ -6,7 +6,8 @@ import pytest
 from fakes import HashEncoder
 from pool_formats import WRITERS
 
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.errors import StoreBusy
 from polyrank.index_builder.generation import candidates
 from polyrank.index_builder.generation.filters import matching_rows

@@ -17,7 +17,8 @@ from fakes import HashEncoder, assert_whole, pool
 from leased_builder import COUNT, LEASE_SECONDS, lock_of_another_host
 from redis_process import RedisProcess, vector_keys
 
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.errors import BuildBusy, BuildError, LeaseLost, StoreUnavailable
 from polyrank.index_builder.store import locks, switch
 from polyrank.index_builder.store.generation_store import GenerationStore

@@ -24,7 +24,8 @@ from polyrank.index_builder.building.job_records import (
     JobRequest,
     JobStore,
 )
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
 from polyrank.index_builder.vectors.redis import HIT, RedisEmbeddings

@@ -19,7 +19,8 @@ from fakes import HashEncoder, assert_whole, pool
 from resumed_builder import CHUNK, ENCODER
 
 from polyrank.index_builder.building.encoding import ChunkTexts, EncodedChunk, encoded_by
-from polyrank.index_builder.building.pipeline import BuildOptions, BuildResult, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions, BuildResult
 from polyrank.index_builder.errors import DiskFull
 from polyrank.index_builder.generation import candidates
 from polyrank.index_builder.generation.manifest import Manifest

@@ -18,7 +18,8 @@ from tiny import write_base
 from tiny_training import run, settings, write_examples
 
 import polyrank
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.vectors.late import LATE_FILE
 from polyrank.index_builder.vectors.local import MATRIX_FILE

@@ -16,7 +16,8 @@ from service_fakes import pool
 from warm_python import WarmProcess, WarmPython
 
 import polyrank
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 
 Capture = pytest.CaptureFixture[str]
 Serve = Callable[..., tuple[Any, str]]

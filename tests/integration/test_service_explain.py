@@ -13,7 +13,8 @@ from service_fakes import numbered, pool
 from tiny import write_checkpoint
 
 import polyrank
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.registry import DeformerConfig, MixConfig, VirtConfig
 from polyrank.service.api.answers import ExplainOut

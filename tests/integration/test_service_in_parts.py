@@ -13,7 +13,8 @@ from service_fakes import DIM, WordRanker, build_store, load, numbered, pool
 from shards_in_process import LocalShards
 from tiny import write_base
 
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.rankers.load import load_retriever

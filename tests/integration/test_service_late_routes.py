@@ -12,7 +12,8 @@ from tiny import write_checkpoint
 from tiny_training import TWO_STAGES
 
 import polyrank
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.model.representations import LateRows
 from polyrank.service.app import create_app
 from polyrank.service.settings import Settings

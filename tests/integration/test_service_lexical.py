@@ -15,7 +15,8 @@ from tiny import write_checkpoint
 
 import polyrank
 from polyrank.index_builder.building.compaction import compact
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.config import LexicalConfig

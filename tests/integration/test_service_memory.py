@@ -16,7 +16,8 @@ from server_process import Load, ServerProcess
 from service_fakes import pool
 
 import polyrank
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 
 ROWS = 4000
 # Each generation was served, under load, so often before it is measured what that takes.

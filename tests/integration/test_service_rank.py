@@ -10,7 +10,8 @@ from service_fakes import pool
 
 import polyrank
 from polyrank.index_builder.building import pipeline
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.index.choice import IndexSpec, SearchTimes
 from polyrank.model.inference.runners import Choice
 from polyrank.service.api.answers import RankOut

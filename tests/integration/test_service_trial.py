@@ -11,7 +11,8 @@ from service_fakes import WordRanker, build_store, load, pool
 from tiny import write_checkpoint
 
 import polyrank
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service import machine
 from polyrank.service.api.generations import IndexOut

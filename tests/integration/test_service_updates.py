@@ -19,7 +19,8 @@ from service_fakes import WordRanker, build_store, load, pool
 from warm_python import WarmPython
 
 import polyrank
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.api.answers import RankOut
 from polyrank.service.api.generations import DeletedOut, IndexOut, UpsertedOut

@@ -14,7 +14,8 @@ from service_fakes import WordRanker, build_store, load, numbered, pool
 from tiny import write_checkpoint
 
 import polyrank
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.service.app import create_app
 from polyrank.service.settings import Settings

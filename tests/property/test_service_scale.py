@@ -13,7 +13,8 @@ from service_fakes import DIM, WordRanker, asked, build_store, numbered, open_se
 from shards_in_process import ServedParts
 
 from polyrank.index_builder.building.compaction import move
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.model.representations import LateRows
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.ranking.parts import Hits, Serving

@@ -16,7 +16,8 @@ from shards_in_process import ServedParts
 from updated import LiveStore
 
 from polyrank.index_builder.building.compaction import compact, move
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.representations import LateRows
 from polyrank.model.text.assembly import Conversation

@@ -12,7 +12,8 @@ from fakes import EVIDENCE
 from service_fakes import DIM, WordCross, WordRanker, asked, build_store, open_serving, pool, rank
 from shards_in_process import ServedParts
 
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.generation.filters import matching_places
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.representations import LateRows

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from fakes import HashEncoder, pool
 
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.store.generation_store import GenerationStore
 
 

@@ -7,7 +7,8 @@ from fakes import EVIDENCE, HashEncoder, assert_whole, pool
 
 from polyrank.index_builder.building import compaction, pipeline, stages
 from polyrank.index_builder.building.compaction import compact
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.errors import CompactionOvertaken, GenerationNotFound, NothingToCompact
 from polyrank.index_builder.index import choice as index_choice
 from polyrank.index_builder.index.choice import IndexSpec, SearchTimes, choose_index

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from fakes import EVIDENCE, HashEncoder, assert_whole, pool
 
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound
 from polyrank.index_builder.generation.generation import Generation, describe_files
 from polyrank.index_builder.generation.manifest import Manifest

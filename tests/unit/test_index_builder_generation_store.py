@@ -10,7 +10,8 @@ import pytest
 from fakes import HashEncoder, pool
 
 from polyrank.index_builder import layout
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.errors import BuildBusy, GenerationCorrupt, GenerationNotFound
 from polyrank.index_builder.store import pointer
 from polyrank.index_builder.store.generation_store import GenerationStore

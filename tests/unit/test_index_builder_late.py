@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from fakes import HashEncoder, pool
 
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.errors import GenerationCorrupt, MatrixMissing
 from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.vectors.late import LateReader, LateWriter, LocalLateRows, each_of, fits

@@ -14,7 +14,8 @@ from fakes import HashEncoder
 
 from polyrank.index_builder import __main__ as builder
 from polyrank.index_builder.building.job_records import CANCELLED, FAILED, SUCCEEDED, JobRecord, JobRequest, JobStore
-from polyrank.index_builder.building.pipeline import BuildResult, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildResult
 from polyrank.index_builder.store import locks
 from polyrank.index_builder.store.generation_store import GenerationStore
 

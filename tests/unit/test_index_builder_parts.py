@@ -13,7 +13,8 @@ from fakes import EVIDENCE, HashEncoder, pool
 
 from polyrank.index_builder.building import pipeline
 from polyrank.index_builder.building.compaction import compact, move
-from polyrank.index_builder.building.pipeline import BuildOptions, BuildResult, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions, BuildResult
 from polyrank.index_builder.errors import (
     BuildBusy,
     CompactionOvertaken,

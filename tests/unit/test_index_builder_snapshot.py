@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from fakes import EVIDENCE, HashEncoder, pool
 
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.generation.words import Words
 from polyrank.index_builder.pool.rows import Candidate

@@ -10,7 +10,8 @@ from fakes import EVIDENCE, HashEncoder, pool
 from numpy.typing import NDArray
 
 from polyrank.index_builder.building import stages
-from polyrank.index_builder.building.pipeline import BuildOptions, BuildResult, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions, BuildResult
 from polyrank.index_builder.building.stages import EncodedContext
 from polyrank.index_builder.generation import candidates
 from polyrank.index_builder.index import choice

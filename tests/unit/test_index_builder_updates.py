@@ -13,7 +13,8 @@ from fakes import HashEncoder, pool
 from full_disk import fill_disk
 
 from polyrank.index_builder.building.compaction import compact
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.building.stages import OnProgress, no_progress
 from polyrank.index_builder.errors import (
     BuildError,

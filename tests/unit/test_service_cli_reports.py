@@ -10,7 +10,8 @@ from command_line import call
 from fakes import HashEncoder, pool
 from report_pages import Page, require_self_contained
 
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.names import KINDS
 from polyrank.service.cli.page import Interval, Section, Series, curves, intervals, ticks, write_page
 from polyrank.service.cli.reports import read_curves

@@ -12,7 +12,8 @@ from redis_process import RedisProcess, vector_keys
 from report_pages import Page
 
 from polyrank.index_builder.building import pipeline
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.index import choice
 from polyrank.index_builder.index.choice import SearchTimes, choose_index
 from polyrank.index_builder.pool.rows import Candidate

@@ -10,7 +10,8 @@ import pytest
 from fakes import EVIDENCE
 from service_fakes import WordRanker, asked, pool
 
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.generation.slots import slots_of
 from polyrank.index_builder.pool.rows import Candidate

@@ -11,7 +11,8 @@ from fakes import EVIDENCE
 from service_fakes import DIM, WordRanker, asked, numbered, pool
 from shards_in_process import LocalReplica, ServedParts
 
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.generation.slots import slots_of
 from polyrank.model.representations import LateRows
 from polyrank.service.errors import DeadlineExceeded, ShardsMissing, UnknownCandidates

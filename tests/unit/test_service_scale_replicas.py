@@ -11,7 +11,8 @@ import pytest
 from service_fakes import WordRanker, pool
 from shards_in_process import LocalReplica, LocalShards, until
 
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.model.errors import Shortage
 from polyrank.service.observe.metrics import Metrics

@@ -11,7 +11,8 @@ from service_fakes import WordRanker, asked, pool, ranking
 from shards_in_process import ServedParts, until
 
 from polyrank.index_builder.building.compaction import move
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound, StoreBusy
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.store.generation_store import GenerationStore

@@ -10,7 +10,8 @@ import pytest
 from service_fakes import WordRanker, asked, pool
 from shards_in_process import ServedParts, ServedPool, until
 
-from polyrank.index_builder.building.pipeline import BuildOptions, build
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.errors import GenerationCorrupt
 from polyrank.index_builder.generation.slots import slots_of
 from polyrank.index_builder.pool.rows import Candidate

@@ -18,7 +18,7 @@ from polyrank.service.cli.output import Progress, UsageError, add_json_option, p
 from polyrank.service.cli.parsing import add_options_of, given
 
 if TYPE_CHECKING:
-    from polyrank.index_builder.building.pipeline import BuildOptions, BuildResult
+    from polyrank.index_builder.building.plans import BuildOptions, BuildResult
     from polyrank.index_builder.scale.encoders import Encoders
     from polyrank.model.rankers.networks import Retriever
     from polyrank.model.text.assembly import Conversation
@@ -106,7 +106,8 @@ def _encoders(
 
 
 def _options(arguments: argparse.Namespace, ranker: "Retriever", probes: "list[Conversation]") -> "BuildOptions":
-    from polyrank.index_builder.building.pipeline import BuildOptions, index_for
+    from polyrank.index_builder.building.pipeline import index_for
+    from polyrank.index_builder.building.plans import BuildOptions
     from polyrank.index_builder.building.stages import EncodedContext
 
     asked = given(arguments, options_of(AskedOptions))

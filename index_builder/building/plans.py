@@ -1,0 +1,138 @@
+"""What is asked of a build, what its parts are made of, and what was built."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from polyrank.index_builder.building.encoding import VectorSource
+from polyrank.index_builder.building.stages import EncodedContext, StageClock, counted_anew
+from polyrank.index_builder.generation.manifest import Manifest
+from polyrank.index_builder.generation.slots import Slots
+from polyrank.index_builder.index.choice import IndexSpec
+from polyrank.index_builder.index.measuring import Recall
+from polyrank.index_builder.names import AskedOptions
+from polyrank.model.lexical.words import Statistics
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions(AskedOptions):
+    """How a pool becomes a generation. For a lexical model the index is "auto" or "exact".
+
+    Attributes:
+        probes: real contexts, encoded by the same model. The index is tuned until requests find `min_recall` of their
+            10 best candidates, by vectors and, where they count, words. Without probes the recall is measured with the
+            pool's own vectors, by vectors alone, and only reported.
+        revision: of the last update that the pool can contain; None: the store's last one when the build begins.
+    """
+
+    probes: Sequence[EncodedContext] = ()
+    revision: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltPart:
+    """A part that was built: its slots' name, its index and recall, and what the user should know of a low recall."""
+
+    name: str
+    index: IndexSpec
+    recall: Recall
+    warning: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildResult:
+    """What was built.
+
+    Attributes:
+        parts: those that were built; a compaction keeps others.
+        rejected: bad rows left out; `rejected_log` lists them, or is None if there are none.
+        truncated: texts cut to the model's length.
+        resumed: candidates whose vectors a killed build had finished.
+        counted: the candidates whose words a compaction has counted anew; None: it was none, or words do not count.
+    """
+
+    manifest: Manifest
+    parts: Sequence[BuiltPart]
+    rejected: int
+    rejected_log: Path | None
+    truncated: int
+    resumed: int
+    seconds: float
+    counted: int | None = None
+
+    @property
+    def generation(self) -> str:
+        """The id of the generation."""
+        return self.manifest.id
+
+    @property
+    def count(self) -> int:
+        """Its candidates."""
+        return self.manifest.count
+
+    @property
+    def worst(self) -> BuiltPart:
+        """The part with the lowest recall."""
+        return min(self.parts, key=lambda part: part.recall.at_10)
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know: which index was chosen by which times, a low recall, and that words count anew."""
+        cut = len(self.manifest.parts) > 1
+        named = [(f"part {part.name}: " if cut else "", part) for part in self.parts]
+        notes = [f"{name}{note}" for name, part in named for note in (part.index.why, part.warning) if note]
+        return notes if self.counted is None else [*notes, counted_anew(self.counted)]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPart:
+    """A part of an earlier generation that another one takes over as it is.
+
+    Attributes:
+        path: the directory of its files.
+        manifest: see `Manifest.of_part`.
+    """
+
+    path: Path
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class PartPlan:
+    """What a part is made of; its candidate table is written, and its order where there are several.
+
+    Attributes:
+        vectors: makes its vectors.
+        chosen: its index, if that is chosen already.
+        kept: it is there already; None: it has to be built.
+    """
+
+    slots: Slots
+    vectors: VectorSource | None
+    chosen: IndexSpec | None = None
+    kept: KeptPart | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """The parts of a generation whose candidates are known; see `BuildResult` and `Manifest`.
+
+    Attributes:
+        revision: see `BuildOptions`.
+        statistics: by which words count; None: those of the parts.
+        copy_of: the active generation of which this one is a copy; None: it is none.
+        replaces: see `GenerationStore.make_copy_active`.
+    """
+
+    parts: Sequence[PartPlan]
+    order_end: int
+    revision: int
+    rejected: int = 0
+    rejected_log: Path | None = None
+    statistics: Statistics | None = None
+    copy_of: str | None = None
+    replaces: bool = True
+
+
+# Writes the candidate tables into a build's directory, given the path of the log of bad rows, and says what they are.
+Fill = Callable[[Path, Path, StageClock], Filled]
