@@ -119,8 +119,9 @@ def test_updates_tie_with_a_pool_that_is_built_after_them(model: LateRanker, tmp
     assert_tied(rank(serving, asked(CONTEXT, top_k=200, exact=True)).places, "old", "new")
 
 
-def test_a_text_that_is_sent_scores_as_the_stored_one(model: LateRanker, tmp_path: Path) -> None:
-    build(model, old()[:20], tmp_path, BuildOptions(index="exact"))
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_text_that_is_sent_scores_as_the_stored_one(model: LateRanker, tmp_path: Path, parts: int) -> None:
+    build(model, old()[:20], tmp_path, BuildOptions(index="exact"), parts=parts)
     live = LiveStore(tmp_path, load=lambda _: model)
     live.upsert(*old()[20:30])
     texts = [Given(None, text) for text in TEXTS]
