@@ -43,10 +43,10 @@ def store(checkpoints: tuple[Path, Path], tmp_path_factory: pytest.TempPathFacto
 
 @contextmanager
 def served(store: GenerationStore, backend: str) -> Iterator[Serving]:
-    generation = store.open(store.ids()[0])
-    log = store.updates.of(generation.manifest)
-    yield serve(Opener(lambda *_: None, None, partial(polyrank.load, backend=backend)), generation, log)
-    generation.close()
+    parts = store.open_parts(store.ids()[0])
+    log = store.updates.of(parts[0].manifest)
+    yield serve(Opener(lambda *_: None, None, partial(polyrank.load, backend=backend)), parts, log)
+    parts[0].close()
 
 
 @pytest.fixture(scope="module")

@@ -231,8 +231,8 @@ def test_a_replica_that_cannot_have_the_rows_answers_by_the_first_stage(
 def open_replica(root: Path) -> Serving:
     """The active generation, of which the rows are not on the disk."""
     store = GenerationStore(root, needs_matrix=False)
-    opened = store.open(str(store.current()))
-    return serve(Opener(count_nothing, None, load), opened, store.updates.of(opened.manifest))
+    parts = store.open_parts(str(store.current()))
+    return serve(Opener(count_nothing, None, load), parts, store.updates.of(parts[0].manifest))
 
 
 def test_updates_compaction_and_rollback_keep_the_scores(tmp_path: Path, ranker: WordRanker) -> None:
