@@ -36,7 +36,9 @@ from polyrank.model.representations import Representations
 BATCH_ROWS = 8192
 
 
-def compact(root: Path, *, redis_url: str | None = None, progress: OnProgress = no_progress) -> BuildResult:
+def compact(
+    root: Path, *, redis_url: str | None = None, copies_vectors: bool = True, progress: OnProgress = no_progress
+) -> BuildResult:
     """Build the active generation anew with its updates, and put the new one in its place; arguments as `build`.
 
     Raises:
@@ -48,6 +50,7 @@ def compact(root: Path, *, redis_url: str | None = None, progress: OnProgress = 
         StoreUnavailable, BuildBusy, LeaseLost, DiskFull: see `build`.
     """
     store = GenerationStore(root, needs_matrix=False)
+    options = BuildOptions(redis_url=redis_url, copies_vectors=copies_vectors)
     with _Source(store) as source:
         if source.snapshots[0].revision == source.old.revision:
             raise NothingToCompact(f"generation {source.old.id} was not updated")
@@ -58,7 +61,7 @@ def compact(root: Path, *, redis_url: str | None = None, progress: OnProgress = 
                 raise NothingToCompact(source.why_empty(snapshot.slots.name))
             may_stay = len(source.snapshots) > 1 and not counts_words
             taken.append(source.kept(part) if may_stay and source.is_same(part) else source.taken(snapshot.slots))
-        built = source.copied(taken, redis_url, StageClock(progress), replaces=True)
+        built = source.copied(taken, options, StageClock(progress), replaces=True)
     return replace(built, counted=built.count) if counts_words else built
 
 
@@ -87,7 +90,7 @@ def move(root: Path, shards: int, *, redis_url: str | None = None, progress: OnP
                 raise InvalidInput(f"the pool has too few candidates: the part {slots.name} would be empty")
         words = source.opened[0].words
         statistics = None if words is None else words.table.statistics
-        return source.copied(taken, redis_url, StageClock(progress), statistics, replaces=False)
+        return source.copied(taken, BuildOptions(redis_url=redis_url), StageClock(progress), statistics, replaces=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,7 +170,7 @@ class _Source:
     def copied(
         self,
         taken: Sequence[_Taken],
-        redis_url: str | None,
+        options: BuildOptions,
         clock: StageClock,
         statistics: Statistics | None = None,
         *,
@@ -195,7 +198,7 @@ class _Source:
                 replaces=replaces,
             )
 
-        options = BuildOptions(dtype=self.old.dtype, redis_url=redis_url)
+        options = replace(options, dtype=self.old.dtype)
         return make(self._store, ModelFiles(self.opened[0]), options, fill, clock)
 
     def _plan(self, taken: _Taken) -> PartPlan:

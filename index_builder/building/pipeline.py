@@ -235,7 +235,7 @@ def check_options(model: Model, options: BuildOptions) -> None:
 @contextmanager
 def _connected(generation: str, model: Model, options: BuildOptions) -> Iterator[RedisEmbeddings | None]:
     """The generation's copy in Redis, if one is asked for. A Redis that is down fails before anything is encoded."""
-    if options.redis_url is None:
+    if options.redis_url is None or not options.copies_vectors:
         yield None
         return
     url, late = options.redis_url, model.late_rows
