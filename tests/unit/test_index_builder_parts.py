@@ -214,7 +214,25 @@ class Counting(HashEncoder):
         return super().represent_candidates(candidates)
 
 
-def killed(monkeypatch: pytest.MonkeyPatch, store: Store, encoded: list[str], after: int) -> None:
+class Drifting(HashEncoder):
+    """Gives other vectors than another run of the same model, as a batch of other texts may."""
+
+    def __init__(self, run: int) -> None:
+        super().__init__()
+        self._run = run
+
+    def represent_candidates(self, candidates: Sequence[list[int]], on_done: object = None) -> Representations:
+        return Representations(super().represent_candidates(candidates).first + self._run)
+
+
+def killed(
+    monkeypatch: pytest.MonkeyPatch,
+    store: Store,
+    encoder: HashEncoder,
+    after: int,
+    candidates: Sequence[Candidate] = POOL,
+    parts: int = 3,
+) -> None:
     """A build that is killed once so many rows of all parts are encoded."""
 
     def dies(stage: str, done: int, _total: int | None) -> None:
@@ -224,12 +242,12 @@ def killed(monkeypatch: pytest.MonkeyPatch, store: Store, encoded: list[str], af
     with monkeypatch.context() as patched:
         patched.setattr(pipeline, "discard", lambda *_: None)
         with pytest.raises(Killed):
-            build(Counting(encoded), POOL, store.root, OPTIONS, parts=3, progress=dies)
+            build(encoder, candidates, store.root, OPTIONS, parts=parts, progress=dies)
 
 
 def test_a_killed_build_is_taken_over_part_by_part(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: list[str] = []
-    killed(monkeypatch, store, encoded, 35)  # in the last of the parts
+    killed(monkeypatch, store, Counting(encoded), 35)  # in the last of the parts
     before = len(encoded)
     assert store.store.ids() == []
     built = build(Counting(encoded), POOL, store.root, OPTIONS, parts=3)
@@ -244,7 +262,7 @@ def test_a_build_killed_while_it_takes_over_another_loses_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded: list[str] = []
-    killed(monkeypatch, store, encoded, 35)
+    killed(monkeypatch, store, Counting(encoded), 35)
     before = len(encoded)
 
     def dies(stage: str, done: int, _total: int | None) -> None:
@@ -259,11 +277,35 @@ def test_a_build_killed_while_it_takes_over_another_loses_nothing(
 
 
 def test_a_build_into_other_parts_takes_nothing_over(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    killed(monkeypatch, store, [], 35)
+    killed(monkeypatch, store, ENCODER, 35)
     built = store.build(2)
     assert built.resumed == 0
     assert list(store.held(built.manifest).items()) == list(BUILT.items())
     assert len(list((store.root / "generations").iterdir())) == 1
+
+
+def test_what_was_left_for_another_model_does_not_hide_what_was_left_for_this_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed(monkeypatch, store, HashEncoder(fingerprint="cd" * 32), 45, parts=6)  # knows more
+    encoded: list[str] = []
+    killed(monkeypatch, store, Counting(encoded), 15, parts=6)
+    assert 0 < store.build(6).resumed == len(encoded)
+
+
+def test_equal_texts_have_one_vector_also_where_an_earlier_part_is_encoded_anew(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [replace(each, text="the same") for each in POOL]
+    killed(monkeypatch, store, Drifting(1), 35, rows)
+    [changed, *_] = ranges(3)[0].of([each.id for each in rows])
+    rows = [replace(each, text="another") if each.id == changed else each for each in rows]
+    made = build(Drifting(2), rows, store.root, OPTIONS, parts=3)
+    opened = store.store.open_parts(made.generation)
+    vectors = np.concatenate([each.embeddings.matrix for each in opened])
+    assert len(np.unique(vectors, axis=0)) == 2, "one for each text"
+    for each in opened:
+        each.close()
 
 
 def test_a_failed_build_leaves_nothing(store: Store) -> None:
@@ -462,7 +504,7 @@ def test_who_is_in_a_part_is_known_by_ids_alone(store: Store) -> None:
 
 
 def test_what_is_discarded_of_a_killed_build_is_all_of_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    killed(monkeypatch, store, [], 35)
+    killed(monkeypatch, store, ENCODER, 35)
     leftover = store.store.discard_leftovers()
     assert leftover is not None
     discard(leftover.temporary, lambda _: None)
