@@ -154,12 +154,18 @@ class GenerationStore:
     def updated(self, generation: str) -> tuple[int, int]:
         """Count a generation's candidates with its updates, and return the revision of the last one.
 
-        Its parts are opened without checking every byte. Errors as `open_parts` and `snapshots`.
+        Its parts are opened one after the other without checking every byte. Errors as `open_parts` and `snapshots`.
         """
-        with ExitStack() as stack:
-            opened = [stack.enter_context(closing(each)) for each in self.open_parts(generation, verify=False)]
-            snapshots = self.snapshots(opened)
-            return sum(each.count for each in snapshots), snapshots[0].revision
+        manifest = self.manifest(generation)
+        check_beside_parts(self.path(generation), manifest, verify=False)
+        updates = list(self.updates.of(manifest).read())
+
+        def count(part: int) -> int:
+            with closing(self.open(generation, part, verify=False)) as opened:
+                return Snapshot.of(opened).updated(updates).count
+
+        revision = max([manifest.revision, *(each.revision for each in updates)])
+        return sum(map(count, range(len(manifest.parts)))), revision
 
     def check_updates(self, manifest: Manifest) -> None:
         """Read a generation's update log to its end.
@@ -217,11 +223,13 @@ class GenerationStore:
         return opened
 
     def verify(self, generation: str) -> Manifest:
-        """Check every byte of a generation and of its update log; errors as `open_parts`."""
-        parts = self.open_parts(generation)
-        for opened in parts:
-            opened.close()
-        return parts[0].whole
+        """Check every byte of a generation, a part at a time, and of its update log; errors as `open_parts`."""
+        manifest = self.manifest(generation)
+        check_beside_parts(self.path(generation), manifest)
+        for part in range(len(manifest.parts)):
+            self.open(generation, part).close()
+        self.check_updates(manifest)
+        return manifest
 
     def snapshots(self, parts: Sequence[Generation]) -> list[Snapshot]:
         """The open parts of a generation with its updates. Raises GenerationCorrupt if its update log is damaged."""

@@ -2,10 +2,12 @@
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from polyrank.index_builder.errors import (
     NothingToCompact,
     TooManyRejected,
 )
+from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.generation.slots import SLOTS, Slots, ranges, slots_of
 from polyrank.index_builder.pool.rows import Candidate, Rejected
@@ -122,6 +125,23 @@ def test_parts_hold_the_pool_in_its_order(store: Store, parts: int) -> None:
     assert (made.count, len(made.parts), made.order_end) == (60, parts, 60)
     assert list(store.held(made).items()) == list(BUILT.items())
     assert (store.store.path(made.id) / "parts").is_dir() == (parts > 1)
+
+
+@pytest.mark.parametrize("look", [GenerationStore.verify, GenerationStore.updated])
+def test_one_part_at_a_time_is_in_memory_to_check_and_to_count(
+    store: Store, monkeypatch: pytest.MonkeyPatch, look: Callable[[GenerationStore, str], object]
+) -> None:
+    made, opening, held = store.build().manifest, store.store.open, list[ref[Generation]]()
+
+    def only(*asked: Any, **options: Any) -> Generation:
+        assert not any(each() for each in held)
+        opened = opening(*asked, **options)
+        held.append(ref(opened))
+        return opened
+
+    monkeypatch.setattr(store.store, "open", only)
+    look(store.store, made.id)
+    assert len(held) == 3
 
 
 @pytest.mark.parametrize("parts", [0, -1, 257])
