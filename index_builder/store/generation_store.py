@@ -479,8 +479,7 @@ class GenerationStore:
                 shutil.rmtree(self._unlist(generation))
             self._remove_rejected()
         with suppress(BuildBusy), self.building(redis_url):
-            spare = resumable(self._generations, copies.forget)
-            discard_all(self._generations, copies.forget, spare if spare and spare.is_recent else None)
+            discard_all(self._generations, copies.forget, resumable(self._generations, copies.forget, recent=True))
             self._switch.remove_updates([stray.path.name for stray in self.strays()])
             copies.forget_orphans()
         return removed

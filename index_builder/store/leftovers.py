@@ -156,11 +156,6 @@ class Leftover:
         """
         return self.temporary / part / MATRIX_FILE
 
-    @property
-    def is_recent(self) -> bool:
-        """Whether its journal was last written less than `RESUMABLE_FOR` ago."""
-        return time.time() - journal_of(self.temporary).stat().st_mtime < RESUMABLE_FOR.total_seconds()
-
     def journal(self) -> tuple[int, list[Chunk]]:
         """Read its journal; see `read_journal`."""
         return read_journal(journal_of(self.temporary))
@@ -170,15 +165,22 @@ class Leftover:
         discard(self.temporary, self.forget)
 
 
-def resumable(generations: Path, forget: Forget) -> Leftover | None:
-    """Find the killed build that has finished most rows, of equals the newest; it has a matrix and a journal."""
-    found = [each for each in entries(generations).temporary if _has_chunks(each)]
+def resumable(generations: Path, forget: Forget, *, recent: bool = False) -> Leftover | None:
+    """Find the killed build that has finished most rows, of equals the newest; it has a matrix and a journal.
+
+    `recent`: only of those whose journal was last written less than `RESUMABLE_FOR` ago.
+    """
+    found = [each for each in entries(generations).temporary if _has_chunks(each) and not (recent and _is_old(each))]
     return Leftover(max(found, key=_finished), forget) if found else None
 
 
 def _has_chunks(temporary: Path) -> bool:
     matrices = [temporary / MATRIX_FILE, *temporary.glob(f"{PARTS}/*/{MATRIX_FILE}")]
     return _is_file(journal_of(temporary)) and any(map(_is_file, matrices))
+
+
+def _is_old(temporary: Path) -> bool:
+    return time.time() - journal_of(temporary).stat().st_mtime >= RESUMABLE_FOR.total_seconds()
 
 
 def _is_file(path: Path) -> bool:
