@@ -128,6 +128,9 @@ class CompactionOvertaken(BuildError):
 
     status, slug, title = 409, "compaction-overtaken", "Another generation became active"
 
+    def __init__(self, generation: str) -> None:
+        super().__init__(f"generation {generation}, which was copied, is not the active one any more")
+
 
 class LeaseLost(BuildError):
     """This builder was paused or cut off for so long that another one took its place."""

@@ -9,7 +9,7 @@ else of an answer changes. Where the pool is cut anew, no answer changes: words 
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from polyrank.index_builder.building.encoding import ChunkTexts, EncodedChunk
 from polyrank.index_builder.building.pipeline import check_parts, make, write_part
 from polyrank.index_builder.building.plans import BuildOptions, BuildResult, Filled, KeptPart, PartPlan
 from polyrank.index_builder.building.stages import OnProgress, StageClock, no_progress
-from polyrank.index_builder.errors import NothingToCompact
+from polyrank.index_builder.errors import CompactionOvertaken, GenerationError, NothingToCompact
 from polyrank.index_builder.generation.candidates import CandidateWriter, interleaved
 from polyrank.index_builder.generation.generation import CANDIDATES_FILE, Generation
 from polyrank.index_builder.generation.manifest import Manifest
@@ -51,7 +51,7 @@ def compact(
     """
     store = GenerationStore(root, needs_matrix=False)
     options = BuildOptions(redis_url=redis_url, copies_vectors=copies_vectors)
-    with _Source(store) as source:
+    with _opened(store) as source:
         if source.snapshots[0].revision == source.old.revision:
             raise NothingToCompact(f"generation {source.old.id} was not updated")
         counts_words = source.opened[0].words is not None
@@ -75,16 +75,11 @@ def move(root: Path, shards: int, *, redis_url: str | None = None, progress: OnP
         GenerationNotFound, GenerationCorrupt, CompactionOvertaken, BuildBusy, DiskFull, StoreBusy: see `compact`.
     """
     check_parts(shards)
-    with _Source(GenerationStore(root)) as source:
-        part_of, wanted = {part.slots: number for number, part in enumerate(source.old.parts)}, ranges(shards)
-        if list(part_of) == wanted:
+    with _opened(GenerationStore(root)) as source:
+        if [part.slots for part in source.old.parts] == ranges(shards):
             raise InvalidInput(f"{root} is cut into {shards} parts already")
         taken = []
-        for slots in wanted:
-            number = part_of.get(slots)
-            if number is not None and source.is_same(number):
-                taken.append(source.kept(number))
-                continue
+        for slots in ranges(shards):
             taken.append(source.taken(slots))
             if not len(taken[-1].rows):
                 raise InvalidInput(f"the pool has too few candidates: the part {slots.name} would be empty")
@@ -114,8 +109,21 @@ class _Taken:
     kept: KeptPart | None = None
 
 
+@contextmanager
+def _opened(store: GenerationStore) -> "Iterator[_Source]":
+    """Open the active generation for the block, which no lock keeps from being collected once another one is active."""
+    old = store.active()
+    try:
+        with ExitStack() as stack:
+            yield _Source(store, old, stack)
+    except (FileNotFoundError, GenerationError) as error:
+        if store.current_or_none() == old.id:
+            raise
+        raise CompactionOvertaken(old.id) from error
+
+
 class _Source:
-    """The active generation with its updates, open for the block.
+    """The active generation with its updates.
 
     Attributes:
         old: its manifest.
@@ -123,23 +131,13 @@ class _Source:
         revision: the last one that was used.
     """
 
-    def __init__(self, store: GenerationStore) -> None:
-        self._store, self._stack = store, ExitStack()
-
-    def __enter__(self) -> "_Source":
-        store = self._store
-        self.old = store.active()
-        with self._stack as stack:
-            self.opened = [stack.enter_context(closing(each)) for each in store.open_parts(self.old.id)]
-            with store.updates.writing():  # no update may come between the two
-                self.snapshots, self.revision = store.snapshots(self.opened), store.updates.highest()
-            for each in self.opened:
-                each.embeddings.require_matrix()  # and, with a second stage, its rows
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+    def __init__(self, store: GenerationStore, old: Manifest, stack: ExitStack) -> None:
+        self._store, self.old = store, old
+        self.opened = [stack.enter_context(closing(each)) for each in store.open_parts(old.id)]
+        with store.updates.writing():  # no update may come between the two
+            self.snapshots, self.revision = store.snapshots(self.opened), store.updates.highest()
+        for each in self.opened:
+            each.embeddings.require_matrix()  # and, with a second stage, its rows
 
     def why_empty(self, part: str) -> str:
         """Say that no candidate is left in a part."""

@@ -480,6 +480,27 @@ def test_a_copy_that_another_generation_overtook_leaves_nothing(store: Store, co
     assert {path for path in store.root.rglob("*") if "generations" in path.parts} == files
 
 
+@pytest.mark.parametrize("copy", [compact, partial(move, shards=2)], ids=["compaction", "cut"])
+@pytest.mark.parametrize("step", ["open_parts", "building"])
+def test_a_copy_of_what_is_collected_meanwhile_was_overtaken(
+    store: Store, monkeypatch: pytest.MonkeyPatch, copy: object, step: str
+) -> None:
+    store.build()
+    store.update("a")
+    other, going_on = store.build(candidates=pool(60, "x"), activate=False).manifest, getattr(GenerationStore, step)
+
+    def collected(*asked: Any) -> object:
+        monkeypatch.setattr(GenerationStore, step, going_on)
+        store.store.activate(other.id)
+        store.store.gc(keep=1)
+        return going_on(*asked)
+
+    monkeypatch.setattr(GenerationStore, step, collected)
+    with pytest.raises(CompactionOvertaken, match="is not the active one any more"):
+        copy(store.root)  # type: ignore[operator]
+    assert [path.name for path in (store.root / "generations").iterdir()] == [other.id]
+
+
 def test_a_part_without_candidates_is_not_compacted(store: Store) -> None:
     made = store.build().manifest
     part = made.parts[1]
