@@ -7,7 +7,7 @@ STORE/generations/.journal-<id>  the finished chunks of a build: leftovers.py
 STORE/CURRENT, HISTORY, TRIAL    which generation is active: pointer.py
 STORE/log/                       the updates of each generation: updates.py, update_log.py
 STORE/rejected/<id>/             rejected.jsonl: the bad rows of a generation's pool
-STORE/jobs/                      index jobs: build/job_records.py
+STORE/jobs/                      index jobs: building/job_records.py
 STORE/copies/                    which generations have a copy in Redis: copies.py
 STORE/build.lock, pointer.lock   who may build and switch: locks.py
 STORE/ID, FENCE                  who may build where hosts share no locks: locks.py

@@ -192,6 +192,13 @@ def test_what_is_wrong_is_refused_by_name(store: Store, file: str, named: str, c
         store.store.open(first.id, 0).close()
 
 
+def test_an_older_format_is_to_be_built_again_elsewhere(store: Store) -> None:
+    made = store.build().manifest
+    (store.store.path(made.id) / "manifest.json").write_text('{"format_version": 3}')
+    with pytest.raises(GenerationCorrupt, match=r"format 3 is older .*; build again, into another directory"):
+        store.store.open_parts(made.id)
+
+
 def test_a_part_in_the_place_of_another_is_refused(store: Store) -> None:
     made = store.build().manifest
     path = store.store.path(made.id) / "parts"
