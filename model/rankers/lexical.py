@@ -97,7 +97,7 @@ class TextRanker(ABC):
         return self.evidence.in_list(conversation, table).additions(conversation, table)
 
 
-# Fitted by `polyrank train --only-evidence --base lexical` on the four files that chat-poly was trained on, with equal
+# Fitted by `polyrank train --only-evidence --base lexical` on four files of dialogues, with equal
 # shares: 500 lists of 100 replies from each. See "Words alone" in docs/measurements/quality.md.
 BUILT_IN: Final = ModelConfig(
     architecture="lexical",

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_urlsafe
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -30,7 +30,9 @@ from polyrank.model.errors import shortage_in
 from polyrank.model.inputs import read_input
 from polyrank.service.auth import AT_ONCE, PER_S
 from polyrank.service.errors import Forbidden, RateLimited, SettingsError, Unauthenticated
-from polyrank.service.observe.metrics import Metrics
+
+if TYPE_CHECKING:  # settings import this, and a start need not wait for prometheus_client
+    from polyrank.service.observe.metrics import Metrics
 
 KEY_BYTES = 32
 KEY_PREFIX = "prk_"  # scanners for leaked secrets recognise it
@@ -196,7 +198,7 @@ class Access:
     """
 
     def __init__(
-        self, path: Path | None, default_rate: float | None, metrics: Metrics, clock: Clock = time.monotonic
+        self, path: Path | None, default_rate: float | None, metrics: "Metrics", clock: Clock = time.monotonic
     ) -> None:
         self._path = path
         self._default = default_rate

@@ -44,9 +44,9 @@ from polyrank.service.live.switching import Live
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.settings import Settings
 
-PATTERN = r"^[\x21-\x7e]{1,255}$"
-KEY = re.compile(PATTERN)
-KEPT = timedelta(hours=24)
+KEY_PATTERN = r"^[\x21-\x7e]{1,255}$"
+KEY = re.compile(KEY_PATTERN)
+KEY_KEPT = timedelta(hours=24)
 MOST_LOG_BYTES = 32 << 20  # some 35,000 updates of usual texts; their texts and vectors are in memory
 FEWEST_COUNTED = 100  # of a smaller pool's words, half as many changes say little: under 50 texts no word counts at all
 SWITCHING = "switch"
@@ -73,7 +73,7 @@ class Rebuild:
     activate: bool = True
 
 
-def checked(key: str | None) -> str | None:
+def checked_key(key: str | None) -> str | None:
     """Return the value of the header if it is a key.
 
     Raises:
@@ -107,7 +107,7 @@ class IdempotencyKeys:
         """Bind the key to a job, and forget keys older than 24 hours."""
         now = datetime.now(UTC)
         entries = {
-            old: entry for old, entry in self._read().items() if now - datetime.fromisoformat(entry["at"]) < KEPT
+            old: entry for old, entry in self._read().items() if now - datetime.fromisoformat(entry["at"]) < KEY_KEPT
         }
         entries[key] = {"job": job_id, "body_sha256": body_sha256, "at": now.isoformat()}
         write_atomically(self._path, orjson.dumps(entries))

@@ -169,7 +169,8 @@ def service_of(arguments: argparse.Namespace) -> Iterator["Client"]:
     """Yield a client of the service that the arguments name; it asks once.
 
     Raises:
-        UsageError: the URL is none, or the key cannot be sent; the error does not quote it.
+        UsageError: the URL is none, the environment's proxy cannot be used, or the key cannot be sent; the error does
+            not quote it.
         ServiceUnreachable: the service does not answer, or says that something is wrong.
     """
     key = (arguments.api_key or os.environ.get(API_KEY, "")).strip()
@@ -183,7 +184,7 @@ def service_of(arguments: argparse.Namespace) -> Iterator["Client"]:
 
     try:
         client = Client(url, key or None, max_retries=0)
-    except ValueError as error:
+    except (ValueError, ImportError) as error:  # the latter for SOCKS proxies
         raise UsageError(f"--url {url}: {error}") from None
     try:
         with client:
@@ -192,4 +193,4 @@ def service_of(arguments: argparse.Namespace) -> Iterator["Client"]:
         hint = f" (the variable {API_KEY})" if error.status == 401 else ""
         raise ServiceUnreachable(f"{url.rstrip('/')}: {error.detail}{hint}") from error
     except CallFailed as error:
-        raise ServiceUnreachable(f"{url.rstrip('/')}: {error}") from error
+        raise ServiceUnreachable(str(error)) from error

@@ -84,7 +84,7 @@ class Task(Protocol[Ranker]):
     described: dict[str, Any]
 
     def load(self, name: str) -> Ranker:
-        """Load a model; raises UsageError if the task cannot use its architecture."""
+        """Load a model; raises WrongKind if the task cannot use its architecture."""
 
     def measure(self, ranker: Ranker, report: ReportProgress) -> TaskResult:
         """Measure a model."""
@@ -165,7 +165,7 @@ class _SearchTask:
         self._search = search
 
     def load(self, name: str) -> Retriever:
-        """Load a model that can search a pool; raises UsageError for a Cross-encoder."""
+        """Load a model that can search a pool; raises WrongKind for a Cross-encoder."""
         return loaded(load_retriever, name, self._search.runner, after=RERANKER_HINT)
 
 

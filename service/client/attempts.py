@@ -52,7 +52,8 @@ class Refused(CallFailed):
         self.status = status
         self.kind = str(told.get("type") or inner.get("code") or "").removeprefix(TYPE_PREFIX)
         self.title = str(told.get("title") or "")
-        self.detail = str(told.get("detail") or inner.get("message") or f"status {status}")
+        moved = f", moved to {headers['location']}" if "location" in headers else ""
+        self.detail = str(told.get("detail") or inner.get("message") or f"status {status}{moved}")
         self.request_id = str(told.get("request_id") or headers.get("x-request-id", ""))
         self.findings = _findings(told.get("errors"))
         self.retry_after = _seconds(headers.get("retry-after"))
@@ -155,18 +156,19 @@ class Attempts(Generic[T]):
 
     A call that only asks, or that the server recognises, is tried again when the server is busy, the connection breaks,
     or the server says that the same request goes on. A change is tried again only if it was surely not made: there was
-    no connection, or the server refused at the door.
+    no connection, or the server refused at the door. What only reads (GET) goes where it is redirected to. Errors that
+    are not the server's own name its `url`.
     """
 
     def __init__(
-        self, call: Call[T], timeout_s: float, max_retries: int, clock: Callable[[], float] = time.monotonic
+        self, call: Call[T], url: str, timeout_s: float, max_retries: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._call, self._left, self._clock = call, max_retries, clock
+        self._call, self._url, self._left, self._clock = call, url.rstrip("/"), max_retries, clock
         self._tried = 0
         self._deadline = clock() + (timeout_s if call.timeout_ms is None else call.timeout_ms / 1000)
 
     def next(self) -> dict[str, Any]:
-        """Return the arguments of the HTTP client's `request` for the next attempt."""
+        """Return the arguments of the HTTP client's `request` for the next attempt; raises as `in_json`."""
         call, left = self._call, max(0.001, self._deadline - self._clock())
         body, headers, wait = call.body, {**(call.headers or {})}, left
         if call.timeout_ms is not None:
@@ -177,22 +179,34 @@ class Attempts(Generic[T]):
                 headers["X-Request-Timeout-Ms"] = str(_milliseconds(left))
         content = None
         if body is not None:
-            content = json.dumps(body, allow_nan=False).encode()
+            content = in_json(body).encode()
             headers["Content-Type"] = "application/json"
-        return {"method": call.method, "url": call.path, "content": content, "headers": headers, "timeout": wait}
+        return {
+            "method": call.method,
+            "url": call.path,
+            "content": content,
+            "headers": headers,
+            "timeout": wait,
+            "follow_redirects": call.method == "GET",
+        }
 
     def read(self, response: httpx2.Response) -> T:
         """Return the answer as an object; raises NotAnAnswer where it is none."""
         try:
             return self._call.read(response.json())
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise NotAnAnswer("something answers, but not as polyrank serve does") from error
+            raise NotAnAnswer(f"{self._url}: something answers, but not as polyrank serve does") from error
 
-    def after_failure(self, error: httpx2.RequestError) -> float:
-        """Return how many seconds to wait before another attempt; raises NoAnswer where there is none."""
-        never_arrived = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout)
+    def after_failure(self, error: httpx2.RequestError | UnicodeError) -> float:
+        """Return how many seconds to wait before another attempt; raises NoAnswer where there is none.
+
+        A UnicodeError is of a host, the server's or a proxy's, whose name cannot be looked up.
+        """
+        before_it = httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout | UnicodeError
+        never_arrived = isinstance(error, before_it)
         may_be_done = "" if self._call.may_repeat or never_arrived else "; the change may have been made"
-        failed = NoAnswer(f"no answer ({str(error) or type(error).__name__}); is polyrank serve running?{may_be_done}")
+        why = str(error) or type(error).__name__
+        failed = NoAnswer(f"{self._url}: no answer ({why}); is polyrank serve running?{may_be_done}")
         if not (self._call.may_repeat or never_arrived):
             raise failed from error
         return self._pause(failed, None)
@@ -218,6 +232,14 @@ class Attempts(Generic[T]):
         if self._left < 0 or self._clock() + pause >= self._deadline:
             raise failed
         return pause
+
+
+def in_json(value: Any) -> str:
+    """Return a value as JSON; raises ValueError for numbers that JSON has not."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except ValueError as error:
+        raise ValueError("NaN, infinite numbers and what holds itself cannot be sent") from error
 
 
 def _milliseconds(seconds: float) -> int:

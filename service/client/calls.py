@@ -1,19 +1,20 @@
 """The calls of the server's routes: what each sends, and how its answer is read. Both clients have them as methods."""
 
 import base64
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any, Literal, TypedDict, TypeVar, Unpack
+from functools import cache, partial, reduce
+from operator import or_
+from types import UnionType
+from typing import Any, Literal, TypedDict, TypeVar, Union, Unpack, get_args, get_origin
 from urllib.parse import quote, urlencode
 from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from polyrank.service.api import answers, generations
-from polyrank.service.client.attempts import Call, Refused, refused
+from polyrank.service.client.attempts import Call, Refused, in_json, refused
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -85,9 +86,62 @@ class RebuildOptions(TypedDict, total=False):
     idempotency_key: str
 
 
+class _OfAnyVersion(BaseModel):
+    """What makes a kind of answer keep the fields that a later server adds, and lets its objects be pickled."""
+
+    model_config = ConfigDict(extra="allow")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _read, (type(self).__bases__[0], self.model_dump(by_alias=True, exclude_unset=True))
+
+
+# The fields that answers of these kinds must have; the others may be missing. Other kinds must have all.
+_NEEDED: dict[type[BaseModel], Sequence[str]] = {
+    answers.TimingsOut: (),
+    generations.IndexOut: ("active", "others"),
+    **dict.fromkeys((generations.GenerationOut, generations.ActiveOut, generations.TrialOut), ("id",)),
+    **dict.fromkeys((generations.RecallOut, generations.IndexTimesOut, generations.LateRowsOut), ()),
+    generations.JobOut: ("id", "state"),
+}
+
+
 def _as(kind: type[M]) -> Callable[[Any], M]:
-    """Return what reads an answer of this kind; fields that a later server adds are ignored."""
-    return partial(kind.model_validate, extra="ignore")
+    """Return what reads an answer of this kind from servers of other versions.
+
+    Fields that it does not know are kept, those that may be missing are None, and what is one word of a list may be a
+    new one.
+    """
+    return partial(_read, kind)
+
+
+def _read(kind: type[M], answer: Any) -> M:
+    told: M = _tolerant(kind).model_validate(answer)
+    return told
+
+
+@cache
+def _tolerant(kind: type[M]) -> type[M]:
+    fields: dict[str, Any] = {}
+    for name, field in kind.model_fields.items():
+        annotation = _tolerated(field.annotation)
+        if name not in _NEEDED.get(kind, kind.model_fields):
+            fields[name] = (annotation | None, Field(default=None, alias=field.alias))
+        else:
+            fields[name] = (annotation, field)
+    bases: Any = (kind, _OfAnyVersion)
+    made: type[M] = create_model(kind.__name__, __base__=bases, **fields)
+    return made
+
+
+def _tolerated(annotation: Any) -> Any:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return _tolerant(annotation)
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return str
+    if origin in (Union, UnionType):
+        return reduce(or_, map(_tolerated, parts))
+    return origin[tuple(map(_tolerated, parts))] if origin else annotation
 
 
 def _several(name: str, values: Iterable[T]) -> list[T]:
@@ -182,7 +236,7 @@ def candidates(after: str | None, limit: int, filter: Mapping[str, Any] | None) 
     """Return a page of stored candidates."""
     asked = {"limit": limit, **({} if after is None else {"after": after})}
     if filter is not None:
-        asked["filter"] = json.dumps(filter, allow_nan=False)
+        asked["filter"] = in_json(filter)
     return Call("GET", f"/index/candidates?{urlencode(asked)}", _as(generations.CandidatesOut))
 
 

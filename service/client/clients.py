@@ -69,7 +69,7 @@ class Client:
         max_retries: int = 2,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
-        self._timeout_s, self._max_retries = timeout_s, max_retries
+        self._url, self._timeout_s, self._max_retries = url, timeout_s, max_retries
         self._http = httpx2.Client(**options(url, api_key), transport=transport)
 
     def __enter__(self) -> Self:
@@ -127,11 +127,11 @@ class Client:
 
     def do(self, call: Call[T]) -> T:
         """Make a call, one of `calls` or another; returns what it reads of the answer."""
-        attempts = Attempts(call, self._timeout_s, self._max_retries)
+        attempts = Attempts(call, self._url, self._timeout_s, self._max_retries)
         while True:
             try:
                 response = self._http.request(**attempts.next())
-            except httpx2.RequestError as error:
+            except (httpx2.RequestError, UnicodeError) as error:
                 pause = attempts.after_failure(error)
             else:
                 if response.is_success:
@@ -155,7 +155,7 @@ class AsyncClient:
         max_retries: int = 2,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        self._timeout_s, self._max_retries = timeout_s, max_retries
+        self._url, self._timeout_s, self._max_retries = url, timeout_s, max_retries
         self._http = httpx2.AsyncClient(**options(url, api_key), transport=transport)
 
     async def __aenter__(self) -> Self:
@@ -214,11 +214,11 @@ class AsyncClient:
 
     async def do(self, call: Call[T]) -> T:
         """Make a call, one of `calls` or another; returns what it reads of the answer."""
-        attempts = Attempts(call, self._timeout_s, self._max_retries)
+        attempts = Attempts(call, self._url, self._timeout_s, self._max_retries)
         while True:
             try:
                 response = await self._http.request(**attempts.next())
-            except httpx2.RequestError as error:
+            except (httpx2.RequestError, UnicodeError) as error:
                 pause = attempts.after_failure(error)
             else:
                 if response.is_success:

@@ -211,7 +211,7 @@ class Metrics:
         self._redis.labels(op).observe(seconds)
 
     def show_breaker(self, state: int) -> None:
-        """Show whether Redis is asked; see breaker.State."""
+        """Show whether Redis is asked; see redis_server.State."""
         self._breaker.set(state)
 
     def count_rejected(self, reason: str) -> None:

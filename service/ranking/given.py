@@ -52,8 +52,11 @@ class TextVectors:
         self.vectors: NDArray[Any] = np.empty((len(texts), serving.ranker.dim), DTYPES[manifest.dtype])
         self.rows: list[NDArray[Any] | None] = [None] * len(texts)
         self.known = np.zeros(len(texts), bool)
-        if (stored := serving.texts_here(texts)) is not None:
-            self._enter(stored.positions, stored.made)
+        for part in serving.parts:  # an id says in which part a candidate is, a text does not
+            asked = np.flatnonzero(~self.known)
+            if (stored := part.texts_here([texts[at] for at in asked.tolist()])) is None:
+                break
+            self._enter(asked[stored.positions], stored.made)
         self._read(budget)
         first: dict[str, int] = {}
         self._like: dict[int, list[int]] = {}  # the other positions of a new text

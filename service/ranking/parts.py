@@ -323,11 +323,16 @@ class Serving:
 
     @property
     def search_status(self) -> SearchStatus:
-        """How candidates are found now: a GPU that fails gives way to the CPU."""
-        status = self.parts[0].search_status
-        if self.parts[0].is_here:
+        """How candidates are found now: a GPU that fails gives way to the CPU.
+
+        Where parts differ, one in which a faster search failed is told of, else one that has an index.
+        """
+        statuses = [part.search_status for part in self.parts]
+        status = min(statuses, key=lambda each: 0 if each.fallback else 1 if each.kind == "index" else 2)
+        if len(statuses) == 1 and self.parts[0].is_here:
             return status
-        return status._replace(why=f"{len(self.parts)} parts are searched by shards; of each, {status.why}")
+        where = "" if self.parts[0].is_here else " on shards"
+        return status._replace(why=f"{statuses.count(status)} of {len(statuses)} parts{where}: {status.why}")
 
     def by_part(self, ids: Sequence[str]) -> dict[int, NDArray[np.int64]]:
         """Return the positions of ids, by the number of the part that would hold them; it has one at least."""
@@ -343,10 +348,6 @@ class Serving:
         for part, positions in self.by_part(ids).items():
             gone.update(self.parts[part].missing([ids[at] for at in positions.tolist()]))
         return [each for each in ids if each in gone]
-
-    def texts_here(self, texts: Sequence[str]) -> KnownTexts | None:
-        """Return what is stored of texts in the only part; None where texts may be in several, or far away."""
-        return self.parts[0].texts_here(texts) if len(self.parts) == 1 else None
 
     def caught_up(self) -> "Serving":
         """Return it with the updates written since; for one thread at a time.

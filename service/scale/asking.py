@@ -115,7 +115,7 @@ class Asking:
     def forgive(self, part: str, replica: Replica) -> None:
         """Ask a replica again, which has just been given what it lacked. May be called from any thread.
 
-        Calls that began before say no more that it lacks that.
+        An error of a call that began earlier no longer strikes it.
         """
         for one in self._asked.get(part, ()):
             if one.replica is replica:

@@ -98,7 +98,7 @@ class Replicas:
         found: dict[str, list[Reply]] = {}
         for call, (holding, kept) in calls.items():
             reply = call.result() if call.done() else Reply(None, "it says nothing", LOST)
-            if reply.error is None:  # perhaps it was struck because it lacked another generation
+            if reply.error is None:  # pardoned whatever it was struck for, to lack a generation or to be slow
                 self._asking.forgive(holding.part, kept.replica)
             found.setdefault(holding.part, []).append(reply)
         return found

@@ -77,6 +77,8 @@ def test_a_list_is_a_pool_file(
         (("put", "pool.jsonl", "--id", "a"), "--id and --metadata go with --text"),
         (("put", "--text", "a", "--metadata", "[]"), "--metadata must be a JSON object"),
         (("list", "--filter", "lang=en"), "--filter is no JSON"),
+        (("list", "--filter", '{"price": NaN}'), "--filter is no JSON (NaN, infinite numbers"),
+        (("put", "--text", "w1", "--metadata", '{"price": 1e999}'), "--metadata is no JSON (NaN, infinite numbers"),
         (("list", "--api-key", "pr-\nx"), "characters that no key has"),
     ],
 )

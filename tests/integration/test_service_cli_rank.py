@@ -1,6 +1,7 @@
 """`polyrank rank`: from a store, from a service, and from what only looks like one."""
 
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -160,7 +161,7 @@ def test_a_service_without_generation(capsys: Capture, tmp_path: Path) -> None:
         assert message == f"{server.url}: the store holds no generation; run polyrank build, or POST /index"
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://a b"])
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://a b", "http://a..b"])
 def test_where_no_service_is(capsys: Capture, url: str) -> None:
     message = call(capsys, "rank", "w1", "--url", url).failure()
     assert message.startswith(f"{url}: no answer (")
@@ -222,6 +223,20 @@ def test_a_proxy_is_asked_for_other_machines_alone(
         monkeypatch.setenv("http_proxy", proxy)
         assert call(capsys, "rank", "w1", "--url", "http://host.invalid:8000").failure().endswith(": by the proxy")
         assert call(capsys, "rank", "w1", "--url", service.url).status == 0
+
+
+def test_a_proxy_of_a_kind_that_needs_a_package(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
+    monkeypatch.setitem(sys.modules, "socksio", None)
+    message = call(capsys, "rank", "w1", "--url", "http://host.invalid").failure(2)
+    assert message.startswith("--url http://host.invalid: Using SOCKS proxy, but ")
+
+
+def test_what_a_later_server_adds_is_printed(capsys: Capture, service: Served) -> None:
+    answer = call(capsys, "rank", "w1", "--top-k", "1", "--json", "--url", service.url).result
+    answer |= {"later": {"field": 1}, "degraded": ["later_reason"]}
+    with stranger(http_answer("200 OK", json.dumps(answer).encode())) as url:
+        assert call(capsys, "rank", "w1", "--json", "--url", url).result == answer
 
 
 def test_a_generation_that_is_passed_over_is_told(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:

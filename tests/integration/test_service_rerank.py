@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from fakes import EVIDENCE
 from in_process import TestClient
+from pydantic import ValidationError
 from service_fakes import build_store, load, pool
 from tiny import write_checkpoint
 
@@ -216,6 +217,13 @@ def test_every_path_answers_every_dialect(cross: TestClient, path: str) -> None:
     for dialect, kind in (("jina", CompatRerankOut), ("infinity", CompatRerankOut), ("voyage", VoyageRerankOut)):
         kind.model_validate(answered(ask(cross, path, dialect, documents=TEXTS, return_documents=True)))
     TeiRerankOut.model_validate(answered(ask(cross, path, "tei", documents=TEXTS)))
+
+
+def test_documents_of_voyage_are_strings(cross: TestClient) -> None:
+    told = answered(ask(cross, "/rerank", "voyage", documents=TEXTS, return_documents=True))
+    told["data"][0]["document"] = {"text": told["data"][0]["document"]}
+    with pytest.raises(ValidationError, match="document"):
+        VoyageRerankOut.model_validate(told)
 
 
 def test_no_documents(cross: TestClient) -> None:

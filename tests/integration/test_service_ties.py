@@ -119,16 +119,19 @@ def test_updates_tie_with_a_pool_that_is_built_after_them(model: LateRanker, tmp
     assert_tied(rank(serving, asked(CONTEXT, top_k=200, exact=True)).places, "old", "new")
 
 
-def test_a_text_that_is_sent_scores_as_the_stored_one(model: LateRanker, tmp_path: Path) -> None:
-    build(model, old()[:20], tmp_path, BuildOptions(index="exact"))
+@pytest.mark.parametrize("parts", [1, 3])
+def test_a_text_that_is_sent_scores_as_the_stored_one(model: LateRanker, tmp_path: Path, parts: int) -> None:
+    build(model, [*old()[:20], *new()[:20]], tmp_path, BuildOptions(index="exact"), parts=parts)
     live = LiveStore(tmp_path, load=lambda _: model)
     live.upsert(*old()[20:30])
+    live.upsert(*new()[20:30])
     texts = [Given(None, text) for text in TEXTS]
-    sent = (*(Given(f"old{n}", None) for n in range(30)), *texts, *reversed(texts))
+    ids = [Given(f"{prefix}{n}", None) for prefix in ("old", "new") for n in range(30)]
+    sent = (*ids, *texts, *reversed(texts))
     found: dict[str, list[float]] = {}
     for place in rank(live.serving, asked(CONTEXT, top_k=200, candidates=sent)).places:
         found.setdefault(place.text, []).append(place.score)
-    assert [len(found[text]) for text in TEXTS] == [3] * 30 + [2] * 10
+    assert [len(found[text]) for text in TEXTS] == [4] * 30 + [2] * 10
     assert all(len(set(scores)) == 1 for scores in found.values())
     live.close()
 

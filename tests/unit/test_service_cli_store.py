@@ -252,7 +252,7 @@ def test_a_store_that_is_no_directory_is_wrong_usage_and_not_made(capsys: Captur
 
 ANY_ID = "20261121T013000123456-1a2b3c4d"
 # Every command that takes --store, with what else it needs. The first ones read a store, the second ones change it.
-READING = {"store list": "", "store verify": "", "rank": "hello"}
+READING = {"store list": "", "store verify": "", "shards status": "", "rank": "hello"}
 CHANGING = {
     "store activate": ANY_ID,
     "store rollback": "",
@@ -365,6 +365,7 @@ def test_a_round_trip_in_parts(capsys: Capture, store: Path) -> None:
     said = call(capsys, "store", "list", "--store", store).out
     assert f"* {second}  40 candidates in 2 parts, exact, hash" in said
     assert "40 candidates in 3 parts" in said
+    assert call(capsys, "shards", "status", "--store", store).out == said
 
 
 def test_damage_in_a_part_is_told(capsys: Capture, store: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import json
+import pickle
 import time
 from collections.abc import Callable
 from types import NoneType
@@ -14,7 +15,7 @@ from pydantic import BaseModel
 
 import polyrank
 from polyrank.service.api.answers import RankOut, ResultOut
-from polyrank.service.api.generations import CandidateOut, CandidatesOut, JobOut, StoredOut, UpsertedOut
+from polyrank.service.api.generations import CandidateOut, CandidatesOut, IndexOut, JobOut, StoredOut, UpsertedOut
 from polyrank.service.client import attempts
 
 
@@ -37,7 +38,7 @@ RANKING["model"] |= {"architecture": "poly", "new": True}
 UPSERTED = {**least(UpsertedOut), "revision": 4}
 JOB = {**least(JobOut), "id": "j1", "state": "queued"}
 
-Outcome = httpx2.Response | httpx2.RequestError
+Outcome = httpx2.Response | httpx2.RequestError | UnicodeError
 
 
 def problem(status: int, slug: str, **fields: Any) -> httpx2.Response:
@@ -268,8 +269,52 @@ def test_errors_of_compatible_routes_and_of_others(both: Both) -> None:
         assert raised.value.findings == []
     with pytest.raises(polyrank.NoAnswer, match="may have been made"):
         both.do(upsert, httpx2.DecodingError("no gzip"))
-    with pytest.raises(polyrank.NoAnswer, match="is polyrank serve running"):
+    running = r"^http://ranker\.test: no answer \(refused\); is polyrank serve running"
+    with pytest.raises(polyrank.NoAnswer, match=running):
         both.do(rank, httpx2.ConnectError("refused"), max_retries=0)
+    with pytest.raises(polyrank.NoAnswer, match="label empty"):  # of the host's name
+        both.do(upsert, UnicodeError("label empty"), max_retries=0)
+
+
+def test_servers_of_other_versions(both: Both) -> None:
+    later = {**RANKING, "degraded": ["a_later_reason"], "results": [{**REPLY, "why": {"w": 1}}], "timings_ms": {}}
+    ranking = both.do(rank, ok(later))
+    assert ranking.model_dump(mode="json", exclude_unset=True) == later
+    assert isinstance(ranking, RankOut)
+    assert (ranking.degraded, ranking.timings_ms.late) == (["a_later_reason"], None)
+    served = {"active": {"id": "g1", "recall": {"recall@10": 1.0}}, "others": [{"id": "g0"}], "job": {"id": "j1"}}
+    index = both.do(lambda client: client.index(), ok({**served, "job": None}))
+    assert isinstance(index, IndexOut)
+    assert pickle.loads(pickle.dumps(index)) == index
+    assert (index.active.id, index.active.recall.recall_at_10, index.others[0].model) == ("g1", 1.0, None)
+    job = both.do(
+        lambda client: client.job("j1"), ok({"id": "j1", "state": "paused", "progress": {"done": 1, "total": 2}})
+    )
+    assert (job.progress.done, job.links, job.is_finished) == (1, None, True)
+    with pytest.raises(polyrank.NotAnAnswer):
+        both.do(lambda client: client.index(), ok(served))  # a job without a state
+
+
+def test_only_what_reads_follows_redirections(both: Both) -> None:
+    moved = httpx2.Response(301, headers={"Location": "http://ranker.test/api/index/jobs/j1"})
+    assert both.do(lambda client: client.job("j1"), moved, ok(JOB)).id == "j1"
+    assert both.sent[1].url.path == "/api/index/jobs/j1"
+    with pytest.raises(polyrank.RequestWrong, match=r"status 301, moved to http://ranker\.test/api/index/jobs/j1"):
+        both.do(rank, moved)
+    assert len(both.sent) == 1
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.rank("hi", filter={"price": float("nan")}),
+        lambda client: next(client.candidates({"price": float("inf")})),
+    ],
+    ids=["body", "query"],
+)
+def test_numbers_that_json_has_not(call: Callable[[Any], Any]) -> None:
+    with pytest.raises(ValueError, match="NaN, infinite numbers"), polyrank.Client() as client:
+        call(client)
 
 
 STEPS = [JOB, {**JOB, "state": "running", "progress": {"done": 3, "total": 9}}]

@@ -13,7 +13,7 @@ import pytest
 from polyrank.index_builder.errors import JobConflict
 from polyrank.model.errors import InvalidInput
 from polyrank.service.changes import jobs
-from polyrank.service.changes.jobs import MOST_LOG_BYTES, Compacting, IdempotencyKeys, checked, confined
+from polyrank.service.changes.jobs import MOST_LOG_BYTES, Compacting, IdempotencyKeys, checked_key, confined
 from polyrank.service.errors import HeaderInvalid, IdempotencyMismatch, NotConfigured
 
 
@@ -72,7 +72,7 @@ def test_old_keys_are_forgotten(store: Path, monkeypatch: pytest.MonkeyPatch) ->
     class Tomorrow(datetime):
         @classmethod
         def now(cls, tz=None):
-            return datetime.now(UTC) + jobs.KEPT
+            return datetime.now(UTC) + jobs.KEY_KEPT
 
     monkeypatch.setattr(jobs, "datetime", Tomorrow)
     keys.remember("new", "body", "job2")
@@ -88,12 +88,12 @@ def test_a_damaged_file_counts_as_empty(store: Path) -> None:
 @pytest.mark.parametrize("key", ["", "a b", "ä", "x" * 256, "a\tb"])
 def test_a_bad_key_is_refused(key: str) -> None:
     with pytest.raises(HeaderInvalid):
-        checked(key)
+        checked_key(key)
 
 
 @pytest.mark.parametrize("key", [None, "8e03978e-40d5-43e8-bc93-6894a57f9324", '"quoted"', "x" * 255])
 def test_a_good_key_is_taken(key: str | None) -> None:
-    assert checked(key) == key
+    assert checked_key(key) == key
 
 
 # --- when the server compacts

@@ -7,9 +7,11 @@ import math
 import time
 import weakref
 from collections import Counter
+from dataclasses import replace
 from hashlib import file_digest
 from pathlib import Path
-from typing import BinaryIO
+from types import SimpleNamespace
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
@@ -22,10 +24,10 @@ from polyrank.model.config import LexicalConfig
 from polyrank.model.errors import InvalidInput, ModelNotFound, Shortage
 from polyrank.model.search.scan import Query, Status, product
 from polyrank.service.errors import NotReady
-from polyrank.service.live.serving import Opener
+from polyrank.service.live.serving import Opener, SearchStatus
 from polyrank.service.live.switching import Live
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking.local_part import Here
+from polyrank.service.ranking.local_part import Here, LocalPart
 from polyrank.service.ranking.parts import Serving
 
 
@@ -153,6 +155,47 @@ def test_beside_an_index_a_scan_that_gave_way_is_shown_too(store: Fixture, monke
     assert serving.search_status == ("index", why, False)
     monkeypatch.setattr(only_part(serving).scan, "status", Status("stored rows", "the GPU does not scan: no", True))
     assert serving.search_status == ("index", f"{why}; the GPU does not scan: no", True)
+
+
+def test_a_part_that_gave_way_to_a_slower_scan_is_shown_before_all_others(
+    store: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_store(store.root, pool(20), parts=3)
+    store.live.start()
+    serving = store.live.require()
+    assert serving.search_status.why.startswith("3 of 3 parts: ")
+    assert store.value("scan_info", kind="stored rows", fallback="false") == 1
+    [_, part, _] = serving.parts
+    assert isinstance(part, LocalPart)
+    monkeypatch.setattr(part.scan, "status", Status("stored rows", "the GPU failed 3 times in a row: no", True))
+    store.live.refresh()
+    why = "1 of 3 parts: the GPU failed 3 times in a row: no"
+    assert serving.search_status == ("stored rows", why, True)
+    assert store.value("scan_info", kind="stored rows", fallback="true") == 1
+
+
+@pytest.mark.parametrize(
+    ("statuses", "here", "shown"),
+    [
+        ("scan", True, ("stored rows", "usual", False)),
+        ("scan scan index index", True, ("index", "2 of 4 parts: built", False)),
+        ("index scan failed", True, ("stored rows", "1 of 3 parts: no GPU", True)),
+        ("scan index", False, ("index", "1 of 2 parts on shards: built", False)),
+        ("scan", False, ("stored rows", "1 of 1 parts on shards: usual", False)),
+    ],
+)
+def test_of_several_parts_the_one_is_shown_that_says_most(
+    store: Fixture, statuses: str, here: bool, shown: tuple[str, str, bool]
+) -> None:
+    known = {
+        "scan": SearchStatus("stored rows", "usual", False),
+        "index": SearchStatus("index", "built", False),
+        "failed": SearchStatus("stored rows", "no GPU", True),
+    }
+    store.build()
+    store.live.start()
+    parts: Any = tuple(SimpleNamespace(search_status=known[each], is_here=here) for each in statuses.split())
+    assert replace(store.live.require(), parts=parts).search_status == shown
 
 
 def test_a_model_that_does_not_run_here_is_refused_and_the_old_one_serves_on(

@@ -164,7 +164,7 @@ def test_a_generation_that_is_served_again_is_not_dropped(
     second, dropped = cut(tmp_path, "n", activate=False), list[str]()
     served.live.activate(second.id)
     served.live.rollback()
-    monkeypatch.setattr(served.replicas, "drop", lambda set_id, _: dropped.append(set_id))
+    monkeypatch.setattr(served.replicas, "drop", lambda generation, _: dropped.append(generation))
     served.on_shards.look()
     assert dropped == [second.id]
 

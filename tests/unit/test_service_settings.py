@@ -1,6 +1,8 @@
 """Flags over environment over file; anything unknown or wrong is one line that names it."""
 
 import math
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import get_args
@@ -11,6 +13,12 @@ from pydantic import SecretStr
 from polyrank.service import settings as module
 from polyrank.service.errors import SettingsError
 from polyrank.service.settings import Settings, bounds_of
+
+
+def test_reading_settings_waits_for_no_library_of_the_server() -> None:
+    late = ["fastapi", "numpy", "prometheus_client", "torch"]
+    script = f"import sys, polyrank.service.settings; print([each for each in {late} if each in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout == b"[]\n"
 
 
 @pytest.fixture

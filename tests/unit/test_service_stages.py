@@ -5,7 +5,8 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
@@ -13,8 +14,9 @@ from typing import Any
 from weakref import WeakSet
 
 import pytest
+from service_fakes import running
 
-from polyrank.service.ranking import stages
+from polyrank.service.ranking import retrieval, stages
 from polyrank.service.ranking.pool import Pool
 from polyrank.service.ranking.stages import OLDEST_EVERY, FairThread, Journey, lower_priority
 
@@ -205,7 +207,7 @@ def test_what_failed_lets_go_of_its_request_before_the_collector_runs(work: Call
         gc.enable()
 
 
-def test_what_is_no_stage_counts_as_queueing_and_never_less_than_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_stage_counts_as_queueing(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(stages, "time", SimpleNamespace(perf_counter=lambda: now))
     journey = Journey()
@@ -219,3 +221,74 @@ def test_what_is_no_stage_counts_as_queueing_and_never_less_than_nothing(monkeyp
         other.add("fetch", seconds)
     journey.add_longest(others)
     assert (journey.seconds["fetch"], journey.total()) == (2.0, 7.0), "the longest of those at the same time"
+
+
+def sought() -> Any:
+    """A search that is done together with others like it, and what it is for is not looked at."""
+    serving = SimpleNamespace(generation="g", vectors=SimpleNamespace(are_here=True))
+    return SimpleNamespace(serving=serving, shares=True, journey=Journey())
+
+
+def nothing(*_: object) -> None:
+    """What is made where only times count."""
+
+
+def test_a_search_that_begins_at_once_makes_no_queueing_below_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, one = threading.Event(), sought()
+
+    def search(searches: Sequence[Any], _threads: int | None) -> list[None]:
+        with searches[0].journey.timed("retrieve"):
+            begun.set()
+            time.sleep(0.04)
+        return [None]
+
+    async def play() -> None:
+        with running() as runtime:
+            changed = runtime._searches._changed
+
+            def interrupted() -> None:
+                """The caller goes on only in the middle of the search."""
+                changed.__class__.notify(changed)
+                changed.release()
+                assert begun.wait(10)
+                time.sleep(0.02)
+                changed.acquire()
+
+            with monkeypatch.context() as patched:
+                patched.setattr(changed, "notify", interrupted)
+                await runtime.search(one, nothing)
+
+    monkeypatch.setattr(retrieval, "search", search)
+    asyncio.run(play())
+    assert one.journey.seconds["retrieve"] > 0
+    assert one.journey.seconds["queue"] >= 0
+
+
+def test_waiting_for_the_other_searches_of_a_batch_counts_as_queueing(monkeypatch: pytest.MonkeyPatch) -> None:
+    own, begun, gate, batches = [sought() for _ in range(3)], threading.Event(), threading.Event(), list[int]()
+
+    def search(searches: Sequence[Any], _threads: int | None) -> list[None]:
+        begun.set()
+        assert gate.wait(10)
+        batches.append(len(searches))
+        for each in searches:
+            with each.journey.timed("score"):
+                time.sleep(0.02)
+        return [None] * len(searches)
+
+    async def play() -> float:
+        with running() as runtime:
+            busy = asyncio.ensure_future(runtime.search(sought(), nothing))
+            await asyncio.to_thread(begun.wait, 10)
+            began = time.perf_counter()
+            waiting = asyncio.gather(*(runtime.search(each, nothing) for each in own))
+            await asyncio.sleep(0)
+            gate.set()
+            await asyncio.gather(busy, waiting)
+            return time.perf_counter() - began
+
+    monkeypatch.setattr(retrieval, "search", search)
+    took = asyncio.run(play())
+    assert batches == [1, 3]
+    for each in own:
+        assert sum(other.journey.seconds["score"] for other in own) <= each.journey.total() <= took

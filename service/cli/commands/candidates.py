@@ -142,8 +142,11 @@ def _delete(arguments: argparse.Namespace) -> int:
 
 def _object(flag: str, text: str) -> dict[str, Any]:
     """Return the JSON object given by a flag; UsageError if it is none."""
+    from polyrank.service.client.attempts import in_json
+
     try:
         value = json.loads(text)
+        in_json(value)
     except ValueError as error:
         raise UsageError(f'{flag} is no JSON ({error}); quote it for the shell: {flag} \'{{"lang": "en"}}\'') from None
     if not isinstance(value, dict):

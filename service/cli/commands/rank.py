@@ -59,7 +59,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--reranker goes with --store; a service has its own")
     if arguments.api_key and arguments.store:
         raise UsageError("--api-key goes with a service, not with --store")
-    answer = _from_store(arguments) if arguments.store else _from_service(arguments)
+    if arguments.store:
+        answer = from_store(arguments.store, arguments.turns, arguments.top_k, arguments.reranker, arguments.explain)
+    else:
+        answer = _from_service(arguments)
     if arguments.json:
         print_json(answer)
     elif arguments.explain:
@@ -79,12 +82,6 @@ def print_results(answer: dict[str, Any]) -> None:
         columns = [result["scores"].get(name) for name in parts] if "cross" in parts else [result["score"]]
         scores = "  ".join(f"{'-':>8}" if score is None else f"{score:8.3f}" for score in columns)
         print(f"{result['rank']:3}  {scores}  {result['text']}")
-
-
-def _from_store(arguments: argparse.Namespace) -> dict[str, Any]:
-    from polyrank.service.cli.commands.rank import from_store
-
-    return from_store(arguments.store, arguments.turns, arguments.top_k, arguments.reranker, arguments.explain)
 
 
 def _from_service(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`polyrank store`: the generations of a store; and `polyrank shards`: cutting the active one anew."""
+"""`polyrank store`: the generations of a store; and `polyrank shards`: their parts, and cutting the active one anew."""
 
 import argparse
 import sys
@@ -197,12 +197,15 @@ def _gc(store: "GenerationStore", arguments: argparse.Namespace) -> int:
 
 
 def _add_shards(commands: Any) -> None:
-    parser = commands.add_parser("shards", help="cut a pool into another number of parts")
+    parser = commands.add_parser("shards", help="the parts of a pool: show them, cut it anew")
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    status = actions.add_parser("status", help="the generations and their parts, as store list")
     text = "cut the active generation into another number of parts; nothing is encoded"
     moving = actions.add_parser("move", help=text)
-    moving.add_argument("--store", required=True, type=Path, help="the store's directory")
-    add_json_option(moving)
+    for action in (status, moving):
+        action.add_argument("--store", required=True, type=Path, help="the store's directory")
+        add_json_option(action)
+    status.set_defaults(run=partial(_with_store, _list), report=None)
     moving.set_defaults(run=_move)
     moving.add_argument("--to", required=True, type=Within(Bounds(1, MOST_PARTS)), metavar="S", help="how many parts")
     moving.add_argument("--redis", metavar="URL", help="also copy the vectors into this Redis")

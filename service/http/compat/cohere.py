@@ -118,17 +118,23 @@ class VoyageUsageOut(Out):
     total_tokens: int
 
 
+class VoyageResultOut(RerankResultOut):
+    """A document in its place."""
+
+    document: str | None = Field(default=None, description="absent unless asked for")
+
+
 class VoyageRerankOut(Out):
     """Voyage's answer."""
 
     object: Literal["list"]
-    data: list[RerankResultOut]
+    data: list[VoyageResultOut]
     model: str
     usage: VoyageUsageOut
 
 
 def voyage_answer(reranked: Reranked) -> dict[str, Any]:
-    """Render a `VoyageRerankOut`; a document is a string."""
+    """Render a `VoyageRerankOut`."""
     return {
         "object": "list",
         "data": [_result(place, reranked.with_documents, plain=True) for place in reranked.places],

@@ -27,7 +27,7 @@ from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.model.errors import InvalidInput
 from polyrank.service.api.generations import IndexOut, JobOut, JobsOut
 from polyrank.service.api.pool_requests import ActivateIn, IndexIn, PoolCandidateIn
-from polyrank.service.changes.jobs import PATTERN, Rebuild, checked
+from polyrank.service.changes.jobs import KEY_PATTERN, Rebuild, checked_key
 from polyrank.service.errors import HeaderInvalid, IdempotencyMismatch, NotConfigured, NotReady, StoreReadOnly
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import ADMIN, fails, takes
@@ -41,7 +41,7 @@ _WRITES = (StoreReadOnly, StoreBusy, DiskFull)
 _SWITCHES = (GenerationNotFound, GenerationError, FingerprintMismatch, MatrixMissing, *_WRITES)
 _LOCATION_OUT = {"description": "of the job", "required": True, "schema": {"type": "string"}}
 _LOCATED: dict[int | str, dict[str, Any]] = {202: {"headers": {"Location": _LOCATION_OUT}}}
-_KEY_IN = Header(description="repeats give the same job", json_schema_extra={"pattern": PATTERN})
+_KEY_IN = Header(description="repeats give the same job", json_schema_extra={"pattern": KEY_PATTERN})
 
 
 @router.get("", response_model=IndexOut, responses=fails())
@@ -62,7 +62,7 @@ async def rebuild(
 ) -> dict[str, Any]:
     """Build a new generation and, unless `activate` is false, serve it. One build at a time."""
     held = resources(request)
-    key = checked(idempotency_key)
+    key = checked_key(idempotency_key)
     body = await bodies.read(request, IndexIn)
     sent = body.candidates or ()
     bodies.check_lengths("candidates", [candidate.text for candidate in sent], held.settings)
