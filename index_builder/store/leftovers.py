@@ -6,9 +6,9 @@
 A build that fails or is cancelled removes both itself. If the process dies, both stay, and the next builder decides:
 
 * A directory with a matrix and a journal can be resumed, and of several that with the most finished rows: while one
-  build takes over what another has left, the later one may know less. The next build copies the chunks that are also
-  its own, then removes the rest. A chunk enters the journal only after its vectors are on the disk, so each chunk in it
-  is complete.
+  build takes over what another has left, the later one may know less. The next build copies the chunks up to the first
+  that is not its own, then removes all that was left. A chunk enters the journal only after its vectors are on the
+  disk, so each chunk in it is complete.
 * Anything else is removed. The journal goes first: a removal that dies halfway cannot be taken for a build to resume.
 * A journal without a directory belongs to a generation that was published just before the process died.
 
