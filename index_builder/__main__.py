@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
+from typing import TypedDict
 
 from polyrank.index_builder.building.compaction import compact
 from polyrank.index_builder.building.job_records import CANCELLED, FAILED, SUCCEEDED, JobRecord, JobRequest, JobStore
@@ -133,12 +134,11 @@ def _handle_signals(handler: Callable[[int, FrameType | None], None] | signal.Ha
 
 def _generation(request: JobRequest, root: Path, progress: OnProgress) -> tuple[str, list[str]]:
     """Build what the job asks for; returns the id of the generation, and what is to be known about it."""
-    redis_url = os.environ.get("POLYRANK_REDIS_URL") or None
     if request.compacts:
-        result, fields = compact(root, redis_url=redis_url, progress=progress), []
+        result, fields = compact(root, progress=progress, **_redis()), []
     else:
         pool = read_pool(request.pool, root, request.encoding)
-        result = _built(request, pool, root, redis_url, progress)
+        result = _built(request, pool, root, progress)
         fields = pool.fields.lines()
     notes = [*fields, *result.notes]
     with suppress(BrokenPipeError):  # the server that would log it may be gone
@@ -146,11 +146,22 @@ def _generation(request: JobRequest, root: Path, progress: OnProgress) -> tuple[
     return result.generation, notes
 
 
-def _built(request: JobRequest, pool: PoolRows, root: Path, redis_url: str | None, progress: OnProgress) -> BuildResult:
+class _Redis(TypedDict):
+    redis_url: str | None
+    copies_vectors: bool
+
+
+def _redis() -> _Redis:
+    """The server's Redis, which holds the lease; shards read vectors from the disk, so they need no copy there."""
+    url, cluster = (os.environ.get(f"POLYRANK_{name}") or None for name in ("REDIS_URL", "CLUSTER"))
+    return {"redis_url": url, "copies_vectors": cluster is None}
+
+
+def _built(request: JobRequest, pool: PoolRows, root: Path, progress: OnProgress) -> BuildResult:
     """Build in the dtype, and in as many parts, as the active generation: who chose them is not asked again."""
     store = GenerationStore(root)
     encoder, parts = _encoder(request, store), 1
-    options = BuildOptions(activate=request.activate, revision=request.revision, redis_url=redis_url)
+    options = BuildOptions(activate=request.activate, revision=request.revision, **_redis())
     if (active := store.active_or_none()) is not None:
         options, parts = replace(options, dtype=active.dtype), len(active.parts)
     return build(encoder, pool, root, options, parts=parts, progress=progress)

@@ -3,7 +3,7 @@
 RankingError (polyrank.model.errors)
   PoolError        PoolInvalid, PoolEmpty, TooManyRejected
   GenerationError  GenerationNotFound, GenerationCorrupt, FingerprintMismatch, MatrixMissing
-  StoreError       StoreUnavailable, StoreBusy, StoreInParts, StoreWhole, StoreOutdated
+  StoreError       StoreUnavailable, StoreBusy
   BuildError       BuildBusy, NothingToCompact, CompactionOvertaken, LeaseLost, DiskFull
   ClusterUnavailable
   JobNotFound
@@ -127,6 +127,9 @@ class CompactionOvertaken(BuildError):
     """Another generation became active while the old one was compacted or copied, so the copy is of no use."""
 
     status, slug, title = 409, "compaction-overtaken", "Another generation became active"
+
+    def __init__(self, generation: str) -> None:
+        super().__init__(f"generation {generation}, which was copied, is not the active one any more")
 
 
 class LeaseLost(BuildError):

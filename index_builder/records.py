@@ -35,7 +35,8 @@ def unsealed(content: bytes, format_version: int) -> dict[str, Any]:
     if type(version) is not int or version < 1:
         raise ValueError(f"format_version must be {format_version}")
     if version != format_version:
-        age, do = ("newer", "upgrade polyrank") if version > format_version else ("older", "build again")
+        older = "older", "build again, into another directory"  # nothing knows what else an older store holds
+        age, do = ("newer", "upgrade polyrank") if version > format_version else older
         raise ValueError(f"format {version} is {age} than this polyrank reads ({format_version}); {do}")
     body.pop("sha256", None)
     if content != sealed(body):

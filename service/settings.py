@@ -55,8 +55,8 @@ class Settings(BaseSettings):
     )
     redis_url: SecretStr | None = Field(
         default=None,
-        description="Redis for vectors of sent texts and copies of generations; rebuilds write there too; with "
-        "`?secret=...` at its end nobody else can make values that are used",
+        description="Redis for vectors of sent texts and copies of generations; rebuilds without a cluster write there "
+        "too; with `?secret=...` at its end nobody else can make values that are used",
     )
     keys_file: Path | None = Field(
         default=None, description="API keys, as `polyrank keys` writes them; not set: everybody may do everything"

@@ -9,7 +9,7 @@ else of an answer changes. Where the pool is cut anew, no answer changes: words 
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from polyrank.index_builder.building.encoding import ChunkTexts, EncodedChunk
 from polyrank.index_builder.building.pipeline import check_parts, make, write_part
 from polyrank.index_builder.building.plans import BuildOptions, BuildResult, Filled, KeptPart, PartPlan
 from polyrank.index_builder.building.stages import OnProgress, StageClock, no_progress
-from polyrank.index_builder.errors import NothingToCompact
+from polyrank.index_builder.errors import CompactionOvertaken, GenerationError, NothingToCompact
 from polyrank.index_builder.generation.candidates import CandidateWriter, interleaved
 from polyrank.index_builder.generation.generation import CANDIDATES_FILE, Generation
 from polyrank.index_builder.generation.manifest import Manifest
@@ -36,7 +36,9 @@ from polyrank.model.representations import Representations
 BATCH_ROWS = 8192
 
 
-def compact(root: Path, *, redis_url: str | None = None, progress: OnProgress = no_progress) -> BuildResult:
+def compact(
+    root: Path, *, redis_url: str | None = None, copies_vectors: bool = True, progress: OnProgress = no_progress
+) -> BuildResult:
     """Build the active generation anew with its updates, and put the new one in its place; arguments as `build`.
 
     Raises:
@@ -48,7 +50,8 @@ def compact(root: Path, *, redis_url: str | None = None, progress: OnProgress = 
         StoreUnavailable, BuildBusy, LeaseLost, DiskFull: see `build`.
     """
     store = GenerationStore(root, needs_matrix=False)
-    with _Source(store) as source:
+    options = BuildOptions(redis_url=redis_url, copies_vectors=copies_vectors)
+    with _opened(store) as source:
         if source.snapshots[0].revision == source.old.revision:
             raise NothingToCompact(f"generation {source.old.id} was not updated")
         counts_words = source.opened[0].words is not None
@@ -58,7 +61,7 @@ def compact(root: Path, *, redis_url: str | None = None, progress: OnProgress = 
                 raise NothingToCompact(source.why_empty(snapshot.slots.name))
             may_stay = len(source.snapshots) > 1 and not counts_words
             taken.append(source.kept(part) if may_stay and source.is_same(part) else source.taken(snapshot.slots))
-        built = source.copied(taken, redis_url, StageClock(progress), replaces=True)
+        built = source.copied(taken, options, StageClock(progress), replaces=True)
     return replace(built, counted=built.count) if counts_words else built
 
 
@@ -72,22 +75,17 @@ def move(root: Path, shards: int, *, redis_url: str | None = None, progress: OnP
         GenerationNotFound, GenerationCorrupt, CompactionOvertaken, BuildBusy, DiskFull, StoreBusy: see `compact`.
     """
     check_parts(shards)
-    with _Source(GenerationStore(root)) as source:
-        part_of, wanted = {part.slots: number for number, part in enumerate(source.old.parts)}, ranges(shards)
-        if list(part_of) == wanted:
+    with _opened(GenerationStore(root)) as source:
+        if [part.slots for part in source.old.parts] == ranges(shards):
             raise InvalidInput(f"{root} is cut into {shards} parts already")
         taken = []
-        for slots in wanted:
-            number = part_of.get(slots)
-            if number is not None and source.is_same(number):
-                taken.append(source.kept(number))
-                continue
+        for slots in ranges(shards):
             taken.append(source.taken(slots))
             if not len(taken[-1].rows):
                 raise InvalidInput(f"the pool has too few candidates: the part {slots.name} would be empty")
         words = source.opened[0].words
         statistics = None if words is None else words.table.statistics
-        return source.copied(taken, redis_url, StageClock(progress), statistics, replaces=False)
+        return source.copied(taken, BuildOptions(redis_url=redis_url), StageClock(progress), statistics, replaces=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,8 +109,21 @@ class _Taken:
     kept: KeptPart | None = None
 
 
+@contextmanager
+def _opened(store: GenerationStore) -> "Iterator[_Source]":
+    """Open the active generation for the block, which no lock keeps from being collected once another one is active."""
+    old = store.active()
+    try:
+        with ExitStack() as stack:
+            yield _Source(store, old, stack)
+    except (FileNotFoundError, GenerationError) as error:
+        if store.current_or_none() == old.id:
+            raise
+        raise CompactionOvertaken(old.id) from error
+
+
 class _Source:
-    """The active generation with its updates, open for the block.
+    """The active generation with its updates.
 
     Attributes:
         old: its manifest.
@@ -120,23 +131,13 @@ class _Source:
         revision: the last one that was used.
     """
 
-    def __init__(self, store: GenerationStore) -> None:
-        self._store, self._stack = store, ExitStack()
-
-    def __enter__(self) -> "_Source":
-        store = self._store
-        self.old = store.active()
-        with self._stack as stack:
-            self.opened = [stack.enter_context(closing(each)) for each in store.open_parts(self.old.id)]
-            with store.updates.writing():  # no update may come between the two
-                self.snapshots, self.revision = store.snapshots(self.opened), store.updates.highest()
-            for each in self.opened:
-                each.embeddings.require_matrix()  # and, with a second stage, its rows
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
+    def __init__(self, store: GenerationStore, old: Manifest, stack: ExitStack) -> None:
+        self._store, self.old = store, old
+        self.opened = [stack.enter_context(closing(each)) for each in store.open_parts(old.id)]
+        with store.updates.writing():  # no update may come between the two
+            self.snapshots, self.revision = store.snapshots(self.opened), store.updates.highest()
+        for each in self.opened:
+            each.embeddings.require_matrix()  # and, with a second stage, its rows
 
     def why_empty(self, part: str) -> str:
         """Say that no candidate is left in a part."""
@@ -167,7 +168,7 @@ class _Source:
     def copied(
         self,
         taken: Sequence[_Taken],
-        redis_url: str | None,
+        options: BuildOptions,
         clock: StageClock,
         statistics: Statistics | None = None,
         *,
@@ -195,7 +196,7 @@ class _Source:
                 replaces=replaces,
             )
 
-        options = BuildOptions(dtype=self.old.dtype, redis_url=redis_url)
+        options = replace(options, dtype=self.old.dtype)
         return make(self._store, ModelFiles(self.opened[0]), options, fill, clock)
 
     def _plan(self, taken: _Taken) -> PartPlan:

@@ -97,13 +97,18 @@ class Encodings:
         chunks = [chunk for chunk in self._left if chunk.part == part]
         return (self._leftover.matrix(part), chunks) if self._leftover is not None and chunks else None
 
-    def take_over(self, part: str, chunks: Sequence[Chunk]) -> None:
-        """Note what was copied of a part; where nothing is left of later ones, all that was left is removed."""
+    def take_over(self, part: str, chunks: Sequence[Chunk], *, is_whole: bool) -> None:
+        """Note what was copied of a part; where that is not the whole part and all that was left of it, no more is.
+
+        Once nothing more is to be copied, what was left is removed: else it would hide this build should it be killed.
+        """
         if chunks:
             self.attempts = self._before + 1
             self.resumed += sum(chunk.rows for chunk in chunks)
             self.note(chunks)
-        self._left = [chunk for chunk in self._left if chunk.part != part]
+        later = [chunk for chunk in self._left if chunk.part != part]
+        # A text that is encoded anew in this part would have another vector in a later one.
+        self._left = later if is_whole and len(chunks) == len(self._left) - len(later) else []
         if self._leftover is not None and not self._left:  # only now: before the old one knew more
             self._leftover.discard()
             self._leftover = None
@@ -272,8 +277,8 @@ class _Assembly:
             taken = self._copied(*left, table, clock)
             self._matrix.sync()
             sync_directory(self.directory)
-        self._work.take_over(self._part, taken)
         self.chunks, self.rows = len(taken), sum(chunk.rows for chunk in taken)
+        self._work.take_over(self._part, taken, is_whole=self.rows == len(table))
 
     def _copied(self, matrix: Path, chunks: Sequence[Chunk], table: CandidateTable, clock: OnProgress) -> list[Chunk]:
         copied, rows, total = list[Chunk](), 0, sum(chunk.rows for chunk in chunks)

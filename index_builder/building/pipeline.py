@@ -109,8 +109,8 @@ def build(
             they count for the model, two steps a row; "resume" if a killed build has left chunks; "encode" and "append"
             in turns, from the first row that is left to encode; "choose" if the index is chosen by measured times;
             "index"; "recall" if it is measured; "manifest"; "redis" if asked for; "rename"; "CURRENT" if activated.
-            Those from "resume" to "recall" come for one part after the other, and count the rows of all.
-            An exception that it raises ends the build.
+            Those from "resume" to "recall" come for one part after the other; "resume", "encode" and "append" count the
+            rows of all parts. An exception that it raises ends the build.
 
     Raises:
         InvalidInput: the index is unknown, does not fit the model's dimension or needs more candidates; the dtype is
@@ -235,7 +235,7 @@ def check_options(model: Model, options: BuildOptions) -> None:
 @contextmanager
 def _connected(generation: str, model: Model, options: BuildOptions) -> Iterator[RedisEmbeddings | None]:
     """The generation's copy in Redis, if one is asked for. A Redis that is down fails before anything is encoded."""
-    if options.redis_url is None:
+    if options.redis_url is None or not options.copies_vectors:
         yield None
         return
     url, late = options.redis_url, model.late_rows

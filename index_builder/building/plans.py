@@ -23,10 +23,12 @@ class BuildOptions(AskedOptions):
             10 best candidates, by vectors and, where they count, words. Without probes the recall is measured with the
             pool's own vectors, by vectors alone, and only reported.
         revision: of the last update that the pool can contain; None: the store's last one when the build begins.
+        copies_vectors: into the Redis, if there is one; else it holds the lease alone.
     """
 
     probes: Sequence[EncodedContext] = ()
     revision: int | None = None
+    copies_vectors: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -107,8 +107,8 @@ class Manifest:
             active.
         late: what the model keeps of each candidate for a second stage; None: it has none.
         order_end: rows that updates add have their places in the pool from here on.
-        recall: of the retrieval path against a scan, see `recall.Recall`, and what was asked for ("min_recall"). It is
-            that of the part with the lowest recall, and so is `index`.
+        recall: of the retrieval path against a scan, see `measuring.Recall`, and what was asked for ("min_recall"). It
+            is that of the part with the lowest recall, and so is `index`.
         files: by path within the generation, all but the manifest.
         parts: by their slots, ascending; together they have all of them.
     """

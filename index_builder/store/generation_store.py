@@ -7,7 +7,7 @@ STORE/generations/.journal-<id>  the finished chunks of a build: leftovers.py
 STORE/CURRENT, HISTORY, TRIAL    which generation is active: pointer.py
 STORE/log/                       the updates of each generation: updates.py, update_log.py
 STORE/rejected/<id>/             rejected.jsonl: the bad rows of a generation's pool
-STORE/jobs/                      index jobs: build/job_records.py
+STORE/jobs/                      index jobs: building/job_records.py
 STORE/copies/                    which generations have a copy in Redis: copies.py
 STORE/build.lock, pointer.lock   who may build and switch: locks.py
 STORE/ID, FENCE                  who may build where hosts share no locks: locks.py
@@ -154,12 +154,18 @@ class GenerationStore:
     def updated(self, generation: str) -> tuple[int, int]:
         """Count a generation's candidates with its updates, and return the revision of the last one.
 
-        Its parts are opened without checking every byte. Errors as `open_parts` and `snapshots`.
+        Its parts are opened one after the other without checking every byte. Errors as `open_parts` and `snapshots`.
         """
-        with ExitStack() as stack:
-            opened = [stack.enter_context(closing(each)) for each in self.open_parts(generation, verify=False)]
-            snapshots = self.snapshots(opened)
-            return sum(each.count for each in snapshots), snapshots[0].revision
+        manifest = self.manifest(generation)
+        check_beside_parts(self.path(generation), manifest, verify=False)
+        updates = list(self.updates.of(manifest).read())
+
+        def count(part: int) -> int:
+            with closing(self.open(generation, part, verify=False)) as opened:
+                return Snapshot.of(opened).updated(updates).count
+
+        revision = max([manifest.revision, *(each.revision for each in updates)])
+        return sum(map(count, range(len(manifest.parts)))), revision
 
     def check_updates(self, manifest: Manifest) -> None:
         """Read a generation's update log to its end.
@@ -217,11 +223,13 @@ class GenerationStore:
         return opened
 
     def verify(self, generation: str) -> Manifest:
-        """Check every byte of a generation and of its update log; errors as `open_parts`."""
-        parts = self.open_parts(generation)
-        for opened in parts:
-            opened.close()
-        return parts[0].whole
+        """Check every byte of a generation, a part at a time, and of its update log; errors as `open_parts`."""
+        manifest = self.manifest(generation)
+        check_beside_parts(self.path(generation), manifest)
+        for part in range(len(manifest.parts)):
+            self.open(generation, part).close()
+        self.check_updates(manifest)
+        return manifest
 
     def snapshots(self, parts: Sequence[Generation]) -> list[Snapshot]:
         """The open parts of a generation with its updates. Raises GenerationCorrupt if its update log is damaged."""
@@ -471,8 +479,7 @@ class GenerationStore:
                 shutil.rmtree(self._unlist(generation))
             self._remove_rejected()
         with suppress(BuildBusy), self.building(redis_url):
-            spare = resumable(self._generations, copies.forget)
-            discard_all(self._generations, copies.forget, spare if spare and spare.is_recent else None)
+            discard_all(self._generations, copies.forget, resumable(self._generations, copies.forget, recent=True))
             self._switch.remove_updates([stray.path.name for stray in self.strays()])
             copies.forget_orphans()
         return removed

@@ -6,9 +6,9 @@
 A build that fails or is cancelled removes both itself. If the process dies, both stay, and the next builder decides:
 
 * A directory with a matrix and a journal can be resumed, and of several that with the most finished rows: while one
-  build takes over what another has left, the later one may know less. The next build copies the chunks that are also
-  its own, then removes the rest. A chunk enters the journal only after its vectors are on the disk, so each chunk in it
-  is complete.
+  build takes over what another has left, the later one may know less. The next build copies the chunks up to the first
+  that is not its own, then removes all that was left. A chunk enters the journal only after its vectors are on the
+  disk, so each chunk in it is complete.
 * Anything else is removed. The journal goes first: a removal that dies halfway cannot be taken for a build to resume.
 * A journal without a directory belongs to a generation that was published just before the process died.
 
@@ -156,11 +156,6 @@ class Leftover:
         """
         return self.temporary / part / MATRIX_FILE
 
-    @property
-    def is_recent(self) -> bool:
-        """Whether its journal was last written less than `RESUMABLE_FOR` ago."""
-        return time.time() - journal_of(self.temporary).stat().st_mtime < RESUMABLE_FOR.total_seconds()
-
     def journal(self) -> tuple[int, list[Chunk]]:
         """Read its journal; see `read_journal`."""
         return read_journal(journal_of(self.temporary))
@@ -170,15 +165,22 @@ class Leftover:
         discard(self.temporary, self.forget)
 
 
-def resumable(generations: Path, forget: Forget) -> Leftover | None:
-    """Find the killed build that has finished most rows, of equals the newest; it has a matrix and a journal."""
-    found = [each for each in entries(generations).temporary if _has_chunks(each)]
+def resumable(generations: Path, forget: Forget, *, recent: bool = False) -> Leftover | None:
+    """Find the killed build that has finished most rows, of equals the newest; it has a matrix and a journal.
+
+    `recent`: only of those whose journal was last written less than `RESUMABLE_FOR` ago.
+    """
+    found = [each for each in entries(generations).temporary if _has_chunks(each) and not (recent and _is_old(each))]
     return Leftover(max(found, key=_finished), forget) if found else None
 
 
 def _has_chunks(temporary: Path) -> bool:
     matrices = [temporary / MATRIX_FILE, *temporary.glob(f"{PARTS}/*/{MATRIX_FILE}")]
     return _is_file(journal_of(temporary)) and any(map(_is_file, matrices))
+
+
+def _is_old(temporary: Path) -> bool:
+    return time.time() - journal_of(temporary).stat().st_mtime >= RESUMABLE_FOR.total_seconds()
 
 
 def _is_file(path: Path) -> bool:

@@ -3,7 +3,7 @@
     build.lock          held by the one builder
     pointer.lock        held while CURRENT or the list of generations changes
     log/write.lock      held while an update is written, and while CURRENT changes
-    jobs/<id>.lock      held by the process that runs a job: build/job_records.py
+    jobs/<id>.lock      held by the process that runs a job: building/job_records.py
 
 A process that needs several of the first three takes them in this order.
 

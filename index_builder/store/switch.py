@@ -108,7 +108,7 @@ class Switch:
 
     def _check_active(self, generation: str | None) -> None:
         if generation is not None and self.pointer.current() != generation:
-            raise CompactionOvertaken(f"generation {generation}, which was copied, is not the active one any more")
+            raise CompactionOvertaken(generation)
 
     def _mark_active(self, generation: str | None) -> None:
         """Note in a generation's log that it is active, or was: it receives no missed updates when it comes back.

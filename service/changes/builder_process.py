@@ -73,9 +73,10 @@ class BuilderProcess:
 
 
 def _environment(settings: Settings, runner: Runner) -> dict[str, str]:
-    """Return the server's environment, with its Redis, what runs the job's model, and where that is kept."""
+    """The server's environment, with its Redis and cluster, what runs the job's model, and where that is kept."""
     told = {
         "REDIS_URL": settings.redis(),
+        "CLUSTER": settings.cluster,
         "BACKEND": runner.backend,
         "PRECISION": runner.precision,
         "COMPILED_CACHE_DIR": str(settings.compiled_cache_dir or ""),

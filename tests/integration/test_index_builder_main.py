@@ -26,10 +26,15 @@ from polyrank.index_builder.building.job_records import (
 )
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
+from polyrank.index_builder.redis_client import connect
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
 from polyrank.index_builder.vectors.redis import HIT, RedisEmbeddings
+from polyrank.model.inference.runners import AUTO, Runner
 from polyrank.model.representations import Representations
+from polyrank.service import settings
+from polyrank.service.changes.builder_process import _environment
+from polyrank.service.settings import Settings
 
 REPOSITORY = Path(__file__).parents[2]
 Builder = Callable[..., WarmProcess]
@@ -102,6 +107,23 @@ def test_a_job_builds_with_the_model_named_and_then_with_the_active_generations(
     assert record.generation is not None
     manifest = store.verify(record.generation)
     assert (manifest.model, manifest.count) == (first.manifest.model, 30)
+
+
+def test_builders_of_a_server_over_shards_take_the_lease_in_redis_and_copy_no_vectors(
+    builder: Builder, tmp_path: Path, checkpoints: Path, redis_tcp_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "why_unusable", lambda _: None)  # whether Ray is installed here or not
+    root, store = tmp_path / "store", GenerationStore(tmp_path / "store")
+    server = Settings(store=root, cluster="auto", redis_url=redis_tcp_url)  # type: ignore[arg-type]
+    told = {name: value for name, value in _environment(server, Runner(AUTO, AUTO)).items() if name not in os.environ}
+    request = JobRequest(pool=(write_pool(tmp_path / "p.jsonl", 5),), model=str(checkpoints / "poly"))
+    assert run(builder, root, request, **told)[1] == 0
+    manifest = store.active()
+    store.updates.of(manifest).append(Update(1, (), Representations.none(manifest.dim, manifest.late), ["c1"]))
+    assert run(builder, root, JobRequest(pool=(), compacts=True), **told)[1] == 0
+    assert (store.active().count, (root / "FENCE").read_text()) == (4, "2\n")
+    with connect(redis_tcp_url, 5) as client:
+        assert [key for key in client.scan_iter() if not key.endswith(b":fence")] == []
 
 
 def test_a_job_keeps_the_type_of_the_stores_vectors(builder: Builder, tmp_path: Path, checkpoints: Path) -> None:

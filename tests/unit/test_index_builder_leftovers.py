@@ -25,11 +25,25 @@ def test_a_build_that_can_be_resumed_is_collected_after_a_day(store: GenerationS
     store.gc(keep=4)
     assert left.exists()
     assert journal_of(left).exists()
-    old = journal_of(left).stat().st_mtime - timedelta(hours=25).total_seconds()
-    os.utime(journal_of(left), (old, old))
+    age(left)
     store.gc(keep=4)
     assert not left.exists()
     assert not journal_of(left).exists()
+
+
+def age(left: Path) -> None:
+    """Make it a day old."""
+    old = journal_of(left).stat().st_mtime - timedelta(hours=25).total_seconds()
+    os.utime(journal_of(left), (old, old))
+
+
+def test_an_old_one_with_more_rows_is_collected_and_a_recent_one_stays(store: GenerationStore, left: Path) -> None:
+    older = store.begin(store.new_id("cd" * 32))
+    (older / "embeddings.bin").write_text("older")
+    Journal(journal_of(older), 1, [CHUNK, CHUNK])
+    age(older)
+    store.gc(keep=4)
+    assert (left.exists(), older.exists()) == (True, False)
 
 
 def test_of_those_that_have_a_matrix_the_one_with_most_rows_is_resumed(store: GenerationStore, left: Path) -> None:

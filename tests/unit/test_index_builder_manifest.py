@@ -116,7 +116,7 @@ def test_what_is_no_manifest_is_refused(content: bytes) -> None:
 
 @pytest.mark.parametrize(("version", "said"), [(5, "5 is newer"), (3, "3 is older"), (1, "1 is older")])
 def test_another_format_is_refused_for_that_reason_whatever_else_it_says(version: int, said: str) -> None:
-    do = "upgrade polyrank" if version > 4 else "build again"
+    do = "upgrade polyrank" if version > 4 else "build again, into another directory"
     with pytest.raises(GenerationCorrupt, match=f"format {said} than this polyrank reads \\(4\\); {do}"):
         Manifest.from_json(b'{"format_version": %d, "something": "else"}' % version, ID)
 

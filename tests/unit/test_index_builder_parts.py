@@ -2,10 +2,12 @@
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from polyrank.index_builder.errors import (
     NothingToCompact,
     TooManyRejected,
 )
+from polyrank.index_builder.generation.generation import Generation
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.generation.slots import SLOTS, Slots, ranges, slots_of
 from polyrank.index_builder.pool.rows import Candidate, Rejected
@@ -124,6 +127,23 @@ def test_parts_hold_the_pool_in_its_order(store: Store, parts: int) -> None:
     assert (store.store.path(made.id) / "parts").is_dir() == (parts > 1)
 
 
+@pytest.mark.parametrize("look", [GenerationStore.verify, GenerationStore.updated])
+def test_one_part_at_a_time_is_in_memory_to_check_and_to_count(
+    store: Store, monkeypatch: pytest.MonkeyPatch, look: Callable[[GenerationStore, str], object]
+) -> None:
+    made, opening, held = store.build().manifest, store.store.open, list[ref[Generation]]()
+
+    def only(*asked: Any, **options: Any) -> Generation:
+        assert not any(each() for each in held)
+        opened = opening(*asked, **options)
+        held.append(ref(opened))
+        return opened
+
+    monkeypatch.setattr(store.store, "open", only)
+    look(store.store, made.id)
+    assert len(held) == 3
+
+
 @pytest.mark.parametrize("parts", [0, -1, 257])
 def test_a_number_of_parts_that_cannot_be_is_refused(store: Store, parts: int) -> None:
     with pytest.raises(InvalidInput, match="1 to 256 parts"):
@@ -172,6 +192,13 @@ def test_what_is_wrong_is_refused_by_name(store: Store, file: str, named: str, c
         store.store.open(first.id, 0).close()
 
 
+def test_an_older_format_is_to_be_built_again_elsewhere(store: Store) -> None:
+    made = store.build().manifest
+    (store.store.path(made.id) / "manifest.json").write_text('{"format_version": 3}')
+    with pytest.raises(GenerationCorrupt, match=r"format 3 is older .*; build again, into another directory"):
+        store.store.open_parts(made.id)
+
+
 def test_a_part_in_the_place_of_another_is_refused(store: Store) -> None:
     made = store.build().manifest
     path = store.store.path(made.id) / "parts"
@@ -214,7 +241,25 @@ class Counting(HashEncoder):
         return super().represent_candidates(candidates)
 
 
-def killed(monkeypatch: pytest.MonkeyPatch, store: Store, encoded: list[str], after: int) -> None:
+class Drifting(HashEncoder):
+    """Gives other vectors than another run of the same model, as a batch of other texts may."""
+
+    def __init__(self, run: int) -> None:
+        super().__init__()
+        self._run = run
+
+    def represent_candidates(self, candidates: Sequence[list[int]], on_done: object = None) -> Representations:
+        return Representations(super().represent_candidates(candidates).first + self._run)
+
+
+def killed(
+    monkeypatch: pytest.MonkeyPatch,
+    store: Store,
+    encoder: HashEncoder,
+    after: int,
+    candidates: Sequence[Candidate] = POOL,
+    parts: int = 3,
+) -> None:
     """A build that is killed once so many rows of all parts are encoded."""
 
     def dies(stage: str, done: int, _total: int | None) -> None:
@@ -224,12 +269,12 @@ def killed(monkeypatch: pytest.MonkeyPatch, store: Store, encoded: list[str], af
     with monkeypatch.context() as patched:
         patched.setattr(pipeline, "discard", lambda *_: None)
         with pytest.raises(Killed):
-            build(Counting(encoded), POOL, store.root, OPTIONS, parts=3, progress=dies)
+            build(encoder, candidates, store.root, OPTIONS, parts=parts, progress=dies)
 
 
 def test_a_killed_build_is_taken_over_part_by_part(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     encoded: list[str] = []
-    killed(monkeypatch, store, encoded, 35)  # in the last of the parts
+    killed(monkeypatch, store, Counting(encoded), 35)  # in the last of the parts
     before = len(encoded)
     assert store.store.ids() == []
     built = build(Counting(encoded), POOL, store.root, OPTIONS, parts=3)
@@ -244,7 +289,7 @@ def test_a_build_killed_while_it_takes_over_another_loses_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoded: list[str] = []
-    killed(monkeypatch, store, encoded, 35)
+    killed(monkeypatch, store, Counting(encoded), 35)
     before = len(encoded)
 
     def dies(stage: str, done: int, _total: int | None) -> None:
@@ -259,11 +304,35 @@ def test_a_build_killed_while_it_takes_over_another_loses_nothing(
 
 
 def test_a_build_into_other_parts_takes_nothing_over(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    killed(monkeypatch, store, [], 35)
+    killed(monkeypatch, store, ENCODER, 35)
     built = store.build(2)
     assert built.resumed == 0
     assert list(store.held(built.manifest).items()) == list(BUILT.items())
     assert len(list((store.root / "generations").iterdir())) == 1
+
+
+def test_what_was_left_for_another_model_does_not_hide_what_was_left_for_this_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed(monkeypatch, store, HashEncoder(fingerprint="cd" * 32), 45, parts=6)  # knows more
+    encoded: list[str] = []
+    killed(monkeypatch, store, Counting(encoded), 15, parts=6)
+    assert 0 < store.build(6).resumed == len(encoded)
+
+
+def test_equal_texts_have_one_vector_also_where_an_earlier_part_is_encoded_anew(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [replace(each, text="the same") for each in POOL]
+    killed(monkeypatch, store, Drifting(1), 35, rows)
+    [changed, *_] = ranges(3)[0].of([each.id for each in rows])
+    rows = [replace(each, text="another") if each.id == changed else each for each in rows]
+    made = build(Drifting(2), rows, store.root, OPTIONS, parts=3)
+    opened = store.store.open_parts(made.generation)
+    vectors = np.concatenate([each.embeddings.matrix for each in opened])
+    assert len(np.unique(vectors, axis=0)) == 2, "one for each text"
+    for each in opened:
+        each.close()
 
 
 def test_a_failed_build_leaves_nothing(store: Store) -> None:
@@ -418,6 +487,27 @@ def test_a_copy_that_another_generation_overtook_leaves_nothing(store: Store, co
     assert {path for path in store.root.rglob("*") if "generations" in path.parts} == files
 
 
+@pytest.mark.parametrize("copy", [compact, partial(move, shards=2)], ids=["compaction", "cut"])
+@pytest.mark.parametrize("step", ["open_parts", "building"])
+def test_a_copy_of_what_is_collected_meanwhile_was_overtaken(
+    store: Store, monkeypatch: pytest.MonkeyPatch, copy: object, step: str
+) -> None:
+    store.build()
+    store.update("a")
+    other, going_on = store.build(candidates=pool(60, "x"), activate=False).manifest, getattr(GenerationStore, step)
+
+    def collected(*asked: Any) -> object:
+        monkeypatch.setattr(GenerationStore, step, going_on)
+        store.store.activate(other.id)
+        store.store.gc(keep=1)
+        return going_on(*asked)
+
+    monkeypatch.setattr(GenerationStore, step, collected)
+    with pytest.raises(CompactionOvertaken, match="is not the active one any more"):
+        copy(store.root)  # type: ignore[operator]
+    assert [path.name for path in (store.root / "generations").iterdir()] == [other.id]
+
+
 def test_a_part_without_candidates_is_not_compacted(store: Store) -> None:
     made = store.build().manifest
     part = made.parts[1]
@@ -462,7 +552,7 @@ def test_who_is_in_a_part_is_known_by_ids_alone(store: Store) -> None:
 
 
 def test_what_is_discarded_of_a_killed_build_is_all_of_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    killed(monkeypatch, store, [], 35)
+    killed(monkeypatch, store, ENCODER, 35)
     leftover = store.store.discard_leftovers()
     assert leftover is not None
     discard(leftover.temporary, lambda _: None)
