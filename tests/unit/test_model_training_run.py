@@ -89,14 +89,18 @@ def test_the_loss_falls_on_what_can_be_learnt(base: Path, data: Path, tmp_path: 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_output_holds_the_best_look(base: Path, data: Path, tmp_path: Path, kind: str) -> None:
-    """A rate that is too high, so that the last look is not the best one."""
-    config = settings(base, **{**KINDS[kind], "learning_rate": 0.05, "looks": 3.0})
-    ranker, seen = run(config, data, tmp_path / "out")
-    best_step, best = min(seen.looks, key=lambda each: (each[1], each[0]))
+    """A rate is too high if the last look is not the best one; which rates are depends on how a processor rounds."""
+    for rate in (0.05, 0.1, 0.2, 0.4):
+        config = settings(base, **{**KINDS[kind], "learning_rate": rate, "looks": 3.0})
+        output = tmp_path / f"{rate}"
+        ranker, seen = run(config, data, output)
+        best_step, best = min(seen.looks, key=lambda each: (each[1], each[0]))
+        if seen.looks[-1][1] > best:
+            break
     assert seen.looks[-1][1] > best
     assert ranker.config.training["step"] == best_step
     assert ranker.config.training["selection"]["loss"] == best
-    again = settings(tmp_path / "out", **{**KINDS[kind], "lora_rank": 0})
+    again = settings(output, **{**KINDS[kind], "lora_rank": 0})
     student = start(again)
     kind = PairObjective if config.architecture == "cross" else LateObjective
     objective = kind(student, again, torch.device("cpu"))
