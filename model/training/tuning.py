@@ -83,8 +83,12 @@ def load_adapters(encoder: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Copy a checkpoint's adapters; raises CheckpointInvalid where they are of another rank or on other layers."""
     own = dict(_adapters(encoder))
     if {name: tensor.shape for name, tensor in own.items()} != {name: tensor.shape for name, tensor in tensors.items()}:
-        why = "the checkpoint's adapters are of another rank or on other layers"
-        raise CheckpointInvalid(f"{why}; use its own settings")
+        ranks = sorted({len(tensor) for name, tensor in tensors.items() if name.endswith("lora_A")})
+        if len(ranks) == 1:
+            why = f"the checkpoint's adapters have rank {ranks[0]}: give --lora-rank {ranks[0]}, and --tune as it was"
+        else:
+            why = f"the checkpoint's adapters have ranks from {ranks[0]} to {ranks[-1]}"
+        raise CheckpointInvalid(f"{why}; or train all weights, without --lora-rank")
     for name, parameter in own.items():
         parameter.data.copy_(tensors[name])
 
