@@ -30,7 +30,7 @@ PLACES = {
 ROWS, DIM, CODES, BEST = 100_000, 384, 64, 10
 SCANS = 5  # of a round, each of another context
 SCORE_SCALE = 20.0  # as of a shipped checkpoint
-NO_LOOKS = "0.00001"  # an epoch: no look at the selection slice between two steps
+NO_LOOKS = "0.0001"  # an epoch: no look at the selection slice between two steps
 MANY_STEPS = "1000000"
 
 
