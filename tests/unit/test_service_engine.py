@@ -514,7 +514,8 @@ def test_the_same_request_goes_on_where_its_time_was_over(slow: Slow) -> None:
 
     *late, ranked = slow.play(scene)
     assert late
-    assert all(isinstance(each, TextsLeft) for each in late)
+    assert all(isinstance(each, DeadlineExceeded) for each in late)  # what still ran may have taken all of the time
+    late = [each for each in late if isinstance(each, TextsLeft)]
     progress = [each.encoded for each in late]
     assert progress == sorted(set(progress)), "each went further than the one before"
     assert f"{progress[0]} of its 300 texts" in str(late[0])
