@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from browsing import Opens, Watch, ask, say, shown
 from playwright.sync_api import expect
+from served import Served
 from server_process import ServerProcess
 from warm_python import WarmPython
 
@@ -68,15 +69,15 @@ def test_a_killed_server_comes_back_and_so_does_the_page(
     expect(page.get_by_label("Filter")).to_have_value('{"lang": "en"}')
 
 
-def test_a_server_that_is_not_ready_yet(server: object, opens: Opens, watch: Watch) -> None:
+def test_a_server_that_is_not_ready_yet(server: Served, opens: Opens, watch: Watch) -> None:
     watch.tolerated.append("status of 503")
-    url = server.url  # type: ignore[attr-defined]
-    server.app.state.draining = True  # type: ignore[attr-defined]
+    url = server.url
+    server.app.state.draining = True
     try:
         page = opens(url)
         expect(page.get_by_text("The server is not ready yet.")).to_be_visible()
         page.get_by_label("What is said").fill("w1")
     finally:
-        server.app.state.draining = False  # type: ignore[attr-defined]
+        server.app.state.draining = False
     expect(page.get_by_text("The server is not ready yet.")).to_have_count(0)
     expect(page.get_by_label("What is said")).to_have_value("w1")
