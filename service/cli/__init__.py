@@ -12,6 +12,7 @@ from polyrank.model.errors import RankingError, WrongKind
 from polyrank.service.cli.commands import (
     build,
     candidates,
+    convert,
     demo,
     evaluate,
     export,
@@ -26,7 +27,7 @@ from polyrank.service.cli.parsing import CommandParser
 from polyrank.service.errors import SettingsError
 from polyrank.service.observe import logs
 
-_COMMANDS = (demo, train, mine, evaluate, export, build, store, serve, rank, candidates)
+_COMMANDS = (demo, convert, train, mine, evaluate, export, build, store, serve, rank, candidates)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

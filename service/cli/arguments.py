@@ -39,9 +39,9 @@ RERANKER_HINT = ", and this one as --reranker"
 _DEFAULT_URL = "http://127.0.0.1:8000"
 
 
-def add_encoding_option(parser: Any) -> None:
-    """Add `--encoding`, for `--pool`."""
-    parser.add_argument("--encoding", type=_encoding, metavar="NAME", help=_ENCODING_HELP)
+def add_encoding_option(parser: Any, means: str = _ENCODING_HELP) -> None:
+    """Add `--encoding`, for `--pool` unless the help says otherwise."""
+    parser.add_argument("--encoding", type=_encoding, metavar="NAME", help=means)
 
 
 def _encoding(name: str) -> str:
