@@ -63,7 +63,7 @@ def format_of(paths: Sequence[Path], asked: Asked) -> str:
     found = {path: recognised(path, asked.columns) for path in paths}
     for path, forms in found.items():
         if not forms:
-            raise InvalidInput(f"{path}: what wrote it cannot be told; name it by --from {', '.join(FOREIGN_FORMATS)}")
+            raise InvalidInput(f"{path}: what wrote it cannot be told; name it by --from, unless it is polyrank's own")
         if len(forms) > 1:
             named = " or ".join(f"{form} ({FOREIGN_FORMATS[form]})" for form in forms)
             raise InvalidInput(f"{path} may be {named}; name it by --from")

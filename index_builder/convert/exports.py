@@ -90,10 +90,12 @@ def _in_order(messages: list[Any]) -> list[Any]:
     """
     texts = [time for *_, time, _ in messages]
     orders = [times for form in (None, *_FORMS) if (times := _times(texts, form))]
-    times = next((each for each in orders if each == sorted(each)), orders[0] if orders else [])
-    if times and times[0] > times[-1]:
+    if not orders:
+        return messages
+    times = next((each for each in orders if each == sorted(each)), orders[0])
+    if times[0] > times[-1]:
         messages, times = messages[::-1], times[::-1]
-    return [message for _, message in sorted(zip(times, messages, strict=True), key=itemgetter(0))] or messages
+    return [message for _, message in sorted(zip(times, messages, strict=True), key=itemgetter(0))]
 
 
 def _times(texts: list[str], form: str | None) -> list[float]:

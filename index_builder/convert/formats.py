@@ -68,7 +68,8 @@ def recognised(path: Path, columns: Mapping[str, str] | None = None) -> list[str
         row = next((row for _, row in rows_of(path, None, _known) if isinstance(row, dict)), {})
         return ["ubuntu-csv"] if corpora.is_ubuntu(row) else ["csv"] if _is_csv(row, columns or {}) else []
     rows = [row for _, row in islice(rows_of(path, None, _known), _SAMPLE) if isinstance(row, dict)]
-    return [name for name, is_one in _JSON_FORMS.items() if rows and any(map(is_one, rows[:2]))]
+    found = ([name for name, is_one in _JSON_FORMS.items() if is_one(row)] for row in rows)
+    return next(filter(None, found), ["csv"] if any(_is_csv(row, columns or {}) for row in rows) else [])
 
 
 def _is_openai(row: messages.Object) -> bool:

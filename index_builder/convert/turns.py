@@ -74,7 +74,8 @@ def examples_of(
     A reply that cannot be learnt from gives a RowError in its place. `unwanted` are the places of turns that are read,
     but not to be learnt.
     """
-    said = [(at, turn) for at, turn in enumerate(turns) if turn.text.strip() or turn.role == ASSISTANT]
+    stripped = [Turn(turn.text.strip(), turn.role) for turn in turns]
+    said = [(at, turn) for at, turn in enumerate(stripped) if turn.text or turn.role == ASSISTANT]
     has_roles = any(turn.role for _, turn in said)
     context: deque[Turn] = deque(maxlen=MOST_TURNS)
     characters, found = 0, False
@@ -82,7 +83,7 @@ def examples_of(
         if turn.role == ASSISTANT if has_roles else place and (len(said) - place) % 2:
             found = True
             yield _example(turn.text, context, name, persona) if at not in unwanted else RowError("a reply of weight 0")
-        if turn.text.strip():
+        if turn.text:
             if len(context) == MOST_TURNS:
                 characters -= len(context[0].text)
             context.append(turn)

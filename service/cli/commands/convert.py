@@ -19,6 +19,8 @@ _DESCRIPTION = """Write other tools' files as polyrank's: one example for each r
 DIR/dialogues.jsonl, each reply or document once in DIR/pool.jsonl, and what was left out in DIR/rejected.jsonl. FILE
 may end in .gz or .zst, and is a folder for beir and hf-dataset."""
 
+_ANSWERING = "who answers, as the files call them; default: by common names of roles, else all but who speaks first"
+
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
@@ -31,7 +33,7 @@ def add_to(commands: Any) -> None:
         "--from", dest="form", choices=formats, default=AUTO, help=f"what wrote them; default: {AUTO}, by their content"
     )
     add("--output", required=True, type=Path, metavar="DIR", help="new or empty")
-    add("--answering", nargs="+", default=[], metavar="NAME", help="who answers, as the files call them")
+    add("--answering", nargs="+", default=[], metavar="NAME", help=_ANSWERING)
     add("--columns", type=_columns, default={}, metavar="PART=COLUMN,…", help=f"of a table: {', '.join(_PARTS)}")
     add("--text", metavar="FIELD", help="where the text of a document is; inside an object: body.en")
     add_encoding_option(parser, "of .csv files, such as windows-1252; default: UTF-8, else windows-1252, line by line")
