@@ -72,6 +72,11 @@ def recognised(path: Path, columns: Mapping[str, str] | None = None) -> list[str
     return next(filter(None, found), ["csv"] if any(_is_csv(row, columns or {}) for row in rows) else [])
 
 
+def _is_sharegpt(row: messages.Object) -> bool:
+    listed = messages.list_of(row)
+    return listed is not None and bool(row[listed]) and not _is_openai(row) and "_source" not in row
+
+
 def _is_openai(row: messages.Object) -> bool:
     listed = row.get("messages")
     return isinstance(listed, list) and any(isinstance(each, dict) and "role" in each for each in listed)
@@ -79,7 +84,7 @@ def _is_openai(row: messages.Object) -> bool:
 
 _JSON_FORMS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "openai": _is_openai,
-    "sharegpt": lambda row: messages.list_of(row) is not None and not _is_openai(row) and "_source" not in row,
+    "sharegpt": _is_sharegpt,
     "elasticsearch": lambda row: "_source" in row or documents.action_of(row) is not None,
     "qdrant": lambda row: isinstance(row.get("payload"), dict) and "id" in row,
 }
