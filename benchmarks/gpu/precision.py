@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-import torch
-
 import polyrank
 from polyrank.model.inference import trials
-from polyrank.model.inference.network import CandidatePart, ContextPart, NetworkPart, PairPart, TorchBackend
+from polyrank.model.inference.parts import CandidatePart, ContextPart, NetworkPart, PairPart
 from polyrank.model.inference.runners import AUTO, BFLOAT16, FLOAT16, FLOAT32
+from polyrank.model.inference.torch_backend import TorchBackend
 from polyrank.model.inference.trials import sequences
 from polyrank.model.text.assembly import Conversation
 
@@ -28,13 +27,13 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--models", nargs="+", default=["checkpoints/chat-poly", "checkpoints/chat-cross"])
     given = parser.parse_args(argv)
     for model in given.models:
-        for row in measure(model, torch.device(given.device)):
+        for row in measure(model, given.device):
             print(json.dumps({"model": model, "device": given.device, **row}), flush=True)
 
 
-def measure(model: str, device: torch.device) -> Iterator[dict[str, Any]]:
+def measure(model: str, device: str) -> Iterator[dict[str, Any]]:
     """Load a model as `auto` would run it, then try each precision of each part."""
-    ranker = polyrank.load(model, str(device), AUTO, AUTO)
+    ranker = polyrank.load(model, device, AUTO, AUTO)
     if ranker.retrieves:
         ranker.encode_contexts([ranker.tokenize_context(Conversation.of("hi"))[0]])
     yield {"precision": ranker.precision, "choice": asdict(ranker.choice) if ranker.choice else None}
@@ -46,7 +45,7 @@ def measure(model: str, device: torch.device) -> Iterator[dict[str, Any]]:
         for precision in (FLOAT32, BFLOAT16, FLOAT16):
             forward = TorchBackend(device, precision).compile(part)
             why = trials.why_refused(forward, reference, given, part.backbone().pad_id)
-            yield {"part": type(part).__name__, "tried": precision, "refused": why}
+            yield {"part": part.reads, "tried": precision, "refused": why}
 
 
 if __name__ == "__main__":
