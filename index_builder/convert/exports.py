@@ -6,14 +6,14 @@ one that can be read, else in that of the file.
 """
 
 import re
-import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from polyrank.index_builder.convert.disk import table_on_disk
 from polyrank.index_builder.convert.messages import IDS, ROLES, TEXTS, Object, field_of, side
 from polyrank.index_builder.convert.turns import examples_of, with_sides, words
 from polyrank.index_builder.pool.documents import RowError
@@ -45,13 +45,15 @@ def examples(
 
     `given`: columns by part of a message, as `--columns` has them.
     """
-    with closing(sqlite3.connect("")) as table:
+    with table_on_disk() as table:
         table.execute("CREATE TABLE rows (number INTEGER, conversation TEXT, role TEXT, text TEXT, time TEXT)")
         for number, row in rows:
             try:
                 table.execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?)", (number, *_message(row, given)))
             except RowError as error:
                 yield number, error
+            except UnicodeEncodeError:
+                yield number, RowError("half a surrogate pair")
         table.execute("CREATE INDEX by_conversation ON rows (conversation, number)")
         found = table.execute(
             "SELECT rows.*, (SELECT MIN(number) FROM rows AS own WHERE own.conversation = rows.conversation) AS first"

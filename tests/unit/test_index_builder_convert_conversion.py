@@ -100,7 +100,7 @@ def test_several_files_of_one_format(tmp_path: Path) -> None:
         (["{}"], "openai", "nothing was kept of .*: there are neither messages nor .*in0:1"),
         ([""], "openai", "nothing was kept of .*: there are no rows"),
         ([json.dumps(SHAREGPT)[:-9]], "sharegpt", "cut off"),
-        (["{}"], "beir", "nothing was kept"),
+        (["{}"], "beir", "is no collection of BEIR"),
     ],
 )
 def test_files_that_cannot_be_converted_leave_nothing(

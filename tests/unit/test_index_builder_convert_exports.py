@@ -100,6 +100,7 @@ def test_rows_that_are_no_messages_are_told() -> None:
         RowError("bad"),
         [],
         {"ticket": "1", "text": "x" * (1 << 20 | 1)},
+        {"ticket": "1", "text": "\ud800"},
     ]
     found = [(number, str(each)) for number, each in examples(enumerate(rows, 2), {}, ())]
     assert found == [
@@ -108,5 +109,6 @@ def test_rows_that_are_no_messages_are_told() -> None:
         (5, "bad"),
         (6, "the row must be an object"),
         (7, "the text has more than 1048576 characters"),
+        (8, "half a surrogate pair"),
         (2, "no reply: nobody of the side that answers speaks"),
     ]

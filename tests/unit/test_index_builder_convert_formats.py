@@ -59,6 +59,7 @@ OTHERS = [
     "[1, 2]",
     "{}",
     lines([{"context": ["q"], "response": "a"}]),
+    lines([{"data": {"a": 1}}]),
     lines([{"id": "1", "text": "x", "lang": "en"}]),
     lines([{"_id": "1", "title": "x", "text": "y"}]),
 ]
@@ -136,3 +137,27 @@ def test_a_table_whose_columns_are_not_known_is_refused(tmp_path: Path, asked: A
     (tmp_path / "t.csv").write_text("a,b\n1,2\n")
     with pytest.raises(PoolInvalid, match=reason):
         list(read("csv", tmp_path / "t.csv", asked))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("dataset_dict.json", '{"splits": ["../elsewhere"]}'),
+        ("dataset_dict.json", '{"splits": [5]}'),
+        ("dataset_dict.json", "[]"),
+        ("state.json", "{}"),
+        ("state.json", '{"_data_files": ["a"]}'),
+        ("state.json", "{"),
+    ],
+)
+def test_a_folder_that_says_something_else_is_refused(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(PoolInvalid, match="is not what the library datasets writes"):
+        list(read("hf-dataset", tmp_path, Asked()))
+
+
+def test_folders_without_what_a_format_needs_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(PoolInvalid, match=r"holds neither \.arrow nor \.parquet files"):
+        list(read("openai", tmp_path, Asked()))
+    with pytest.raises(PoolInvalid, match="name the folder that holds"):
+        list(read("beir", tmp_path, Asked()))
