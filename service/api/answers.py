@@ -46,7 +46,7 @@ class Problem(BaseModel):
 class ScoresOut(Out):
     """The parts of the score: `late` and `lexical` make it together, `cross` takes their place.
 
-    `cross` includes what words say by the reranker's own weights, so it is not added to `lexical`.
+    `cross` includes a lexical score by the reranker's own weights, so it is not added to `lexical`.
     """
 
     late: float = Field(description="by vectors; with a second stage by that, unless it was skipped")
@@ -96,10 +96,22 @@ class TimingsOut(Out):
     total: float
 
 
+class DecisionOut(Out):
+    """Whether the first result is an answer."""
+
+    answer: bool = Field(description="whether the probability is at least the threshold")
+    probability: float | None = Field(
+        description="that the first result is right, by the calibration of the model that placed it; "
+        "null: there is no result, or its score is of a stage that is not calibrated"
+    )
+    threshold: float = Field(description="as asked for")
+
+
 class RankOut(Out):
     """A ranking, and how it came about."""
 
     results: list[ResultOut]
+    decision: DecisionOut | None = Field(default=None, description="absent unless asked for by `answer_if`")
     missing_ids: list[str] = Field(description="ids sent that the generation does not hold")
     generation: str
     revision: int = Field(description="of the last update that the answer knows of")
@@ -214,7 +226,7 @@ class OtherCodesOut(Out):
 
 
 class TermOut(Out):
-    """One of the numbers that make up what words say."""
+    """One of the numbers that add up to a lexical score."""
 
     feature: str
     word: str | None = Field(description="that context and reply share; null: the feature is of the whole reply")
@@ -222,7 +234,7 @@ class TermOut(Out):
 
 
 class WordsOut(Out):
-    """What words say for a candidate."""
+    """The lexical score of a candidate."""
 
     value: float = Field(description="their part of the score, the sum of the terms")
     terms: list[TermOut] = Field(description="the largest first")
