@@ -76,7 +76,7 @@ def rounding(codes: NDArray[np.float32], longest: float, late_weight: float = 1.
     if not (longest < LONGEST_ROW and largest < LARGEST_PRODUCT):
         return math.inf
     products = (dim + 4) * _UNIT * largest * (1 + 2**-10) + dim * _TINY * (1 + length + longest)
-    late = float(margin_of(np.array(float(m)), np.array(products))) + 2 * (2 * m + 4) * _UNIT * largest
+    late: float = float(margin_of(np.array(float(m)), np.array(products))) + 2 * (2 * m + 4) * _UNIT * largest
     return late_weight * late + _TINY  # by which numbers that float32 hardly holds may be rounded
 
 
@@ -152,7 +152,8 @@ def longest_of(rows: NDArray[np.float32]) -> float:
     if not _SMALL < square < _LARGE:
         wide = rows.astype(np.float64)
         square = float(np.vecdot(wide, wide).max())
-    return math.sqrt(square) * (1 + (rows.shape[1] + 4) * _UNIT)
+    surplus: float = (rows.shape[1] + 4) * _UNIT
+    return math.sqrt(square) * (1 + surplus)
 
 
 def scores_of(
@@ -292,8 +293,9 @@ def closed_form(s: Scores) -> Scores:
     np.exp(weights, out=weights)
     totals = weights.sum(axis=0)
     np.multiply(weights, s, out=weights)
-    sums = weights.sum(axis=0)
-    return np.divide(sums, totals, out=sums)
+    sums: Scores = weights.sum(axis=0)
+    sums /= totals
+    return sums
 
 
 def ranked(

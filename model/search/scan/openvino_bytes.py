@@ -14,7 +14,16 @@ from numpy.typing import NDArray
 from polyrank.model.threads import count
 
 _KEPT_KERNELS = "64"  # each for one shape
-_own = threading.local()  # a request for each thread: one cannot answer two at once
+
+
+class _Own(threading.local):
+    """The requests of a thread; one cannot answer two at once."""
+
+    def __init__(self) -> None:
+        self.requests: dict[tuple[bool, int], Any] = {}  # by whether they clip, and the number of OpenVINO's threads
+
+
+_own = _Own()
 
 
 class OpenVinoProduct:
@@ -44,10 +53,9 @@ class OpenVinoProduct:
 
 
 def _request(clips: bool, threads: int) -> Any:
-    requests: dict[tuple[bool, int], Any] = _own.__dict__
-    if (clips, threads) not in requests:
-        requests[clips, threads] = _compiled(clips, threads).create_infer_request()
-    return requests[clips, threads]
+    if (clips, threads) not in _own.requests:
+        _own.requests[clips, threads] = _compiled(clips, threads).create_infer_request()
+    return _own.requests[clips, threads]
 
 
 @cache

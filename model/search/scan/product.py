@@ -100,7 +100,8 @@ class ByteProduct:
 
     def products(self, rows: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return all products of rows (B, D), (B, P)."""
-        return self._multiplier.products(rows) - self._taken.astype(np.float32)
+        products: NDArray[np.float32] = self._multiplier.products(rows) - self._taken.astype(np.float32)
+        return products
 
 
 def largest_error(dim: int) -> float:
