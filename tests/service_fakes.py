@@ -306,7 +306,7 @@ async def ranking(runtime: Runtime, serving: Serving, request: RankRequest, dead
 
 
 def word_additions(serving: Serving, text: str, rows: NDArray[np.int64]) -> Additions | None:
-    """What words say for rows of a snapshot, one by one."""
+    """The lexical scores of rows of a snapshot, one by one."""
     words = serving.generation.words
     if words is None:
         return None

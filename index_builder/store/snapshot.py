@@ -63,7 +63,7 @@ _ROWS_AT_ONCE = 8192
 
 
 class WordValues(NamedTuple):
-    """What words say for rows.
+    """The lexical scores of rows.
 
     Attributes:
         own: for the generation's own rows, (N,).
@@ -327,7 +327,7 @@ class Snapshot:
         return self._buffer.longest
 
     def word_values(self, conversation: Conversation) -> WordValues | None:
-        """What words say for each row after a conversation: `LexicalScore.values`. None if they do not count."""
+        """The lexical score of each row after a conversation: `LexicalScore.values`. None if words do not count."""
         words = self.generation.words
         if words is None:
             return None

@@ -31,7 +31,7 @@ _CROWDED = 0.2
 
 
 class Term(NamedTuple):
-    """One of the numbers that are added up to what words say for a reply.
+    """One of the numbers that add up to a reply's lexical score.
 
     Attributes:
         feature: its name in FEATURES.
@@ -45,7 +45,7 @@ class Term(NamedTuple):
 
 
 class LexicalScore:
-    """What words say for a reply, beside the score of the network; safe to call from threads.
+    """The lexical score of a reply, beside the score of the network; safe to call from threads.
 
     A reply's score is `float32(late_weight * late + float64(value))`, where `late` is the network's score in float64
     and `value` is the reply's number in `values`. The network's score is the closed form of candidate attention, or for

@@ -36,7 +36,7 @@ class TextRanker(ABC):
         name: the name it was loaded by.
         architecture: its name in polyrank.model.registry.
         fingerprint: identity of config, weights and tokenizer (64 hexadecimal digits).
-        evidence: what words say for a candidate, which its score includes; None: they do not count.
+        evidence: the lexical score, which a candidate's score includes; None: words do not count.
         calibration: what its scores say; None: that is not known.
     """
 
@@ -128,7 +128,7 @@ class LexicalRanker(TextRanker):
     """Ranks by the words that context and candidate share, weighed as in `polyrank.model.lexical`; thread-safe.
 
     It offers what a LateRanker offers to builds and rankings. Every vector is a single 0, so the late score is 0, and
-    the score is what words say to the bit, whatever the late weight.
+    the score is the lexical score to the bit, whatever the late weight.
 
     Attributes:
         retrieves: True: it can search a whole pool.

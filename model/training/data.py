@@ -299,6 +299,6 @@ class PairWords:
         self._statistics = first
 
     def values(self, conversation: Conversation, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return what words say for texts (N,), which are one list, as replies, (N,)."""
+        """Return the lexical scores of texts (N,), which are one list, as replies, (N,)."""
         table = WordTable.of(texts, self._statistics)
         return self._evidence.in_list(conversation, table).values(conversation, table)

@@ -70,7 +70,7 @@ class PairObjective(Objective[CrossEncoder, PairTrainConfig]):
         )
 
     def _lexical(self, examples: Sequence[Dialogue], texts: Sequence[Sequence[str]]) -> Tensor | None:
-        """Return what words say for each pair, (pairs,); None where they do not count."""
+        """Return the lexical score of each pair, (pairs,); None where words do not count."""
         if self._words is None:
             return None
         rows = zip(examples, texts, strict=True)

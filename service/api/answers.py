@@ -46,7 +46,7 @@ class Problem(BaseModel):
 class ScoresOut(Out):
     """The parts of the score: `late` and `lexical` make it together, `cross` takes their place.
 
-    `cross` includes what words say by the reranker's own weights, so it is not added to `lexical`.
+    `cross` includes a lexical score by the reranker's own weights, so it is not added to `lexical`.
     """
 
     late: float = Field(description="by vectors; with a second stage by that, unless it was skipped")
@@ -214,7 +214,7 @@ class OtherCodesOut(Out):
 
 
 class TermOut(Out):
-    """One of the numbers that make up what words say."""
+    """One of the numbers that add up to a lexical score."""
 
     feature: str
     word: str | None = Field(description="that context and reply share; null: the feature is of the whole reply")
@@ -222,7 +222,7 @@ class TermOut(Out):
 
 
 class WordsOut(Out):
-    """What words say for a candidate."""
+    """The lexical score of a candidate."""
 
     value: float = Field(description="their part of the score, the sum of the terms")
     terms: list[TermOut] = Field(description="the largest first")

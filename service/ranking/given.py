@@ -240,7 +240,7 @@ async def _encode_new(
 async def _read_words(
     runtime: Runtime, serving: Serving, request: RankRequest, texts: Sequence[str], stored: Stock, journey: Journey
 ) -> ListWords | None:
-    """Read what words say for the texts that were sent and, behind them, for what is stored of ids beside them.
+    """Read the lexical scores of the texts that were sent and, behind them, of the stored texts of the ids beside them.
 
     None where words do not count, or ids came alone: they count as in a search, so `stored` knows.
     """

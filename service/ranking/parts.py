@@ -168,7 +168,7 @@ class Wanted(NamedTuple):
     Attributes:
         rows: in the part; None: `ids` or `texts` say which.
         texts: any candidate that has, or had, each of them.
-        conversation: also tell what words say after it.
+        conversation: also return the lexical scores after it.
     """
 
     rows: Rows | None = None
@@ -185,7 +185,7 @@ class Stock:
 
     Attributes:
         positions: of those that are there, among those asked for, (n,), ascending.
-        words: what words say for these as in a search, (n,); None: they do not count, or were not asked for.
+        words: their lexical scores as in a search, (n,); None: words do not count, or were not asked for.
         longest: a length that no stored vector exceeds.
         candidates: returns some of them, counted from 0 to n - 1.
         vectors: returns what the model made of some.

@@ -166,7 +166,7 @@ class Pool:
         return await self._read(of_part, lambda part: wanted._replace(rows=best.rows[of_part[part]]), journey)
 
     async def stored(self, ids: Sequence[str], said: Conversation | None, with_vectors: bool = True) -> Stock:
-        """Look candidates up by their ids; with a conversation also what words say for them after it.
+        """Look candidates up by their ids; with a conversation also their lexical scores after it.
 
         Raises:
             ShardsMissing: too much is missing, or none was found and some may be on the missing parts.

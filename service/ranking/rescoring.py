@@ -146,7 +146,7 @@ async def read_pairs(
 
 
 class ListWords(NamedTuple):
-    """What words say for the candidates of a list, and how much of their weights the words of turns kept."""
+    """The lexical scores of a list's candidates, and how much of their weights the words of turns kept."""
 
     values: NDArray[np.float32]
     turns_share: float
@@ -155,7 +155,7 @@ class ListWords(NamedTuple):
 def list_words(
     words: Words, conversation: Conversation, texts: Sequence[str], turns_share: float | None = None
 ) -> Steps[ListWords]:
-    """Read what words say for texts (T,), in steps.
+    """Read the lexical scores of texts (T,), in steps.
 
     turns_share: how much of their weights the words of the turns keep; None: the texts are a list that says it.
     """

@@ -44,7 +44,7 @@ FIXED = 200
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PoolWords:
-    """What words say for every row of a snapshot.
+    """The lexical scores of every row of a snapshot.
 
     Attributes:
         late_weight: of the scores by vectors beside it.
@@ -74,7 +74,7 @@ class PoolWords:
 
 
 def pool_words(serving: Searchable, conversation: Conversation) -> PoolWords | None:
-    """Read what words say for every row; None where they do not count for the model."""
+    """Read the lexical score of every row; None where words do not count for the model."""
     words, values = serving.generation.words, serving.snapshot.word_values(conversation)
     return None if words is None or values is None else PoolWords(words.evidence.late_weight, values)
 
@@ -91,7 +91,7 @@ class PoolSearch:
 
     @property
     def words(self) -> PoolWords | None:
-        """What words say for every row; None where they do not count."""
+        """The lexical score of every row; None where words do not count."""
         return None if self.read is None else self.read.words
 
     @property
@@ -166,7 +166,7 @@ class ReadWords:
 
 
 def read_words(serving: Searchable, request: RankRequest) -> ReadWords | None:
-    """Read what words say for every row, and choose the best rows by them; None where words do not count.
+    """Read the lexical score of every row, and choose the best rows by it; None where words do not count.
 
     All of that takes time in proportion to the pool, so it is not for the search thread.
     """

@@ -32,8 +32,8 @@ from polyrank.service.ranking.stages import Journey, Threads
 CANDIDATE_THREADS = 4
 # Requests that share a pass over the pool: with more, the first of them would wait too long for the last.
 MOST_SCANS = 16
-# Requests that hold what words say for every row, 4 bytes each, and 8 for each row that a filter lets through: those in
-# a pass, and those of the next.
+# Requests that hold the lexical scores of every row, 4 bytes each, and 8 for each row that a filter lets through: those
+# in a pass, and those of the next.
 MOST_WORDS = 2 * MOST_SCANS
 
 T = TypeVar("T")
@@ -97,7 +97,7 @@ class Runtime:
 
     @asynccontextmanager
     async def room_for_words(self, counts_words: bool, journey: Journey) -> AsyncIterator[None]:
-        """Wait until few others hold what words say for every row, if they count.
+        """Wait until few others hold the lexical scores of every row, if words count.
 
         The block must be short: no text that the caller sent is tokenised, and no candidate is encoded in it.
         """

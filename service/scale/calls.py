@@ -36,7 +36,7 @@ class PartStored(NamedTuple):
         positions: of those that are there, among those asked for, (n,), ascending.
         candidates: empty where only vectors were asked for.
         made: what is stored of them; of none where that was not asked for.
-        words: what words say for them, (n,); None: they do not count, or were not asked for.
+        words: their lexical scores, (n,); None: words do not count, or were not asked for.
         longest: a length that no vector of the part exceeds.
     """
 

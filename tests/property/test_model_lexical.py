@@ -1,4 +1,4 @@
-"""What words say: tables in parts and whole, scores, and searches with them."""
+"""The lexical score: tables in parts and whole, scores, and searches with them."""
 
 import itertools
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What words say counts alike wherever a candidate comes from, and an answer that is called exact is."""
+"""The lexical score counts alike wherever a candidate comes from, and an answer that is called exact is exact."""
 
 import asyncio
 import threading
