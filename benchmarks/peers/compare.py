@@ -75,14 +75,14 @@ def compared(
     base_in(models)
     ours = {OURS: ("auto", "auto")} | {f"{OURS}, {each}": each.split() for each in options.also}
     commands = {
-        name: _command(
+        name: command_of(
             sys.executable, "polyrank_worker", subject, models, "--backend", backend, "--precision", precision
         )
         for name, (backend, precision) in ours.items()
     }
     for variant in options.against:
         python = python_of(ENVIRONMENTS[variant.partition("-")[0]], options.cache)
-        commands[variant] = _command(python, "st_worker", subject, models, "--variant", variant)
+        commands[variant] = command_of(python, "st_worker", subject, models, "--variant", variant)
     found = []
     for threads in options.threads:
         with sides(commands, threads) as competitors:
@@ -108,7 +108,8 @@ def _cosines(competitors: Sequence[Side], call: str, given: Sequence[Any]) -> di
     return {name: round(float((each * reference).sum(axis=1).min()), 6) for name, each in vectors.items()}
 
 
-def _command(python: str | Path, worker: str, subject: str, models: Path, *options: object) -> list[object]:
+def command_of(python: str | Path, worker: str, subject: str, models: Path, *options: object) -> list[object]:
+    """Return the command of a worker."""
     return [python, "-m", f"benchmarks.peers.{worker}", subject, "--models", models, *options]
 
 

@@ -19,7 +19,7 @@ from benchmarks.peers.environments import CACHE, python_of
 from benchmarks.peers.goals import Goal, of_results
 from benchmarks.peers.ratios import OURS
 
-PARTS = ("encode", "rerank", "search", "rank")
+PARTS = ("quality", "encode", "rerank", "search", "rank")
 PAGE = REPOSITORY / "docs" / "measurements" / "peers.md"
 FIGURES = REPOSITORY / "docs" / "figures"
 BEGIN, END = "<!-- peers: written by benchmarks.peers.report -->", "<!-- peers: end -->"

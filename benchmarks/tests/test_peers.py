@@ -3,17 +3,22 @@
 import sys
 from itertools import count, islice
 
+import numpy as np
 import pytest
 from benchmarks.load.drive import Running
 from benchmarks.load.figures import Answer
 from benchmarks.load.mix import SAMPLE
 from benchmarks.peers import inputs
 from benchmarks.peers.contest import Side, contest, sides
-from benchmarks.peers.goals import Goal, of_calls, of_searches, of_servers
+from benchmarks.peers.goals import Goal, of_calls, of_results, of_searches, of_servers
+from benchmarks.peers.quality import listed
 from benchmarks.peers.rank import measured, requests
 from benchmarks.peers.ratios import Figure, ratios, rows
 from benchmarks.peers.report import PAGE, replaced
 from benchmarks.peers.servers import Server
+
+from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.dialogues import Dialogue
 
 WORKER = """
 import sys
@@ -112,10 +117,26 @@ def test_goals_leave_out_what_does_other_work() -> None:
         "work": "1 context, 2 threads", "against": "sentence-transformers, torch", "goal": "3.0",
         "ratio": "3.45 (2.9 to 4)", "met": "yes",
     }  # fmt: skip
-    assert (fastest["against"], fastest["goal"], fastest["met"]) == ("its fastest, openvino", "1.1", "yes")
+    assert (fastest["against"], fastest["goal"], fastest["met"]) == ("its fastest, openvino", "1.2", "yes")
+    assert [goal.against for goal in of_calls(encoded, {"onnx-int8"})][1] == "its fastest, onnx-int8"
     reranked = rows(took, 1, {"work": "50 pairs", "threads": 2})  # scores tell no cosine
     found = {goal.work: goal.against for goal in of_calls([*encoded, *reranked])}
     assert found["50 pairs, 2 threads"] == "its fastest, openvino"
+
+
+def test_a_back_end_that_ranks_as_well_competes() -> None:
+    told = {"work": "1 context", "threads": 1, "cosine": 0.9}
+    encoded = rows({"polyrank": [1.0], "torch": [3.0], "good": [0.7], "bad": [0.5]}, 1, told)
+    quality = [{"who": "good", "points": -0.3, "low": -0.5}, {"who": "bad", "points": -0.2, "low": -0.6}]
+    goals = of_results({"encode": {"rows": encoded}, "quality": {"rows": quality}})
+    assert [goal.against for goal in goals] == ["sentence-transformers, torch", "its fastest, good"]
+
+
+def test_a_list_is_the_reply_and_others_of_its_candidates() -> None:
+    replies = [str(number) for number in range(40)]
+    dialogue = Dialogue(Conversation.of(["a", "b"]), "7", tuple(replies), 7)
+    context, texts = listed(dialogue, np.random.default_rng(0))
+    assert (context, texts[0], len(set(texts))) == ("a b", "7", 20)
 
 
 def test_a_search_is_compared_with_one_query_of_faiss() -> None:
@@ -136,8 +157,8 @@ def test_goals_of_servers_are_those_of_the_pool_with_many_callers() -> None:
     ours = {"candidates": 31, "callers": 1, "who": "polyrank", "overhead_ms": {"median": 2.1, "low": 1.9, "high": 3.0}}
     found = [(goal.work, goal.against, goal.row()["met"]) for goal in of_servers([*ranked, ours])]
     assert found == [
-        ("`/rank` over 31, 16 callers: requests a second", "infinity, torch", "yes"),
-        ("`/rank` over 31, 16 callers: requests a second", "infinity, optimum", "yes"),
+        ("`/rank` over 31, 16 callers: requests a second", "infinity, torch", "no"),
+        ("`/rank` over 31, 16 callers: requests a second", "infinity, optimum", "no"),
         ("`/rank` over 31, 1 caller: p50", "FastAPI app", "no"),
         ("`/rank` over 31, 1 caller: p99", "FastAPI app", "no"),
         ("`/rank` over 31, 1 caller: ms beyond model and search", "", "no"),

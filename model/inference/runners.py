@@ -10,6 +10,7 @@ PRECISIONS: tuple[PrecisionName, ...] = get_args(PrecisionName)
 AUTO: Literal["auto"] = "auto"
 TORCH, OPENVINO, OPENVINO_INT8 = "torch", "openvino", "openvino-int8"
 FLOAT32, FLOAT16, BFLOAT16 = "float32", "float16", "bfloat16"
+PartName = Literal["contexts", "candidates", "pairs"]  # of a network, by what it reads
 INT8 = "int8"  # what OPENVINO_INT8 says that it runs; nobody asks for it by this name
 
 
@@ -58,3 +59,12 @@ def why_refused(asked: Runner) -> str | None:
     if asked.backend == OPENVINO_INT8 and asked.precision != AUTO:
         return f"{OPENVINO_INT8} has a precision of its own: leave precision at auto"
     return None
+
+
+def is_cpu(device: str) -> bool:
+    """Whether a device, in torch's notation, is the CPU.
+
+    >>> is_cpu("cpu"), is_cpu("cpu:0"), is_cpu("cuda:1")
+    (True, True, False)
+    """
+    return device.partition(":")[0] == "cpu"
