@@ -73,6 +73,7 @@ def back_up(store: GenerationStore, to: BinaryIO, progress: Progress) -> Backup:
         StoreBusy: another process holds a lock of the store for too long.
         OSError: a file cannot be read, or the archive cannot be written.
     """
+    store.active()  # or there is nothing to lock
     with ExitStack() as stack:
         with store.unchanged():
             current = store.active().id
