@@ -1,8 +1,9 @@
 """The product of rows and codes in bytes: which rows reach a bound with which codes.
 
-Products are made in int32; a bias is added, and the sum is rounded to uint8 and clipped below at 0. A result that is not zero is therefore
-above the bound. Eight results of one row lie side by side in one 64-bit word, so a row survives if any of its words is
-not zero. The products themselves are never read one by one, which would take longer than the product.
+Products are made in int32; a bias is added, and the sum is rounded to uint8 and clipped below at 0. A result that is
+not zero is therefore above the bound. Eight results of one row lie side by side in one 64-bit word, so a row survives
+if any of its words is not zero. The products themselves are never read one by one, which would take longer than the
+product.
 
 NumPy has no fast product of bytes; two libraries bring oneDNN. torch multiplies where it is imported already: it adds
 the bias within the product, OpenVINO after it, and takes 1.04 to 1.22 times as long (docs/measurements/scan.md).
