@@ -1,7 +1,7 @@
 """How many threads the libraries that compute may take. Importing this imports none of them.
 
-The number is the one that was chosen, else OMP_NUM_THREADS, else one for each core that this process may use: torch's
-own default.
+The number is the one that was chosen, else one for each core that this process may use, or fewer by OMP_NUM_THREADS:
+torch's own default.
 """
 
 import os
@@ -22,14 +22,23 @@ def count() -> int:
 
 
 def choose(number: int) -> None:
-    """Let NumPy and torch take so many threads, here and where torch is imported later (`tell_torch`)."""
+    """Let torch, and who asks for the number, take so many threads, here and where torch is imported later.
+
+    A product of NumPy takes one from then on (`shares`): its other threads wait for work busily, and take the processor
+    from those who have some.
+    """
     global _chosen  # of the process, as the libraries' own numbers are
-    from threadpoolctl import threadpool_limits
+    from threadpoolctl import ThreadpoolController
 
     _chosen = number
-    threadpool_limits(number, user_api="blas")
+    ThreadpoolController().select(threading_layer="pthreads").limit(limits=1)  # NumPy's BLAS; that of FAISS has OpenMP
     if "torch" in sys.modules:
         tell_torch()
+
+
+def shares() -> int:
+    """Return among how many threads to divide work that consists of NumPy's products, which else divides them."""
+    return _chosen or 1
 
 
 def tell_torch() -> None:
@@ -42,13 +51,17 @@ def tell_torch() -> None:
 
 def usual() -> int:
     """Return the number where nobody has chosen one."""
+    cores = _cores()
     with suppress(ValueError):  # of several numbers the first counts, as for OpenMP
         if (number := int(os.environ.get("OMP_NUM_THREADS", "").split(",")[0])) > 0:
-            return number
+            return min(number, cores)
+    return cores
+
+
+def _cores() -> int:
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
-    allowed = os.sched_getaffinity(0)
-    return len({_core(number) for number in allowed})
+    return len({_core(number) for number in os.sched_getaffinity(0)})
 
 
 def _core(processor: int) -> str:

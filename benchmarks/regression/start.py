@@ -4,6 +4,7 @@
 
     first   seconds of `serve` to ready, where nothing is kept from an earlier start
     second  seconds of `serve` to ready, after that
+    memory  megabytes that the second one has in memory then, with what it has mapped of files
     build   seconds of a build of five replies, after that
     rank    seconds of `rank --store`, after that
 
@@ -40,8 +41,8 @@ def timed(checkout: Checkout, arguments: Sequence[object], variables: dict[str, 
     return [seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime]
 
 
-def until_ready(checkout: Checkout, store: Path, variables: dict[str, str]) -> list[float | None]:
-    """Start a server and stop it; returns its seconds until it was ready, and seconds of the processor."""
+def until_ready(checkout: Checkout, store: Path, variables: dict[str, str]) -> tuple[list[float | None], float]:
+    """Start a server and stop it; returns its seconds until it was ready, those of the processor, and its megabytes."""
     began = time.perf_counter()
     line = [*checkout.command, "serve", "--store", str(store), "--port", "0"]
     told = checkout.environment(POLYRANK_DRAIN_DELAY_S="0", **variables)
@@ -50,8 +51,9 @@ def until_ready(checkout: Checkout, store: Path, variables: dict[str, str]) -> l
         if not next((each for each in process.stdout if each.startswith(READY)), None):
             sys.exit(f"{' '.join(line)} did not start\n{end_of(log)}")
         taken: list[float | None] = [time.perf_counter() - began, processor_seconds(process.pid)]
+        megabytes = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
         process.terminate()
-    return taken
+    return taken, megabytes
 
 
 @contextmanager
@@ -67,7 +69,9 @@ def starting(checkout: Checkout) -> Iterator[Round]:
         def round_() -> Times:
             with tempfile.TemporaryDirectory() as caches:
                 variables = {"XDG_CACHE_HOME": caches, "HF_HOME": HUB}
-                times = {name: until_ready(checkout, store, variables) for name in ("first", "second")}
+                times: Times = {"first": until_ready(checkout, store, variables)[0]}
+                times["second"], megabytes = until_ready(checkout, store, variables)
+                times["memory"] = [megabytes, None]
                 times["build"] = timed(checkout, build, variables)
                 times["rank"] = timed(checkout, ("rank", "where is my parcel?", "--store", store), variables)
             print(f"{checkout.path}: {json.dumps(times)}", file=sys.stderr, flush=True)
@@ -90,7 +94,7 @@ def main() -> None:
     with ExitStack() as stack:
         sides = {side: stack.enter_context(starting(each)) for side, each in checkouts.items()}
         taken = in_turns(sides, given.rounds)
-    result["figures"] = {name: summary(each, "s") for name, each in taken.items()}
+    result["figures"] = {name: summary(each, "MB" if name == "memory" else "s") for name, each in taken.items()}
     rows = [cells(name, found) for name, found in result["figures"].items()]
     print(table(["median", "OLD", "NEW", "NEW / OLD", "middle half", "range", "processor time, NEW / OLD"], rows))
     if given.json:

@@ -1,5 +1,6 @@
 """Models that have a network: an encoder that keeps both sides apart, or a Cross-encoder, loaded by its name."""
 
+import logging
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from polyrank.model.checkpoint.read import Encoder
     from polyrank.model.explainers import CrossExplainer, LateExplainer
 
+log = logging.getLogger(__name__)
+
 _USUAL_LAYERS = 12  # of a transformer whose config.json does not say
 
 
@@ -67,6 +70,7 @@ class LateRanker(LateForwards, TextRanker):
     @cached_property
     def explainer(self) -> "LateExplainer":
         """What takes its scores apart; the first access may import torch and read the network."""
+        _tell_loading(self._network, self.name)
         from polyrank.model.explainers import LateExplainer
 
         return LateExplainer(self.encoder, self._assembler)
@@ -145,6 +149,7 @@ class CrossRanker(PairForwards, TextRanker):
     @cached_property
     def explainer(self) -> "CrossExplainer":
         """What tells the parts of its scores; the first access may import torch and read the network."""
+        _tell_loading(self._network, self.name)
         from polyrank.model.explainers import CrossExplainer
 
         return CrossExplainer(self.encoder, self._assembler)
@@ -179,6 +184,12 @@ class CrossRanker(PairForwards, TextRanker):
     def save(self, directory: Path) -> None:
         """Write the checkpoint's files to a directory; base weights stay a reference."""
         self._files.write(directory)
+
+
+def _tell_loading(network: Network[Any], name: str) -> None:
+    """Say why the first explanation takes seconds: it may import torch, and reads the network."""
+    if not network.is_read:
+        log.info("the network is loaded to explain scores", extra={"fields": {"model": name}})
 
 
 NetworkRanker = LateRanker | CrossRanker
