@@ -1,6 +1,6 @@
 """Compare how long two checkouts take to start, in turns, within one run: medians, and NEW / OLD with its spread.
 
-    python benchmarks/regression/start.py OLD NEW [--rounds 5] [--json]
+    python benchmarks/regression/start.py OLD NEW [--rounds 5] [--again] [--json]
 
     first   seconds of `serve` to ready, where nothing is kept from an earlier start
     second  seconds of `serve` to ready, after that
@@ -8,8 +8,9 @@
     build   seconds of a build of five replies, after that
     rank    seconds of `rank --store`, after that
 
-Every round of a side begins with an empty directory of caches. The side that begins changes with every round, and a
-ratio is taken within its round. Processor time, user and system, is of the process alone: other work on the machine
+Every round of a side begins with an empty directory of caches; with --again there is one for all rounds, which a first
+start has filled, and `second` and `memory` are all that is measured. The side that begins changes with every round, and
+a ratio is taken within its round. Processor time, user and system, is of the process alone: other work on the machine
 changes it much less. A line on standard error tells each round's figures.
 """
 
@@ -57,8 +58,8 @@ def until_ready(checkout: Checkout, store: Path, variables: dict[str, str]) -> t
 
 
 @contextmanager
-def starting(checkout: Checkout) -> Iterator[Round]:
-    """Build five replies with the checkout itself; a round starts everything once, from an empty cache."""
+def starting(checkout: Checkout, again: bool) -> Iterator[Round]:
+    """Build five replies with the checkout itself; a round starts everything once, or `again`."""
     with tempfile.TemporaryDirectory() as folder:
         pool, store = Path(folder, "pool.jsonl"), Path(folder, "store")
         with checkout.pool.open(encoding="utf-8") as lines:
@@ -66,17 +67,26 @@ def starting(checkout: Checkout) -> Iterator[Round]:
         build = ("build", "--model", checkout.checkpoints / "chat-poly", "--pool", pool, "--store", store)
         checkout.polyrank(*build, "--backend", "torch", XDG_CACHE_HOME=folder, HF_HOME=HUB)
 
+        def second(variables: dict[str, str]) -> Times:
+            taken, megabytes = until_ready(checkout, store, variables)
+            return {"second": taken, "memory": [megabytes, None]}
+
         def round_() -> Times:
+            if again:
+                times = second(kept)
+                print(f"{checkout.path}: {json.dumps(times)}", file=sys.stderr, flush=True)
+                return times
             with tempfile.TemporaryDirectory() as caches:
                 variables = {"XDG_CACHE_HOME": caches, "HF_HOME": HUB}
-                times: Times = {"first": until_ready(checkout, store, variables)[0]}
-                times["second"], megabytes = until_ready(checkout, store, variables)
-                times["memory"] = [megabytes, None]
+                times = {"first": until_ready(checkout, store, variables)[0], **second(variables)}
                 times["build"] = timed(checkout, build, variables)
                 times["rank"] = timed(checkout, ("rank", "where is my parcel?", "--store", store), variables)
             print(f"{checkout.path}: {json.dumps(times)}", file=sys.stderr, flush=True)
             return times
 
+        kept = {"XDG_CACHE_HOME": str(Path(folder, "caches")), "HF_HOME": HUB}
+        if again:
+            until_ready(checkout, store, kept)
         yield round_
 
 
@@ -85,6 +95,7 @@ def main() -> None:
     parser.add_argument("old", metavar="OLD", type=Checkout)
     parser.add_argument("new", metavar="NEW", type=Checkout)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--again", action="store_true", help="measure second starts alone")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line, every round in it")
     given = parser.parse_args()
     if given.rounds < 1:
@@ -92,7 +103,7 @@ def main() -> None:
     checkouts = {"old": given.old, "new": given.new}
     result: dict[str, Any] = {"machine": machine(checkouts), "rounds": given.rounds}
     with ExitStack() as stack:
-        sides = {side: stack.enter_context(starting(each)) for side, each in checkouts.items()}
+        sides = {side: stack.enter_context(starting(each, given.again)) for side, each in checkouts.items()}
         taken = in_turns(sides, given.rounds)
     result["figures"] = {name: summary(each, "MB" if name == "memory" else "s") for name, each in taken.items()}
     rows = [cells(name, found) for name, found in result["figures"].items()]

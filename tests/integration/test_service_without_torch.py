@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -20,7 +20,6 @@ pytest.importorskip("openvino")
 
 IMPORTED = re.compile(r"^import time: .*\| +([\w.]+)$", re.MULTILINE)
 HEAVY = {"torch", "transformers"}
-RUNS = ("--backend", "openvino", "--precision", "float32")
 HEADERS = {"Content-Type": "application/json"}
 DAMAGED = "a kept model is damaged and is made anew"
 
@@ -36,11 +35,17 @@ class Ended(NamedTuple):
 class Place:
     """A pool, a store and a cache of compiled models."""
 
-    def __init__(self, directory: Path, model: Path, runs: Sequence[str] = RUNS) -> None:
-        self.store, self.model, self.runs = directory / "store", model, runs
+    def __init__(self, directory: Path, model: Path) -> None:
+        self.store, self.model = directory / "store", model
         self.pool = write_rows(directory / "pool.jsonl", pool_rows(5))
         own = {name: value for name, value in os.environ.items() if not name.startswith("POLYRANK_")}
-        self._variables = {**own, "XDG_CACHE_HOME": str(directory / "caches"), "POLYRANK_DRAIN_DELAY_S": "0"}
+        self._variables = {
+            **own,
+            "XDG_CACHE_HOME": str(directory / "caches"),
+            "POLYRANK_DRAIN_DELAY_S": "0",
+            "POLYRANK_BACKEND": "openvino",
+            "POLYRANK_PRECISION": "float32",
+        }
 
     @property
     def models(self) -> list[Path]:
@@ -49,14 +54,15 @@ class Place:
         return [entry for entry in entries if entry.stat().st_size > 10_000]
 
     def build(self) -> Ended:
-        return self._run("build", "--model", self.model, "--pool", self.pool, "--store", self.store, *self.runs)
+        runs = ("--backend", "openvino", "--precision", "float32")
+        return self._run("build", "--model", self.model, "--pool", self.pool, "--store", self.store, *runs)
 
     def rank(self, *options: object) -> Ended:
-        return self._run("rank", "w1 w2", "--store", self.store, *self.runs, *options)
+        return self._run("rank", "w1 w2", "--store", self.store, *options)
 
     def serve(self, body: dict[str, Any], *options: object, path: str = "/rank") -> tuple[Ended, Any, str]:
         """Start a server, ask it, and stop it; also returns its answer, and the files that it has mapped."""
-        with self._start("serve", "--store", self.store, "--port", 0, *self.runs, *options) as (process, errors):
+        with self._start("serve", "--store", self.store, "--port", 0, *options) as (process, errors):
             assert process.stdout is not None
             line = process.stdout.readline()
             assert line.startswith(READY), line
@@ -172,7 +178,7 @@ def test_an_explanation_imports_torch_when_it_is_asked_for_and_says_so(place: Pl
 
 
 def test_chat_poly_as_it_is_served(tmp_path: Path) -> None:
-    place = Place(tmp_path, REPOSITORY / "checkpoints" / "chat-poly", ("--backend", "openvino"))
+    place = Place(tmp_path, REPOSITORY / "checkpoints" / "chat-poly")
     place.build()
     _, right, _ = place.serve(BODY)
     found, answer, mapped = place.serve(BODY)
