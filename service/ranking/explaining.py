@@ -118,7 +118,7 @@ async def explain(runtime: Runtime, serving: Serving, request: ExplainRequest, j
     scorer = None if request.cross is None else runtime.required_scorer()
     texts = await given.look_up(runtime, serving, ranking, journey)
     late = admission.late_tokens(serving.ranker, ranking, serving.snapshot.count)
-    tokens = admission.ranking_tokens(ranking) + admission.text_tokens(texts.new_texts) + late
+    tokens = admission.ranking_tokens(ranking, scorer) + admission.text_tokens(texts.new_texts) + late
     tokens += admission.explaining_tokens(request)
     async with runtime.admitted(journey, tokens), runtime.turn_to_explain(journey):
         gathered = await given.gather(runtime, serving, ranking, texts, journey)
