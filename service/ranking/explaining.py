@@ -120,7 +120,7 @@ async def explain(runtime: Runtime, serving: Serving, request: ExplainRequest, j
     journey = await _with_explainers(runtime, [serving.ranker, scorer], journey)
     texts = await given.look_up(runtime, serving, ranking, journey)
     late = admission.late_tokens(serving.ranker, ranking, serving.snapshot.count)
-    tokens = admission.ranking_tokens(ranking) + admission.text_tokens(texts.new_texts) + late
+    tokens = admission.ranking_tokens(ranking, scorer) + admission.text_tokens(texts.new_texts) + late
     tokens += admission.explaining_tokens(request)
     async with runtime.admitted(journey, tokens), runtime.turn_to_explain(journey):
         gathered = await given.gather(runtime, serving, ranking, texts, journey)
