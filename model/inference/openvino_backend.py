@@ -23,10 +23,12 @@ from torch import Tensor, nn
 from torch.jit import _recursive
 
 from polyrank.model.architectures.batching import TOKEN_BUDGET, TokenBatch
+from polyrank.model.checkpoint.quantised import Quantisation
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import trials
 from polyrank.model.inference.network import Forward, NetworkPart, Sizes, TorchBackend
-from polyrank.model.inference.runners import BFLOAT16, FLOAT16, FLOAT32, INT8, OPENVINO, OPENVINO_INT8, Runner
+from polyrank.model.inference.int8 import quantised
+from polyrank.model.inference.runners import BFLOAT16, FLOAT16, FLOAT32, INT8, OPENVINO, Runner
 
 if TYPE_CHECKING:
     import openvino as ov
@@ -35,15 +37,15 @@ if TYPE_CHECKING:
 class _Format(NamedTuple):
     """The number format of products.
 
-    hint: OpenVINO's name of it. needs: what the processor must offer; empty: nothing. is_quantized: weights are int8
-    (`_quantized`). width_step: sequences are padded to a multiple of it. Products in 16 bits sum over tokens in blocks
-    of 16; with whole blocks a sequence has the same output in every batch, because a block of padding adds nothing. In
+    hint: OpenVINO's name of it; beside int8 float32, so that outputs are the same on every processor. needs: what the
+    processor must offer; empty: nothing. width_step: sequences are padded to a multiple of it. Products in 16 bits sum
+    over tokens in blocks of 16; with whole blocks a sequence has the same output in every batch, because a block of
+    padding adds nothing. With int8, where another rounding can become another byte, attention needs them too. In
     float32 a step keeps the number of shapes small: 4 was as fast as 1, and a sixth faster than 16 for a pool.
     """
 
     hint: str
     needs: str = ""
-    is_quantized: bool = False
     width_step: int = 4
 
 
@@ -51,7 +53,7 @@ _FORMATS = {
     FLOAT32: _Format("f32"),
     FLOAT16: _Format("f16", needs="FP16", width_step=16),
     BFLOAT16: _Format("bf16", needs="BF16", width_step=16),
-    INT8: _Format("f32", is_quantized=True),
+    INT8: _Format("f32", needs="INT8", width_step=16),
 }
 # How many kernels, each made for one shape of batch, OpenVINO keeps. Its default is thousands: memory grew by 500 MiB.
 # With 64 a shape that came before took no extra time, with 16 a third more.
@@ -60,8 +62,6 @@ _EXAMPLE = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
 # Of parts for as long as they live: the models share the weights of their part.
 _traces: "WeakKeyDictionary[NetworkPart, tuple[ov.Model, ov.Model]]" = WeakKeyDictionary()
 _one_thread = threading.Lock()  # guards what all threads share: torch's types, OpenVINO's core
-_LARGEST_BYTE = 127
-_LEAST_ELEMENTS = 256  # quantising a smaller matrix gains nothing
 
 
 def is_installed() -> bool:
@@ -75,18 +75,19 @@ def is_supported(precision: str) -> bool:
     return is_installed() and (not needs or needs in _capabilities())
 
 
-def _runner(precision: str) -> Runner:
-    return Runner(OPENVINO_INT8 if precision == INT8 else OPENVINO, precision)
-
-
 class OpenVinoBackend:
     """Compiles parts for the CPU, with as many threads as torch has at that moment."""
 
     token_budget = TOKEN_BUDGET
 
-    def __init__(self, precision: str) -> None:
-        """Raise InvalidInput where the package or the processor lacks what the precision needs."""
-        self.runner = _runner(precision)
+    def __init__(self, precision: str, quantisation: Quantisation | None = None) -> None:
+        """Raise InvalidInput where the package or the processor lacks what the precision needs.
+
+        quantisation: what calibration found, for int8; other precisions do without.
+        """
+        self.runner, self._quantisation = Runner(OPENVINO, precision), quantisation
+        if precision == INT8 and quantisation is None:
+            raise InvalidInput("the model is not quantised, so it has no int8; run polyrank quantise first")
         if not is_installed():
             need = f"the back-end {self.runner.backend} needs the package openvino"
             raise InvalidInput(f"{need}: pip install openvino, or use torch")
@@ -97,7 +98,7 @@ class OpenVinoBackend:
     def compile(self, part: NetworkPart) -> Forward:
         """Trace the part, compile it and try it; raises InvalidInput where OpenVINO cannot run it."""
         with translated():
-            forward = compiled(part, self.runner.precision)
+            forward = compiled(part, self.runner.precision, self._quantisation)
             if not self._is_right(forward, part):
                 what = f"the numbers of {' in '.join(self.runner)} are wrong for this model"
                 raise InvalidInput(f"{what}; use the back-end torch")
@@ -123,11 +124,11 @@ def translated() -> Iterator[None]:
         raise InvalidInput(f"OpenVINO cannot run this model here, use the back-end torch: {why}") from error
 
 
-def compiled(part: NetworkPart, precision: str) -> Forward:
+def compiled(part: NetworkPart, precision: str, quantisation: Quantisation | None = None) -> Forward:
     """Compile a part in that precision; it shares its weights with torch. Errors come as they are."""
-    transformer, ending = _traced(part)
-    if _FORMATS[precision].is_quantized:
-        transformer = _quantized(transformer)
+    transformer, ending = traced(part)
+    if precision == INT8 and quantisation is not None:
+        transformer = quantised(transformer, quantisation.parts.get(type(part).__name__, {}))
     models = [
         _core().compile_model(model, "CPU", _properties(each))
         for model, each in zip((transformer, ending), _precisions(precision), strict=True)
@@ -172,7 +173,7 @@ def _properties(precision: str) -> dict[str, Any]:
     }
 
 
-def _traced(part: NetworkPart) -> tuple["ov.Model", "ov.Model"]:
+def traced(part: NetworkPart) -> tuple["ov.Model", "ov.Model"]:
     """Return a part's transformer and its ending as models of OpenVINO; a part is traced once for all precisions."""
     if part not in _traces:
         part.eval()
@@ -218,29 +219,6 @@ def _converted(module: nn.Module, example: tuple[Tensor, ...]) -> "ov.Model":
         torch._C._jit_clear_class_registry()
         _recursive.concrete_type_store = _recursive.ConcreteTypeStore()
         return converted
-
-
-def _quantized(model: "ov.Model") -> "ov.Model":
-    """Return a copy of a model in which each row of a linear map is int8 with a scale.
-
-    OpenVINO quantises the other factor on the fly, 32 values with a common scale, so nothing has to be calibrated. The
-    cost in accuracy is in docs/measurements/backends.md.
-    """
-    from openvino import opset13 as ops
-
-    model = model.clone()
-    for product in (node for node in model.get_ops() if node.get_type_name() == "MatMul"):
-        weights = product.input_value(1).get_node()
-        if weights.get_type_name() != "Constant" or len(weights.shape) != 2 or np.prod(weights.shape) < _LEAST_ELEMENTS:
-            continue
-        values = weights.data
-        inner = 1 if product.get_attributes()["transpose_b"] else 0
-        scales = np.maximum(np.abs(values).max(axis=inner, keepdims=True), np.finfo(np.float32).tiny) / _LARGEST_BYTE
-        bytes_of = np.rint(values / scales).astype(np.int8)
-        restored = ops.multiply(ops.convert(ops.constant(bytes_of), "f32"), ops.constant(scales.astype(np.float32)))
-        product.input(1).replace_source_output(restored.output(0))
-    model.validate_nodes_and_infer_types()
-    return model
 
 
 class _Compiled:

@@ -1,5 +1,6 @@
 """Models that have a network: an encoder that keeps both sides apart, or a Cross-encoder, loaded by its name."""
 
+import logging
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -14,16 +15,17 @@ from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.checkpoint.files import TOKENIZER_FILE, CheckpointFiles, backbone_file, read_object
 from polyrank.model.checkpoint.lookup import architecture_of, is_checkpoint
+from polyrank.model.checkpoint.quantised import Quantisation
 from polyrank.model.checkpoint.read import Encoder, begin_from_base, find_base, find_checkpoint
 from polyrank.model.config import ModelConfig
-from polyrank.model.errors import InvalidInput
+from polyrank.model.errors import CheckpointInvalid, InvalidInput
 from polyrank.model.explanation import CrossExplainer, LateExplainer
 from polyrank.model.inference.auto import Chooser, candidates
 from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.disk_cache import DiskCache
 from polyrank.model.inference.network import Network
 from polyrank.model.inference.passes import LateForwards, PairForwards
-from polyrank.model.inference.runners import AUTO, FLOAT32, TORCH, Runner
+from polyrank.model.inference.runners import AUTO, FLOAT32, INT8, TORCH, Runner
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics
 from polyrank.model.rankers.lexical import LexicalRanker, TextRanker
@@ -35,6 +37,7 @@ from polyrank.model.text.reading import Steps
 from polyrank.model.text.sequences import Pairs
 from polyrank.model.text.tokenizer import Token, Tokenizer
 
+log = logging.getLogger(__name__)
 _USUAL_LAYERS = 12  # of a transformer whose config.json does not say
 
 
@@ -181,12 +184,22 @@ Ranker = NetworkRanker | LexicalRanker
 
 
 def load_network(
-    name: str | Path, device: str, backend: str, precision: str, disk: DiskCache | None = None
+    name: str | Path,
+    device: str,
+    backend: str,
+    precision: str,
+    disk: DiskCache | None = None,
+    quantisation: Quantisation | None = None,
 ) -> NetworkRanker:
-    """Load a Bi-, Poly- or Cross-encoder; arguments and errors as `polyrank.model.rankers.load.load`."""
+    """Load a Bi-, Poly- or Cross-encoder; arguments and errors as `polyrank.model.rankers.load.load`.
+
+    quantisation: for int8, instead of the checkpoint's.
+    """
     stored = find_checkpoint(Path(name)) if is_checkpoint(name) else find_base(str(name))
-    network = Network(stored.files.config, lambda: _moved(stored.read(), device), stored.files.fingerprint)
-    return _ranker(str(name), network, stored.files, Runner(backend, precision), _parsed(device), disk)
+    network = Network(stored.files.config, lambda: _moved(stored.read(), device), _identity(stored.files))
+    asked, where = Runner(backend, precision), _parsed(device)
+    known = quantisation or _quantisation(stored.files, asked, where)
+    return _ranker(str(name), network, stored.files, asked, where, disk, known)
 
 
 def from_base(
@@ -205,7 +218,7 @@ def from_base(
     if config is None:
         return load_network(name, "cpu", backend, precision)
     encoder, files = begin_from_base(name, config)
-    return _ranker(name, Network.of(encoder), files, Runner(backend, precision), torch.device("cpu"), None)
+    return _ranker(name, Network.of(encoder), files, Runner(backend, precision), torch.device("cpu"))
 
 
 def _ranker(
@@ -214,15 +227,41 @@ def _ranker(
     files: CheckpointFiles,
     asked: Runner,
     device: torch.device,
-    disk: DiskCache | None,
+    disk: DiskCache | None = None,
+    quantisation: Quantisation | None = None,
 ) -> NetworkRanker:
     assembler = Assembler(Tokenizer(files.source / TOKENIZER_FILE), files.config)
     # On a GPU torch runs the network, which has to be read.
-    found = candidates(*asked, device)
+    found = candidates(*asked, device, quantisation)
     chooser = Chooser(found, device, assembler, asked.precision != AUTO) if len(found) > 1 else None
     compiler = Compiler(found[0], chooser, disk if device.type == "cpu" else None)
     kind = LateRanker if ARCHITECTURES[files.config.architecture].retrieves else CrossRanker
     return kind(name, network, assembler, files, compiler)
+
+
+def _identity(files: CheckpointFiles) -> str:
+    """Name the network with all that may be made of it: its fingerprint, and what calibration for int8 found."""
+    said = files.config.quantisation
+    return f"{files.fingerprint} {said.sha256}" if said else files.fingerprint
+
+
+def _quantisation(files: CheckpointFiles, asked: Runner, device: torch.device) -> Quantisation | None:
+    """Return what int8 takes to know, if it was asked for or `auto` may take it; None: it is not offered.
+
+    Raises as `CheckpointFiles.quantisation` where it was asked for.
+    """
+    if asked.precision == INT8:
+        return files.quantisation()
+    said = files.config.quantisation
+    if said is None or asked.precision != AUTO or asked.backend == TORCH or device.type != "cpu":
+        return None
+    try:
+        found, why = files.quantisation(), said.why_not_chosen()
+    except (InvalidInput, CheckpointInvalid) as error:
+        found, why = None, str(error)
+    if why:
+        log.warning("int8 is left out", extra={"fields": {"why": why}})
+    return None if why else found
 
 
 def _parsed(device: str) -> torch.device:

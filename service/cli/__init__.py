@@ -16,6 +16,7 @@ from polyrank.service.cli.commands import (
     evaluate,
     export,
     mine,
+    quantise,
     rank,
     serve,
     store,
@@ -26,7 +27,7 @@ from polyrank.service.cli.parsing import CommandParser
 from polyrank.service.errors import SettingsError
 from polyrank.service.observe import logs
 
-_COMMANDS = (demo, train, mine, evaluate, export, build, store, serve, rank, candidates)
+_COMMANDS = (demo, train, mine, evaluate, quantise, export, build, store, serve, rank, candidates)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
