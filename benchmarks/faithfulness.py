@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from polyrank.model.explanation import Explanation, relative, without
@@ -33,13 +32,13 @@ Order = NDArray[np.int64]
 
 def orders(places: Order, told: list[Explanation], right: int, rng: np.random.Generator) -> dict[str, Order]:
     """Return the context's tokens, by their places, in the order of each claim about the reply `right`."""
-    tokens = torch.stack([each.tokens for each in told if each.tokens is not None])
-    beside, codes = relative(tokens, None)[right].numpy()[places], told[right].codes
+    tokens = np.stack([each.tokens for each in told if each.tokens is not None])
+    beside, codes = relative(tokens, None)[right][places], told[right].codes
     assert codes is not None, "it has context vectors"
     claims = {
         "relative": beside,
-        "tokens": tokens[right].numpy()[places],
-        "attention": (codes.weights @ codes.attention).numpy()[places],
+        "tokens": tokens[right][places],
+        "attention": (codes.weights @ codes.attention)[places],
         "random": rng.permutation(len(places)),
         "relative, shuffled": rng.permutation(beside),
     }

@@ -8,7 +8,9 @@ seconds = (tokens + overhead) * seconds a token. The constant FORWARD_TOKENS is 
 """
 
 import argparse
+from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +24,15 @@ COUNTS = tuple(2**n for n in range(11))
 RUNS = 9
 
 
+def forwards(ranker: Any, most_tokens: int, vocabulary: int = 20_000) -> Iterator[tuple[int, int, float]]:
+    """Yield the tokens of a sequence, the sequences of a batch, and the least seconds of several runs."""
+    rng = np.random.default_rng(0)
+    for length in LENGTHS:
+        for count in (each for each in COUNTS if each * length <= most_tokens):
+            contexts = rng.integers(vocabulary // 20, vocabulary, (count, length)).tolist()
+            yield length, count, min(wall_seconds(partial(ranker.encode_contexts, contexts)) for _ in range(RUNS))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
@@ -33,16 +44,12 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     ranker = polyrank.load(arguments.model, arguments.device, arguments.backend, arguments.precision)
-    rng = np.random.default_rng(0)
     measured = []
     print("| tokens | batch | ms | ms a sequence | µs a token |\n| --- | --- | --- | --- | --- |")
-    for length in LENGTHS:
-        for count in (each for each in COUNTS if each * length <= arguments.most_tokens):
-            contexts = [rng.integers(1000, 20_000, length).tolist() for _ in range(count)]
-            seconds = min(wall_seconds(partial(ranker.encode_contexts, contexts)) for _ in range(RUNS))
-            measured.append((length * count, seconds))
-            columns = (seconds * 1e3, seconds / count * 1e3, seconds / (length * count) * 1e6)
-            print(f"| {length} | {count} | " + " | ".join(f"{each:.1f}" for each in columns) + " |")
+    for length, count, seconds in forwards(ranker, arguments.most_tokens):
+        measured.append((length * count, seconds))
+        columns = (seconds * 1e3, seconds / count * 1e3, seconds / (length * count) * 1e6)
+        print(f"| {length} | {count} | " + " | ".join(f"{each:.1f}" for each in columns) + " |")
     tokens, times = np.array(measured).T
     # Fit relative errors: a pass over few tokens is as important as one over many.
     terms = np.stack([tokens, np.ones_like(tokens)], 1) / times[:, None]

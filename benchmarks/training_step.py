@@ -14,8 +14,13 @@ import torch
 from benchmarks.timing import in_turns, machine
 from torch import nn
 
-from polyrank.model.architectures.backbone import Backbone, backbone_config, load_base_weights, read_weights
-from polyrank.model.architectures.batching import TokenBatch
+from polyrank.model.architectures.backbone import (
+    Backbone,
+    TensorBatch,
+    backbone_config,
+    load_base_weights,
+    read_weights,
+)
 from polyrank.model.checkpoint.files import BASE_BACKBONE_FILE, WEIGHTS_FILE, read_object
 from polyrank.model.checkpoint.lookup import resolve_base
 from polyrank.model.training.tuning import add_adapters, select_layers, set_dropout
@@ -45,7 +50,7 @@ class Encoder(nn.Module):
         if not dropout:
             set_dropout(self, 0.0)
 
-    def step(self, batch: TokenBatch) -> None:
+    def step(self, batch: TensorBatch) -> None:
         """Make one step."""
         self.zero_grad(set_to_none=True)
         with torch.autocast("cpu", torch.bfloat16):
@@ -63,7 +68,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.manual_seed(0)
     ids = torch.randint(1000, 20000, (given.sequences, given.tokens))
-    batch = TokenBatch(ids, torch.ones_like(ids, dtype=torch.bool), torch.zeros_like(ids))
+    batch = TensorBatch(ids, torch.ones_like(ids, dtype=torch.bool), torch.zeros_like(ids))
     encoders = {name: Encoder(given.base, *way).train() for name, way in WAYS.items()}
     took = in_turns({name: partial(encoder.step, batch) for name, encoder in encoders.items()}, given.rounds)
     print(f"{given.sequences} x {given.tokens} tokens, {torch.get_num_threads()} threads; {machine()}")

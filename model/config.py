@@ -296,6 +296,10 @@ class ModelConfig:
         """Whether contexts and candidates are encoded in two ways: by two transformers, or up to two lengths."""
         return not self.shared_encoder or self.max_context_tokens != self.max_candidate_tokens
 
+    def vector_dim(self, dim: int) -> int:
+        """Return the size of a vector that is made of the states of a transformer, which have `dim` components."""
+        return self.dense[-1].outputs if self.dense else dim
+
     def block(self, kind: type[B]) -> B:
         """Return what its architecture alone has; raises CheckpointInvalid where it is missing."""
         if not isinstance(self.own, kind):
@@ -340,4 +344,9 @@ def _own(flat: dict[str, Any]) -> Block | None:
     return None if kind is None or raw is None else read_block(kind, raw, kind.of)
 
 
-_BLOCKS = {"assembly": AssemblyConfig, "evidence": LexicalConfig, "calibration": CalibrationConfig, "quantisation": QuantisationConfig}
+_BLOCKS = {
+    "assembly": AssemblyConfig,
+    "evidence": LexicalConfig,
+    "calibration": CalibrationConfig,
+    "quantisation": QuantisationConfig,
+}

@@ -14,7 +14,7 @@ A Cross-encoder's score is no sum. There a part of the context is left out, and 
 not additive: what two parts say together is lost with each of them. Source of the idea: Zeiler and Fergus 2014,
 "Visualizing and Understanding Convolutional Networks", section 4.2.
 
-Both run the torch modules of a model, whatever serves.
+Importing this needs no torch. What runs the torch modules of a model, whatever serves, is in explainers.py.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,17 +22,8 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from polyrank.model.architectures.attention import StateSums, poly_scores
-from polyrank.model.architectures.batching import TokenBatch, pad
-from polyrank.model.architectures.cross import CrossEncoder
-from polyrank.model.architectures.late import LateEncoder, Unexplained
-from polyrank.model.representations import ContextEncoding, Representations
-from polyrank.model.text.assembly import Assembler, Conversation, Truncation
-from polyrank.model.text.reading import Steps
+from polyrank.model.architectures.sums import Float64, StateSums, softmax
 from polyrank.model.text.sequences import Pairs, PlacedToken
 
 
@@ -43,36 +34,38 @@ class CodeContributions(NamedTuple):
     contributions: C, (M, T), whose sum is the score.
     """
 
-    attention: Tensor
-    scores: Tensor
-    weights: Tensor
-    contributions: Tensor
+    attention: Float64
+    scores: Float64
+    weights: Float64
+    contributions: Float64
 
     @property
     def effective(self) -> float:
         """How many context vectors took part: e to the power of the entropy of their weights, from 1 to M."""
-        return float(torch.special.entr(self.weights).sum().exp())
+        counted = self.weights[self.weights > 0]
+        return float(np.exp(-(counted * np.log(counted)).sum()))
 
-    def without_each(self) -> Tensor:
+    def without_each(self) -> Float64:
         """Return the score without each of the context vectors, (M,); NaN where it is the only one.
 
         The others share its weight: it is `(S - w_i s_i) / (1 - w_i)`, computed without the cancellation.
         """
         count = len(self.scores)
-        others = self.scores.expand(count, -1).masked_fill(torch.eye(count, dtype=torch.bool), float("-inf"))
-        weights = others.softmax(dim=-1)
-        return (weights * self.scores).sum(dim=-1) if count > 1 else torch.full((1,), torch.nan, dtype=torch.float64)
+        if count == 1:
+            return np.full(1, np.nan)
+        found: Float64 = softmax(np.where(np.eye(count, dtype=np.bool_), -np.inf, self.scores)) @ self.scores
+        return found
 
 
-def code_contributions(context: StateSums, reply: Tensor) -> CodeContributions:
+def code_contributions(context: StateSums, reply: Float64) -> CodeContributions:
     """Take the score of a reply's vector (D,) apart."""
     parts = context.factors[:, None] * context.weights * (context.values @ reply)  # (M, T)
-    scores = parts.sum(dim=-1)
-    weights = scores.softmax(dim=-1)
+    scores = parts.sum(axis=-1)
+    weights = softmax(scores)
     return CodeContributions(context.weights, scores, weights, weights[:, None] * parts)
 
 
-def pair_contributions(context: StateSums, weights: Tensor, reply: StateSums) -> Tensor:
+def pair_contributions(context: StateSums, weights: Float64, reply: StateSums) -> Float64:
     """Return what each token of the context with each of the reply adds to the score, (T, K).
 
     The reply's vector is the sum `v = sum_k f b_k g_k` over its own tokens, so that
@@ -83,18 +76,20 @@ def pair_contributions(context: StateSums, weights: Tensor, reply: StateSums) ->
     """
     of_context = (weights * context.factors) @ context.weights  # (T,)
     of_reply = reply.factors[0] * reply.weights[0]  # (K,)
-    return of_context[:, None] * of_reply * (context.values @ reply.values.T)
+    pairs: Float64 = of_context[:, None] * of_reply * (context.values @ reply.values.T)
+    return pairs
 
 
-def relative(contributions: Tensor, against: int | None) -> Tensor:
+def relative(contributions: Float64, against: int | None) -> Float64:
     """Return what speaks for each of N replies beside the others, (N, T), from what tokens contribute, (N, T).
 
     against: the reply that the others are compared with; None: the mean of all.
 
-    >>> relative(torch.tensor([[3.0, 0.0], [1.0, 2.0]]), None).tolist()
+    >>> relative(np.array([[3.0, 0.0], [1.0, 2.0]]), None).tolist()
     [[1.0, -1.0], [-1.0, 1.0]]
     """
-    return contributions - (contributions.mean(dim=0) if against is None else contributions[against])
+    beside: Float64 = contributions - (contributions.mean(axis=0) if against is None else contributions[against])
+    return beside
 
 
 By = Literal["turns", "words"]
@@ -144,7 +139,7 @@ def without(ids: Sequence[int], places: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What a reply's score by vectors consists of; T tokens of the context, K of the reply, all float64.
+    """What a reply's score by vectors consists of; T tokens of the context, K of the reply.
 
     Attributes:
         tokens: what each token of the context adds, (T,); None: it is no sum over them.
@@ -152,124 +147,9 @@ class Explanation:
         pairs: what each token of the context adds with each of the reply, (T, K); None: it is no sum over them.
     """
 
-    tokens: Tensor | None = None
+    tokens: Float64 | None = None
     codes: CodeContributions | None = None
-    pairs: Tensor | None = None
-
-
-class LateExplainer:
-    """Takes the scores of a LateEncoder apart. Its forward passes are for the thread of the models.
-
-    Attributes:
-        unexplained: which parts of a score it leaves out, and why (`LateEncoder.unexplained`).
-    """
-
-    def __init__(self, encoder: LateEncoder, assembler: Assembler) -> None:
-        self.unexplained: dict[Unexplained, str] = encoder.unexplained(encoder.config)
-        self._encoder, self._config, self._assembler = encoder, encoder.config, assembler
-        self._second_stage = encoder.late_rows(encoder.config, encoder.context.dim) is not None
-        self._first_stage = not self._second_stage or encoder.counts_first_stage(encoder.config)
-
-    @property
-    def reads_context(self) -> bool:
-        """Whether `explain` needs the sums of the context."""
-        return self._first_stage and "tokens" not in self.unexplained
-
-    @property
-    def reads_replies(self) -> bool:
-        """Whether the tokens of replies are told by the sums of replies."""
-        return self.reads_context and "reply_tokens" not in self.unexplained
-
-    def context_steps(self, conversation: Conversation) -> Steps[tuple[list[PlacedToken], Truncation]]:
-        """Make the tokens of a context, in steps; also returns what did not fit."""
-        return self._assembler.placed_context_steps(conversation)
-
-    def reply_steps(self, texts: Sequence[str]) -> Steps[list[list[PlacedToken]]]:
-        """Make the tokens of each reply, in steps."""
-        return self._assembler.placed_candidate_steps(texts)
-
-    def context_tokens(self, tokens: Sequence[PlacedToken]) -> list[PlacedToken]:
-        """Return the T tokens of a context in the order of `Explanation`, with those that the architecture adds."""
-        ids = [token.id for token in tokens]
-        layout = self._encoder.context_layout(self._config, len(ids))
-        return self._laid_out(tokens, layout, self._encoder.context_batch(self._config, [ids], 0))
-
-    def reply_tokens(self, tokens: Sequence[PlacedToken]) -> list[PlacedToken]:
-        """Return the K tokens of a reply, likewise."""
-        ids = [token.id for token in tokens]
-        layout, _ = self._encoder.candidate_layout(self._config, ids)
-        return self._laid_out(tokens, layout, self._encoder.candidate_batch(self._config, [ids], 0))
-
-    def _laid_out(
-        self, tokens: Sequence[PlacedToken], layout: Sequence[int | None], batch: TokenBatch
-    ) -> list[PlacedToken]:
-        name_of, ids = self._assembler.tokenizer.name_of, batch.ids[0].tolist()
-        return [
-            PlacedToken(id_, name_of(id_)) if place is None else tokens[place]
-            for place, id_ in zip(layout, ids, strict=True)
-        ]
-
-    def context_sums(self, contexts: Sequence[list[int]]) -> list[StateSums]:
-        """Read tokenised contexts in one forward pass; returns each one's vectors as sums over its tokens."""
-        encoder = self._encoder
-        with torch.inference_mode():
-            batch = encoder.context_batch(self._config, contexts, encoder.context.pad_id)
-            states = encoder.context_tokens(batch.to(self._device))
-            return [encoder.context_sums(each) for each in _unpadded(states, contexts)]
-
-    def reply_sums(self, replies: Sequence[list[int]]) -> list[StateSums]:
-        """Read tokenised replies in one forward pass; returns each one's vector as a sum over its tokens."""
-        encoder = self._encoder
-        with torch.inference_mode():
-            batch = encoder.candidate_batch(self._config, replies, encoder.candidate.pad_id)
-            states = encoder.candidate_tokens(batch.to(self._device))
-            return [encoder.candidate_sums(each) for each in _unpadded(states, replies)]
-
-    @property
-    def _device(self) -> torch.device:
-        return next(self._encoder.parameters()).device
-
-    def explain(
-        self,
-        context: ContextEncoding,
-        context_sums: StateSums | None,
-        reply: Representations,
-        reply_sums: StateSums | None,
-        reply_ids: Sequence[int],
-    ) -> Explanation:
-        """Take the score of one reply apart; without a forward pass.
-
-        Args:
-            context: what the model made of the context.
-            context_sums: of `context_sums`; None: not `reads_context`.
-            reply: what is stored of the reply, or was made of it.
-            reply_sums: of `reply_sums`; None: not `reads_replies`.
-            reply_ids: its tokens.
-        """
-        if context_sums is None:
-            return self._by_pairs(context, reply, reply_ids)
-        codes = code_contributions(context_sums, torch.from_numpy(reply.first[0].astype(np.float64)))
-        pairs = None if reply_sums is None else pair_contributions(context_sums, codes.weights, reply_sums)
-        return Explanation(codes.contributions.sum(dim=0), codes, pairs)
-
-    def _by_pairs(self, context: ContextEncoding, reply: Representations, reply_ids: Sequence[int]) -> Explanation:
-        """Take a second stage apart."""
-        if not context.late or reply.late is None:
-            return Explanation()
-        rows, stored = (torch.from_numpy(each.astype(np.float64)) for each in (context.late[0], reply.late))
-        found = self._encoder.explained_pairs(rows, stored)
-        if found is None:
-            return Explanation()
-        _, kept = self._encoder.candidate_layout(self._config, reply_ids)
-        assert sum(kept) == len(stored), "rows are stored of the reply's own tokens"
-        pairs = torch.zeros(len(rows), len(kept), dtype=torch.float64)
-        pairs[:, torch.tensor(kept)] = found
-        return Explanation(pairs.sum(dim=1), None, pairs)
-
-
-def _unpadded(states: Tensor, sequences: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Return the states of each sequence, (T, W) float64."""
-    return [own[: len(ids)].cpu().double() for own, ids in zip(states, sequences, strict=True)]
+    pairs: Float64 | None = None
 
 
 class Occluded(NamedTuple):
@@ -277,49 +157,3 @@ class Occluded(NamedTuple):
 
     pair: Pairs
     places: tuple[int, ...]
-
-
-class CrossExplainer:
-    """Scores pairs of which parts are left out. Its forward passes are for the thread of the models.
-
-    The Cross-encoder's own transformer reads such a pair with a mask, so that all other tokens keep their positions.
-    The Poly-encoder of a residual one reads a context without the tokens: some of its kinds of context vectors take a
-    text to be without holes.
-
-    Attributes:
-        is_residual: whether a Poly-encoder's score is part of each.
-    """
-
-    def __init__(self, encoder: CrossEncoder, assembler: Assembler) -> None:
-        self.is_residual = encoder.poly is not None
-        self._encoder, self._assembler = encoder, assembler
-
-    def context_steps(self, conversation: Conversation) -> Steps[tuple[list[PlacedToken], Truncation]]:
-        """Make the tokens of a context as pairs hold it, in steps; also returns what did not fit."""
-        return self._assembler.placed_pair_context_steps(conversation)
-
-    def scores(self, occluded: Sequence[Occluded]) -> NDArray[np.float64]:
-        """Score pairs in one forward pass: the whole score and the Poly-encoder's part of it, (B, 2).
-
-        That part is 0 where there is no Poly-encoder.
-        """
-        pairs = Pairs.join([each.pair for each in occluded])
-        batch = CrossEncoder.join(pairs, self._encoder.encoder.pad_id)
-        for row, (_, places) in enumerate(occluded):
-            batch.mask[row, list(places)] = False
-        with torch.inference_mode():
-            own = self._encoder.joint_scores(batch.to(next(self._encoder.parameters()).device)).cpu().double().numpy()
-        base = self._poly_scores(occluded) if self.is_residual else np.zeros(len(occluded))
-        return np.column_stack([own + base, base])
-
-    def _poly_scores(self, occluded: Sequence[Occluded]) -> NDArray[np.float64]:
-        poly = self._encoder.poly
-        assert poly is not None, "it is residual"
-        contexts = [without(pair.contexts[0], places) for pair, places in occluded]
-        device = next(poly.parameters()).device
-        with torch.inference_mode():
-            codes = poly.encode_contexts(pad(contexts, poly.context.pad_id).to(device)).first
-            replies = [pair.candidates[0] for pair, _ in occluded]
-            vectors = poly.encode_candidates(pad(replies, poly.candidate.pad_id).to(device)).first
-            scores: NDArray[np.float64] = poly_scores(codes, vectors[:, None])[:, 0].cpu().double().numpy()
-        return scores

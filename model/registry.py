@@ -30,6 +30,8 @@ class Architecture:
         options: what it alone has, in `polyrank.json` and as options of training; None: nothing.
         objective: reference to what trains the network, an Objective (polyrank.model.training.objective).
         classifier: reference to what trains the network to tell classes of pairs, an Objective; None: it cannot.
+        by_vectors: whether it reads texts as they are, and ranks by candidate attention between vectors alone: then it
+            serves without its network's class, which takes torch, where it was compiled before.
         beyond_vectors: what its score needs beyond one vector of each side and their dot product, for a message; empty:
             nothing, so that tools which compare vectors can use it.
     """
@@ -40,6 +42,7 @@ class Architecture:
     options: type[Block] | None = None
     objective: str | None = f"{_TRAINING}.apart:LateObjective"
     classifier: str | None = f"{_TRAINING}.apart:ApartObjective"
+    by_vectors: bool = False
     beyond_vectors: str = ""
 
     @property
@@ -134,7 +137,7 @@ class VirtConfig(Block):
 
 _NETWORKS = "polyrank.model.architectures"
 ARCHITECTURES = {
-    "bi": Architecture(f"{_NETWORKS}.bi:BiEncoder", settings=f"{_SETTINGS}:OneStageTrainConfig"),
+    "bi": Architecture(f"{_NETWORKS}.bi:BiEncoder", settings=f"{_SETTINGS}:OneStageTrainConfig", by_vectors=True),
     "colbert": Architecture(
         f"{_NETWORKS}.colbert:ColbertEncoder",
         options=ColbertConfig,
@@ -155,6 +158,7 @@ ARCHITECTURES = {
     "poly": Architecture(
         f"{_NETWORKS}.poly:PolyEncoder",
         settings=f"{_SETTINGS}:OneStageTrainConfig",
+        by_vectors=True,
         beyond_vectors="a context has several vectors, and each candidate weighs them in its own way",
     ),
     "virt": Architecture(

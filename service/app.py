@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from difflib import get_close_matches
 from functools import cache, partial
 
-import torch
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import iter_route_contexts
@@ -114,7 +113,7 @@ def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: L
 def _check_runner(settings: Settings, device: str) -> None:
     """Check this before the start: a server whose model cannot be loaded would never become ready."""
     try:
-        auto.candidates(settings.backend, settings.precision, torch.device(device))
+        auto.candidates(settings.backend, settings.precision, device)
     except InvalidInput as error:
         raise SettingsError(f"backend: {error}") from error
 

@@ -57,6 +57,18 @@ class NotConfigured(InvalidInput):
     status, slug, title = 422, "not-configured", "The server was started without this"
 
 
+class NotCalibrated(InvalidInput):
+    """A decision is asked for, and it is not known what the scores say."""
+
+    status, slug, title = 422, "not-calibrated", "The scores are not calibrated"
+
+    def __init__(self, model: str, then: str) -> None:
+        super().__init__(
+            f"answer_if: {model} has no calibration, so its scores say no probability; "
+            f"fit one with polyrank train --only-calibration, and {then}"
+        )
+
+
 class IdempotencyMismatch(InvalidInput):
     """An Idempotency-Key was used again with another body."""
 

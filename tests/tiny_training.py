@@ -13,7 +13,8 @@ import polyrank
 from polyrank.model.checkpoint.files import WEIGHTS_FILE, CheckpointFiles
 from polyrank.model.config import ModelConfig
 from polyrank.model.inference.compiler import Compiler
-from polyrank.model.inference.network import Network, TorchBackend
+from polyrank.model.inference.network import Network
+from polyrank.model.inference.torch_backend import TorchBackend
 from polyrank.model.rankers.networks import CrossRanker, LateRanker, NetworkRanker
 from polyrank.model.registry import trainable
 from polyrank.model.text.assembly import Conversation
@@ -98,7 +99,7 @@ def ranker_of(student: Student) -> NetworkRanker:
     student.encoder.eval()
     files = CheckpointFiles(student.config, student.directory, {})
     kind: Any = CrossRanker if student.config.architecture == "cross" else LateRanker
-    compiler = Compiler(TorchBackend(torch.device("cpu")))
+    compiler = Compiler(TorchBackend())
     ranker: NetworkRanker = kind("student", Network.of(student.encoder), student.assembler, files, compiler)
     return ranker
 

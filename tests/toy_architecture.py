@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from polyrank.model.architectures.attention import ContextCodes, one_vector_each, unit_length
-from polyrank.model.architectures.batching import TokenBatch
+from polyrank.model.architectures.backbone import TensorBatch
 from polyrank.model.architectures.late import CandidateState, ContextState, LateEncoder, masked_mean
 from polyrank.model.config import ModelConfig
 from polyrank.model.options import Block, Bounds, option
@@ -38,13 +38,13 @@ class ToyEncoder(LateEncoder):
         return unit_length(states), mask
 
     @classmethod
-    def context_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TokenBatch) -> ContextState:
+    def context_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TensorBatch) -> ContextState:
         rows = outputs[0][:, : batch.ids.shape[1]]
         mean = unit_length(masked_mean(rows, batch.mask))
         return ContextState(one_vector_each(mean * config.score_scale), rows, batch.mask)
 
     @classmethod
-    def candidate_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TokenBatch) -> CandidateState:
+    def candidate_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TensorBatch) -> CandidateState:
         rows = outputs[0][:, : batch.ids.shape[1]]
         return CandidateState(unit_length(masked_mean(rows, batch.mask)), rows, batch.mask)
 

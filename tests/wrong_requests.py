@@ -65,6 +65,8 @@ CASES = [
     _rank("another model than is served", expect={"fingerprint": "0123abcd"}),
     _rank("another generation than is served", expect={"generation": "yesterday"}),
     WrongRequest("an infinite threshold", "POST", "/rank", '{"context": "hi", "score_threshold": 1e999}'),
+    _rank("a probability in per cent", answer_if=80),
+    _rank("a decision by a model that is not calibrated", answer_if=0.8),
     WrongRequest("single quotes", "POST", "/rank", "{'context': 'hi'}"),
     WrongRequest("a comma too many", "POST", "/rank", '{"context": "hi",}'),
     WrongRequest("half a body", "POST", "/rank", '{"context": "hi"'),

@@ -14,7 +14,7 @@ import transformers
 from benchmarks.gpu.pack import EVALUATION
 from torch import Tensor
 
-from polyrank.model.architectures.batching import TokenBatch
+from polyrank.model.architectures.backbone import TensorBatch
 from polyrank.model.evaluation.rankings import rank_lists
 from polyrank.model.measures import group_numbers, intervals, rank_values
 from polyrank.model.rankers.networks import NetworkRanker
@@ -115,9 +115,8 @@ def _back(result: Any) -> Any:
     return result if result is None else type(result)(*map(_back, result))
 
 
-def _there_and_back(device: str, method: Callable[[TokenBatch], Any]) -> Callable[[TokenBatch], Any]:
-    def call(batch: TokenBatch) -> Any:
-        result = method(batch.to(torch.device(device)))
-        return _back(result)
+def _there_and_back(device: str, method: Callable[[TensorBatch], Any]) -> Callable[[TensorBatch], Any]:
+    def call(batch: TensorBatch) -> Any:
+        return _back(method(TensorBatch(*(field.to(device) for field in batch))))
 
     return call

@@ -1,7 +1,11 @@
 """What an exact top-10 costs, compared with reading the matrix once, which is the least that any scan needs."""
 
+import cProfile
+import pstats
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,29 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polyrank.model.search.scan import Query, Scan, prepare
-from polyrank.model.search.scan.gpu import GpuScan, Tiles, tiles_for
-from polyrank.model.search.topk import top_k
+from polyrank.model.search.scan.gpu import tiles_for
+from polyrank.model.search.topk import TopK, top_k
 
 SCALE = 20.0
 K = 10
-# Alternatives to the tiles that the service uses, for one context and for 32: to see whether one is better.
-TILES = {
-    1: (
-        Tiles(64, 1, 64, 64, 4, 4),
-        Tiles(64, 1, 64, 128, 4, 3),
-        Tiles(128, 1, 64, 64, 4, 4),
-        Tiles(128, 1, 64, 64, 8, 3),
-        Tiles(128, 1, 64, 128, 8, 2),
-        Tiles(256, 1, 64, 64, 8, 3),
-    ),
-    32: (
-        Tiles(128, 1, 64, 64, 4, 3),
-        Tiles(128, 2, 64, 64, 8, 4),
-        Tiles(128, 2, 64, 128, 8, 2),
-        Tiles(64, 2, 64, 64, 4, 3),
-        Tiles(256, 2, 64, 64, 16, 3),
-    ),
-}
 
 
 def check(device: str, n: int) -> Iterator[dict[str, Any]]:
@@ -56,22 +42,31 @@ def check(device: str, n: int) -> Iterator[dict[str, Any]]:
         for found, query in zip(prepare(matrix, device).top_k(queries), queries, strict=True):
             rows = None if query.allowed is None else np.flatnonzero(query.allowed)
             expected = top_k(matrix, query.codes, query.k, rows)
-            wrong += not (np.array_equal(found.rows, expected.rows) and np.array_equal(found.scores, expected.scores))
+            wrong += _differs(found, expected)
         yield {"what": "check", "n": n, "d": d, "m": m, "dtype": str(dtype), "wrong": wrong, "of": len(queries)}
 
 
-def measure(device: str, n: int, seconds: float) -> Iterator[dict[str, Any]]:
-    """Time scans of n rows: 1 context and 32, 64 code vectors and 360, 384 dimensions and 768."""
-    for d in (384, 768):
+def _differs(found: TopK, expected: TopK) -> bool:
+    return not (np.array_equal(found.rows, expected.rows) and np.array_equal(found.scores, expected.scores))
+
+
+def measure(device: str, sizes: Sequence[int], seconds: float) -> Iterator[dict[str, Any]]:
+    """Time scans of so many rows: 1 context and 32, 64 code vectors and 360, 384 dimensions and 768.
+
+    `wrong` says whether the first context's rows or scores differ from brute force on the CPU.
+    """
+    for n, d in product(sizes, (384, 768)):
         stored = drawn(n, d, device)
         matrix = stored.cpu().numpy()
         scan = prepare(matrix, device)
         for count, m in ((1, 64), (1, 1), (1, 360), (8, 64), (32, 64)):
             queries = [Query(codes, K) for codes in contexts(count, m, d)]
-            yield _timed(stored, scan, queries, seconds, tiles=None)
+            wrong = _differs(scan.top_k(queries)[0], top_k(matrix, queries[0].codes, K))
+            yield {**_timed(stored, scan, queries, seconds), "wrong": int(wrong)}
         if device != "cpu":
-            yield kernels(scan, [Query(codes, K) for codes in contexts(1, 64, d)])
-            yield from _tried(stored, matrix, device, seconds)
+            queries = [Query(codes, K) for codes in contexts(1, 64, d)]
+            yield kernels(scan, queries)
+            yield host(scan, queries)
         del stored, scan
 
 
@@ -84,17 +79,17 @@ def kernels(scan: Scan, queries: Sequence[Query]) -> dict[str, Any]:
     return {"what": "kernels", "microseconds": {name: time for name, time in took.items() if time}}
 
 
-def _tried(stored: Tensor, matrix: NDArray[Any], device: str, seconds: float) -> Iterator[dict[str, Any]]:
-    for count, choices in TILES.items():
-        queries = [Query(codes, K) for codes in contexts(count, 64, stored.shape[1])]
-        for tiles in choices:
-            try:
-                yield _timed(stored, GpuScan(matrix, device, tiles), queries, seconds / 4, tiles)
-            except Exception as error:  # mostly: too much shared memory
-                yield {"what": "scan", "tiles": tiles, "error": str(error)[:200]}
+def host(scan: Scan, queries: Sequence[Query], calls: int = 50) -> dict[str, Any]:
+    """Measure the microseconds of a call's functions on the host, the profiler's own time included; most first."""
+    with cProfile.Profile() as profile:
+        for _ in range(calls):
+            scan.top_k(queries)
+    own = {f"{Path(file).name}:{name}": each[2] for (file, _, name), each in pstats.Stats(profile).stats.items()}
+    first = sorted(own.items(), key=lambda each: -each[1])[:15]
+    return {"what": "host", "microseconds": {name: round(took / calls * 1e6, 1) for name, took in first}}
 
 
-def _timed(stored: Tensor, scan: Scan, queries: list[Query], seconds: float, tiles: Tiles | None) -> dict[str, Any]:
+def _timed(stored: Tensor, scan: Scan, queries: list[Query], seconds: float) -> dict[str, Any]:
     n, d = stored.shape
     m = len(queries[0].codes)
     # The sum ends on the host, as the answer of a scan does.
@@ -106,7 +101,7 @@ def _timed(stored: Tensor, scan: Scan, queries: list[Query], seconds: float, til
         "d": d,
         "m": m,
         "contexts": len(queries),
-        "tiles": tiles or (tiles_for(m, len(queries), stored.dtype) if stored.is_cuda else None),
+        "tiles": tiles_for(m, len(queries), stored.dtype) if stored.is_cuda else None,
         **{f"{name}_ms": each for name, each in took.items()},
         "read_gb_a_second": round(stored.nbytes / took["read"][0] / 1e6, 1),
         "ratio": round(took["top_10"][0] / took["read"][0], 3),

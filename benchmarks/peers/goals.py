@@ -15,9 +15,10 @@ CALL_GOALS = {
     "50 pairs": (6.0, 1.2),
 }
 # A back-end is a competitor if all its vectors are as near to the default's as this, by cosine, or if it ranks as well:
-# R@1 falls by at most so many points (quality.py). Others are shown, but do other work.
+# R@1 falls by at most so many points, and its interval does not reach further than that (quality.py). Others are shown,
+# but do other work.
 NEAR = 0.9995
-MOST_POINTS = 0.3
+MOST_POINTS, MOST_LOW = 0.3, 0.6
 SEARCH_PEER, SEARCH_GOAL = "FAISS flat", 1.0
 CALLERS, THROUGHPUT_GOALS = 16, {"infinity, torch": 2.0, "infinity, optimum": 2.0}
 LATENCY_PEER, LATENCY_GOAL = "FastAPI app", 2.0
@@ -59,7 +60,9 @@ def of_results(results: Mapping[str, Mapping[str, Any]]) -> list[Goal]:
     """Return all goals of the comparisons whose results are there, by name: the search's, the calls', the servers'."""
     rows = {name: result["rows"] for name, result in results.items()}
     calls = [*rows.get("encode", []), *rows.get("rerank", [])]
-    as_good = {row["who"] for row in rows.get("quality", []) if row["points"] >= -MOST_POINTS}
+    as_good = {
+        row["who"] for row in rows.get("quality", []) if row["points"] >= -MOST_POINTS and row["low"] > -MOST_LOW
+    }
     return [*of_searches(rows.get("search", [])), *of_calls(calls, as_good), *of_servers(rows.get("rank", []))]
 
 

@@ -127,7 +127,7 @@ def test_goals_leave_out_what_does_other_work() -> None:
 def test_a_back_end_that_ranks_as_well_competes() -> None:
     told = {"work": "1 context", "threads": 1, "cosine": 0.9}
     encoded = rows({"polyrank": [1.0], "torch": [3.0], "good": [0.7], "bad": [0.5]}, 1, told)
-    quality = [{"who": "good", "points": -0.3}, {"who": "bad", "points": -0.31}]
+    quality = [{"who": "good", "points": -0.3, "low": -0.5}, {"who": "bad", "points": -0.2, "low": -0.6}]
     goals = of_results({"encode": {"rows": encoded}, "quality": {"rows": quality}})
     assert [goal.against for goal in goals] == ["sentence-transformers, torch", "its fastest, good"]
 

@@ -6,7 +6,7 @@ large are not. A column of more content is unfolded at once, because keeping it 
 rows of such columns are, the fewer are read at once.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import date, time
 from decimal import Decimal
@@ -206,6 +206,15 @@ def _as_columns(batch: pa.RecordBatch, called: dict[str, str]) -> pa.RecordBatch
 def _cast(array: Any) -> Any:
     kind = _as_read(array.type)
     return array if array.type == kind else array.cast(kind, safe=False)
+
+
+def plain_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[object]:
+    """Yield the rows of batches as `parquet_rows` does, of all columns whose values JSON can say."""
+    for batch in batches:
+        said = [at for at, kind in enumerate(batch.schema.types) if _as_read(kind) is not None]
+        names = [batch.schema.names[at] for at in said]
+        columns = [_cast(batch.column(at)) for at in said]
+        yield from _rows(pa.RecordBatch.from_arrays(columns, names=names))
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[object]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from safetensors import safe_open
@@ -34,6 +34,19 @@ _TEXT_TASKS = ("MASKED_LM", "CAUSAL_LM", "SEQUENCE_CLASSIFICATION")
 # it computes.
 _LEFT_OUT = ("auto_map", "chunk_size_feed_forward", "output_attentions", "output_hidden_states", "return_dict")
 _PARTS = ("layer", "label", "group")  # of each of these transformers makes an object in Python
+
+
+class TensorBatch(NamedTuple):
+    """A TokenBatch as torch takes it, on one device: token ids, mask and segment ids, (B, T) each."""
+
+    ids: Tensor
+    mask: Tensor
+    segments: Tensor
+
+    @classmethod
+    def of(cls, batch: TokenBatch, device: torch.device | str = "cpu") -> "TensorBatch":
+        """Copy a batch to a device; on the CPU its memory is shared."""
+        return cls(*(torch.from_numpy(field).to(device) for field in batch))
 
 
 class Backbone(nn.Module):
@@ -70,17 +83,17 @@ class Backbone(nn.Module):
         """What published weights may have before each of its tensors' names."""
         return f"{self.transformer.base_model_prefix}."
 
-    def forward(self, batch: TokenBatch) -> Tensor:
+    def forward(self, batch: TensorBatch) -> Tensor:
         """Return the outputs of the last layer, (B, T, D)."""
         states: Tensor = self.transformer(**self.inputs(batch)).last_hidden_state
         return states
 
-    def hidden(self, batch: TokenBatch, layers: Sequence[int]) -> Tensor:
+    def hidden(self, batch: TensorBatch, layers: Sequence[int]) -> Tensor:
         """Return the last outputs, and the states that enter each of these layers (from 0): (B, T, (1 + layers) D)."""
         outputs = self.transformer(**self.inputs(batch), output_hidden_states=True)
         return torch.cat([outputs.last_hidden_state, *(outputs.hidden_states[layer] for layer in layers)], dim=-1)
 
-    def beginning_with(self, rows: Tensor, batch: TokenBatch) -> Tensor:
+    def beginning_with(self, rows: Tensor, batch: TensorBatch) -> Tensor:
         """Return the outputs of the last layer, (B, T, D), with rows (K, D) as the first K word embeddings."""
         inputs = self.inputs(batch)
         words: Tensor = self.transformer.get_input_embeddings()(inputs.pop("input_ids"))
@@ -89,7 +102,7 @@ class Backbone(nn.Module):
         states: Tensor = self.transformer(inputs_embeds=embedded, **inputs).last_hidden_state
         return states
 
-    def inputs(self, batch: TokenBatch) -> dict[str, Tensor]:
+    def inputs(self, batch: TensorBatch) -> dict[str, Tensor]:
         """Name a batch's fields as the transformer takes them."""
         segments = {"token_type_ids": batch.segments} if self._has_segments else {}
         return {"input_ids": batch.ids, "attention_mask": batch.mask, **segments}
@@ -112,7 +125,7 @@ class PublishedScorer(Backbone):
         """Nothing: the classifier's tensors are named as they were published."""
         return ""
 
-    def forward(self, batch: TokenBatch) -> Tensor:
+    def forward(self, batch: TensorBatch) -> Tensor:
         """Return the score of each sequence, (B, 1, 1)."""
         scores: Tensor = self.transformer(**self.inputs(batch)).logits
         return scores[:, :1, None]

@@ -1,4 +1,4 @@
-"""Cut token sequences of different lengths into batches that waste little padding."""
+"""Cut token sequences of different lengths into batches that waste little padding. Importing this needs no torch."""
 
 import math
 from collections.abc import Sequence
@@ -6,8 +6,9 @@ from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
+
+from polyrank.model.text.sequences import Pairs
 
 TOKEN_BUDGET = 4096  # padded tokens in a batch; on a CPU larger batches gain nothing and fall out of cache
 # The fixed cost of a forward, in tokens: docs/measurements/backends.md and load.md.
@@ -20,13 +21,9 @@ GPU_TOKEN_BUDGET = 65_536  # only batches of many tokens keep all cores of a GPU
 class TokenBatch(NamedTuple):
     """Token ids (B, T), mask (B, T) True on real tokens, segment ids (B, T)."""
 
-    ids: Tensor
-    mask: Tensor
-    segments: Tensor
-
-    def to(self, device: torch.device) -> "TokenBatch":
-        """Copy it to a device."""
-        return TokenBatch(*(field.to(device) for field in self))
+    ids: NDArray[np.int64]
+    mask: NDArray[np.bool_]
+    segments: NDArray[np.int64]
 
 
 def distinct_sequences(sequences: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
@@ -101,7 +98,20 @@ def pad(sequences: Sequence[Sequence[int]], pad_id: int, segment_starts: Sequenc
         mask[row, : len(sequence)] = True
         if segment_starts is not None:
             segments[row, segment_starts[row] : len(sequence)] = 1
-    return TokenBatch(torch.from_numpy(ids), torch.from_numpy(mask), torch.from_numpy(segments))
+    return TokenBatch(ids, mask, segments)
+
+
+def pair_batches(pairs: Pairs, budget: int) -> list[list[int]]:
+    """Group the positions of pairs of similar length, each group within a budget of padded tokens."""
+    joint = zip(pairs.owners, pairs.candidates, strict=True)
+    return length_batches([len(pairs.contexts[owner]) + len(candidate) for owner, candidate in joint], budget)
+
+
+def joined(pairs: Pairs, pad_id: int) -> TokenBatch:
+    """Join each context and its candidate to one sequence, padded: segment 0 for the context, 1 for the candidate."""
+    heads = [pairs.contexts[owner] for owner in pairs.owners]
+    joint = [[*head, *candidate[pairs.prefix :]] for head, candidate in zip(heads, pairs.candidates, strict=True)]
+    return pad(joint, pad_id, [len(head) for head in heads])
 
 
 def pack(lengths: Sequence[int], budget: int) -> list[int]:

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from string import punctuation
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from polyrank.model.architectures.attention import ContextCodes, one_vector_each, unit_length
-from polyrank.model.architectures.backbone import Backbone
+from polyrank.model.architectures.backbone import Backbone, TensorBatch
 from polyrank.model.architectures.batching import TokenBatch, pad
-from polyrank.model.architectures.late import CandidateState, ContextState, LateEncoder, Unexplained, masked_mean
+from polyrank.model.architectures.late import CandidateState, ContextState, LateEncoder, masked_mean
+from polyrank.model.architectures.sums import Unexplained
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.registry import ColbertConfig
@@ -68,8 +70,8 @@ class ColbertEncoder(LateEncoder):
         block = config.block(ColbertConfig)
         marked = [_marked(ids, block.query_marker) for ids in contexts]
         batch = pad([[*ids, *[block.mask_id] * (block.query_tokens - len(ids))] for ids in marked], pad_id)
-        lengths = torch.tensor([len(ids) for ids in marked])[:, None]
-        return batch._replace(mask=torch.arange(batch.ids.shape[1]) < lengths)
+        lengths = np.array([len(ids) for ids in marked])[:, None]
+        return batch._replace(mask=np.arange(batch.ids.shape[1]) < lengths)
 
     @classmethod
     def candidate_batch(cls, config: ModelConfig, candidates: Sequence[Sequence[int]], pad_id: int) -> TokenBatch:
@@ -85,7 +87,7 @@ class ColbertEncoder(LateEncoder):
         return tuple(self.context_codes(states, mask))
 
     @classmethod
-    def context_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TokenBatch) -> ContextState:
+    def context_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TensorBatch) -> ContextState:
         """Keep the vectors of the text and of what fills it up, and their mean for the first stage."""
         width = batch.ids.shape[1]  # a back-end may have padded further
         rows = outputs[0][:, :width]
@@ -95,7 +97,7 @@ class ColbertEncoder(LateEncoder):
         return ContextState(first, rows, counted)
 
     @classmethod
-    def candidate_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TokenBatch) -> CandidateState:
+    def candidate_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TensorBatch) -> CandidateState:
         """Drop the vectors of punctuation and padding; the mean of the others is for the first stage."""
         rows = outputs[0][:, : batch.ids.shape[1]]
         dropped = torch.tensor(config.block(ColbertConfig).dropped, dtype=batch.ids.dtype, device=batch.ids.device)

@@ -5,11 +5,9 @@ from typing import Self
 
 from torch import Tensor, nn
 
-from polyrank.model.architectures.backbone import Backbone
-from polyrank.model.architectures.batching import TokenBatch, length_batches, pad
+from polyrank.model.architectures.backbone import Backbone, TensorBatch
 from polyrank.model.architectures.poly import PolyEncoder
 from polyrank.model.config import ModelConfig
-from polyrank.model.text.sequences import Pairs
 
 FIRST_STAGE = "poly"  # the architecture to whose scores a residual Cross-encoder adds
 
@@ -54,20 +52,7 @@ class CrossEncoder(nn.Module):
             self.poly.eval()
         return self
 
-    @staticmethod
-    def batches(pairs: Pairs, budget: int) -> list[list[int]]:
-        """Group the positions of pairs of similar length, each group within a budget of padded tokens."""
-        joint = zip(pairs.owners, pairs.candidates, strict=True)
-        return length_batches([len(pairs.contexts[owner]) + len(candidate) for owner, candidate in joint], budget)
-
-    @staticmethod
-    def join(pairs: Pairs, pad_id: int) -> TokenBatch:
-        """Join each context and its candidate to one sequence, padded: (B, T)."""
-        heads = [pairs.contexts[owner] for owner in pairs.owners]
-        joint = [[*head, *candidate[pairs.prefix :]] for head, candidate in zip(heads, pairs.candidates, strict=True)]
-        return pad(joint, pad_id, [len(head) for head in heads])
-
-    def joint_scores(self, batch: TokenBatch) -> Tensor:
+    def joint_scores(self, batch: TensorBatch) -> Tensor:
         """Return what the head gives for each joint sequence, as `head_scores`, without a first stage's score."""
         return self.head_scores(self.encoder(batch))
 

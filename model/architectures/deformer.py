@@ -14,16 +14,16 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from polyrank.model.architectures.attention import ContextCodes, one_vector_each, unit_length
-from polyrank.model.architectures.backbone import Backbone, Layer, layers_of
+from polyrank.model.architectures.backbone import Backbone, Layer, TensorBatch, layers_of
 from polyrank.model.architectures.batching import TokenBatch, pad
 from polyrank.model.architectures.late import (
     CandidateState,
     ContextState,
     LateEncoder,
-    Unexplained,
     score_head,
     second_stage_unexplained,
 )
+from polyrank.model.architectures.sums import Unexplained
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
 from polyrank.model.registry import DeformerConfig
@@ -89,11 +89,11 @@ class DeformerEncoder(LateEncoder):
         """Give candidates the segment 1."""
         return pad(candidates, pad_id, [0] * len(candidates))
 
-    def context_tokens(self, batch: TokenBatch) -> Tensor:
+    def context_tokens(self, batch: TensorBatch) -> Tensor:
         """Return the last states and those that leave layer L - U, side by side."""
         return self.context.hidden(batch, [len(layers_of(self.context, "deformer")) - len(self.upper)])
 
-    def candidate_tokens(self, batch: TokenBatch) -> Tensor:
+    def candidate_tokens(self, batch: TensorBatch) -> Tensor:
         """Return the last states and those that leave layer L - U, side by side."""
         return self.candidate.hidden(batch, [len(layers_of(self.candidate, "deformer")) - len(self.upper)])
 
@@ -112,13 +112,13 @@ class DeformerEncoder(LateEncoder):
         return one_vector_each(unit_length(self.reduce(states, mask)) * self.config.score_scale)
 
     @classmethod
-    def context_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TokenBatch) -> ContextState:
+    def context_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TensorBatch) -> ContextState:
         """Keep the states of tokens beside the first-stage vector."""
         vectors, present, rows = outputs
         return ContextState(ContextCodes(vectors, present), rows[:, : batch.ids.shape[1]], batch.mask)
 
     @classmethod
-    def candidate_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TokenBatch) -> CandidateState:
+    def candidate_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TensorBatch) -> CandidateState:
         """Keep the states of tokens beside the first-stage vector."""
         rows, _, first = outputs
         return CandidateState(first, rows[:, : batch.ids.shape[1]], batch.mask)  # a back-end may have padded further
@@ -248,9 +248,11 @@ class StateTeacher:
         device = states[0].first.vectors.device
         teacher, pad_id = self._teacher, self._teacher.context.pad_id
         with torch.no_grad():
+            read = teacher.context_batch(teacher.config, contexts, pad_id)
+            beside = teacher.candidate_batch(teacher.config, candidates, pad_id)
             shown = (
-                teacher.encode_contexts(teacher.context_batch(teacher.config, contexts, pad_id).to(device)),
-                teacher.encode_candidates(teacher.candidate_batch(teacher.config, candidates, pad_id).to(device)),
+                teacher.encode_contexts(TensorBatch.of(read, device)),
+                teacher.encode_candidates(TensorBatch.of(beside, device)),
             )
         losses = []
         for row, column in listed:

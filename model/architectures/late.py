@@ -5,21 +5,20 @@ Axes: B contexts, N candidates, T tokens, M context vectors, K rows of a candida
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
 from polyrank.model.architectures.attention import (
     ContextCodes,
-    StateSums,
     attended_vectors,
     poly_scores,
-    reduction_sums,
     unit_length,
 )
-from polyrank.model.architectures.backbone import Backbone
+from polyrank.model.architectures.backbone import Backbone, TensorBatch
 from polyrank.model.architectures.batching import TokenBatch, pad
+from polyrank.model.architectures.sums import Float64, StateSums, Unexplained, reduction_sums
 from polyrank.model.config import DenseConfig, ModelConfig, Reduction
 from polyrank.model.errors import InvalidInput
 from polyrank.model.representations import LateRows
@@ -83,11 +82,6 @@ class InnerTeacher(Protocol):
         """
 
 
-# What an explanation may have to leave out: what the context's tokens and codes contribute; what the reply's tokens do;
-# all that the second stage does.
-Unexplained = Literal["tokens", "reply_tokens", "second_stage"]
-
-
 class LateEncoder(nn.Module, ABC):
     """Encodes contexts and candidates apart, so that candidates can be encoded ahead (Humeau et al. 4.2).
 
@@ -146,12 +140,12 @@ class LateEncoder(nn.Module, ABC):
         """Tokens of the longest sequence that a transformer reads."""
         return max(self.config.max_context_tokens, self.config.max_candidate_tokens)
 
-    def encode_contexts(self, batch: TokenBatch) -> ContextState:
+    def encode_contexts(self, batch: TensorBatch) -> ContextState:
         """Run the context side; the batch comes from `context_batch`."""
         outputs = self.context_outputs(self.context_tokens(batch), batch.mask)
         return self.context_state(self.config, outputs, batch)
 
-    def encode_candidates(self, batch: TokenBatch) -> CandidateState:
+    def encode_candidates(self, batch: TensorBatch) -> CandidateState:
         """Run the candidate side; the batch comes from `candidate_batch`."""
         outputs = self.candidate_outputs(self.candidate_tokens(batch), batch.mask)
         return self.candidate_state(self.config, outputs, batch)
@@ -166,12 +160,12 @@ class LateEncoder(nn.Module, ABC):
         """Lay out tokenised candidates as the transformer is to read them."""
         return pad(candidates, pad_id)
 
-    def context_tokens(self, batch: TokenBatch) -> Tensor:
+    def context_tokens(self, batch: TensorBatch) -> Tensor:
         """Return token states of contexts, (B, T, W); W is `context_width`."""
         states: Tensor = self.context(batch)
         return states
 
-    def candidate_tokens(self, batch: TokenBatch) -> Tensor:
+    def candidate_tokens(self, batch: TensorBatch) -> Tensor:
         """Return token states of candidates, (N, T, W); W is `candidate_width`."""
         states: Tensor = self.candidate(batch)
         return states
@@ -195,20 +189,20 @@ class LateEncoder(nn.Module, ABC):
         return (self.reduce(states, mask),)
 
     @classmethod
-    def context_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TokenBatch) -> ContextState:
+    def context_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TensorBatch) -> ContextState:
         """Make the states of contexts of what `context_outputs` gave."""
         vectors, present = outputs
         return ContextState(ContextCodes(vectors, present))
 
     @classmethod
-    def candidate_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TokenBatch) -> CandidateState:
+    def candidate_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TensorBatch) -> CandidateState:
         """Make the states of candidates of what `candidate_outputs` gave."""
         return CandidateState(outputs[0])
 
     @classmethod
     def first_dim(cls, config: ModelConfig, dim: int) -> int:
         """Return D1, the size of a first-stage vector, of a transformer whose states have `dim` components."""
-        return config.dense[-1].outputs if config.dense else dim
+        return config.vector_dim(dim)
 
     @classmethod
     def late_rows(cls, config: ModelConfig, dim: int) -> LateRows | None:
@@ -308,22 +302,22 @@ class LateEncoder(nn.Module, ABC):
         """
         return None
 
-    def context_sums(self, states: Tensor) -> StateSums:
+    def context_sums(self, states: Float64) -> StateSums:
         """Return the first stage's vectors of one context as sums over its tokens.
 
-        states: what `context_tokens` gives for it, without padding, (T, W) float64.
+        states: what `context_tokens` gives for it, without padding, (T, W).
         """
         return self._reduction_sums(states[:, : self.context.dim])._replace(scale=self.config.score_scale)
 
-    def candidate_sums(self, states: Tensor) -> StateSums:
+    def candidate_sums(self, states: Float64) -> StateSums:
         """Return the first stage's vector of one candidate as a sum over its tokens; states as `context_sums`."""
         return self._reduction_sums(states[:, : self.candidate.dim])
 
-    def _reduction_sums(self, states: Tensor) -> StateSums:
+    def _reduction_sums(self, states: Float64) -> StateSums:
         weights, values = reduction_sums(self.config.reduction, self.config.reduction_m, states)
         for dense in self.dense:
             assert isinstance(dense, Dense)
-            values = values @ dense.linear.weight.detach().cpu().double().T
+            values = values @ as_numpy(dense.linear.weight).T
         return StateSums(weights, values, unit=self.config.normalize or self.has_unit_vectors)
 
     def reduce(self, states: Tensor, mask: Tensor) -> Tensor:
@@ -334,6 +328,12 @@ class LateEncoder(nn.Module, ABC):
         for dense in self.dense:
             reduced = dense(reduced)
         return unit_length(reduced) if self.config.normalize else reduced
+
+
+def as_numpy(tensor: Tensor) -> Float64:
+    """Copy a tensor, a weight too, to main memory."""
+    copied: Float64 = tensor.detach().cpu().double().numpy()
+    return copied
 
 
 def second_stage_unexplained(why: str, counts_first_stage: bool) -> dict[Unexplained, str]:

@@ -13,23 +13,22 @@ from torch.nn import functional as F
 
 from polyrank.model.architectures.attention import (
     ContextCodes,
-    StateSums,
     code_attention,
-    code_sums,
     one_vector_each,
     unit_length,
 )
-from polyrank.model.architectures.backbone import Activation, Backbone, Layer, layers_of
+from polyrank.model.architectures.backbone import Activation, Backbone, Layer, TensorBatch, layers_of
 from polyrank.model.architectures.batching import TokenBatch, pad
 from polyrank.model.architectures.late import (
     CandidateState,
     ClassHead,
     ContextState,
     LateEncoder,
-    Unexplained,
+    as_numpy,
     second_stage_unexplained,
     side_by_side,
 )
+from polyrank.model.architectures.sums import Float64, StateSums, Unexplained, code_sums
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.registry import MixConfig
@@ -98,7 +97,7 @@ class MixEncoder(LateEncoder):
         """The last states, and those that enter each interaction layer."""
         return (1 + len(self.interactions)) * self.context.dim
 
-    def context_tokens(self, batch: TokenBatch) -> Tensor:
+    def context_tokens(self, batch: TensorBatch) -> Tensor:
         """Return the last states and those that enter each interaction layer, side by side."""
         return self.context.hidden(batch, self._places)
 
@@ -121,7 +120,7 @@ class MixEncoder(LateEncoder):
         more = config.block(MixConfig).rows - 1 if config.block(MixConfig).strategy == "inputs" else 0
         return pad([[*[ids[0]] * more, *ids] for ids in candidates], pad_id)
 
-    def candidate_tokens(self, batch: TokenBatch) -> Tensor:
+    def candidate_tokens(self, batch: TensorBatch) -> Tensor:
         """Run the transformer of candidates; rows that are inputs take the first places."""
         if self.config.block(MixConfig).strategy == "codes":
             return super().candidate_tokens(batch)
@@ -136,14 +135,14 @@ class MixEncoder(LateEncoder):
         return rows, torch.ones(rows.shape[:2], dtype=torch.bool, device=rows.device)
 
     @classmethod
-    def context_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TokenBatch) -> ContextState:
+    def context_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TensorBatch) -> ContextState:
         """Keep keys and values beside the first-stage vector."""
         vectors, present, projected = outputs
         width = batch.ids.shape[1]  # a back-end may have padded further
         return ContextState(ContextCodes(vectors, present), projected[:, :width], batch.mask)
 
     @classmethod
-    def candidate_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TokenBatch) -> CandidateState:
+    def candidate_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TensorBatch) -> CandidateState:
         """Keep the rows; their unit mean is for the first stage."""
         rows, present = outputs
         return CandidateState(unit_length(rows.mean(dim=1)), rows, present)
@@ -184,9 +183,9 @@ class MixEncoder(LateEncoder):
             found.setdefault("reply_tokens", "a reply's rows are outputs in places of their own, which have read all")
         return found
 
-    def candidate_sums(self, states: Tensor) -> StateSums:
+    def candidate_sums(self, states: Float64) -> StateSums:
         """Return the unit mean of the rows, where codes attend for them."""
-        weights = code_sums(self.rows, states, 1.0).mean(dim=0, keepdim=True)
+        weights = code_sums(as_numpy(self.rows), states, 1.0).mean(axis=0, keepdims=True)
         return StateSums(weights, states, unit=True)
 
     @classmethod

@@ -5,17 +5,15 @@ from torch import Tensor, nn
 
 from polyrank.model.architectures.attention import (
     ContextCodes,
-    StateSums,
     code_attention,
-    code_sums,
     first_outputs,
     last_and_first_outputs,
     last_outputs,
-    output_sums,
     unit_length,
 )
 from polyrank.model.architectures.backbone import Backbone
-from polyrank.model.architectures.late import LateEncoder
+from polyrank.model.architectures.late import LateEncoder, as_numpy
+from polyrank.model.architectures.sums import Float64, StateSums, code_sums, of_length_one, output_sums
 from polyrank.model.config import ModelConfig
 
 _OUTPUTS = {"first": first_outputs, "last": last_outputs, "last+first": last_and_first_outputs}
@@ -56,12 +54,12 @@ class PolyEncoder(LateEncoder):
         vectors = code_attention(self.code_vectors, states, mask, self.config.code_scale)
         return ContextCodes(vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device))
 
-    def context_sums(self, states: Tensor) -> StateSums:
+    def context_sums(self, states: Float64) -> StateSums:
         """Return the context vectors as sums over tokens; those that do not exist are not among them."""
         config = self.config
-        values = torch.nn.functional.normalize(states, dim=-1) if config.normalize else states
+        values = of_length_one(states) if config.normalize else states
         if self.code_vectors is None:
             weights = output_sums(config.context_vectors, config.n_codes, len(states))
         else:
-            weights = code_sums(self.code_vectors, values, config.code_scale)
+            weights = code_sums(as_numpy(self.code_vectors), values, config.code_scale)
         return StateSums(weights, values, config.score_scale, config.normalize)

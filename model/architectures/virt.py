@@ -10,20 +10,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from polyrank.model.architectures.attention import ContextCodes, StateSums, one_vector_each, reduction_sums, unit_length
-from polyrank.model.architectures.backbone import Backbone, layers_of
-from polyrank.model.architectures.batching import TokenBatch, pad
+from polyrank.model.architectures.attention import ContextCodes, one_vector_each, unit_length
+from polyrank.model.architectures.backbone import Backbone, TensorBatch, layers_of
+from polyrank.model.architectures.batching import pad
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import (
     CandidateState,
     ClassHead,
     ContextState,
     LateEncoder,
-    Unexplained,
     masked_mean,
     score_head,
     second_stage_unexplained,
 )
+from polyrank.model.architectures.sums import Float64, StateSums, Unexplained, reduction_sums
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
 from polyrank.model.registry import VirtConfig
@@ -59,14 +59,14 @@ class VirtEncoder(LateEncoder):
         return tuple(self.context_codes(states, mask))
 
     @classmethod
-    def context_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TokenBatch) -> ContextState:
+    def context_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TensorBatch) -> ContextState:
         """Keep the token states; their mean is for the first stage."""
         rows = outputs[0][:, : batch.ids.shape[1]]  # a back-end may have padded further
         first = one_vector_each(unit_length(masked_mean(rows, batch.mask)) * config.score_scale)
         return ContextState(first, rows, batch.mask)
 
     @classmethod
-    def candidate_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TokenBatch) -> CandidateState:
+    def candidate_state(cls, config: ModelConfig, outputs: tuple[Tensor, ...], batch: TensorBatch) -> CandidateState:
         """Keep the token states; their mean is for the first stage."""
         rows = outputs[0][:, : batch.ids.shape[1]]
         return CandidateState(unit_length(masked_mean(rows, batch.mask)), rows, batch.mask)
@@ -102,7 +102,7 @@ class VirtEncoder(LateEncoder):
         """Return what teaches attention."""
         return AttentionTeacher(name, teacher, self, tokenizer)
 
-    def _reduction_sums(self, states: Tensor) -> StateSums:
+    def _reduction_sums(self, states: Float64) -> StateSums:
         """Take the mean, whatever the config's reduction is."""
         return StateSums(*reduction_sums("mean", 1, states), unit=True)
 
@@ -167,12 +167,12 @@ class AttentionTeacher:
         columns = sorted({column for _, column in listed})
         own = [candidates[column] for column in columns]
         encoder = self._student
-        read_x = _projections(encoder.context, pad(contexts, encoder.context.pad_id).to(device))
-        read_y = _projections(encoder.candidate, pad(own, encoder.candidate.pad_id).to(device))
+        read_x = _projections(encoder.context, contexts, device)
+        read_y = _projections(encoder.candidate, own, device)
         joint = [self._joint(contexts[row], candidates[column]) for row, column in listed]
         begins = [begin for _, begin in joint]
         with torch.no_grad():
-            shown = _projections(self._teacher, pad([ids for ids, _ in joint], self._teacher.pad_id, begins).to(device))
+            shown = _projections(self._teacher, [ids for ids, _ in joint], device, begins)
         losses = []
         for place, (row, column) in enumerate(listed):
             t, k, at = len(contexts[row]), len(candidates[column]), columns.index(column)
@@ -197,8 +197,11 @@ class AttentionTeacher:
 _TINY = 1e-12  # keeps the gradient of a root finite
 
 
-def _projections(backbone: Backbone, batch: TokenBatch) -> list[tuple[Tensor, Tensor]]:
-    """Return the queries and keys of each layer, (B, H, T, D / H) each."""
+def _projections(
+    backbone: Backbone, texts: Sequence[Sequence[int]], device: torch.device, begins: Sequence[int] | None = None
+) -> list[tuple[Tensor, Tensor]]:
+    """Return the queries and keys of each layer for B texts, (B, H, T, D / H) each; `begins`: of their segments 1."""
+    batch = TensorBatch.of(pad(texts, backbone.pad_id, begins), device)
     inputs, heads = backbone.inputs(batch), _head_count(backbone)
     entering = backbone.transformer(**inputs, output_hidden_states=True).hidden_states[:-1]
     maps = [(layer.attention.self.query, layer.attention.self.key) for layer in _layers(backbone)]

@@ -260,8 +260,8 @@ def _quantisation(proof: QuantisationConfig) -> str:
     near = ", ".join(f"{name} {value:.4f}" for name, value in proof.nearness.items())
     return f"""{_INT8}
 
-`polyrank quantise` calibrated it. Over {proof.lists:,} lists of {proof.conversations:,} conversations that calibration had
-not seen; differences in points, with 95 % intervals over conversations. {taken}
+`polyrank quantise` calibrated it, and compared it over {proof.lists:,} lists of {proof.conversations:,} other
+conversations. Differences are in points, with 95 % intervals over conversations. {taken}
 
 {_table(("figure", "float32", "int8 changes it by"), rows)}
 Beside float32: {near}.

@@ -22,7 +22,7 @@ from polyrank.model.checkpoint.card import CARD_FILE, exported_card
 from polyrank.model.checkpoint.files import TOKENIZER_FILE, WEIGHTS_FILE, require_free
 from polyrank.model.checkpoint.lookup import require_exportable
 from polyrank.model.checkpoint.published import FLAGS, POOLINGS
-from polyrank.model.checkpoint.read import read_checkpoint
+from polyrank.model.checkpoint.stored import read_checkpoint
 from polyrank.model.config import ModelConfig
 from polyrank.model.durable import make_directory, rename_durably, sync_tree
 from polyrank.model.text.tokenizer import Tokenizer

@@ -1,4 +1,4 @@
-"""Finds a checkpoint or a base model, and reads it into an encoder with its weights.
+"""Reads a checkpoint or a base model into an encoder with its weights.
 
 Low-rank adapters on base weights (Hu et al. 2021, arXiv 2106.09685), `W + B A`, are merged as a checkpoint is read. An
 adapter is two tensors for a weight matrix, named after it: `….lora_A` (rank, in) and `….lora_B` (out, rank). Their
@@ -6,7 +6,7 @@ product has no further scale.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,18 +25,15 @@ from polyrank.model.architectures.backbone import (
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.checkpoint.files import (
-    BACKBONE_FILE,
     CONFIG_FILE,
     TOKENIZER_FILE,
     WEIGHTS_FILE,
     CheckpointFiles,
     backbone_file,
-    read_config,
     read_object,
 )
 from polyrank.model.checkpoint.lookup import BaseModel, resolve_base
-from polyrank.model.checkpoint.published import Published, is_reranker, read_published
-from polyrank.model.config import AssemblyConfig, ModelConfig
+from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.text.tokenizer import Tokenizer
@@ -68,7 +65,7 @@ def merge(module: nn.Module, adapter: Mapping[str, Tensor]) -> None:
 
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+    pass
 
 Encoder = LateEncoder | CrossEncoder
 Reader = Callable[[Path], dict[str, Tensor]]  # of safetensors
@@ -76,85 +73,24 @@ Reader = Callable[[Path], dict[str, Tensor]]  # of safetensors
 # transformers builds parts that many files lack, such as the pooler. They are smaller than the rest. A transformer of
 # few parameters is built in any case: how it differs from the file is told then.
 _BUILT_TIMES = 2
-_RERANKER_TOKENS = 512  # of context and candidate together
-_USUAL_TOKENS = 256  # of a sentence encoder that names no limit
-_COUNTED_FROM_PADDING = ("camembert", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl")
 _FEW_PARAMETERS = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class StoredModel:
-    """A model whose files were found and checked; its network has not been read.
+def read_network(files: CheckpointFiles, base: BaseModel | None) -> Encoder:
+    """Build a network and read its weights; `base`: the model whose weights it begins with.
 
-    Attributes:
-        base: the model whose weights it begins with; None: all of its weights are its own.
-        stamps: see `_stamps`; when it was found.
+    Raises CheckpointInvalid where they are damaged or do not fit.
     """
-
-    files: CheckpointFiles
-    base: BaseModel | None
-    stamps: list[tuple[int, int, int]]
-
-    def read(self) -> Encoder:
-        """Build the network and read its weights, maybe long after they were found.
-
-        Raises CheckpointInvalid where they are damaged, do not fit, or are not those that were found: the fingerprint
-        would not be theirs.
-        """
-        first_read = self.base.directory if self.base else self.files.source
-        fits = partial(self._fill, read=read_shapes)
-        encoder = build(self.files.config, self.files.source, first_read / WEIGHTS_FILE, fits)
-        self._fill(encoder, read_weights)
-        if _stamps(self.files, self.base) != self.stamps:
-            raise CheckpointInvalid(f"{self.files.source} has changed since it was loaded; load it again")
-        return encoder
-
-    def _fill(self, encoder: Encoder, read: Reader) -> None:
-        if self.base is not None:
-            load_base(encoder, self.base, read)
-        _load_own(encoder, self.files, read)
+    fits = partial(_fill, files=files, base=base, read=read_shapes)
+    encoder = build(files.config, files.source, (base.directory if base else files.source) / WEIGHTS_FILE, fits)
+    _fill(encoder, files, base, read_weights)
+    return encoder
 
 
-def find_checkpoint(directory: Path) -> StoredModel:
-    """Find the files of a checkpoint directory, and of the base that it refers to."""
-    config = read_config(directory / CONFIG_FILE)
-    for name, needed in ((BACKBONE_FILE, backbone_file(directory)), (TOKENIZER_FILE, directory / TOKENIZER_FILE)):
-        if not needed.is_file():
-            raise CheckpointInvalid(f"{directory}: {name} is missing")
-    weights_file = directory / WEIGHTS_FILE
-    base = None if config.weights == "full" else resolve_base(config.base_name, config.base_sha256)
-    return _stored(CheckpointFiles(config, directory, weights_file if weights_file.is_file() else None), base)
-
-
-def find_base(name: str) -> StoredModel:
-    """Find the files of a base model, to be used as what it was published as: a sentence encoder or a reranker."""
-    base = resolve_base(name)
-    if is_reranker(base.directory):
-        return _stored(CheckpointFiles(_reranker(base), base.directory, None), base)
-    published = read_published(base.directory)
-    weights = {
-        f"dense.{number}.{name}": tensor
-        for number, (_, path) in enumerate(published.dense)
-        for name, tensor in read_weights(path).items()
-    }
-    return _stored(CheckpointFiles(_zero_shot(base, published), base.directory, weights or None), base)
-
-
-def _stored(files: CheckpointFiles, base: BaseModel | None) -> StoredModel:
-    return StoredModel(files, base, _stamps(files, base))
-
-
-def _stamps(files: CheckpointFiles, base: BaseModel | None) -> list[tuple[int, int, int]]:
-    """Tell the files that the network is read from, as they are now, from any that take their place."""
-    paths = (backbone_file(files.source), files.weights, base and base.directory / WEIGHTS_FILE)
-    found = [path.stat() for path in paths if isinstance(path, Path)]
-    return [(status.st_ino, status.st_size, status.st_mtime_ns) for status in found]
-
-
-def read_checkpoint(directory: Path) -> tuple[Encoder, CheckpointFiles]:
-    """Find and read a checkpoint directory; raises as both do."""
-    found = find_checkpoint(directory)
-    return found.read(), found.files
+def _fill(encoder: Encoder, files: CheckpointFiles, base: BaseModel | None, read: Reader) -> None:
+    if base is not None:
+        load_base(encoder, base, read)
+    _load_own(encoder, files, read)
 
 
 def begin_from_base(name: str, config: ModelConfig) -> tuple[Encoder, CheckpointFiles]:
@@ -185,7 +121,8 @@ def build(
         most_parameters = max(_FEW_PARAMETERS, _BUILT_TIMES * stored)
     transformer = Backbone if config.head == "linear" else PublishedScorer
     kind: type[Encoder] = ARCHITECTURES[config.architecture].network
-    backbone = partial(transformer, _backbone_config(directory), most_parameters)
+    described = backbone_file(directory)
+    backbone = partial(transformer, backbone_config(described, read_object(described)), most_parameters)
     with torch.device("meta"):
         check(kind.build(config, backbone))
     encoder = kind.build(config, backbone)
@@ -255,57 +192,3 @@ def _load_own(encoder: Encoder, files: CheckpointFiles, read: Reader) -> None:
     except RuntimeError as error:
         raise CheckpointInvalid(f"{path} does not fit {CONFIG_FILE}: a tensor has another shape") from error
     merge(encoder, adapter)
-
-
-def _zero_shot(base: BaseModel, published: Published) -> ModelConfig:
-    """Config of a published sentence encoder as a Bi-encoder: its own way to make vectors, and to compare them."""
-    longest = min(published.max_tokens or _USUAL_TOKENS, _positions(_backbone_config(base.directory)))
-    tokenizer = Tokenizer(base.directory / TOKENIZER_FILE)
-    if published.lower_case and tokenizer.encode(["Aa"]) != tokenizer.encode(["aa"]):
-        raise CheckpointInvalid(f"{base.directory}: do_lower_case is set, and tokenizer.json keeps capitals")
-    return ModelConfig(
-        architecture="bi",
-        base_name=base.name,
-        base_sha256=base.sha256,
-        weights="base",
-        reduction=published.reduction,
-        dense=tuple(config for config, _ in published.dense),
-        shared_encoder=True,
-        normalize=published.normalize,
-        max_context_tokens=longest,
-        max_candidate_tokens=longest,
-        assembly=AssemblyConfig(
-            turn_separator=tokenizer.separator,
-            persona_separator=tokenizer.separator,
-            context_prompt=published.context_prompt,
-            candidate_prompt=published.candidate_prompt,
-        ),
-    )
-
-
-def _reranker(base: BaseModel) -> ModelConfig:
-    """Config of a published reranker: a context has at most half of the tokens, a candidate what it leaves."""
-    longest = min(_RERANKER_TOKENS, _positions(_backbone_config(base.directory)))
-    tokenizer = Tokenizer(base.directory / TOKENIZER_FILE)
-    return ModelConfig(
-        architecture="cross",
-        base_name=base.name,
-        base_sha256=base.sha256,
-        weights="base",
-        head="published",
-        max_context_tokens=longest // 2,
-        max_candidate_tokens=longest - longest // 2,
-        assembly=AssemblyConfig(turn_separator=tokenizer.separator, persona_separator=tokenizer.separator),
-    )
-
-
-def _backbone_config(directory: Path) -> "PretrainedConfig":
-    path = backbone_file(directory)
-    return backbone_config(path, read_object(path))
-
-
-def _positions(config: "PretrainedConfig") -> int:
-    """Return the longest sequence that the config's position embeddings allow; RoBERTa's begin after the padding's."""
-    reserved = max(2, (config.pad_token_id or 0) + 1) if config.model_type in _COUNTED_FROM_PADDING else 0
-    positions: int = config.max_position_embeddings
-    return positions - reserved

@@ -11,16 +11,15 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
 
 from polyrank.model.architectures.batching import TokenBatch
 from polyrank.model.checkpoint.quantised import Quantisation
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import openvino_backend, trials
-from polyrank.model.inference.network import Backend, Forward, NetworkPart, TorchBackend
+from polyrank.model.inference.network import Backend, Forward
 from polyrank.model.inference.openvino_backend import OpenVinoBackend
 from polyrank.model.inference.runners import (
     AUTO,
@@ -32,10 +31,15 @@ from polyrank.model.inference.runners import (
     TORCH,
     Choice,
     Runner,
+    is_cpu,
     why_refused,
 )
+from polyrank.model.inference.torch_backend import TorchBackend
 from polyrank.model.inference.trials import sequences
 from polyrank.model.text.assembly import Assembler
+
+if TYPE_CHECKING:
+    from polyrank.model.inference.parts import NetworkPart
 
 # A candidate must take at most this share of the best time before it, so that noise does not change the choice.
 WORTH = 0.9
@@ -59,18 +63,16 @@ def check_backend(backend: str, precision: str) -> None:
         raise InvalidInput(why)
 
 
-def candidates(
-    backend: str, precision: str, device: torch.device, quantisation: Quantisation | None = None
-) -> list[Backend]:
-    """Return all that was asked for, the safest first.
+def candidates(backend: str, precision: str, device: str, quantisation: Quantisation | None = None) -> list[Backend]:
+    """Return all that was asked for on a device, in torch's notation, the safest first. Imports no torch.
 
     quantisation: what int8 takes to know; None: it is not offered.
 
     Raises InvalidInput where there is no such back-end, or it cannot run on the device or in the precision.
     """
     check_backend(backend, precision)
-    if device.type != "cpu":
-        where = f"runs on CPUs, not on the device {str(device)!r}"
+    if not is_cpu(device):
+        where = f"runs on CPUs, not on the device {device!r}"
         if backend not in (AUTO, TORCH):
             raise InvalidInput(f"the back-end {backend} {where}; use torch or auto")
         if precision == INT8:
@@ -139,9 +141,7 @@ class Chooser:
         backends: what is chosen from, by name, the safest first.
     """
 
-    def __init__(
-        self, candidates: Sequence[Backend], device: torch.device, assembler: Assembler, is_asked_for: bool
-    ) -> None:
+    def __init__(self, candidates: Sequence[Backend], device: str, assembler: Assembler, is_asked_for: bool) -> None:
         """`candidates` are the safest first, `device` is where the model is.
 
         The assembler is the model's, for trials on sentences. These are left out where the precision was asked for.
@@ -184,7 +184,7 @@ class Chooser:
         best = self._best(part) if self._timing.seconds else None
         return best if best == self._first or best in self._verdicts[part] else None
 
-    def choose(self, name: str, part: NetworkPart) -> tuple[Runner, Forward]:
+    def choose(self, name: str, part: "NetworkPart") -> tuple[Runner, Forward]:
         """Measure and try what is not known yet; returns what is to run the part of that name, and the part compiled.
 
         Raises InvalidInput where not even the first back-end can run it.
@@ -205,7 +205,7 @@ class Chooser:
         verdicts = self._verdicts[part]
         return fastest({runner: each for runner, each in self._timing.seconds.items() if not verdicts.get(runner)})
 
-    def _measure(self, name: str, part: NetworkPart, forwards: dict[Runner, Forward]) -> Timing:
+    def _measure(self, name: str, part: "NetworkPart", forwards: dict[Runner, Forward]) -> Timing:
         """Return what each back-end takes for a usual batch; fills `forwards`."""
         for runner, backend in self.backends.items():
             try:
@@ -216,7 +216,7 @@ class Chooser:
                 self._verdicts[name][runner] = str(error)
                 self._warn("back-end refused", runner, name)
         before = share_of_processors()
-        seconds = measured(forwards, trials.usual(part, self._device.type != "cpu"))
+        seconds = measured(forwards, trials.usual(part, not is_cpu(self._device)))
         until, share = None, min(before, share_of_processors())
         if share < CALM:
             until = time.time() + DISTURBED_HOLDS_SECONDS
@@ -225,7 +225,7 @@ class Chooser:
         found = _measured[tuple(self.backends)] = Timing(seconds, until)
         return found
 
-    def _why_not(self, runner: Runner, part: NetworkPart, forwards: dict[Runner, Forward]) -> str:
+    def _why_not(self, runner: Runner, part: "NetworkPart", forwards: dict[Runner, Forward]) -> str:
         """Return why a back-end must not run a part, empty if it may; compiles it if need be."""
         try:
             forward = forwards[runner] = forwards.get(runner) or self.backends[runner].compile(part)
@@ -274,6 +274,8 @@ def measured(forwards: Mapping[Runner, Forward], batches: list[TokenBatch]) -> d
 
 def share_of_processors() -> float:
     """Return which share of the processors that torch's threads could use a product of matrices gets for a moment."""
+    import torch
+
     matrix = torch.ones(512, 512)
     _ = matrix @ matrix  # threads may have to be made first
     began, spent = time.perf_counter(), time.process_time()

@@ -1,7 +1,8 @@
 """Makes the parts of a model ready to run: from what is kept of them on disk, or by a back-end; its work is kept.
 
 What is kept is found again only for an equal network on an equal machine: same weights, same code of this package, same
-versions of the libraries, same processor and number of threads. What is kept was tried when it was made.
+versions of the libraries, same processor and number of threads. What is kept was tried when it was made. To find it no
+torch is imported.
 """
 
 import hashlib
@@ -17,8 +18,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
+from polyrank.model import threads
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import openvino_backend
 from polyrank.model.inference.auto import Chooser, Findings, Timing
@@ -92,7 +92,7 @@ class Kept:
         return self._key({"compiled for": list(runner), "part": self._part.name})
 
     def _key(self, what: Mapping[str, Any]) -> dict[str, Any]:
-        return {"network": self._part.identity, "threads": torch.get_num_threads(), **what, **_here()}
+        return {"network": self._part.identity, "threads": threads.count(), **what, **_here()}
 
 
 def _here() -> dict[str, Any]:

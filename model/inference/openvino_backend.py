@@ -1,4 +1,6 @@
-"""OpenVINO on CPUs: torch traces a part, and OpenVINO compiles it for a precision.
+"""OpenVINO on CPUs: torch traces a part (tracing.py), and OpenVINO compiles it for a precision.
+
+Importing this needs no torch: what was compiled before is taken up without it.
 
 A part is compiled in two pieces, because the precision is that of its transformer alone. Code attention in bfloat16
 took the worst context vector of chat-poly from a cosine of 0.9999 to one of 0.9991. The ending is always float32.
@@ -7,31 +9,29 @@ OpenVINO's threads are TBB's. Unlike torch's, they sleep while there is nothing 
 """
 
 import importlib.util
-import logging
 import threading
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.jit import _recursive
 
+from polyrank.model import threads
 from polyrank.model.architectures.batching import TOKEN_BUDGET, TokenBatch
 from polyrank.model.checkpoint.quantised import Quantisation
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import trials
-from polyrank.model.inference.network import Forward, NetworkPart, Sizes, TorchBackend
 from polyrank.model.inference.int8 import quantised
+from polyrank.model.inference.network import Forward, Sizes
 from polyrank.model.inference.runners import BFLOAT16, FLOAT16, FLOAT32, INT8, OPENVINO, Runner
+from polyrank.model.inference.torch_backend import TorchBackend
 
 if TYPE_CHECKING:
     import openvino as ov
+
+    from polyrank.model.inference.parts import NetworkPart
 
 
 class _Format(NamedTuple):
@@ -58,10 +58,7 @@ _FORMATS = {
 # How many kernels, each made for one shape of batch, OpenVINO keeps. Its default is thousands: memory grew by 500 MiB.
 # With 64 a shape that came before took no extra time, with 16 a third more.
 KEPT_PRIMITIVES = "64"
-_EXAMPLE = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
-# Of parts for as long as they live: the models share the weights of their part.
-_traces: "WeakKeyDictionary[NetworkPart, tuple[ov.Model, ov.Model]]" = WeakKeyDictionary()
-_one_thread = threading.Lock()  # guards what all threads share: torch's types, OpenVINO's core
+_one_thread = threading.Lock()  # guards the core, which all threads share
 
 
 def is_installed() -> bool:
@@ -76,7 +73,7 @@ def is_supported(precision: str) -> bool:
 
 
 class OpenVinoBackend:
-    """Compiles parts for the CPU, with as many threads as torch has at that moment."""
+    """Compiles parts for the CPU, with as many threads as `polyrank.model.threads` tells at that moment."""
 
     token_budget = TOKEN_BUDGET
 
@@ -95,7 +92,7 @@ class OpenVinoBackend:
             if not is_supported(precision):
                 raise InvalidInput(f"this processor does not compute in {precision}; use another precision, or auto")
 
-    def compile(self, part: NetworkPart) -> Forward:
+    def compile(self, part: "NetworkPart") -> Forward:
         """Trace the part, compile it and try it; raises InvalidInput where OpenVINO cannot run it."""
         with translated():
             forward = compiled(part, self.runner.precision, self._quantisation)
@@ -104,11 +101,11 @@ class OpenVinoBackend:
                 raise InvalidInput(f"{what}; use the back-end torch")
         return forward
 
-    def _is_right(self, forward: Forward, part: NetworkPart) -> bool:
+    def _is_right(self, forward: Forward, part: "NetworkPart") -> bool:
         """In float32 the outputs must be torch's; in other formats they must be finite."""
         if self.runner.precision != FLOAT32:
             return trials.are_finite(forward, trials.extreme(part))
-        reference = TorchBackend(torch.device("cpu")).compile(part)
+        reference = TorchBackend().compile(part)
         return trials.agree(forward, reference, [*trials.usual(part, on_gpu=False), *trials.extreme(part)])
 
 
@@ -124,11 +121,13 @@ def translated() -> Iterator[None]:
         raise InvalidInput(f"OpenVINO cannot run this model here, use the back-end torch: {why}") from error
 
 
-def compiled(part: NetworkPart, precision: str, quantisation: Quantisation | None = None) -> Forward:
+def compiled(part: "NetworkPart", precision: str, quantisation: Quantisation | None = None) -> Forward:
     """Compile a part in that precision; it shares its weights with torch. Errors come as they are."""
+    from polyrank.model.inference.tracing import traced
+
     transformer, ending = traced(part)
     if precision == INT8 and quantisation is not None:
-        transformer = quantised(transformer, quantisation.parts.get(type(part).__name__, {}))
+        transformer = quantised(transformer, quantisation.parts.get(part.reads, {}))
     models = [
         _core().compile_model(model, "CPU", _properties(each))
         for model, each in zip((transformer, ending), _precisions(precision), strict=True)
@@ -166,59 +165,11 @@ def _properties(precision: str) -> dict[str, Any]:
     return {
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": 1,
-        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "INFERENCE_NUM_THREADS": threads.count(),
         "INFERENCE_PRECISION_HINT": _FORMATS[precision].hint,  # else AMX would silently mean bf16
         "ENABLE_CPU_PINNING": False,  # several processes would be pinned to the same cores
         "CPU_RUNTIME_CACHE_CAPACITY": KEPT_PRIMITIVES,
     }
-
-
-def traced(part: NetworkPart) -> tuple["ov.Model", "ov.Model"]:
-    """Return a part's transformer and its ending as models of OpenVINO; a part is traced once for all precisions."""
-    if part not in _traces:
-        part.eval()
-        example = (_EXAMPLE, _EXAMPLE.bool(), torch.zeros_like(_EXAMPLE))
-        states = torch.ones(*_EXAMPLE.shape, part.width)
-        _traces[part] = _converted(_Transformer(part), example), _converted(_Ending(part), (states, example[1]))
-    return _traces[part]
-
-
-class _Transformer(nn.Module):
-    """A part's transformer as a module of its own, from a batch's fields to token states."""
-
-    def __init__(self, part: NetworkPart) -> None:
-        super().__init__()
-        self.part = part
-
-    def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> Tensor:
-        return self.part.states(TokenBatch(ids, mask, segments))
-
-
-class _Ending(nn.Module):
-    """A part's ending as a module of its own, from token states and mask to the part's outputs."""
-
-    def __init__(self, part: NetworkPart) -> None:
-        super().__init__()
-        self.part = part
-
-    def forward(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
-        return self.part.ending(states, mask)
-
-
-def _converted(module: nn.Module, example: tuple[Tensor, ...]) -> "ov.Model":
-    from openvino.frontend import FrontEndManager
-    from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
-
-    with _one_thread, torch.inference_mode(), _quiet():
-        scripted: Any = torch.jit.trace(module.eval(), example, check_trace=False)  # type: ignore[no-untyped-call]
-        # What `openvino.convert_model` does, without its telemetry.
-        frontend = FrontEndManager().load_by_framework("pytorch")
-        decoder = TorchScriptPythonDecoder(scripted, example_input=example)  # the front end holds no reference
-        converted = frontend.convert(frontend.load(decoder))
-        # Torch would keep every module ever traced, 8 MiB for each part of MiniLM. Its own tests clear this way too.
-        torch._C._jit_clear_class_registry()
-        _recursive.concrete_type_store = _recursive.ConcreteTypeStore()
-        return converted
 
 
 class _Compiled:
@@ -248,21 +199,7 @@ class _Compiled:
         width = batch.ids.shape[1]
         more = min(-width % self._width_step, max(0, self._sizes.max_tokens - width))
         fields = zip(batch, (self._sizes.pad_id, False, 0), strict=True)
-        return [np.pad(field.numpy(), ((0, 0), (0, more)), constant_values=value) for field, value in fields]
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the warnings of tracing, which reads every attribute of a module."""
-    from transformers.utils import logging as transformers_logging
-
-    before = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity(logging.ERROR)
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            yield
-    finally:
-        transformers_logging.set_verbosity(before)
+        return [np.pad(field, ((0, 0), (0, more)), constant_values=value) for field, value in fields]
 
 
 def _capabilities() -> list[str]:

@@ -1,38 +1,35 @@
-"""A model's forward passes over tokenised texts: batches of similar length, run by a back-end. Safe under threads."""
+"""A model's forward passes over tokenised texts: batches of similar length, run by a back-end. Safe under threads.
+
+Importing this needs no torch. A model whose scores are those of vectors alone is also used without it
+(`VectorStates`); what others make of a part's outputs is torch's (network_states.py).
+"""
 
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Generic
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from polyrank.model.architectures.attention import ContextCodes, poly_scores
-from polyrank.model.architectures.batching import length_batches
-from polyrank.model.architectures.cross import CrossEncoder
-from polyrank.model.architectures.late import CandidateState, ContextState, LateEncoder
-from polyrank.model.architectures.poly import PolyEncoder
+from polyrank.model.architectures.batching import TokenBatch, joined, length_batches, pad, pair_batches
+from polyrank.model.config import ModelConfig
 from polyrank.model.inference.compiler import Compiler
-from polyrank.model.inference.network import (
-    CandidatePart,
-    ContextPart,
-    E,
-    Network,
-    PairPart,
-    PartClass,
-    Ready,
-    first_stage,
-)
-from polyrank.model.inference.runners import Choice
+from polyrank.model.inference.network import E, Network, Ready, first_stage
+from polyrank.model.inference.runners import Choice, PartName
 from polyrank.model.registry import ARCHITECTURES
-from polyrank.model.representations import ContextEncoding, Representations
+from polyrank.model.representations import ContextEncoding, LateRows, Representations
+from polyrank.model.search.topk import scores_of
 from polyrank.model.text.sequences import Pairs
 
+if TYPE_CHECKING:
+    from polyrank.model.architectures.cross import CrossEncoder
+    from polyrank.model.architectures.late import LateEncoder
+
 _KNOWN_CONTEXTS = 64  # 98 KB each with MiniLM
-_AT_ONCE = 1024  # candidates that are compared: what lies between is a few times their rows
+
+Outputs = tuple[NDArray[Any], ...]
 
 
 class Passes(Generic[E]):
@@ -42,7 +39,7 @@ class Passes(Generic[E]):
         backend, precision: what runs them (polyrank.model.inference.runners.Runner).
     """
 
-    def __init__(self, network: Network[E], compiler: Compiler, first: PartClass[E]) -> None:
+    def __init__(self, network: Network[E], compiler: Compiler, first: PartName) -> None:
         """`first` is the part that is compiled at once; others follow when they are needed."""
         self._network, self._compiler = network, compiler
         self._first = compiler.compile(network.part(first))
@@ -59,7 +56,79 @@ class Passes(Generic[E]):
         return self._compiler.choice
 
 
-class LateForwards(Passes[LateEncoder]):
+class States(Protocol):
+    """What lies before and behind the parts of an encoder: it lays out texts, and compares what was made of them.
+
+    Attributes:
+        dim: D1, the size of a candidate's first-stage vector.
+        late_rows: what is kept of each candidate for the second stage; None: there is none.
+    """
+
+    dim: int
+    late_rows: LateRows | None
+
+    def context_batch(self, contexts: Sequence[list[int]], pad_id: int) -> TokenBatch:
+        """Lay out tokenised contexts as the transformer is to read them."""
+
+    def candidate_batch(self, candidates: Sequence[list[int]], pad_id: int) -> TokenBatch:
+        """Lay out tokenised candidates as the transformer is to read them."""
+
+    def contexts(self, outputs: Outputs, batch: TokenBatch) -> list[ContextEncoding]:
+        """Return the contexts of a batch, of the outputs of their part."""
+
+    def candidates(self, outputs: Outputs, batch: TokenBatch) -> Representations:
+        """Return the candidates of a batch, of the outputs of their part."""
+
+    def late_scores(self, context: ContextEncoding, candidates: Representations) -> NDArray[np.float32]:
+        """See `LateForwards.late_scores`."""
+
+    def class_logits(self, context: ContextEncoding, candidates: Representations) -> NDArray[np.float32]:
+        """See `LateForwards.class_logits`."""
+
+    def late_cost(self, context_tokens: int, rows: int) -> float:
+        """Return how many multiplications scoring a candidate of so many rows takes in the second stage."""
+
+
+class VectorStates:
+    """Those of a model that ranks by vectors alone, and reads its texts as they are. They need no torch."""
+
+    late_rows: LateRows | None = None
+
+    def __init__(self, config: ModelConfig, dim: int) -> None:
+        """`dim`: of the transformer's states."""
+        self.dim = config.vector_dim(dim)
+
+    def context_batch(self, contexts: Sequence[list[int]], pad_id: int) -> TokenBatch:
+        """Pad them."""
+        return pad(contexts, pad_id)
+
+    def candidate_batch(self, candidates: Sequence[list[int]], pad_id: int) -> TokenBatch:
+        """Pad them."""
+        return pad(candidates, pad_id)
+
+    def contexts(self, outputs: Outputs, batch: TokenBatch) -> list[ContextEncoding]:
+        """Return the context vectors that exist."""
+        return [ContextEncoding(vectors[present]) for vectors, present in zip(*outputs, strict=True)]
+
+    def candidates(self, outputs: Outputs, batch: TokenBatch) -> Representations:
+        """Return the vectors."""
+        (vectors,) = outputs
+        return Representations(vectors)
+
+    def late_scores(self, context: ContextEncoding, candidates: Representations) -> NDArray[np.float32]:
+        """Score candidates by candidate attention."""
+        return scores_of(candidates.first, context.codes)
+
+    def class_logits(self, context: ContextEncoding, candidates: Representations) -> NDArray[np.float32]:
+        """A model that ranks has none."""
+        raise AssertionError("it is no classifier")
+
+    def late_cost(self, context_tokens: int, rows: int) -> float:
+        """There is no second stage."""
+        return 0.0
+
+
+class LateForwards(Passes["LateEncoder"]):
     """Encodes both sides with an encoder that keeps them apart, and scores what it keeps of candidates.
 
     `represent_...` gives all that the encoder makes, `encode_...` the vectors of the first stage alone.
@@ -69,20 +138,18 @@ class LateForwards(Passes[LateEncoder]):
         late_rows: what is kept of each candidate for the second stage; None: there is none.
     """
 
-    def __init__(self, network: Network[LateEncoder], compiler: Compiler, layers: int = 1) -> None:
+    def __init__(self, network: "Network[LateEncoder]", compiler: Compiler, layers: int = 1) -> None:
         """`layers`: of the transformer, by which the second stage is priced."""
-        super().__init__(network, compiler, CandidatePart)
-        row = ARCHITECTURES[network.config.architecture]
-        self._kind: type[LateEncoder] = row.network if row.retrieves else PolyEncoder  # of a residual Cross-encoder
+        super().__init__(network, compiler, "candidates")
+        self._states = states_of(network, self._first.sizes.dim)
+        self.dim, self.late_rows = self._states.dim, self._states.late_rows
         self._compiling = threading.Lock()
         self._forward_cost = 12 * layers * self._first.sizes.dim**2
-        self.dim = self._kind.first_dim(network.config, self._first.sizes.dim)
-        self.late_rows = self._kind.late_rows(network.config, self._first.sizes.dim)
 
     @cached_property
     def _contexts(self) -> Ready:
         """Compiled when the first context comes: a build has none."""
-        return self._compiler.compile(self._network.part(ContextPart))
+        return self._compiler.compile(self._network.part("contexts"))
 
     def represent_contexts(self, contexts: Sequence[list[int]]) -> list[ContextEncoding]:
         """Encode tokenised contexts, in batches of similar length.
@@ -99,15 +166,8 @@ class LateForwards(Passes[LateEncoder]):
         """Encode tokenised contexts in one forward pass, whatever their lengths."""
         with self._compiling:  # else two threads would both compile it
             ready = self._contexts
-        batch = self._kind.context_batch(self._network.config, contexts, ready.sizes.pad_id)
-        outputs = tuple(map(torch.from_numpy, ready.run(batch)))
-        state = self._kind.context_state(self._network.config, outputs, batch)
-        vectors_of, present_of = (each.numpy() for each in state.first)
-        codes = [vectors[present] for vectors, present in zip(vectors_of, present_of, strict=True)]
-        if state.late is None or state.mask is None:
-            return [ContextEncoding(each) for each in codes]
-        late = zip(state.late.numpy(), state.mask.numpy(), strict=True)
-        return [ContextEncoding(own, (rows[mask],)) for own, (rows, mask) in zip(codes, late, strict=True)]
+        batch = self._states.context_batch(contexts, ready.sizes.pad_id)
+        return self._states.contexts(ready.run(batch), batch)
 
     def encode_contexts(self, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
         """Return the first-stage vectors (M, D1) of each context, with the score scale multiplied in."""
@@ -134,13 +194,8 @@ class LateForwards(Passes[LateEncoder]):
 
     def represent_candidate_batch(self, candidates: Sequence[list[int]]) -> Representations:
         """Encode tokenised candidates in one forward pass, whatever their lengths."""
-        batch = self._kind.candidate_batch(self._network.config, candidates, self._first.sizes.pad_id)
-        outputs = tuple(map(torch.from_numpy, self._first.run(batch)))
-        state = self._kind.candidate_state(self._network.config, outputs, batch)
-        if state.late is None or state.mask is None:
-            return Representations(state.first.numpy())
-        mask = state.mask.numpy()
-        return Representations(state.first.numpy(), state.late.numpy()[mask], mask.sum(axis=1))
+        batch = self._states.candidate_batch(candidates, self._first.sizes.pad_id)
+        return self._states.candidates(self._first.run(batch), batch)
 
     def encode_candidates(
         self, candidates: Sequence[list[int]], on_done: Callable[[int], None] | None = None
@@ -153,70 +208,38 @@ class LateForwards(Passes[LateEncoder]):
 
         Makes no encoder call. A candidate's score does not depend on the others.
         """
-        return self._compared(lambda contexts, some: self._scorer.late_scores(contexts, some)[0], context, candidates)
+        return self._states.late_scores(context, candidates)
 
     def class_logits(self, context: ContextEncoding, candidates: Representations) -> NDArray[np.float32]:
         """Return a classifier's logits of each candidate's class beside the context, (N, C)."""
-        return self._compared(self._scorer.class_logits, context, candidates)
-
-    def _compared(
-        self,
-        compare: Callable[[ContextState, CandidateState], torch.Tensor],
-        context: ContextEncoding,
-        candidates: Representations,
-    ) -> NDArray[np.float32]:
-        """Compare a context with candidates, (N, ...), so many at a time that what lies between stays small."""
-        device, count = next(self._scorer.parameters()).device, len(candidates.first)
-        contexts = _context_state(context, device)
-        with torch.inference_mode():
-            parts = [
-                compare(
-                    contexts,
-                    _candidate_state(candidates.take(np.arange(start, min(start + _AT_ONCE, count))), device),
-                )
-                for start in range(0, max(1, count), _AT_ONCE)
-            ]
-        found: NDArray[np.float32] = torch.cat(parts).cpu().numpy()
-        return found
-
-    @cached_property
-    def _scorer(self) -> LateEncoder:
-        return self.encoder
+        return self._states.class_logits(context, candidates)
 
     def late_tokens(self, context_tokens: int, counts: NDArray[np.int64]) -> int:
         """Return the cost of `late_scores` in tokens of a forward pass, from the rows of each candidate, (N,)."""
         if not len(counts):
             return 0
-        config, dim = self._network.config, self._first.sizes.dim
         rows, times = np.unique(counts, return_counts=True)
-        cost = [self._kind.late_cost(config, dim, context_tokens, each) for each in rows.tolist()]
+        cost = [self._states.late_cost(context_tokens, each) for each in rows.tolist()]
         return int(np.ceil(np.dot(cost, times) / self._forward_cost))
 
 
-def _context_state(context: ContextEncoding, device: torch.device) -> ContextState:
-    codes = torch.from_numpy(context.codes)[None].to(device)
-    first = ContextCodes(codes, torch.ones(codes.shape[:2], dtype=torch.bool, device=device))
-    if not context.late:
-        return ContextState(first)
-    late = torch.from_numpy(context.late[0])[None].to(device)
-    return ContextState(first, late, torch.ones(late.shape[:2], dtype=torch.bool, device=device))
+def states_of(network: "Network[LateEncoder]", dim: int) -> States:
+    """Return what lies before and behind the parts of an encoder whose transformer's states have `dim` components."""
+    config = network.config
+    row = ARCHITECTURES[config.architecture]
+    # A Cross-encoder that has an encoder within has a Poly-encoder. The head of a classifier is the network's.
+    if not row.retrieves or (row.by_vectors and not config.head_classes):
+        return VectorStates(config, dim)
+    from polyrank.model.inference.network_states import NetworkStates
+
+    return NetworkStates(network, dim)
 
 
-def _candidate_state(candidates: Representations, device: torch.device) -> CandidateState:
-    first = torch.from_numpy(np.ascontiguousarray(candidates.first, np.float32)).to(device)
-    if candidates.late is None or candidates.counts is None:
-        return CandidateState(first)
-    mask = np.arange(max(1, candidates.counts.max(initial=0))) < candidates.counts[:, None]
-    late = np.zeros((*mask.shape, candidates.late.shape[1]), np.float32)
-    late[mask] = candidates.late
-    return CandidateState(first, torch.from_numpy(late).to(device), torch.from_numpy(mask).to(device))
-
-
-class PairForwards(Passes[CrossEncoder]):
+class PairForwards(Passes["CrossEncoder"]):
     """Scores pairs with a Cross-encoder; a residual one adds its first stage's scores."""
 
-    def __init__(self, network: Network[CrossEncoder], compiler: Compiler) -> None:
-        super().__init__(network, compiler, PairPart)
+    def __init__(self, network: "Network[CrossEncoder]", compiler: Compiler) -> None:
+        super().__init__(network, compiler, "pairs")
         self._first_stage = FirstStage(first_stage(network), compiler) if network.config.residual else None
 
     def score_pairs(self, pairs: Pairs) -> NDArray[np.float32]:
@@ -230,7 +253,7 @@ class PairForwards(Passes[CrossEncoder]):
     def _in_batches(self, pairs: Pairs, shape: tuple[int, ...]) -> NDArray[np.float32]:
         """Run batches of similar length; returns what the head gives, `shape` for each pair."""
         outputs = np.empty((len(pairs.owners), *shape), np.float32)
-        for positions in CrossEncoder.batches(pairs, self._compiler.token_budget):
+        for positions in pair_batches(pairs, self._compiler.token_budget):
             outputs[positions] = self._joint_scores(pairs.take(positions))
         return outputs
 
@@ -239,7 +262,7 @@ class PairForwards(Passes[CrossEncoder]):
         return self._with_first_stage(pairs, self._joint_scores(pairs))
 
     def _joint_scores(self, pairs: Pairs) -> NDArray[np.float32]:
-        (scores,) = self._first.run(CrossEncoder.join(pairs, self._first.sizes.pad_id))
+        (scores,) = self._first.run(joined(pairs, self._first.sizes.pad_id))
         return scores
 
     def _with_first_stage(self, pairs: Pairs, scores: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -253,7 +276,7 @@ class FirstStage:
     of a context's candidates is scored.
     """
 
-    def __init__(self, network: Network[LateEncoder], compiler: Compiler) -> None:
+    def __init__(self, network: "Network[LateEncoder]", compiler: Compiler) -> None:
         self._forwards = LateForwards(network, compiler)
         self._known: OrderedDict[tuple[int, ...], NDArray[np.float32]] = OrderedDict()
         self._lock = threading.Lock()
@@ -261,13 +284,12 @@ class FirstStage:
     def scores(self, pairs: Pairs) -> NDArray[np.float32]:
         """Score tokenised pairs, (N,), in the order given."""
         columns = {text: column for column, text in enumerate(dict.fromkeys(map(tuple, pairs.candidates)))}
-        embeddings = torch.from_numpy(self._forwards.encode_candidates([list(text) for text in columns]))
+        embeddings = self._forwards.encode_candidates([list(text) for text in columns])
         column_of = np.array([columns[tuple(candidate)] for candidate in pairs.candidates])
         owners, scores = np.array(pairs.owners), np.empty(len(pairs.owners), np.float32)
         for owner, vectors in enumerate(self._contexts(pairs.contexts)):
             own = owners == owner
-            codes = ContextCodes(torch.from_numpy(vectors)[None], torch.ones(1, len(vectors), dtype=torch.bool))
-            scores[own] = poly_scores(codes, embeddings[column_of[own]])[0].numpy()
+            scores[own] = scores_of(embeddings[column_of[own]], vectors)
         return scores
 
     def _contexts(self, contexts: list[list[int]]) -> list[NDArray[np.float32]]:

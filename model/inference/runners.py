@@ -10,6 +10,7 @@ PRECISIONS: tuple[PrecisionName, ...] = get_args(PrecisionName)
 AUTO: Literal["auto"] = "auto"
 TORCH, OPENVINO = "torch", "openvino"
 FLOAT32, FLOAT16, BFLOAT16, INT8 = "float32", "float16", "bfloat16", "int8"
+PartName = Literal["contexts", "candidates", "pairs"]  # of a network, by what it reads
 
 
 class Runner(NamedTuple):
@@ -55,3 +56,12 @@ def why_refused(asked: Runner) -> str | None:
     if asked == Runner(TORCH, INT8):
         return f"{TORCH} does not compute in {INT8}; use {OPENVINO} or {AUTO}"
     return None
+
+
+def is_cpu(device: str) -> bool:
+    """Whether a device, in torch's notation, is the CPU.
+
+    >>> is_cpu("cpu"), is_cpu("cpu:0"), is_cpu("cuda:1")
+    (True, True, False)
+    """
+    return device.partition(":")[0] == "cpu"

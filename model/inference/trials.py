@@ -2,17 +2,22 @@
 
 Batches are chat of many lengths, as a model's own tokenizer reads it. Random token ids would not do: a Cross-encoder
 scores nonsense nearly alike, so that ranks would be chance.
+
+Importing this needs no torch: a server warms up its models by the same sentences.
 """
 
 from collections.abc import Sequence as List
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.model.architectures.batching import TokenBatch, length_batches, pad
-from polyrank.model.inference.network import ContextPart, Forward, NetworkPart, PairPart
+from polyrank.model.architectures.batching import TokenBatch, joined, length_batches, pad
+from polyrank.model.inference.network import Forward
 from polyrank.model.text.assembly import Assembler, Conversation
+
+if TYPE_CHECKING:
+    from polyrank.model.inference.parts import NetworkPart
 
 # The last turn of each is a good reply to the others.
 CONVERSATIONS: tuple[tuple[str, ...], ...] = (
@@ -73,11 +78,11 @@ class Sequence(NamedTuple):
     candidate_start: int
 
 
-def sequences(part: NetworkPart, assembler: Assembler) -> list[Sequence]:
+def sequences(part: "NetworkPart", assembler: Assembler) -> list[Sequence]:
     """Return what a part may be asked to read: contexts, candidates or 64 joint sequences."""
-    if isinstance(part, PairPart):
-        return _pairs(part, assembler)
-    if isinstance(part, ContextPart):
+    if part.reads == "pairs":
+        return _pairs(assembler, part.backbone().pad_id)
+    if part.reads == "contexts":
         short = [turns[:end] for turns in CONVERSATIONS for end in range(1, len(turns))]
         long = [sum(CONVERSATIONS[start : start + _JOINED], ()) for start in range(0, len(CONVERSATIONS), _JOINED)]
         read = [assembler.context(Conversation.of(turns))[0] for turns in (*short, *long)]
@@ -86,13 +91,13 @@ def sequences(part: NetworkPart, assembler: Assembler) -> list[Sequence]:
     return [Sequence(ids, len(ids)) for ids in read]
 
 
-def _pairs(part: PairPart, assembler: Assembler) -> list[Sequence]:
+def _pairs(assembler: Assembler, pad_id: int) -> list[Sequence]:
     replies = [turns[-1] for turns in CONVERSATIONS * 2]
     found = []
     for number, (*turns, _) in enumerate(CONVERSATIONS):
         pairs, _ = assembler.pairs(Conversation.of(turns), replies[number : number + _REPLIES])
-        joined = part.encoder.join(pairs, part.backbone().pad_id)
-        for ids, mask in zip(joined.ids.tolist(), joined.mask.tolist(), strict=True):
+        batch = joined(pairs, pad_id)
+        for ids, mask in zip(batch.ids.tolist(), batch.mask.tolist(), strict=True):
             found.append(Sequence(ids[: sum(mask)], len(pairs.contexts[0])))
     return found
 
@@ -114,12 +119,12 @@ _EXTREME = ([512, 1], [200, 24, 20])
 _TOGETHER = (2, 3, 5, 8, 13, 21)
 
 
-def usual(part: NetworkPart, on_gpu: bool) -> list[TokenBatch]:
+def usual(part: "NetworkPart", on_gpu: bool) -> list[TokenBatch]:
     """Batches like those of real requests; speed is measured on these."""
     return _random(part, (*_USUAL, _LARGE) if on_gpu else _USUAL, False)
 
 
-def extreme(part: NetworkPart) -> list[TokenBatch]:
+def extreme(part: "NetworkPart") -> list[TokenBatch]:
     """Batches of the most unequal lengths, with both segments."""
     return _random(part, _EXTREME, True)
 
@@ -211,7 +216,7 @@ def _is_same_together(forward: Forward, given: List[Sequence], alone: List[NDArr
     return True
 
 
-def _random(part: NetworkPart, shapes: tuple[list[int], ...], has_segments: bool) -> list[TokenBatch]:
+def _random(part: "NetworkPart", shapes: tuple[list[int], ...], has_segments: bool) -> list[TokenBatch]:
     rng, backbone = np.random.default_rng(0), part.backbone()
     batches = []
     for shape in shapes:

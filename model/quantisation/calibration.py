@@ -17,8 +17,9 @@ import numpy as np
 from polyrank.model.architectures.batching import TokenBatch
 from polyrank.model.checkpoint.quantised import Inputs, MapInput
 from polyrank.model.inference import int8
-from polyrank.model.inference.network import CandidatePart, ContextPart, NetworkPart, PairPart
-from polyrank.model.inference.openvino_backend import traced, translated
+from polyrank.model.inference.openvino_backend import translated
+from polyrank.model.inference.parts import CandidatePart, ContextPart, NetworkPart, PairPart
+from polyrank.model.inference.tracing import traced
 from polyrank.model.rankers.networks import CrossRanker, NetworkRanker
 from polyrank.model.text.dialogues import Dialogue
 
@@ -40,12 +41,12 @@ def calibrated(
 
     Raises InvalidInput where NNCF or OpenVINO cannot do it.
     """
-    found: dict[str, Inputs] = {}
+    found = dict[str, Inputs]()
     parts = list(_parts(ranker))
     for done, part in enumerate(parts):
         report("calibration", done, len(parts))
         with translated():
-            found[type(part).__name__] = _inputs(part, list(_batches(part, ranker, examples)))
+            found[part.reads] = _inputs(part, list(_batches(part, ranker, examples)))
     report("calibration", len(parts), len(parts))
     return found
 

@@ -42,9 +42,7 @@ def split(files: Sequence[Sequence[Dialogue]], lists: int, seed: int) -> Split:
             places.setdefault((at, example.dialogue), []).append(number)
     rng, conversations = np.random.default_rng(seed), list(places)
     order = [conversations[at] for at in rng.permutation(len(conversations)).tolist()]
-    calibration = [
-        files[each[0]][places[each][int(rng.integers(len(places[each])))]] for each in order[:CALIBRATED_ON]
-    ]
+    calibration = [files[each[0]][places[each][int(rng.integers(len(places[each])))]] for each in order[:CALIBRATED_ON]]
     found: list[Dialogue] = []
     for at, name in order[CALIBRATED_ON:]:
         listed = (draws[at].candidates(number, files[at][number]) for number in places[at, name])

@@ -4,28 +4,24 @@ import logging
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from polyrank.model.architectures.batching import distinct_sequences
-from polyrank.model.architectures.cross import CrossEncoder
-from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.checkpoint.files import TOKENIZER_FILE, CheckpointFiles, backbone_file, read_object
 from polyrank.model.checkpoint.lookup import architecture_of, is_checkpoint
 from polyrank.model.checkpoint.quantised import Quantisation
-from polyrank.model.checkpoint.read import Encoder, begin_from_base, find_base, find_checkpoint
+from polyrank.model.checkpoint.stored import find_base, find_checkpoint
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
-from polyrank.model.explanation import CrossExplainer, LateExplainer
 from polyrank.model.inference.auto import Chooser, candidates
 from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.disk_cache import DiskCache
 from polyrank.model.inference.network import Network
 from polyrank.model.inference.passes import LateForwards, PairForwards
-from polyrank.model.inference.runners import AUTO, FLOAT32, INT8, TORCH, Runner
+from polyrank.model.inference.runners import AUTO, FLOAT32, INT8, TORCH, Runner, is_cpu
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics
 from polyrank.model.rankers.lexical import LexicalRanker, TextRanker
@@ -36,6 +32,12 @@ from polyrank.model.text.assembly import Assembler, Conversation, Truncation
 from polyrank.model.text.reading import Steps
 from polyrank.model.text.sequences import Pairs
 from polyrank.model.text.tokenizer import Token, Tokenizer
+
+if TYPE_CHECKING:
+    from polyrank.model.architectures.cross import CrossEncoder
+    from polyrank.model.architectures.late import LateEncoder
+    from polyrank.model.checkpoint.read import Encoder
+    from polyrank.model.explainers import CrossExplainer, LateExplainer
 
 log = logging.getLogger(__name__)
 _USUAL_LAYERS = 12  # of a transformer whose config.json does not say
@@ -54,7 +56,7 @@ class LateRanker(LateForwards, TextRanker):
     def __init__(
         self,
         name: str,
-        network: Network[LateEncoder],
+        network: "Network[LateEncoder]",
         assembler: Assembler,
         files: CheckpointFiles,
         compiler: Compiler,
@@ -66,8 +68,10 @@ class LateRanker(LateForwards, TextRanker):
         self._assembler, self._files = assembler, files
 
     @cached_property
-    def explainer(self) -> LateExplainer:
-        """What takes its scores apart; the first access may read the network."""
+    def explainer(self) -> "LateExplainer":
+        """What takes its scores apart; the first access may import torch and read the network."""
+        from polyrank.model.explainers import LateExplainer
+
         return LateExplainer(self.encoder, self._assembler)
 
     def tokenize_context(self, conversation: Conversation) -> tuple[list[int], Truncation]:
@@ -131,7 +135,7 @@ class CrossRanker(PairForwards, TextRanker):
     def __init__(
         self,
         name: str,
-        network: Network[CrossEncoder],
+        network: "Network[CrossEncoder]",
         assembler: Assembler,
         files: CheckpointFiles,
         compiler: Compiler,
@@ -142,8 +146,10 @@ class CrossRanker(PairForwards, TextRanker):
         self._assembler, self._files = assembler, files
 
     @cached_property
-    def explainer(self) -> CrossExplainer:
-        """What tells the parts of its scores; the first access may read the network."""
+    def explainer(self) -> "CrossExplainer":
+        """What tells the parts of its scores; the first access may import torch and read the network."""
+        from polyrank.model.explainers import CrossExplainer
+
         return CrossExplainer(self.encoder, self._assembler)
 
     def tokenize_pairs(self, conversation: Conversation, texts: Sequence[str]) -> tuple[Pairs, Truncation]:
@@ -197,9 +203,9 @@ def load_network(
     """
     stored = find_checkpoint(Path(name)) if is_checkpoint(name) else find_base(str(name))
     network = Network(stored.files.config, lambda: _moved(stored.read(), device), _identity(stored.files))
-    asked, where = Runner(backend, precision), _parsed(device)
-    known = quantisation or _quantisation(stored.files, asked, where)
-    return _ranker(str(name), network, stored.files, asked, where, disk, known)
+    asked, where = Runner(backend, precision), _known(device)
+    found = quantisation or _quantisation(stored.files, asked, where)
+    return _ranker(str(name), network, stored.files, asked, where, disk, found)
 
 
 def from_base(
@@ -217,8 +223,10 @@ def from_base(
         raise InvalidInput(f"{in_words(architecture)} begins from no base model; load it by polyrank.load")
     if config is None:
         return load_network(name, "cpu", backend, precision)
+    from polyrank.model.checkpoint.read import begin_from_base
+
     encoder, files = begin_from_base(name, config)
-    return _ranker(name, Network.of(encoder), files, Runner(backend, precision), torch.device("cpu"))
+    return _ranker(name, Network.of(encoder), files, Runner(backend, precision), "cpu")
 
 
 def _ranker(
@@ -226,7 +234,7 @@ def _ranker(
     network: Network[Any],
     files: CheckpointFiles,
     asked: Runner,
-    device: torch.device,
+    device: str,
     disk: DiskCache | None = None,
     quantisation: Quantisation | None = None,
 ) -> NetworkRanker:
@@ -234,7 +242,7 @@ def _ranker(
     # On a GPU torch runs the network, which has to be read.
     found = candidates(*asked, device, quantisation)
     chooser = Chooser(found, device, assembler, asked.precision != AUTO) if len(found) > 1 else None
-    compiler = Compiler(found[0], chooser, disk if device.type == "cpu" else None)
+    compiler = Compiler(found[0], chooser, disk if is_cpu(device) else None)
     kind = LateRanker if ARCHITECTURES[files.config.architecture].retrieves else CrossRanker
     return kind(name, network, assembler, files, compiler)
 
@@ -245,7 +253,7 @@ def _identity(files: CheckpointFiles) -> str:
     return f"{files.fingerprint} {said.sha256}" if said else files.fingerprint
 
 
-def _quantisation(files: CheckpointFiles, asked: Runner, device: torch.device) -> Quantisation | None:
+def _quantisation(files: CheckpointFiles, asked: Runner, device: str) -> Quantisation | None:
     """Return what int8 takes to know, if it was asked for or `auto` may take it; None: it is not offered.
 
     Raises as `CheckpointFiles.quantisation` where it was asked for.
@@ -253,7 +261,7 @@ def _quantisation(files: CheckpointFiles, asked: Runner, device: torch.device) -
     if asked.precision == INT8:
         return files.quantisation()
     said = files.config.quantisation
-    if said is None or asked.precision != AUTO or asked.backend == TORCH or device.type != "cpu":
+    if said is None or asked.precision != AUTO or asked.backend == TORCH or not is_cpu(device):
         return None
     try:
         found, why = files.quantisation(), said.why_not_chosen()
@@ -264,14 +272,19 @@ def _quantisation(files: CheckpointFiles, asked: Runner, device: torch.device) -
     return None if why else found
 
 
-def _parsed(device: str) -> torch.device:
-    try:
-        return torch.device(device)
-    except RuntimeError as error:
-        raise _unusable(device, error) from error
+def _known(device: str) -> str:
+    """Return a device that torch knows by that name, which need not be there; raises InvalidInput for another."""
+    if device != "cpu":
+        import torch
+
+        try:
+            torch.device(device)
+        except RuntimeError as error:
+            raise _unusable(device, error) from error
+    return device
 
 
-def _moved(encoder: Encoder, device: str) -> Encoder:
+def _moved(encoder: "Encoder", device: str) -> "Encoder":
     try:
         return encoder.to(device)
     except (RuntimeError, AssertionError) as error:  # torch asserts where it was built without CUDA

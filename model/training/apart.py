@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from polyrank.model.architectures.attention import ContextCodes
+from polyrank.model.architectures.backbone import TensorBatch
 from polyrank.model.architectures.batching import length_batches
 from polyrank.model.architectures.late import CandidateState, ContextState, InnerTeacher, LateEncoder
 from polyrank.model.errors import InvalidInput
@@ -96,13 +97,14 @@ class LateObjective(Objective[LateEncoder, LateTrainConfig]):
 
     def _encode_contexts(self, contexts: Sequence[list[int]]) -> Encoded:
         encoder = self._encoder
-        batch = encoder.context_batch(encoder.config, contexts, encoder.context.pad_id).to(self._device)
-        return _flat(encoder.encode_contexts(batch))
+        batch = encoder.context_batch(encoder.config, contexts, encoder.context.pad_id)
+        return _flat(encoder.encode_contexts(TensorBatch.of(batch, self._device)))
 
     def _encode_candidates(self, candidates: Sequence[list[int]]) -> Encoded:
         encoder = self._encoder
-        batch = encoder.candidate_batch(encoder.config, candidates, encoder.candidate.pad_id).to(self._device)
-        return tuple(tensor for tensor in encoder.encode_candidates(batch) if tensor is not None)
+        batch = encoder.candidate_batch(encoder.config, candidates, encoder.candidate.pad_id)
+        state = encoder.encode_candidates(TensorBatch.of(batch, self._device))
+        return tuple(tensor for tensor in state if tensor is not None)
 
     def _teacher_scores(self, examples: Sequence[Dialogue], found: Columns) -> Tensor | None:
         """The teacher's scores of each row's gold reply and listed negatives, (B, N); words do not count."""

@@ -12,13 +12,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from polyrank.model.architectures.batching import TokenBatch
+from polyrank.model.architectures.backbone import TensorBatch
+from polyrank.model.architectures.batching import TokenBatch, joined, pair_batches
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.checkpoint.files import BASE_BACKBONE_FILE, TOKENIZER_FILE, WEIGHTS_FILE, backbone_file
 from polyrank.model.checkpoint.lookup import PUBLISHED_FILES
@@ -62,7 +65,7 @@ class WordGuesser(CrossEncoder):
         self.word = nn.Sequential(nn.Linear(dim, dim), nn.GELU(), nn.LayerNorm(dim))
         self.bias = nn.Parameter(torch.zeros(cross.encoder.vocabulary))
 
-    def word_loss(self, batch: TokenBatch, chosen: Tensor, words: Tensor) -> Tensor:
+    def word_loss(self, batch: TensorBatch, chosen: Tensor, words: Tensor) -> Tensor:
         """Return the sum of the cross entropies of the words at the chosen places.
 
         chosen: (B, T), True at those places. words: their words, in the order of places.
@@ -95,7 +98,7 @@ class PretrainObjective(Objective[WordGuesser, PretrainConfig]):
         right = self._pairs(batch.examples, [example.response for example in batch.examples])
         drawn, is_right = drawn_replies(batch)
         mixed = self._pairs(batch.examples, drawn)
-        cuts = [CrossEncoder.batches(pairs, self._config.chunk_tokens) for pairs in (right, mixed)]
+        cuts = [pair_batches(pairs, self._config.chunk_tokens) for pairs in (right, mixed)]
         masked = [self._masked(right.take(chunk), batch.draw) for chunk in cuts[0]] if turn != 1 else []
         count = sum(len(words) for _, _, words in masked)
         chunks: list[Encode] = [
@@ -119,9 +122,9 @@ class PretrainObjective(Objective[WordGuesser, PretrainConfig]):
         rows = zip(examples, replies, strict=True)
         return Pairs.join([self._assembler.pairs(example.conversation, [reply])[0] for example, reply in rows])
 
-    def _masked(self, pairs: Pairs, draw: random.Random) -> tuple[TokenBatch, Tensor, Tensor]:
+    def _masked(self, pairs: Pairs, draw: random.Random) -> tuple[TokenBatch, NDArray[np.bool_], NDArray[np.int64]]:
         """Return a batch with words masked, which places those are, and their words."""
-        batch, tokenizer = CrossEncoder.join(pairs, self._encoder.encoder.pad_id), self._assembler.tokenizer
+        batch, tokenizer = joined(pairs, self._encoder.encoder.pad_id), self._assembler.tokenizer
         assert tokenizer.mask_id is not None, "the run checks it"
         rows = batch.ids.tolist()
         vocabulary = self._encoder.encoder.vocabulary
@@ -129,16 +132,17 @@ class PretrainObjective(Objective[WordGuesser, PretrainConfig]):
             mask_words(ids, tokenizer.special_ids, tokenizer.mask_id, vocabulary, self._config.mask_share, draw)
             for ids in rows
         ]
-        chosen = torch.tensor([[place in places for place in range(len(ids))] for ids, places in shown])
-        chosen &= batch.mask
-        return batch._replace(ids=torch.tensor([ids for ids, _ in shown])), chosen, batch.ids[chosen]
+        chosen = np.array([[place in places for place in range(len(ids))] for ids, places in shown]) & batch.mask
+        return batch._replace(ids=np.array([ids for ids, _ in shown])), chosen, batch.ids[chosen]
 
-    def _word_losses(self, batch: TokenBatch, chosen: Tensor, words: Tensor) -> Encoded:
+    def _word_losses(self, batch: TokenBatch, chosen: NDArray[np.bool_], words: NDArray[np.int64]) -> Encoded:
         device = self._device
-        return (self._encoder.word_loss(batch.to(device), chosen.to(device), words.to(device))[None],)
+        hidden, targets = (torch.from_numpy(each).to(device) for each in (chosen, words))
+        return (self._encoder.word_loss(TensorBatch.of(batch, device), hidden, targets)[None],)
 
     def _pair_logits(self, pairs: Pairs) -> Encoded:
-        return (self._encoder.joint_scores(CrossEncoder.join(pairs, self._encoder.encoder.pad_id).to(self._device)),)
+        batch = joined(pairs, self._encoder.encoder.pad_id)
+        return (self._encoder.joint_scores(TensorBatch.of(batch, self._device)),)
 
 
 def mask_words(

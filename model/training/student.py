@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from polyrank.model.architectures.backbone import Backbone, read_weights
+from polyrank.model.architectures.backbone import Backbone, TensorBatch, read_weights
 from polyrank.model.architectures.batching import length_batches, pad
 from polyrank.model.architectures.cross import FIRST_STAGE, CrossEncoder
 from polyrank.model.checkpoint.files import (
@@ -35,9 +35,9 @@ from polyrank.model.checkpoint.read import (
     completed,
     load_base,
     own_tensors,
-    read_checkpoint,
     split,
 )
+from polyrank.model.checkpoint.stored import read_checkpoint
 from polyrank.model.config import AssemblyConfig, ModelConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.options import options_of
@@ -341,7 +341,7 @@ def _outputs(backbone: Backbone, texts: Sequence[Sequence[int]]) -> Tensor:
     was = backbone.training
     backbone.eval()
     batches = [
-        pad([texts[row] for row in rows], backbone.pad_id)
+        TensorBatch.of(pad([texts[row] for row in rows], backbone.pad_id))
         for rows in length_batches([len(ids) for ids in texts], _BATCH_TOKENS)
     ]
     found = torch.cat([backbone(batch)[batch.mask].float() for batch in batches])

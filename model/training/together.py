@@ -9,11 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from polyrank.model.architectures.backbone import TensorBatch
+from polyrank.model.architectures.batching import joined, pair_batches
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.errors import TrainingDataInvalid
 from polyrank.model.inference.compiler import Compiler
-from polyrank.model.inference.network import Network, TorchBackend
+from polyrank.model.inference.network import Network
 from polyrank.model.inference.passes import FirstStage
+from polyrank.model.inference.torch_backend import TorchBackend
 from polyrank.model.rankers.load import load_late
 from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.text.assembly import Assembler
@@ -52,14 +55,14 @@ class PairObjective(Objective[CrossEncoder, PairTrainConfig]):
         retriever = self._config.retriever
         self._retriever = load_late(retriever) if retriever else None
         self.models = {"retriever": self._retriever} if self._retriever else {}
-        poly, backend = self._encoder.poly, TorchBackend(device, token_budget=config.chunk_tokens)
+        poly, backend = self._encoder.poly, TorchBackend(str(device), token_budget=config.chunk_tokens)
         self._first_stage = None if poly is None else FirstStage(Network.of(poly), Compiler(backend))
 
     def prepare(self, batch: Batch) -> Prepared:
         """Choose each row's negatives, and tokenise the pairs; the first stage scores them."""
         score = None if self._retriever is None else partial(_retriever_scores, self._retriever)
         pairs, width, texts = pair_rows(self._assembler, batch, self._config.negatives, score)
-        positions = self._encoder.batches(pairs, self._config.chunk_tokens)
+        positions = pair_batches(pairs, self._config.chunk_tokens)
         first = None if self._first_stage is None else torch.from_numpy(self._first_stage.scores(pairs))
         return Prepared(
             [partial(self._encode, pairs.take(chunk)) for chunk in positions],
@@ -75,7 +78,8 @@ class PairObjective(Objective[CrossEncoder, PairTrainConfig]):
         return torch.from_numpy(np.concatenate(values))
 
     def _encode(self, pairs: Pairs) -> Encoded:
-        return (self._encoder.joint_scores(CrossEncoder.join(pairs, self._encoder.encoder.pad_id).to(self._device)),)
+        batch = joined(pairs, self._encoder.encoder.pad_id)
+        return (self._encoder.joint_scores(TensorBatch.of(batch, self._device)),)
 
     def _scored(
         self,
@@ -103,13 +107,14 @@ class JointObjective(Objective[CrossEncoder, TrainConfig]):
     def prepare(self, batch: Batch) -> Prepared:
         """Tokenise the pairs."""
         pairs = Pairs.join([self._assembler.pairs(each.conversation, [each.response])[0] for each in batch.examples])
-        positions = self._encoder.batches(pairs, self._config.chunk_tokens)
+        positions = pair_batches(pairs, self._config.chunk_tokens)
         classes = classes_of(batch.examples, self._config)
         chunks: list[Encode] = [partial(self._encode, pairs.take(chunk)) for chunk in positions]
         return Prepared(chunks, lambda encoded: told(in_order([each for (each,) in encoded], positions), classes))
 
     def _encode(self, pairs: Pairs) -> Encoded:
-        return (self._encoder.joint_scores(CrossEncoder.join(pairs, self._encoder.encoder.pad_id).to(self._device)),)
+        batch = joined(pairs, self._encoder.encoder.pad_id)
+        return (self._encoder.joint_scores(TensorBatch.of(batch, self._device)),)
 
 
 Scores = Callable[[Sequence[Dialogue], Sequence[str]], Tensor]

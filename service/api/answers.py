@@ -96,10 +96,22 @@ class TimingsOut(Out):
     total: float
 
 
+class DecisionOut(Out):
+    """Whether the first result is an answer."""
+
+    answer: bool = Field(description="whether the probability is at least the threshold")
+    probability: float | None = Field(
+        description="that the first result is right, by the calibration of the model that placed it; "
+        "null: there is no result, or its score is of a stage that is not calibrated"
+    )
+    threshold: float = Field(description="as asked for")
+
+
 class RankOut(Out):
     """A ranking, and how it came about."""
 
     results: list[ResultOut]
+    decision: DecisionOut | None = Field(default=None, description="absent unless asked for by `answer_if`")
     missing_ids: list[str] = Field(description="ids sent that the generation does not hold")
     generation: str
     revision: int = Field(description="of the last update that the answer knows of")

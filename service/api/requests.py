@@ -174,6 +174,7 @@ class RankIn(SaidIn):
         **dict.fromkeys(("filters", "where"), "filter"),
         **dict.fromkeys(("threshold", "min_score", "score_cutoff"), "score_threshold"),
         **dict.fromkeys(("group_size", "per_group"), "limit_per_group"),
+        **dict.fromkeys(("min_probability", "min_relevance"), "answer_if"),
         **_NAMES_OF_TIMEOUT,
     }
 
@@ -198,6 +199,13 @@ class RankIn(SaidIn):
         description="a field of the metadata: `top_k` counts its values, and of each so many are answered",
     )
     limit_per_group: int = Field(default=1, ge=1, le=1000, description="with `group_by`")
+    answer_if: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="also decide whether the first result is an answer: if it is right with this probability; "
+        "needs a calibrated model",
+    )
     generation: Which = Field(default="live", description=_WHICH)
     expect: ExpectIn | None = None
     min_revision: int | None = Field(default=None, ge=0, description="wait for this update; 409 where it does not come")

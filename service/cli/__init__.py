@@ -6,12 +6,15 @@ Exit status: 0 done, 1 the work failed, 2 wrong usage.
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from polyrank import __version__
 from polyrank.model.errors import RankingError, WrongKind
+from polyrank.service.cli.arguments import foreign_files_named
 from polyrank.service.cli.commands import (
     build,
     candidates,
+    convert,
     demo,
     evaluate,
     export,
@@ -27,7 +30,7 @@ from polyrank.service.cli.parsing import CommandParser
 from polyrank.service.errors import SettingsError
 from polyrank.service.observe import logs
 
-_COMMANDS = (demo, train, mine, evaluate, quantise, export, build, store, serve, rank, candidates)
+_COMMANDS = (demo, convert, train, mine, evaluate, quantise, export, build, store, serve, rank, candidates)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,7 +60,7 @@ def _run(argv: Sequence[str] | None) -> int:
             raise
         return 0  # --help or --version
     logs.show_warnings()
-    with no_interrupt_lost():
+    with no_interrupt_lost(), nullcontext() if arguments.run is convert.run else foreign_files_named(arguments):
         status: int = arguments.run(arguments)
     return status
 

@@ -4,14 +4,15 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from polyrank.index_builder.errors import PoolError
 from polyrank.index_builder.layout import why_no_store
-from polyrank.index_builder.names import is_encoding
-from polyrank.model.errors import WrongKind
+from polyrank.index_builder.names import FOREIGN_FORMATS, is_encoding
+from polyrank.model.errors import InvalidInput, RankingError, WrongKind
 from polyrank.model.inference.runners import (
     AUTO,
     BACKENDS,
@@ -40,9 +41,9 @@ RERANKER_HINT = ", and this one as --reranker"
 _DEFAULT_URL = "http://127.0.0.1:8000"
 
 
-def add_encoding_option(parser: Any) -> None:
-    """Add `--encoding`, for `--pool`."""
-    parser.add_argument("--encoding", type=_encoding, metavar="NAME", help=_ENCODING_HELP)
+def add_encoding_option(parser: Any, means: str = _ENCODING_HELP) -> None:
+    """Add `--encoding`, for `--pool` unless the help says otherwise."""
+    parser.add_argument("--encoding", type=_encoding, metavar="NAME", help=means)
 
 
 def _encoding(name: str) -> str:
@@ -74,6 +75,31 @@ def _good(rows: "Iterable[Candidate | Rejected]") -> Iterator["Candidate"]:
     if first is not None:
         where = f"{first.file}:{first.line}: {first.reason}"
         print(f"{count} bad rows of the pool were left out; the first: {where}", file=sys.stderr)
+
+
+@contextmanager
+def foreign_files_named(arguments: argparse.Namespace) -> Iterator[None]:
+    """Where files cannot be used because another tool wrote them, say which one, and how they are converted."""
+    try:
+        yield
+    except WrongKind:
+        raise
+    except (InvalidInput, PoolError) as error:
+        if (advice := _advice(arguments)) is None:
+            raise
+        raise InvalidInput(f"{error}; {advice}") from error
+
+
+def _advice(arguments: argparse.Namespace) -> str | None:
+    from polyrank.index_builder.convert.formats import recognised
+
+    given = (value if isinstance(value, list) else [value] for value in vars(arguments).values())
+    for path in (each for values in given for each in values if isinstance(each, Path) and each.is_file()):
+        with suppress(RankingError, OSError):
+            if forms := recognised(path):
+                what = FOREIGN_FORMATS[forms[0]]
+                return f"{path} looks like {what}: polyrank convert --from {forms[0]} {path} --output DIR"
+    return None
 
 
 def require_writable(option: str, output: Path, inputs: Iterable[Path]) -> None:

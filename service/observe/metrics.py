@@ -90,6 +90,9 @@ class Metrics:
         self._certified = self._counter(
             "retrieval_certified", "Answers found by an index: shown exact", exact=("true", "false")
         )
+        self._decisions = self._counter(
+            "decisions", "Rankings asked whether their first result is an answer", answer=("true", "false")
+        )
         self._degraded = self._counter("degraded", "Answers that did without something", reason=DEGRADED)
         self._rejected = self._counter("rejected", "Requests turned away", reason=REJECTED)
         self._batch_entries = self._counter("batch_entries", "Rankings of POST /rank/batch, by their status", code=())
@@ -196,6 +199,10 @@ class Metrics:
     def count_certified(self, exact: bool) -> None:
         """Count an answer that an index found."""
         self._certified.labels("true" if exact else "false").inc()
+
+    def count_decision(self, answer: bool) -> None:
+        """Count a ranking whose first result was said to be an answer, or none."""
+        self._decisions.labels(str(answer).lower()).inc()
 
     def observe_serialize(self, seconds: float) -> None:
         """Time the rendering of an answer."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from polyrank.service.errors import DeadlineExceeded
-from polyrank.service.ranking import admission, given, selection
+from polyrank.service.ranking import admission, deciding, given, selection
 from polyrank.service.ranking.parts import EncodeContext, Serving
 from polyrank.service.ranking.pool import Pool
 from polyrank.service.ranking.rescoring import rerank
@@ -30,6 +30,7 @@ class Engine:
 
         Raises:
             NotConfigured: the cross-encoder is asked for, and none is loaded.
+            NotCalibrated: a decision is asked for, and the scores of the last stage say no probability.
             Overloaded: too much waits before it.
             UnknownCandidates: the generation holds none of the ids sent.
             DeadlineExceeded: the time was over before there was anything to answer with.
@@ -43,6 +44,7 @@ class Engine:
         """
         runtime = self._runtime
         scorer = None if request.top_n is None else runtime.required_scorer()
+        deciding.check(request, serving.ranker, scorer)
         texts = None if request.candidates is None else await given.look_up(runtime, serving, request, journey)
         new = 0 if texts is None else admission.text_tokens(texts.new_texts)
         late = admission.late_tokens(serving.ranker, request, serving.snapshot.count)
@@ -59,8 +61,9 @@ class Engine:
                 ranked = await rerank(runtime, scorer, serving.generation.words, request, ranked, journey)
             if texts is None and request.grouping is not None:
                 ranked = await search.filled(ranked)
-        places = finite(selection.selected(request, ranked.places))
-        return replace(ranked, places=places, seconds=journey.seconds)
+        ranked = replace(ranked, places=finite(selection.selected(request, ranked.places)), seconds=journey.seconds)
+        counts_words = serving.generation.words is not None
+        return replace(ranked, decision=deciding.decided(request, ranked, serving.ranker, scorer, counts_words))
 
 
 class _PoolSearch:

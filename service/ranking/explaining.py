@@ -6,14 +6,14 @@ Forward passes run in the models' thread, in the lane "explain"; the rest on the
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.generation.words import Words
 from polyrank.model.errors import InvalidInput
-from polyrank.model.explanation import CrossExplainer, Explanation, LateExplainer, Occluded, Unit, units, without
+from polyrank.model.explanation import Explanation, Occluded, Unit, units, without
 from polyrank.model.lexical.score import Term
 from polyrank.model.rankers.lexical import LexicalRanker
 from polyrank.model.rankers.networks import CrossRanker, LateRanker
@@ -30,6 +30,9 @@ from polyrank.service.ranking.rescoring import read_pairs
 from polyrank.service.ranking.runtime import Runtime
 from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import ExplainRequest, Ranked, RankedCandidate, finite
+
+if TYPE_CHECKING:
+    from polyrank.model.explainers import CrossExplainer, LateExplainer
 
 Scores = NDArray[np.float64]
 
@@ -175,7 +178,7 @@ async def _read(
     journey: Journey,
 ) -> _Read:
     conversation, forwards = request.ranking.conversation, runtime.forwards
-    explainer: LateExplainer = await runtime.candidates.run(lambda: ranker.explainer, journey)  # may read weights
+    explainer: LateExplainer = await runtime.candidates.run(lambda: ranker.explainer, journey)  # may import torch
     placed, _ = await forwards.tokenize(explainer.context_steps(conversation), conversation.letters, journey)
     replies = await forwards.tokenize(explainer.reply_steps(texts), letters_worth(texts), journey)
     ids, reply_ids = [token.id for token in placed], [[token.id for token in each] for each in replies]

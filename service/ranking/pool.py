@@ -117,6 +117,7 @@ class Pool:
             top_k=request.depth,
             top_n=None,
             grouping=None,
+            answer_if=None,
         )
         query = PoolQuery(asked, most_exact=late)
         depth = query.deepened(asked).depth

@@ -27,6 +27,17 @@ class Grouping(NamedTuple):
     limit: int = 1
 
 
+class Decision(NamedTuple):
+    """Whether a ranking answers: its first result is right with a `probability` of at least `threshold`.
+
+    probability: None where there is no result, or its score is of a stage that is not calibrated.
+    """
+
+    answer: bool
+    probability: float | None
+    threshold: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankRequest:
     """One ranking to do.
@@ -40,6 +51,7 @@ class RankRequest:
         filter: conditions on metadata (polyrank.index_builder.generation.filters), checked; None: no filter.
         score_threshold: answer with none of a lower score, that of the stage which placed it last.
         grouping: groups to answer with; None: single candidates.
+        answer_if: the probability from which on the first result is an answer; None: that is not to be decided.
     """
 
     conversation: Conversation
@@ -52,6 +64,7 @@ class RankRequest:
     exclude_ids: tuple[str, ...] = ()
     score_threshold: float | None = None
     grouping: Grouping | None = None
+    answer_if: float | None = None
 
     @property
     def depth(self) -> int:
@@ -133,6 +146,7 @@ class Ranked:
         turns_share: how much of their weights the words of the turns kept; 1: the candidates are of the pool.
         searched: the share of the pool whose shards answered; None: the pool is not cut into parts, or all did.
         notes: why a filter lets nothing through.
+        decision: whether its first result is an answer; None: that was not asked.
     """
 
     places: list[RankedCandidate]
@@ -147,6 +161,7 @@ class Ranked:
     turns_share: float = 1.0
     searched: float | None = None
     notes: list[str] = field(default_factory=list)
+    decision: Decision | None = None
 
     @property
     def lacks_second_stage(self) -> bool:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from golden.oracle import Vector, dot, weighted_sum
 
-from polyrank.model.architectures.backbone import Backbone
+from polyrank.model.architectures.backbone import Backbone, TensorBatch
 from polyrank.model.architectures.batching import pad
 from polyrank.model.evaluation.rankings import rank_lists
 from polyrank.model.rankers.networks import LateRanker
@@ -30,7 +30,7 @@ def mean(vectors: list[Vector]) -> Vector:
 
 def hidden(backbone: Backbone, ids: list[int], layer: int | None) -> list[Vector]:
     with torch.inference_mode():
-        outputs = backbone.transformer(**backbone.inputs(pad([ids], 0)), output_hidden_states=True)
+        outputs = backbone.transformer(**backbone.inputs(TensorBatch.of(pad([ids], 0))), output_hidden_states=True)
     states = outputs.last_hidden_state if layer is None else outputs.hidden_states[layer]
     return states[0].double().tolist()
 
@@ -51,8 +51,8 @@ def all_ways_agree(
     candidates = ranker.tokenize_candidates(replies)[0]
     with torch.inference_mode():
         trained = encoder.late_scores(
-            encoder.encode_contexts(encoder.context_batch(ranker.config, contexts, 0)),
-            encoder.encode_candidates(encoder.candidate_batch(ranker.config, candidates, 0)),
+            encoder.encode_contexts(TensorBatch.of(encoder.context_batch(ranker.config, contexts, 0))),
+            encoder.encode_candidates(TensorBatch.of(encoder.candidate_batch(ranker.config, candidates, 0))),
         ).numpy()
     np.testing.assert_allclose(trained, expected, rtol=0, atol=tolerance)
     cached = ranker.represent_candidates(candidates)

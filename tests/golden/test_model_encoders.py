@@ -13,7 +13,8 @@ from tiny import CLS, DIM, SEP, word_ids, write_base
 
 import polyrank
 from polyrank.model.architectures.attention import poly_scores
-from polyrank.model.architectures.batching import pad
+from polyrank.model.architectures.backbone import TensorBatch
+from polyrank.model.architectures.batching import joined, pad
 from polyrank.model.config import ModelConfig
 from polyrank.model.rankers.networks import CrossRanker, LateRanker
 from polyrank.model.search.topk import top_k
@@ -82,12 +83,15 @@ class Scores:
         encoder = ranker.encoder
         with torch.inference_mode():
             batched = poly_scores(
-                encoder.encode_contexts(pad(contexts, 0)).first, encoder.encode_candidates(pad(candidates, 0)).first
+                encoder.encode_contexts(TensorBatch.of(pad(contexts, 0))).first,
+                encoder.encode_candidates(TensorBatch.of(pad(candidates, 0))).first,
             )
-            one_by_one = [encoder.encode_candidates(pad([candidate], 0)).first for candidate in candidates]
+            one_by_one = [
+                encoder.encode_candidates(TensorBatch.of(pad([candidate], 0))).first for candidate in candidates
+            ]
             alone = [
                 [poly_scores(codes, candidate).item() for candidate in one_by_one]
-                for codes in (encoder.encode_contexts(pad([context], 0)).first for context in contexts)
+                for codes in (encoder.encode_contexts(TensorBatch.of(pad([context], 0))).first for context in contexts)
             ]
         embeddings = ranker.encode_candidates(candidates)
         found = [top_k(embeddings, codes, len(candidates)) for codes in ranker.encode_contexts(contexts)]
@@ -254,8 +258,8 @@ def test_segments_matter(build: Build) -> None:
     ids = [*single("w1 w2"), *word_ids("w3"), SEP]
     splits = [Pairs([ids[:start]], [ids[start:]], [0]) for start in (4, 6, 2)]
     with torch.inference_mode():
-        batches = [encoder.join(pairs, encoder.encoder.pad_id) for pairs in splits]
-        right, none, early = (encoder.joint_scores(batch).item() for batch in batches)
+        batches = [joined(pairs, encoder.encoder.pad_id) for pairs in splits]
+        right, none, early = (encoder.joint_scores(TensorBatch.of(batch)).item() for batch in batches)
     assert min(abs(right - none), abs(right - early), abs(none - early)) > 1e-3
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from golden.numpy_bert import Array, Weights, code_weights, reduced_terms, softmax, unit
 from numpy.typing import NDArray
 from tiny import CLS, SEP, word_ids, write_base, write_checkpoint
@@ -187,9 +186,9 @@ def test_contributions_are_those_of_the_weights_and_sum_to_the_score(tmp_path: P
             size = max(1.0, abs(score))
             assert each.codes is not None
             assert each.tokens is not None
-            np.testing.assert_allclose(each.codes.contributions.numpy(), expected, rtol=0, atol=1e-9 * size)
-            np.testing.assert_allclose(each.codes.weights.numpy(), w, rtol=0, atol=1e-9)
-            np.testing.assert_allclose(each.tokens.numpy(), expected.sum(axis=0), rtol=0, atol=1e-9 * size)
+            np.testing.assert_allclose(each.codes.contributions, expected, rtol=0, atol=1e-9 * size)
+            np.testing.assert_allclose(each.codes.weights, w, rtol=0, atol=1e-9)
+            np.testing.assert_allclose(each.tokens, expected.sum(axis=0), rtol=0, atol=1e-9 * size)
             assert each.codes.effective == pytest.approx(math.exp(-sum(x * math.log(x) for x in w if x)), abs=1e-9)
             assert float(each.tokens.sum()) == pytest.approx(score, abs=1e-9 * size)
             assert score == pytest.approx(first_score(encoding, made.first[at]), abs=SERVED * size)
@@ -197,7 +196,7 @@ def test_contributions_are_those_of_the_weights_and_sum_to_the_score(tmp_path: P
                 sum(float(v) * x for v, x in zip(softmax(np.delete(s, i)), np.delete(s, i), strict=True))
                 for i in range(len(s) if len(s) > 1 else 0)
             ]
-            np.testing.assert_allclose(each.codes.without_each().numpy()[: len(without)], without, atol=1e-9 * size)
+            np.testing.assert_allclose(each.codes.without_each()[: len(without)], without, atol=1e-9 * size)
 
 
 def first_score(context: ContextEncoding, vector: NDArray[Any]) -> float:
@@ -229,7 +228,7 @@ def test_pairs_are_those_of_the_weights_and_sum_to_the_score_but_for_the_roundin
         ]
         assert each.pairs is not None
         assert each.tokens is not None
-        np.testing.assert_allclose(each.pairs.numpy(), expected, rtol=0, atol=1e-9 * max(1.0, np.abs(expected).max()))
+        np.testing.assert_allclose(each.pairs, expected, rtol=0, atol=1e-9 * max(1.0, np.abs(expected).max()))
         rounding = float(np.abs(np.sum(of_reply, axis=0) - vector).max())
         lengths = sum(float(w[i]) * float(np.abs(np.sum(own, axis=0)).sum()) for i, own in enumerate(terms))
         assert float(each.pairs.sum()) == pytest.approx(float(each.tokens.sum()), abs=1.001 * rounding * lengths)
@@ -271,8 +270,8 @@ def test_best_pairs_of_colbert(tmp_path: Path, more: tuple[str, ...]) -> None:
                 best = max(range(len(stored)), key=similarities.__getitem__)
                 expected[t, kept[best]] = 20.0 / len(rows) * similarities[best]
             assert each.pairs is not None
-            np.testing.assert_allclose(each.pairs.numpy(), expected, rtol=0, atol=1e-4)
-            np.testing.assert_allclose(each.tokens.numpy(), expected.sum(axis=1), rtol=0, atol=1e-4)
+            np.testing.assert_allclose(each.pairs, expected, rtol=0, atol=1e-4)
+            np.testing.assert_allclose(each.tokens, expected.sum(axis=1), rtol=0, atol=1e-4)
             assert float(each.tokens.sum()) == pytest.approx(float(scores[at]), abs=2e-5)
         tokens, _ = finish(ranker.explainer.context_steps(Conversation.of(context)))
         assert [token.id for token in ranker.explainer.context_tokens(tokens)] == filled
@@ -307,6 +306,6 @@ def test_what_is_no_sum_is_named_and_left_out(tmp_path: Path, fields: dict[str, 
 
 
 def test_relative_contributions_speak_for_a_reply_beside_the_others() -> None:
-    contributions = torch.tensor([[3.0, 1.0], [1.0, 1.0], [2.0, 4.0]])
+    contributions = np.array([[3.0, 1.0], [1.0, 1.0], [2.0, 4.0]])
     assert relative(contributions, None).tolist() == [[1.0, -1.0], [-1.0, -1.0], [0.0, 2.0]]
     assert relative(contributions, 2).tolist() == [[1.0, -3.0], [-1.0, -3.0], [0.0, 0.0]]

@@ -8,7 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig
 
-from polyrank.model.architectures.backbone import Backbone
+from polyrank.model.architectures.backbone import Backbone, TensorBatch
 from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.config import ModelConfig
 from polyrank.model.registry import ARCHITECTURES, ColbertConfig, DeformerConfig, MixConfig, VirtConfig
@@ -58,8 +58,8 @@ def counted(encoder: LateEncoder, candidates: int) -> float:
     torch.manual_seed(0)
     texts = [torch.randint(5, 50, (CANDIDATE_TOKENS,)).tolist() for _ in range(candidates)]
     with torch.inference_mode():
-        contexts = encoder.encode_contexts(encoder.context_batch(config, [[7] * CONTEXT_TOKENS], 0))
-        made = encoder.encode_candidates(encoder.candidate_batch(config, texts, 0))
+        contexts = encoder.encode_contexts(TensorBatch.of(encoder.context_batch(config, [[7] * CONTEXT_TOKENS], 0)))
+        made = encoder.encode_candidates(TensorBatch.of(encoder.candidate_batch(config, texts, 0)))
         with (
             sdpa_kernel(SDPBackend.MATH),
             FlopCounterMode(display=False) as counter,

@@ -172,7 +172,7 @@ def test_the_other_answers_are_as_documented(client: TestClient) -> None:
 def test_info_tells_what_runs_and_how_it_was_chosen(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     told = client.get("/info").json()
     assert (told["model"]["backend"], told["model"]["precision"], told["model"]["choice"]) == ("torch", "float32", None)
-    choice = Choice({"torch float32": 31.2}, {"openvino bfloat16, ContextPart": "a text's output depends on its batch"})
+    choice = Choice({"torch float32": 31.2}, {"openvino bfloat16, contexts": "a text's output depends on its batch"})
     held = client.app.state.resources  # type: ignore[attr-defined]
     monkeypatch.setattr(held.live.current.ranker, "precision", "bfloat16")
     monkeypatch.setattr(type(held.live.current.ranker), "choice", choice)

@@ -18,7 +18,9 @@ from warm_python import WarmPython
 from polyrank.model.architectures.batching import TokenBatch
 from polyrank.model.config import ModelConfig
 from polyrank.model.inference import openvino_backend, trials
-from polyrank.model.inference.network import Forward, NetworkPart, TorchBackend
+from polyrank.model.inference.network import Forward
+from polyrank.model.inference.parts import NetworkPart
+from polyrank.model.inference.torch_backend import TorchBackend
 from polyrank.model.rankers.networks import CrossRanker, LateRanker, from_base
 from polyrank.model.text.sequences import Pairs
 

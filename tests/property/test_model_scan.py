@@ -2,25 +2,22 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from additions import LATE_WEIGHTS, VALUES, additions_of
 from brute_force import paper_scores
 from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from torch import Tensor
 
 from polyrank.model.representations import Additions
 from polyrank.model.search.scan import Query, prepare, product, quantised, quantised_rows
 from polyrank.model.search.scan.quantised import QuantisedScan
 from polyrank.model.search.topk import TopK, scores_of
-
-torch.set_num_threads(1)  # on matrices this small threads only wait for each other
 
 pytestmark = pytest.mark.skipif(not product.multiplies_bytes(), reason="this processor does not multiply bytes fast")
 
@@ -229,8 +226,8 @@ def test_rows_that_bytes_put_in_the_wrong_order(seed: int) -> None:
     query = Query(code[None], 5)
     best = brute_force(matrix, query).rows
     pool = quantised_rows.QuantisedRows.of(matrix)
-    centred = (pool.bytes.double() - product.ZERO) * pool.steps.repeat_interleave(BLOCK_ROWS)[:n, None]
-    approximate = (centred + pool.mean).numpy() @ code
+    centred = (pool.bytes.astype(float) - product.ZERO) * pool.steps.repeat(BLOCK_ROWS)[:n, None]
+    approximate = (centred + pool.mean) @ code
     assert (np.argsort(np.argsort(-approximate))[best] >= 5).any(), "or this shows nothing"
     assert_exact(matrix, [query])
 
@@ -238,11 +235,11 @@ def test_rows_that_bytes_put_in_the_wrong_order(seed: int) -> None:
 def assert_bounded(matrix: NDArray[Any], codes: NDArray[np.float32]) -> None:
     """Check that a row survives a code if the bar is exactly their product."""
     rows = quantised_rows.QuantisedRows.of(matrix)
-    packed = quantised_rows.QuantisedCodes.of([torch.from_numpy(code[None]) for code in codes], rows.mean)
-    products = torch.from_numpy(matrix.astype(float) @ codes.astype(float).T)  # (N, M)
+    packed = quantised_rows.QuantisedCodes.of([code[None] for code in codes], rows.mean)
+    products = matrix.astype(float) @ codes.astype(float).T  # (N, M)
     screened = product.ByteProduct(packed.bytes)
     for row, least in enumerate(products):
-        bias = quantised_rows.biases(rows, packed, least, torch.tensor([row // BLOCK_ROWS]))[0]
+        bias = quantised_rows.biases(rows, packed, least, np.array([row // BLOCK_ROWS]))[0]
         found = screened.groups_above(rows.bytes[row : row + 1], bias)
         assert found.tolist() == list(range(len(codes))), (row, matrix.shape)
 
@@ -358,7 +355,7 @@ def test_small_pools_and_old_processors_have_no_bytes(monkeypatch: pytest.Monkey
     assert isinstance(prepare(matrix), QuantisedScan)
     assert not isinstance(prepare(matrix, with_bytes=False), QuantisedScan)
     few = prepare(matrix[:-1])
-    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+    monkeypatch.setattr(product, "multiplies_bytes", lambda: False)
     product.refusal.cache_clear()
     for scan, rows in ((few, matrix[:-1]), (prepare(matrix), matrix)):
         assert not isinstance(scan, QuantisedScan)
@@ -399,51 +396,46 @@ def test_every_dimension_equals_scoring_every_row(d: int, seeds: range) -> None:
         assert_exact(matrix, [Query(each, 10) for each in codes])
 
 
-class RoundingOperator:
-    """Stands in for oneDNN's operator: takes the zero point away from float32 sums, as it does with AMX, or worse.
+class RoundingProduct:
+    """Stands in for a library's product: rounds sums of unsigned bytes to float32, as with AMX, or worse.
 
     bits: of a sum that rounding keeps; 24 are float32's. added: to every product.
     """
 
-    def __init__(self, bits: int = 24, added: float = 0.0) -> None:
-        self._bits, self._added = bits, added
+    def __init__(self, codes: NDArray[np.int8], bits: int = 24, added: float = 0.0) -> None:
+        self._codes, self._bits, self._added = codes.astype(float), bits, added
 
-    def __call__(self, rows: Tensor, _scale: float, zero: int, codes: Tensor, *arguments: Any) -> Tensor:
-        bias, dtype = arguments[2], arguments[5]
-        sums = self._rounded(rows.double() @ codes.double().T)
-        taken = self._rounded(zero * codes.double().sum(dim=1))
-        products = (sums - taken + self._added).float()
-        if bias is not None:
-            products += bias
-        return products if dtype == torch.float32 else products.round().clamp(0, 255).to(torch.uint8)
+    def products(self, rows: NDArray[np.uint8]) -> NDArray[np.float32]:
+        sums = rows.astype(float) @ self._codes.T
+        unit = np.exp2(np.ceil(np.log2(np.maximum(np.abs(sums), 1))) - self._bits)
+        return (np.round(sums / unit) * unit + self._added).astype(np.float32)
 
-    def _rounded(self, sums: Tensor) -> Tensor:
-        unit = torch.exp2(torch.ceil(torch.log2(sums.abs().clamp(min=1))) - self._bits)
-        return (sums / unit).round() * unit
+    def clipped(self, rows: NDArray[np.uint8], bias: NDArray[np.float32]) -> NDArray[np.uint8]:
+        return np.clip(np.rint(self.products(rows) + bias), 0, 255).astype(np.uint8)
 
 
 @pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[RoundingOperator], None]]:
-    """Return a function that replaces oneDNN's operator, however slow the other one is."""
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Return a function that puts a RoundingProduct, with its arguments, in the place of every library."""
 
-    def replace_by(operator: RoundingOperator) -> None:
+    def replace_by(**rounds: float) -> None:
         product.refusal.cache_clear()
-        monkeypatch.setattr(torch.ops.onednn, "qlinear_pointwise", operator)
+        stands_in = product.Library("a stand-in", partial(RoundingProduct, **rounds))
+        monkeypatch.setattr(product, "library", lambda _: stands_in)
 
-    monkeypatch.setattr(torch.ops.onednn, "qlinear_prepack", lambda codes, _: codes)
     monkeypatch.setattr(product, "_is_fast", lambda _: True)
     yield replace_by
     product.refusal.cache_clear()
 
 
-StandIn = Callable[[RoundingOperator], None]
+StandIn = Callable[..., None]
 
 
 @pytest.mark.parametrize("d", DIMS)
 def test_an_operator_that_rounds_long_sums_to_float32_is_used_and_the_answers_stay_exact(
     stand_in: StandIn, d: int
 ) -> None:
-    stand_in(RoundingOperator())
+    stand_in()
     assert product.refusal(d) is None
     for kind in ENDS:
         rng = np.random.default_rng(d)
@@ -453,14 +445,14 @@ def test_an_operator_that_rounds_long_sums_to_float32_is_used_and_the_answers_st
 @pytest.mark.parametrize("d", DIMS)
 def test_an_operator_that_rounds_more_is_refused(stand_in: StandIn, d: int) -> None:
     for bits in (8, 11, 16, 20):  # 8: bfloat16; 11: float16
-        stand_in(RoundingOperator(bits))
+        stand_in(bits=bits)
         assert "wrong" in (product.refusal(d) or ""), bits
-    stand_in(RoundingOperator(added=1.0 + 2 * product.largest_error(d)))
+    stand_in(added=1.0 + 2 * product.largest_error(d))
     assert "wrong" in (product.refusal(d) or "")
 
 
 def test_products_must_be_exact_where_float32_holds_every_sum(stand_in: StandIn) -> None:
-    stand_in(RoundingOperator(added=1.0))
+    stand_in(added=1.0)
     assert "wrong" in (product.refusal(518) or ""), "though the bounds would cover it"
     assert product.refusal(519) is None
 
@@ -470,7 +462,7 @@ def test_bounds_of_sums_that_an_operator_rounds(stand_in: StandIn) -> None:
 
     The products are small. The sums of unsigned bytes are above 2^27, where float32 holds multiples of 16.
     """
-    stand_in(RoundingOperator())
+    stand_in()
     rng, d = np.random.default_rng(0), 8448
     matrix = np.zeros((2 * BLOCK_ROWS, d), np.float32)
     for row in matrix[::2]:

@@ -6,15 +6,12 @@ from statistics import median
 
 import numpy as np
 import pytest
-import torch
 from additions import additions_of
 from numpy.typing import NDArray
 
 from polyrank.model.search.scan import Query, prepare, product
 from polyrank.model.search.scan.quantised import QuantisedScan
 from polyrank.model.search.topk import scores_of
-
-torch.set_num_threads(1)  # on matrices this small threads only wait for each other
 
 pytestmark = pytest.mark.skipif(not product.multiplies_bytes(), reason="this processor does not multiply bytes fast")
 

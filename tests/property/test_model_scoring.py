@@ -10,7 +10,8 @@ from tiny import write_base
 
 import polyrank
 from polyrank.model.architectures.attention import ContextCodes, poly_scores
-from polyrank.model.architectures.batching import TokenBatch, pad
+from polyrank.model.architectures.backbone import TensorBatch
+from polyrank.model.architectures.batching import pad
 from polyrank.model.config import ModelConfig
 from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.search.topk import top_k
@@ -97,10 +98,10 @@ def test_padding_changes_nothing(base: Path, fields: dict[str, object], seed: in
     """Up to 20 padding positions, with any ids in them."""
     rng = np.random.default_rng(seed)
     encoder = late(base, fields).encoder
-    batch = pad(sequences(rng, 4, 16), 0)
+    batch = TensorBatch.of(pad(sequences(rng, 4, 16), 0))
     more = int(rng.integers(1, 21))
     junk = torch.from_numpy(rng.integers(0, 44, size=(4, more)))
-    wide = TokenBatch(
+    wide = TensorBatch(
         torch.cat([batch.ids, junk], dim=1),
         torch.cat([batch.mask, torch.zeros(4, more, dtype=torch.bool)], dim=1),
         torch.cat([batch.segments, torch.zeros_like(junk)], dim=1),

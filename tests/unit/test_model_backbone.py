@@ -25,7 +25,7 @@ from transformers import (
 )
 
 import polyrank
-from polyrank.model.architectures.backbone import Backbone, Layer, layers_of
+from polyrank.model.architectures.backbone import Backbone, Layer, TensorBatch, layers_of
 from polyrank.model.architectures.batching import pad
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
 from polyrank.model.training.student import start
@@ -139,10 +139,10 @@ def test_the_longest_sequence_is_the_one_with_a_position_for_every_token(
     backbone = Backbone(config).eval()
     longest = backbone.max_tokens
     assert longest == POSITIONS - reserved
-    assert backbone(pad([[CLS] * longest], pad_id)).shape == (1, longest, DIM)
+    assert backbone(TensorBatch.of(pad([[CLS] * longest], pad_id))).shape == (1, longest, DIM)
     if family != "modernbert":  # rotary positions have no end
         with pytest.raises((IndexError, RuntimeError)):
-            backbone(pad([[CLS] * (longest + 1)], pad_id))
+            backbone(TensorBatch.of(pad([[CLS] * (longest + 1)], pad_id)))
 
 
 @EACH
@@ -163,7 +163,7 @@ def test_without_dropout_a_pass_in_training_is_the_same_again(
     backbone: Any = encoder.context
     if attention == "eager":
         backbone.transformer.set_attn_implementation("eager")
-    batch = pad([[CLS, 4, 5, 6, SEP], [CLS, 7, SEP]], backbone.pad_id)
+    batch = TensorBatch.of(pad([[CLS, 4, 5, 6, SEP], [CLS, 7, SEP]], backbone.pad_id))
     torch.manual_seed(0)
     assert not torch.equal(backbone(batch), backbone(batch)), "the family has dropout to set"
     set_dropout(encoder, 0.0)
@@ -179,7 +179,7 @@ def test_each_of_modernberts_rates_is_set(rate: str) -> None:
         setattr(config, each, 0.5 if each == rate else 0.0)
     holder = torch.nn.Module()
     holder.context = Backbone(config).train()
-    batch = pad([[CLS, 4, 5, 6, SEP]], PAD)
+    batch = TensorBatch.of(pad([[CLS, 4, 5, 6, SEP]], PAD))
     assert not torch.equal(holder.context(batch), holder.context(batch))
     set_dropout(holder, 0.0)
     assert torch.equal(holder.context(batch), holder.context(batch))

@@ -15,6 +15,7 @@ from tiny import CLS, SEP, word_ids, write_base, write_checkpoint
 from tiny_training import identical, interrupted, run, settings
 
 import polyrank
+from polyrank.model.architectures.backbone import TensorBatch
 from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, TrainingDataInvalid, WrongKind
@@ -236,9 +237,11 @@ def test_a_residual_one_adds_to_its_first_stage_and_begins_as_it(architecture: s
         encoder = Classifier(polyrank.from_base(str(base), config)).network.encoder.eval()  # type: ignore[arg-type]
         assert isinstance(encoder, LateEncoder)
         with torch.inference_mode():
-            contexts = encoder.encode_contexts(encoder.context_batch(config, [[CLS, *word_ids("w1 w2"), SEP]], 0))
+            contexts = encoder.encode_contexts(
+                TensorBatch.of(encoder.context_batch(config, [[CLS, *word_ids("w1 w2"), SEP]], 0))
+            )
             texts = [[CLS, *word_ids(text), SEP] for text in ("w7", "w8 w9 w10")]
-            candidates = encoder.encode_candidates(encoder.candidate_batch(config, texts, 0))
+            candidates = encoder.encode_candidates(TensorBatch.of(encoder.candidate_batch(config, texts, 0)))
             logits, compared = encoder.class_logits(contexts, candidates), encoder.compared(contexts, candidates)
             assert encoder.classes is not None
             if not residual:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 
 import polyrank
@@ -37,10 +36,10 @@ class Asked:
         self._made = ranker.represent_candidates(ranker.tokenize_candidates(replies)[0])  # type: ignore[arg-type]
         [sums], [context] = explainer.context_sums([self._ids]), ranker.represent_contexts([self._ids])
         told = [explainer.explain(context, sums, self._made.take([at]), None, []).tokens for at in range(REPLIES)]
-        tokens = torch.stack([each for each in told if each is not None])
+        tokens = np.stack([each for each in told if each is not None])
         self.scores = ranker.late_scores(context, self._made)
-        self.explained = tokens.sum(dim=1).numpy()
-        self.relative = relative(tokens, None)[0].numpy()[self.places]
+        self.explained = tokens.sum(axis=1)
+        self.relative = relative(tokens, None)[0][self.places]
 
     def drops(self, orders: list[Order]) -> list[float]:
         """What the right reply loses against the others where the first tokens of an order are removed."""

@@ -15,17 +15,19 @@ from polyrank.model.architectures.batching import TokenBatch, pad
 from polyrank.model.checkpoint.read import begin_from_base
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
-from polyrank.model.inference import auto, network, openvino_backend, trials
+from polyrank.model.inference import auto, openvino_backend, trials
 from polyrank.model.inference.auto import Chooser, candidates, fastest
 from polyrank.model.inference.compiler import Compiler
-from polyrank.model.inference.network import Forward, Network, NetworkPart, TorchBackend
+from polyrank.model.inference.network import Forward, Network
+from polyrank.model.inference.parts import PARTS, NetworkPart
 from polyrank.model.inference.passes import LateForwards
 from polyrank.model.inference.runners import Runner
+from polyrank.model.inference.torch_backend import TorchBackend
 from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.text.assembly import Assembler
 from polyrank.model.text.tokenizer import Tokenizer
 
-CPU = torch.device("cpu")
+CPU = "cpu"
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +43,7 @@ def let_last_be_fastest(monkeypatch: pytest.MonkeyPatch, first: float = 1.0) -> 
     )
 
 
-def runners(backend: str, precision: str, device: torch.device) -> list[str]:
+def runners(backend: str, precision: str, device: str) -> list[str]:
     return [" ".join(each.runner) for each in candidates(backend, precision, device)]
 
 
@@ -65,7 +67,7 @@ def test_a_precision_that_the_processor_lacks_is_refused(monkeypatch: pytest.Mon
 
 
 def test_a_gpu_is_for_torch() -> None:
-    gpu = torch.device("cuda:0")
+    gpu = "cuda:0"
     for backend in ("auto", "torch"):
         assert runners(backend, "float32", gpu) == ["torch float32"]
         assert runners(backend, "auto", gpu) == ["torch float32", "torch bfloat16", "torch float16"]
@@ -222,12 +224,12 @@ def chosen(
     """Let `auto` choose between torch and the fake for a part of a model; returns who chose, and what."""
     let_last_be_fastest(monkeypatch)
     torch.manual_seed(0)
-    kind: dict[str, Any] = {"architecture": "cross"} if part == "PairPart" else {"architecture": "poly", "n_codes": 4}
+    kind: dict[str, Any] = {"architecture": "cross"} if part == "pairs" else {"architecture": "poly", "n_codes": 4}
     config = ModelConfig(base_name="", max_context_tokens=40, max_candidate_tokens=16, **kind)
     encoder, _ = begin_from_base(str(base), config)
     assembler = Assembler(Tokenizer(base / "tokenizer.json"), config)
     chooser = Chooser([TorchBackend(CPU), FakeBackend(wrong)], CPU, assembler, is_asked_for)
-    return chooser, chooser.choose(part, getattr(network, part)(encoder))[0]
+    return chooser, chooser.choose(part, PARTS[part](encoder))[0]
 
 
 def turned(vectors: NDArray[Any]) -> NDArray[Any]:
@@ -251,15 +253,15 @@ BATCH = "a text's output depends on its batch"
 @pytest.mark.parametrize(
     ("part", "wrong", "why"),
     [
-        *((part, lambda each: each, None) for part in ("ContextPart", "CandidatePart", "PairPart")),
-        *((part, lambda each: each + 1e-6 * len(each), BATCH) for part in ("ContextPart", "CandidatePart", "PairPart")),
-        *((part, lambda each: each * np.nan, "its numbers are not finite") for part in ("CandidatePart", "PairPart")),
-        ("ContextPart", turned, "a vector's cosine with that of float32 is"),
-        ("CandidatePart", turned, "a vector's cosine with that of float32 is"),
-        ("CandidatePart", lambda each: each * 1.02, "a vector's length is 2.0% off"),
-        ("PairPart", lambda each: np.round(each, 1), "scores have a rank correlation of"),
-        ("PairPart", lambda each: -each, "scores have a rank correlation of -1.0"),
-        ("PairPart", lambda each: each * 1.5, "scores are off by"),
+        *((part, lambda each: each, None) for part in ("contexts", "candidates", "pairs")),
+        *((part, lambda each: each + 1e-6 * len(each), BATCH) for part in ("contexts", "candidates", "pairs")),
+        *((part, lambda each: each * np.nan, "its numbers are not finite") for part in ("candidates", "pairs")),
+        ("contexts", turned, "a vector's cosine with that of float32 is"),
+        ("candidates", turned, "a vector's cosine with that of float32 is"),
+        ("candidates", lambda each: each * 1.02, "a vector's length is 2.0% off"),
+        ("pairs", lambda each: np.round(each, 1), "scores have a rank correlation of"),
+        ("pairs", lambda each: -each, "scores have a rank correlation of -1.0"),
+        ("pairs", lambda each: each * 1.5, "scores are off by"),
     ],
 )
 def test_auto_refuses_a_coarser_precision_that_changes_what_is_found(
@@ -284,15 +286,15 @@ def test_a_later_part_that_is_refused_runs_otherwise_and_is_told(
 ) -> None:
     monkeypatch.setattr(trials, "CONVERSATIONS", WORDS)
     base = write_base(tmp_path / "base", 0)
-    chooser, first = chosen(monkeypatch, base, "CandidatePart", lambda each: turned(each) if each.ndim == 3 else each)
+    chooser, first = chosen(monkeypatch, base, "candidates", lambda each: turned(each) if each.ndim == 3 else each)
     config = ModelConfig(architecture="poly", base_name="", n_codes=4, max_context_tokens=40, max_candidate_tokens=16)
     encoder, _ = begin_from_base(str(base), config)
-    second, forward = chooser.choose("ContextPart", network.ContextPart(encoder))
+    second, forward = chooser.choose("contexts", PARTS["contexts"](encoder))
     assert (first, second) == (("fake", "bfloat16"), ("torch", "float32"))
-    assert list(chooser.choice.refused) == ["fake bfloat16, ContextPart"]
+    assert list(chooser.choice.refused) == ["fake bfloat16, contexts"]
     assert "back-end refused" in caplog.text
     batch = pad([[2, 5, 3]], 0)
-    expected = TorchBackend(CPU).compile(network.ContextPart(encoder))(batch)
+    expected = TorchBackend(CPU).compile(PARTS["contexts"](encoder))(batch)
     np.testing.assert_array_equal(forward(batch)[0], expected[0])
 
 

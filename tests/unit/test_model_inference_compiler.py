@@ -15,7 +15,7 @@ import torch
 from tiny import write_base
 
 import polyrank
-from polyrank.model.checkpoint.read import StoredModel
+from polyrank.model.checkpoint.stored import StoredModel
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
 from polyrank.model.inference import auto, disk_cache, openvino_backend
@@ -194,7 +194,7 @@ def test_a_back_end_that_was_chosen_before_and_fails_now_is_left(
     monkeypatch.setattr("openvino.Core.compile_model", lambda *_: 1 / 0)
     again = load(path, backend="auto", precision="float32", disk=disk)
     assert again.backend == "torch"
-    assert list(again.choice.refused) == ["openvino float32, CandidatePart"]
+    assert list(again.choice.refused) == ["openvino float32, candidates"]
     assert "back-end refused" in caplog.messages
 
 

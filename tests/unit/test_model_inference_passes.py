@@ -15,14 +15,15 @@ from torch import Tensor
 
 import polyrank
 from polyrank.model.architectures.attention import poly_scores
-from polyrank.model.architectures.batching import pad
+from polyrank.model.architectures.backbone import TensorBatch
+from polyrank.model.architectures.batching import joined, pad
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.checkpoint.read import begin_from_base
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.inference import openvino_backend, passes
-from polyrank.model.inference.network import CandidatePart, Network
+from polyrank.model.inference.network import Network
 from polyrank.model.inference.passes import LateForwards
 from polyrank.model.rankers.load import load_cross
 from polyrank.model.rankers.networks import LateRanker
@@ -36,7 +37,7 @@ def tensors(state: Any) -> list[Tensor]:
     return [] if state is None else [each for field in state for each in tensors(field)]
 
 
-@pytest.mark.parametrize("name", [name for name, row in ARCHITECTURES.items() if row.embeds])
+@pytest.mark.parametrize("name", [name for name, row in ARCHITECTURES.items() if row.embeds and not row.by_vectors])
 def test_what_was_kept_is_compared_where_the_network_is(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,9 +79,11 @@ def score(encoder: CrossEncoder, pairs: Pairs) -> torch.Tensor:
     """The sum that a residual Cross-encoder stands for, straight from its two modules."""
     poly, rows = encoder.poly, range(len(pairs.owners))
     assert poly is not None
-    codes = poly.encode_contexts(pad(pairs.contexts, poly.context.pad_id)).first
-    first = poly_scores(codes, poly.encode_candidates(pad(pairs.candidates, poly.candidate.pad_id)).first)
-    return first[pairs.owners, rows] + encoder.joint_scores(CrossEncoder.join(pairs, encoder.encoder.pad_id))
+    codes = poly.encode_contexts(TensorBatch.of(pad(pairs.contexts, poly.context.pad_id))).first
+    first = poly_scores(
+        codes, poly.encode_candidates(TensorBatch.of(pad(pairs.candidates, poly.candidate.pad_id))).first
+    )
+    return first[pairs.owners, rows] + encoder.joint_scores(TensorBatch.of(joined(pairs, encoder.encoder.pad_id)))
 
 
 def test_no_gradient_and_no_dropout_reach_the_poly_encoder(encoder: CrossEncoder) -> None:
@@ -147,8 +150,8 @@ def test_several_threads_read_it_once_and_only_where_they_need_it(late_encoder: 
         return late_encoder
 
     network = Network(late_encoder.config, read, "a fingerprint")
-    part = network.part(CandidatePart)
-    assert (part.name, part.identity, reads) == ("CandidatePart", "a fingerprint", [])
+    part = network.part("candidates")
+    assert (part.name, part.identity, reads) == ("candidates", "a fingerprint", [])
     with ThreadPoolExecutor(4) as pool:
         found = [task.result() for task in [pool.submit(lambda: part.module().encoder) for _ in range(4)]]
     assert found == [late_encoder] * 4

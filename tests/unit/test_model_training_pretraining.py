@@ -18,7 +18,8 @@ from tiny import CLS, PAD, SEP, VOCABULARY, word_ids, write_base
 from tiny_training import dialogue, run, settings, write_examples
 
 import polyrank
-from polyrank.model.architectures.batching import pad
+from polyrank.model.architectures.backbone import TensorBatch
+from polyrank.model.architectures.batching import joined, pad, pair_batches
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.sequences import Pairs
@@ -129,8 +130,8 @@ def test_the_loss_is_that_of_the_equations(base: Path) -> None:
         pair += math.log1p(math.exp(-logit if is_right else logit)) / len(examples)
     pairs = Pairs.join([student.assembler.pairs(each.conversation, [each.response])[0] for each in examples])
     losses = []
-    for chunk in CrossEncoder.batches(pairs, own.chunk_tokens):
-        batch = CrossEncoder.join(pairs.take(chunk), PAD)
+    for chunk in pair_batches(pairs, own.chunk_tokens):
+        batch = joined(pairs.take(chunk), PAD)
         for row, ids in zip(chunk, batch.ids.tolist(), strict=True):
             shown, places = mask_words(
                 ids, tokenizer.special_ids, tokenizer.mask_id, guesser.encoder.vocabulary, own.mask_share, draw
@@ -241,7 +242,7 @@ def test_the_papers_recipe_goes_on_from_it_as_from_weights_of_the_papers_own(
     assert isinstance(own, LateTrainConfig)
     assert (own.optimizer, own.output_like) == ("adamax", str(base))
     ranker, _ = run(own, data, tmp_path / "trained")
-    batch = pad([[CLS, *word_ids("w1 w2 w3 w4 w5 w6"), SEP]], PAD)
+    batch = TensorBatch.of(pad([[CLS, *word_ids("w1 w2 w3 w4 w5 w6"), SEP]], PAD))
 
     def spread(encoder: Any) -> float:
         with torch.inference_mode():

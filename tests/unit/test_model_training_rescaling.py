@@ -12,7 +12,7 @@ from tiny import CLS, DIM, SEP, word_ids, write_base, write_checkpoint
 from tiny_training import identical, interrupted, run, settings, write_examples
 from transformers import AutoModel
 
-from polyrank.model.architectures.backbone import Backbone
+from polyrank.model.architectures.backbone import Backbone, TensorBatch
 from polyrank.model.architectures.batching import pad
 from polyrank.model.errors import InvalidInput, WrongKind
 from polyrank.model.text.assembly import Conversation
@@ -48,7 +48,7 @@ def spread(backbone: Backbone) -> float:
     values = list[float]()
     for text in TEXTS:
         with torch.inference_mode():
-            states = backbone(pad([[CLS, *word_ids(text), SEP]], 0))[0]
+            states = backbone(TensorBatch.of(pad([[CLS, *word_ids(text), SEP]], 0)))[0]
         for state in states.double().tolist():
             values += state
     middle = sum(values) / len(values)

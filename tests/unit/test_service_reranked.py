@@ -18,7 +18,6 @@ from polyrank.service.http.compat.reranked import (
     dialect_of_header,
     document_of,
     placed,
-    relevance,
     search_units,
 )
 
@@ -67,25 +66,6 @@ def test_the_header() -> None:
     assert dialect_of_header(" TEI ") == "tei"
     with pytest.raises(HeaderInvalid, match="tei, cohere, jina, infinity, voyage"):
         dialect_of_header("vespa")
-
-
-def test_relevance_keeps_the_order_of_neighbouring_float32() -> None:
-    scores = np.array([-20.0, -16.0, -1.0, 1e-3, 3.0, 12.0, 17.0, 20.0], np.float32)
-    pairs = relevance(np.stack([scores, np.nextafter(scores, np.float32(np.inf))]))
-    assert (pairs[0] < pairs[1]).all()
-    assert ((pairs > 0) & (pairs < 1)).all()
-
-
-def test_relevance_is_the_sigmoid_and_of_each_score_alone() -> None:
-    rng = np.random.default_rng(0)
-    scores = rng.normal(scale=10, size=200).astype(np.float32)
-    expected = [1 / (1 + np.exp(-float(score))) for score in scores]
-    assert relevance(scores).tolist() == pytest.approx(expected, rel=1e-12)
-    assert relevance(scores[:1])[0] == relevance(scores)[0]
-
-
-def test_relevance_never_overflows() -> None:
-    assert relevance(np.array([-1e30, 1e30, -800.0], np.float32)).tolist() == [0.0, 1.0, 0.0]
 
 
 def documents(count: int) -> list[Document]:

@@ -14,9 +14,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from polyrank.model.representations import Additions
-from polyrank.model.search.scan.gpu import GpuScan, GuardedScan
+from polyrank.model.search.scan import product
 from polyrank.model.search.scan.plain import STORED_ROWS, PlainScan, Query, Scan, Status
-from polyrank.model.search.scan.product import is_slow, multiplies_bytes, refusal
+from polyrank.model.search.scan.product import is_slow, library, refusal
 from polyrank.model.search.scan.quantised import IN_BYTES, LEAST_ROWS, QuantisedScan
 from polyrank.model.search.topk import longest_row
 
@@ -67,7 +67,9 @@ def faster(scan: Scan, matrix: NDArray[Any]) -> Scan:
     return QuantisedScan(matrix)
 
 
-def _on_gpu(matrix: NDArray[Any], device: str) -> GuardedScan:
+def _on_gpu(matrix: NDArray[Any], device: str) -> Scan:
+    from polyrank.model.search.scan.gpu import GpuScan, GuardedScan  # imports torch
+
     gpu = GpuScan(matrix, device)
     scan = GuardedScan(gpu, PlainScan(matrix, gpu.longest))
     scan.try_out(*matrix.shape)
@@ -83,8 +85,9 @@ def _status(rows: int, dim: int, with_bytes: bool) -> Status:
     if rows < LEAST_ROWS:
         return Status("stored rows", f"a copy in bytes saves nothing for fewer than {LEAST_ROWS} rows")
     if (why := refusal(dim)) is not None:
-        return Status("stored rows", why, is_fallback=multiplies_bytes())
+        return Status("stored rows", why, is_fallback=product.multiplies_bytes())
     if is_slow(dim):
-        why = f"torch's product of bytes takes far longer than that of float32 for vectors of {dim} components"
+        how = f"{library(dim).name}'s product of bytes takes far longer than that of float32"
+        why = f"{how} for vectors of {dim} components"
         return Status("stored rows", why, is_fallback=True, is_timed=True)
     return IN_BYTES

@@ -1,25 +1,32 @@
-"""The product of rows and codes in bytes: which rows reach a bound with which codes, in one fused operator of oneDNN.
+"""The product of rows and codes in bytes: which rows reach a bound with which codes.
 
-The operator multiplies in int32, adds a bias, rounds to uint8 and clips below at 0. A result that is not zero is
-therefore above the bound. Eight results of one row lie side by side in one 64-bit word, so a row survives if any of its
-words is not zero. The products themselves are never read one by one, which would take longer than the product.
+oneDNN multiplies in int32, adds a bias, rounds to uint8 and clips below at 0. A result that is not zero is therefore
+above the bound. Eight results of one row lie side by side in one 64-bit word, so a row survives if any of its words is
+not zero. The products themselves are never read one by one, which would take longer than the product.
+
+Two libraries bring oneDNN. OpenVINO multiplies where it is installed, and torch where it is not and longer vectors than
+OpenVINO multiplies as bytes. Neither is imported before a pool is prepared that is held in bytes. NumPy has no fast
+product of bytes.
 
 Rows are stored as uint8, ZERO more than their value: VNNI multiplies unsigned bytes by signed ones, and without AMX
-oneDNN takes four thousand times as long for two signed ones. The operator takes ZERO times the sum of a code away
-again. With VNNI it does so in int32. With AMX it rounds both numbers to float32 first, so long vectors get sums that
-are a little off; `largest_error` says by how much.
+oneDNN takes four thousand times as long for two signed ones. ZERO times the sum of a code is taken away again: from the
+bias, or from the product. These are numbers in float32, so long vectors get sums that are a little off;
+`largest_error` says by how much.
 """
 
+import importlib.util
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from time import monotonic, thread_time
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+
+from polyrank.model.search.scan import openvino_bytes
+from polyrank.model.search.scan.torch_bytes import TorchProduct
 
 GROUP = 8  # codes that share a word
 ZERO = 128  # the byte of a row that stands for 0
@@ -38,80 +45,99 @@ TIMED_AGAIN_SECONDS = 300.0  # after a product that was found to be slow
 _timed_again_at: dict[int, float] = {}  # by components, on the monotonic clock; infinity: it is fast
 
 
+class Multiplier(Protocol):
+    """The product of rows and the same codes, as a library computes it."""
+
+    def clipped(self, rows: NDArray[np.uint8], bias: NDArray[np.float32]) -> NDArray[np.uint8]:
+        """Multiply rows (B, D), add a bias (P,), round and clip; (B, P), until this thread multiplies again."""
+
+    def products(self, rows: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Multiply rows (B, D), (B, P)."""
+
+
+class Library(NamedTuple):
+    """What multiplies bytes: its name, and what makes a product with codes (P, D) int8."""
+
+    name: str
+    multiplier: Callable[[NDArray[np.int8]], Multiplier]
+
+
+def library(dim: int) -> Library:
+    """Return what multiplies vectors of `dim` components in bytes; imports nothing."""
+    if dim <= openvino_bytes.LONGEST and importlib.util.find_spec("openvino") is not None:
+        return Library("OpenVINO", openvino_bytes.OpenVinoProduct)
+    return Library("torch", TorchProduct)
+
+
 class ByteProduct:
     """Multiplies rows by the same codes, again and again. codes: (P, D) int8; P a multiple of GROUP."""
 
-    def __init__(self, codes: Tensor) -> None:
-        self._packed: Tensor = torch.ops.onednn.qlinear_prepack(codes, None)
-        self._ones = torch.ones(len(codes))
-        self._zeros = torch.zeros(len(codes), dtype=torch.int64)
+    def __init__(self, codes: NDArray[np.int8]) -> None:
+        self._multiplier = library(codes.shape[1]).multiplier(codes)
+        self._taken = ZERO * codes.sum(axis=1, dtype=np.float64)  # whole numbers
 
-    def groups_above(self, rows: Tensor, bias: Tensor) -> NDArray[np.int64]:
+    def groups_above(self, rows: NDArray[np.uint8], bias: NDArray[np.float32]) -> NDArray[np.int64]:
         """Find the groups of codes of which any product plus bias is above a half.
 
-        rows: (B, D) uint8. bias: (P,) float32; may be infinite. Returns `row * P / GROUP + group` of each group found,
-        ascending.
+        rows: (B, D). bias: (P,); may be infinite. Returns `row * P / GROUP + group` of each group found, ascending.
         """
-        words = self._linear(rows, bias, torch.uint8).view(torch.int64).numpy()
-        return np.flatnonzero(words != 0)  # takes half the time of torch's for so few
+        words = self._multiplier.clipped(rows, (bias - self._taken).astype(np.float32)).view(np.int64)
+        return np.flatnonzero(words != 0)
 
-    def rows_above(self, rows: Tensor, chosen: Tensor, bias: Tensor) -> Tensor:
+    def rows_above(
+        self, rows: NDArray[np.uint8], chosen: NDArray[np.int64], bias: NDArray[np.float32]
+    ) -> NDArray[np.int64]:
         """Find those of the chosen rows, (n,), of which any product plus bias is above a half.
 
         Row 0 pads them to a power of two, since oneDNN compiles its kernel anew for another number of rows.
         """
-        padded = torch.zeros(max(_LEAST_CHOSEN, 1 << (len(chosen) - 1).bit_length()), dtype=torch.int64)
+        padded = np.zeros(max(_LEAST_CHOSEN, 1 << (len(chosen) - 1).bit_length()), np.int64)
         padded[: len(chosen)] = chosen
-        found = self.groups_above(rows.index_select(0, padded), bias) // (len(self._ones) // GROUP)
-        is_above = torch.zeros(len(padded), dtype=torch.bool)
-        is_above[torch.from_numpy(found)] = True
+        found = self.groups_above(rows[padded], bias) // (len(self._taken) // GROUP)
+        is_above = np.zeros(len(padded), bool)
+        is_above[found] = True
         return chosen[is_above[: len(chosen)]]
 
-    def products(self, rows: Tensor) -> Tensor:
-        """Return all products of rows (B, D) uint8, (B, P) float32."""
-        return self._linear(rows, None, torch.float32)
-
-    def _linear(self, rows: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-        packed, ones, zeros = self._packed, self._ones, self._zeros
-        product: Tensor = torch.ops.onednn.qlinear_pointwise(
-            rows, 1.0, ZERO, packed, ones, zeros, bias, 1.0, 0, dtype, "none", [], "none"
-        )
-        return product
+    def products(self, rows: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return all products of rows (B, D), (B, P)."""
+        return self._multiplier.products(rows) - self._taken.astype(np.float32)
 
 
 def largest_error(dim: int) -> float:
     """Bound how far a product plus a bias can be from the exact sum, for vectors of `dim` components.
 
-    Four numbers may be rounded to float32, each by at most `2**-24` of itself: the sum of unsigned bytes, at most
-    `255 * 127 D`; what is taken away, at most `128 * 127 D`; their difference, at most `127 * 127 D`; and the bias
-    where it is added to what is taken away. Rounding the bias itself and the last sum comes on top: twice `2**-24` of
-    the bias.
+    Three numbers may be rounded to float32, each by at most `2**-24` of itself: the sum of unsigned bytes, at most
+    `255 * 127 D`; what is taken away, at most `128 * 127 D`; and their difference, at most `127 * 127 D`. Rounding the
+    bias itself and the last sum comes on top: twice `2**-24` of the bias.
     """
-    return (_LARGEST_ROW + ZERO + _LARGEST_CODE + ZERO) * _LARGEST_CODE * dim * _UNIT
+    return (_LARGEST_ROW + ZERO + _LARGEST_CODE) * _LARGEST_CODE * dim * _UNIT
 
 
+@cache
 def multiplies_bytes() -> bool:
     """Whether the processor multiplies bytes fast: it has VNNI, as every processor with AMX has."""
-    supported: Any = getattr(torch.cpu, "_is_vnni_supported", bool)
-    return bool(supported())
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+        return any("avx512_vnni" in line.split() for line in lines if line.startswith("flags"))
+    return False  # no Linux
 
 
 @cache
 def refusal(dim: int) -> str | None:
     """Say why the product of bytes is not to be used for vectors of `dim` components; None: it is right.
 
-    Instructions older than VNNI add pairs of products in 16 bits, which may overflow. The operator is not part of
-    torch's public interface, so this checks its sums at the ends of the range.
+    Instructions older than VNNI add pairs of products in 16 bits, which may overflow. So this checks sums at the ends
+    of the range.
     """
     if not multiplies_bytes():
         return "the processor has no instructions that multiply bytes fast (VNNI, AMX)"
     if dim > _LONGEST:
         return f"vectors of more than {_LONGEST} components are too long for sums of bytes"
+    name = library(dim).name
     try:
         if not _is_right(dim):
-            return f"torch's product of bytes is wrong for vectors of {dim} components"
-    except (RuntimeError, AttributeError, NotImplementedError) as error:
-        return f"this build of torch has no product of bytes: {error}"
+            return f"{name}'s product of bytes is wrong for vectors of {dim} components"
+    except (ImportError, RuntimeError, AttributeError, NotImplementedError) as error:
+        return f"{name} has no product of bytes here: {error}"
     return None
 
 
@@ -130,41 +156,40 @@ def _is_right(dim: int) -> bool:
 
     Products must be exact while float32 holds all their sums: up to D = 518.
     """
-    generator = torch.Generator().manual_seed(0)
-    rows, codes = (torch.randint(-127, 128, (n, dim), generator=generator) for n in (_CHECKED_ROWS, 2 * GROUP))
+    rng = np.random.default_rng(0)
+    rows, codes = (rng.integers(-127, 128, (n, dim)) for n in (_CHECKED_ROWS, 2 * GROUP))
     rows[0], rows[1], rows[2:4, ::2] = 127, -127, 127
     codes[0], codes[1], codes[2:6] = 127, -127, 127
     codes[3, 0], codes[4, :2], codes[5, :3] = 126, 126, 126
     exact = rows @ codes.T  # (40, 16)
-    product, stored = ByteProduct(codes.to(torch.int8)), (rows + ZERO).to(torch.uint8)
+    product, stored = ByteProduct(codes.astype(np.int8)), (rows + ZERO).astype(np.uint8)
     holds_all = _LARGEST_ROW * _LARGEST_CODE * dim * _UNIT < 1
-    off = (product.products(stored).double() - exact).abs().max()
-    return float(off) <= (0.0 if holds_all else largest_error(dim)) and _finds(product, stored, exact)
+    off = float(np.abs(product.products(stored) - exact).max())
+    return off <= (0.0 if holds_all else largest_error(dim)) and _finds(product, stored, exact)
 
 
-def _finds(product: ByteProduct, rows: Tensor, exact: Tensor) -> bool:
+def _finds(product: ByteProduct, rows: NDArray[np.uint8], exact: NDArray[np.int64]) -> bool:
     """Whether the groups above a bound are found, and besides only those that rounding can put there."""
-    bias = (0.5 - exact[7]).float()
-    bias[3], bias[4] = torch.inf, -torch.inf
-    rounding = largest_error(rows.shape[1]) + 2 * _UNIT * bias.double().abs().nan_to_num(0, 0)
-    above = np.zeros(exact.numel() // GROUP, bool)
-    above[product.groups_above(rows, bias)] = True
-    must, may = (
-        (exact + bias.double() + slack > 0.5).view(-1, GROUP).any(dim=1).numpy() for slack in (-rounding, rounding)
-    )
+    added = (0.5 - exact[7]).astype(np.float32)
+    added[3], added[4] = np.inf, -np.inf
+    bias = added.astype(np.float64)
+    rounding = largest_error(rows.shape[1]) + 2 * _UNIT * np.abs(np.where(np.isfinite(bias), bias, 0))
+    above = np.zeros(exact.size // GROUP, bool)
+    above[product.groups_above(rows, added)] = True
+    must, may = ((exact + bias + slack > 0.5).reshape(-1, GROUP).any(axis=1) for slack in (-rounding, rounding))
     return bool((above >= must).all() and (above <= may).all())
 
 
 def _is_fast(dim: int) -> bool:
     """Whether any turn of several takes at most _SLOW times as long as a product in float32, in this thread's time."""
     rows, codes = min(_TIMED_ROWS, max(1, _TIMED_BYTES // dim)), _TIMED_CODES
-    wide, stored = torch.ones(rows, dim), torch.ones(rows, dim, dtype=torch.uint8)
-    product, wide_codes = ByteProduct(torch.ones(codes, dim, dtype=torch.int8)), torch.ones(dim, codes)
+    wide, stored = np.ones((rows, dim), np.float32), np.ones((rows, dim), np.uint8)
+    product, wide_codes = ByteProduct(np.ones((codes, dim), np.int8)), np.ones((dim, codes), np.float32)
     usual = min(_seconds(lambda: wide @ wide_codes) for _ in range(_ROUNDS))
     return any(_seconds(lambda: product.products(stored)) <= _SLOW * usual for _ in range(_ROUNDS))
 
 
-def _seconds(work: Callable[[], Tensor]) -> float:
+def _seconds(work: Callable[[], NDArray[Any]]) -> float:
     began = thread_time()  # other work on the machine does not count
     work()
     return thread_time() - began

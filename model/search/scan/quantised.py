@@ -10,18 +10,18 @@ visited in an order that spreads over the pool, because neighbours are often ali
 Where a query adds numbers to the scores, rows with large ones are looked at before the blocks (`Cut`).
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from polyrank.model.search.scan.plain import PlainScan, Query, Status
 from polyrank.model.search.scan.product import GROUP, ByteProduct
 from polyrank.model.search.scan.quantised_rows import BLOCK_ROWS, Cut, QuantisedCodes, QuantisedRows, biases
-from polyrank.model.search.topk import Best, TopK, added, closed_form, ranked
+from polyrank.model.search.topk import Best, Scores, TopK, added, closed_form, kth_best, ranked
+from polyrank.model.search.widening import widened
 
 IN_BYTES = Status("bytes", "the processor multiplies bytes fast")
 LEAST_ROWS = 4096
@@ -47,9 +47,8 @@ class QuantisedScan:
 
     def __init__(self, matrix: NDArray[Any], status: Status = IN_BYTES) -> None:
         self.status = status
-        with torch.inference_mode():
-            self._rows = QuantisedRows.of(matrix)
-        self._stored = torch.from_numpy(matrix)
+        self._rows = QuantisedRows.of(matrix)
+        self._stored = np.asarray(matrix)
         self.longest = self._rows.longest
         self._plain = PlainScan(matrix, self.longest)
 
@@ -58,7 +57,7 @@ class QuantisedScan:
         codes = sum(len(query.codes) for query in queries)
         found = {at: self._plain.of(query) for at, query in enumerate(queries) if not self._prunes(query, codes)}
         waiting = [at for at in range(len(queries)) if at not in found]
-        with torch.inference_mode():
+        with np.errstate(all="ignore"):  # what is no number is found by its score
             for group in _groups([queries[at] for at in waiting]):
                 searches = [_Search(self._stored, query, self._rows.longest) for query in group]
                 _Pass(self._rows, searches).run()
@@ -94,7 +93,7 @@ class _Pass:
         self._rows, self._searches = rows, searches
         self._codes = QuantisedCodes.of([search.codes for search in searches], rows.mean)
         self._product = ByteProduct(self._codes.bytes)
-        self._owners = self._codes.owners[::GROUP].numpy()
+        self._owners = self._codes.owners[::GROUP]
         self._looked_at = 0
         self._part = max(_LEAST_PART, _PRODUCT_ELEMENTS // len(self._codes.bytes))
 
@@ -110,37 +109,41 @@ class _Pass:
     def _estimate(self) -> None:
         """Give each search the approximate largest `s` of every row of the sample."""
         sample = self._rows.sample
-        steps = (self._rows.steps[sample // BLOCK_ROWS]).float()
-        units, offsets = self._codes.steps.float(), self._codes.offsets.float()
-        counts = torch.bincount(self._codes.owners).tolist()
-        largest = torch.empty(len(self._searches), len(sample))
+        steps = self._rows.steps[sample // BLOCK_ROWS].astype(np.float32)
+        units, offsets = (each.astype(np.float32) for each in (self._codes.steps, self._codes.offsets))
+        starts = np.flatnonzero(np.diff(self._codes.owners, prepend=-1))
+        largest = np.empty((len(self._searches), len(sample)), np.float32)
         for start in range(0, len(sample), self._part // 4):
             part = slice(start, start + self._part // 4)
-            s = self._product.products(self._rows.sample_bytes[part]).mul_(units)
-            s = torch.addcmul(offsets, s, steps[part, None])
-            for own, into in zip(torch.split(s, counts, dim=1), largest, strict=True):
-                torch.amax(own, dim=1, out=into[part])
+            s = self._product.products(self._rows.sample_bytes[part]).T.copy()  # (P, rows)
+            s *= units[:, None]
+            s *= steps[part]
+            s += offsets[:, None]
+            np.maximum.reduceat(s, starts, axis=0, out=largest[:, part])
         for search, own in zip(self._searches, largest, strict=True):
             search.estimate(sample, own)
             if search.cut is not None and not search.gave_up:
                 self._look_at_tiers(search, search.cut, sample, own)
 
-    def _look_at_tiers(self, search: "_Search", cut: Cut, sample: Tensor, largest: Tensor) -> None:
+    def _look_at_tiers(
+        self, search: "_Search", cut: Cut, sample: NDArray[np.int64], largest: NDArray[np.float32]
+    ) -> None:
         """Score survivors among the rows of each tier; `sample` and its `largest` as in `estimate`."""
         codes, product = self._codes, self._product
         if len(self._searches) > 1:
             codes = QuantisedCodes.of([search.codes], self._rows.mean)
             product = ByteProduct(codes.bytes)
-        blocks = torch.arange(len(self._rows.steps))
-        for tier in cut.tiers(sample.numpy(), largest.numpy(), lambda: search.best.bar):
-            for rows in _growing(torch.from_numpy(tier), self._part):
-                bars = torch.tensor([search.bar], dtype=torch.float64)
-                bias = biases(self._rows, codes, bars, blocks).amax(dim=0)  # the rows are of any block
+        blocks = np.arange(len(self._rows.steps))
+        for tier in cut.tiers(sample, largest, lambda: search.best.bar):
+            for rows in _growing(tier, self._part):
+                bias = biases(self._rows, codes, np.array([search.bar]), blocks).max(
+                    axis=0
+                )  # the rows are of any block
                 search.score(product.rows_above(self._rows.bytes, rows, bias))
 
-    def _stage(self, blocks: Tensor) -> None:
+    def _stage(self, blocks: NDArray[np.int64]) -> None:
         """Find the survivors in some blocks, and score them."""
-        bars = torch.tensor([search.bar for search in self._searches], dtype=torch.float64)
+        bars = np.array([search.bar for search in self._searches])
         survivors: list[NDArray[np.int64]] = []
         pending = 0
         for block, bias in zip(blocks.tolist(), biases(self._rows, self._codes, bars, blocks), strict=True):
@@ -164,7 +167,7 @@ class _Pass:
         for owner, search in enumerate(self._searches):
             own = rows[owners == owner]  # ascending within a block, so groups of one row are neighbours
             if len(own):
-                search.add(torch.from_numpy(own[np.r_[True, own[1:] != own[:-1]]]), self._looked_at)
+                search.add(own[np.r_[True, own[1:] != own[:-1]]], self._looked_at)
 
 
 class _Search:
@@ -178,36 +181,36 @@ class _Search:
         gave_up: whether the plain scan must answer, because the bounds leave out too little or products overflow.
     """
 
-    def __init__(self, stored: Tensor, query: Query, longest: float) -> None:
+    def __init__(self, stored: NDArray[Any], query: Query, longest: float) -> None:
         self.query = query
         self._longest = longest
-        self.codes = torch.from_numpy(query.codes)
-        self._transposed = self.codes.T.contiguous()
+        self.codes = query.codes
         self._survived = 0
         self._stored = stored
-        self._allowed = None if query.allowed is None else torch.from_numpy(query.allowed)
+        self._allowed = query.allowed
         self._k = min(query.k, query.count(len(stored)))
         self.best = Best.of(self._k, self.codes, longest, query.additions)
-        self.gave_up = self.best.margin == torch.inf
+        self.gave_up = self.best.margin == math.inf
         self.cut = None if query.additions is None else Cut(query.additions, query.allowed)
 
     @property
     def bar(self) -> float:
         """What the largest `s` of a row must reach for the row to matter."""
         if self.gave_up:
-            return torch.inf
+            return math.inf
         return self.best.bar if self.cut is None else self.cut.least(self.best.bar)
 
-    def estimate(self, rows: Tensor, largest: Tensor) -> None:
+    def estimate(self, rows: NDArray[np.int64], largest: NDArray[np.float32]) -> None:
         """Take a first threshold from the most promising of some rows (n,), by their approximate largest `s` (n,)."""
         if self._allowed is not None:
             rows, largest = rows[self._allowed[rows]], largest[self._allowed[rows]]
         if len(rows) >= self._k:
             bounds = added(largest, rows, self.query.additions)
-            rows = rows[bounds.topk(min(len(rows), _PROMISING * self._k)).indices]
-            self.best.expect(float(self._scores(rows).topk(self._k).values[-1]))
+            rest = max(0, len(rows) - _PROMISING * self._k)
+            promising = rows[np.argpartition(bounds, rest)[rest:]] if rest else rows
+            self.best.expect(kth_best(self._scores(promising), self._k))
 
-    def add(self, rows: Tensor, looked_at: int) -> None:
+    def add(self, rows: NDArray[np.int64], looked_at: int) -> None:
         """Score survivors (n,), after `looked_at` rows of the pool were looked at; give up if they are too many."""
         self._survived += len(rows)
         if self._survived > _MOST_SURVIVORS * looked_at and looked_at > _JUDGED * len(self._stored):
@@ -217,25 +220,26 @@ class _Search:
         if self._allowed is not None:
             rows = rows[self._allowed[rows]]
         if self.cut is not None:
-            rows = rows[torch.from_numpy(self.cut.leaves(rows.numpy()))]
+            rows = rows[self.cut.leaves(rows)]
         self.score(rows)
 
-    def score(self, rows: Tensor) -> None:
+    def score(self, rows: NDArray[np.int64]) -> None:
         """Score rows (n,), all of them allowed and new."""
-        for part in torch.split(rows, _SCORED_ROWS):
+        for start in range(0, len(rows), _SCORED_ROWS):
+            part = rows[start : start + _SCORED_ROWS]
             self.best.add(self._scores(part), part)
 
     def result(self) -> TopK:
         """Return the best rows, once all survivors were added."""
-        rows, additions = self.best.rows.sort().values, self.query.additions
+        rows, additions = np.sort(self.best.rows), self.query.additions
         return ranked(self._stored, self.codes, rows, self._k, self._longest, additions)
 
-    def _scores(self, rows: Tensor) -> Tensor:
-        late = closed_form(self._stored.index_select(0, rows).float() @ self._transposed)
+    def _scores(self, rows: NDArray[np.int64]) -> Scores:
+        late = closed_form(self.codes @ widened(self._stored[rows]).T)
         return added(late, rows, self.query.additions)
 
 
-def _growing(rows: Tensor, most: int) -> Iterator[Tensor]:
+def _growing(rows: NDArray[np.int64], most: int) -> Iterator[NDArray[np.int64]]:
     """Split rows (n,) into parts, the first ones small: what they raise the threshold by spares work in the others."""
     start, size = 0, _LEAST_PART
     while start < len(rows):
@@ -243,9 +247,9 @@ def _growing(rows: Tensor, most: int) -> Iterator[Tensor]:
         start, size = start + size, min(most, _STAGE_GROWTH * size)
 
 
-def _spread(count: int) -> Tensor:
+def _spread(count: int) -> NDArray[np.int64]:
     """Order the numbers of so many blocks so that the first ones lie far apart."""
     step = max(1, round(0.618 * count))
     while np.gcd(step, count) > 1:
         step += 1
-    return torch.arange(count) * step % count
+    return np.arange(count) * step % count

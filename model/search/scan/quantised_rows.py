@@ -18,16 +18,18 @@ sample shows where both together take the least time.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from polyrank.model.representations import Additions
 from polyrank.model.search.scan.product import GROUP, ZERO, largest_error
+from polyrank.model.search.topk import longest_of
+from polyrank.model.search.widening import widen
+from polyrank.model.threads import count
 
 BLOCK_ROWS = 16_384
 _PART_ROWS = 1024
@@ -55,69 +57,77 @@ class QuantisedRows:
         sample_bytes: the bytes of the sample, (S, D).
     """
 
-    bytes: Tensor
-    mean: Tensor
-    steps: Tensor
-    factors: Tensor
+    bytes: NDArray[np.uint8]
+    mean: NDArray[np.float64]
+    steps: NDArray[np.float64]
+    factors: NDArray[np.float64]
     longest: float
-    sample: Tensor
-    sample_bytes: Tensor
+    sample: NDArray[np.int64]
+    sample_bytes: NDArray[np.uint8]
 
     @classmethod
     def of(cls, matrix: NDArray[Any]) -> "QuantisedRows":
         """Quantise a matrix (N, D), float16 or float32; N is at least 1."""
-        stored = torch.from_numpy(matrix)
-        mean = stored[:: max(1, len(stored) // _MEAN_ROWS)].double().mean(dim=0).float()
-        rounded = torch.empty(stored.shape, dtype=torch.uint8)
-        blocks = [
-            _quantise(block, mean, into)
-            for block, into in zip(torch.split(stored, BLOCK_ROWS), torch.split(rounded, BLOCK_ROWS), strict=True)
-        ]
-        steps, residuals, lengths, longest = torch.tensor(blocks, dtype=torch.float64).T.contiguous()
-        factors = torch.stack([torch.full_like(steps, -1.0), torch.full_like(steps, _RELATIVE), residuals, lengths], 1)
-        sample = torch.arange(0, len(stored), max(1, len(stored) // _SAMPLE_ROWS))
+        stored = np.asarray(matrix)
+        mean = stored[:: max(1, len(stored) // _MEAN_ROWS)].mean(axis=0, dtype=np.float64).astype(np.float32)
+        rounded = np.empty(stored.shape, np.uint8)
+
+        def quantise(start: int) -> tuple[float, float, float, float]:
+            block = slice(start, start + BLOCK_ROWS)
+            with np.errstate(all="ignore"):
+                return _quantise(stored[block], mean, rounded[block])
+
+        with ThreadPoolExecutor(count()) as threads:  # each uses one: NumPy has no threads but in products
+            blocks = list(threads.map(quantise, range(0, len(stored), BLOCK_ROWS)))
+        steps, residuals, lengths, longest = np.array(blocks).T
+        factors = np.stack([np.full_like(steps, -1.0), np.full_like(steps, _RELATIVE), residuals, lengths], axis=1)
+        sample = np.arange(0, len(stored), max(1, len(stored) // _SAMPLE_ROWS))
         return cls(
             rounded,
-            mean.double(),
+            mean.astype(np.float64),
             steps,
             factors / _divisors(steps)[:, None],
             float(longest.max()),
             sample,
-            rounded[sample].contiguous(),
+            rounded[sample],
         )
 
 
-def _quantise(rows: Tensor, mean: Tensor, into: Tensor) -> tuple[float, float, float, float]:
+def _quantise(
+    rows: NDArray[Any], mean: NDArray[np.float32], into: NDArray[np.uint8]
+) -> tuple[float, float, float, float]:
     """Write the bytes of a block; returns its step, largest residual, largest |q| and largest |c|.
 
     The block is read twice, in parts that stay in cache: for the largest component, and for the bytes.
     """
-    parts = list(zip(torch.split(rows, _PART_ROWS), torch.split(into, _PART_ROWS), strict=True))
-    longest = longest_centred = largest = 0.0
-    for part, _ in parts:
-        wide = part.float()
-        longest = max(longest, _longest(wide))
-        centred = wide - mean
-        longest_centred = max(longest_centred, _longest(centred))
-        largest = max(largest, float(centred.abs().max()))
+    parts = [slice(start, start + _PART_ROWS) for start in range(0, len(rows), _PART_ROWS)]
+    wide, other = (np.empty((min(_PART_ROWS, len(rows)), rows.shape[1]), np.float32) for _ in range(2))
+    lengths, centred_lengths, ends = [], [], []
+    for part in parts:
+        own = wide[: len(rows[part])]
+        widen(rows[part], own)
+        lengths.append(longest_of(own))
+        np.subtract(own, mean, out=own)
+        centred_lengths.append(longest_of(own))
+        ends += [own.max(), -own.min()]
+    longest, longest_centred, largest = (float(np.max(each)) for each in (lengths, centred_lengths, ends))
     error = _RELATIVE * longest_centred + _SMALLEST
     if not _SMALLEST <= largest < math.inf:
-        into.fill_(ZERO)
+        into[:] = ZERO
         return 0.0, min(error + longest_centred, _HUGE), 0.0, longest
     step, residual, length = largest / _LEVELS, 0.0, 0.0
-    for part, into_part in parts:
-        centred = part.float() - mean
-        rounded = (centred / largest).mul_(_LEVELS).round_()
-        into_part.copy_(rounded + ZERO)
-        approximate = rounded.mul_(step)
-        length = max(length, _longest(approximate))
-        residual = max(residual, _longest(centred.sub_(approximate)))
+    for part in parts:
+        own, rounded = wide[: len(rows[part])], other[: len(rows[part])]
+        widen(rows[part], own)
+        np.subtract(own, mean, out=own)
+        np.divide(own, np.float32(largest), out=rounded)
+        np.multiply(rounded, np.float32(_LEVELS), out=rounded)
+        np.rint(rounded, out=rounded)
+        np.add(rounded, np.float32(ZERO), out=into[part], casting="unsafe")
+        np.multiply(rounded, np.float32(step), out=rounded)
+        length = max(length, longest_of(rounded))
+        residual = max(residual, longest_of(np.subtract(own, rounded, out=own)))
     return step, residual + error, length * (1 + _RELATIVE), longest
-
-
-def _longest(rows: Tensor) -> float:
-    """Length of the longest row, computed in float64, where no square overflows."""
-    return float(torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).max())
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,40 +142,49 @@ class QuantisedCodes:
         owners: the context of each code, (P,) int64.
     """
 
-    bytes: Tensor
-    steps: Tensor
-    offsets: Tensor
-    errors: Tensor
-    owners: Tensor
+    bytes: NDArray[np.int8]
+    steps: NDArray[np.float64]
+    offsets: NDArray[np.float64]
+    errors: NDArray[np.float64]
+    owners: NDArray[np.int64]
 
     @classmethod
-    def of(cls, contexts: Sequence[Tensor], mean: Tensor) -> "QuantisedCodes":
+    def of(cls, contexts: Sequence[NDArray[np.float32]], mean: NDArray[np.float64]) -> "QuantisedCodes":
         """Quantise the codes (M, D) float32 of each context."""
         counts = [-(-len(codes) // GROUP) * GROUP for codes in contexts]
-        codes = torch.zeros(sum(counts), len(mean))
-        absent = torch.ones(len(codes), dtype=torch.bool)
+        codes = np.zeros((sum(counts), len(mean)), np.float32)
+        absent = np.ones(len(codes), bool)
         start = 0
-        for own, count in zip(contexts, counts, strict=True):
+        for own, most in zip(contexts, counts, strict=True):
             codes[start : start + len(own)] = own
             absent[start : start + len(own)] = False
-            start += count
-        largest = codes.abs().amax(dim=1)
+            start += most
+        largest = np.abs(codes).max(axis=1)
         is_normal = largest >= _SMALLEST
-        steps = torch.where(is_normal, largest / _LEVELS, 0.0)
-        rounded = (codes / torch.where(is_normal, largest, torch.inf)[:, None]).mul_(_LEVELS).round_()
-        lengths = torch.linalg.vector_norm(codes, dim=1, dtype=torch.float64)
-        residuals = torch.linalg.vector_norm(codes - rounded * steps[:, None], dim=1, dtype=torch.float64)
-        steps = steps.double()
+        steps = np.where(is_normal, largest / np.float32(_LEVELS), np.float32(0))
+        rounded = np.rint(codes / np.where(is_normal, largest, np.float32(np.inf))[:, None] * np.float32(_LEVELS))
+        lengths, residuals = _lengths(codes), _lengths(codes - rounded * steps[:, None])
+        offsets = codes.astype(np.float64) @ mean
+        offsets[absent] = -np.inf
+        steps = steps.astype(np.float64)
         return cls(
-            rounded.to(torch.int8),
+            rounded.astype(np.int8),
             steps,
-            torch.mv(codes.double(), mean).masked_fill_(absent, -torch.inf),
-            torch.stack([lengths, residuals + _RELATIVE * lengths + _SMALLEST]) / _divisors(steps),
-            torch.arange(len(contexts)).repeat_interleave(torch.tensor(counts)),
+            offsets,
+            np.stack([lengths, residuals + _RELATIVE * lengths + _SMALLEST]) / _divisors(steps),
+            np.repeat(np.arange(len(contexts)), counts),
         )
 
 
-def biases(rows: QuantisedRows, codes: QuantisedCodes, bars: Tensor, blocks: Tensor) -> Tensor:
+def _lengths(codes: NDArray[np.float32]) -> NDArray[np.float64]:
+    wide = codes.astype(np.float64)
+    lengths: NDArray[np.float64] = np.sqrt(np.vecdot(wide, wide))
+    return lengths
+
+
+def biases(
+    rows: QuantisedRows, codes: QuantisedCodes, bars: NDArray[np.float64], blocks: NDArray[np.int64]
+) -> NDArray[np.float32]:
     """Compute what to add to products of bytes so that they exceed a half wherever `s` may reach its context's bar.
 
     The sum of an exact product and its bias is at least 1 there, and `largest_error` more. Rounding may take that much
@@ -175,15 +194,16 @@ def biases(rows: QuantisedRows, codes: QuantisedCodes, bars: Tensor, blocks: Ten
     bars: what the largest `s` of a row must reach, for each context, (C,) float64; -inf: every row reaches it; inf:
     none does. blocks: numbers of the blocks, (n,). Returns a bias for each block and code, (n, P) float32.
     """
-    missing = (bars[codes.owners] - codes.offsets).clamp_(-_HUGE, _HUGE).div_(_divisors(codes.steps))
-    of_codes = torch.cat([missing[None], missing.abs()[None], codes.errors])  # (4, P)
+    missing = np.clip(bars[codes.owners] - codes.offsets, -_HUGE, _HUGE) / _divisors(codes.steps)
+    of_codes = np.concatenate([missing[None], np.abs(missing)[None], codes.errors])  # (4, P)
     slack = 1.0 + largest_error(codes.bytes.shape[1])
-    return (rows.factors[blocks] @ of_codes).add_(slack).float()
+    with np.errstate(over="ignore"):
+        return (rows.factors[blocks] @ of_codes + slack).astype(np.float32)
 
 
-def _divisors(steps: Tensor) -> Tensor:
+def _divisors(steps: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return steps to divide by. A step of 0 means that all bytes are 0: any divisor is right then."""
-    return torch.where(steps > 0, steps, 1.0)
+    return np.where(steps > 0, steps, 1.0)
 
 
 _FIRST = 256  # rows in the first tier

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from polyrank.index_builder.generation.generation import Generation
     from polyrank.index_builder.store.generation_store import GenerationStore
     from polyrank.model.inference.disk_cache import DiskCache
+    from polyrank.service.client.calls import RankOptions
 
 MOST_EXPLAINED = 10
 _MOST_WORDS = 12  # of a reply; the others are added up
@@ -45,6 +46,12 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--rerank", action="store_true", help="let the service's cross-encoder read the first ones")
     parser.add_argument("--reranker", metavar="MODEL", help="with --store: the cross-encoder that reads the first ones")
     parser.add_argument(
+        "--answer-if",
+        type=Within(Bounds(0.001, 1.0)),
+        metavar="P",
+        help="say whether the first reply is right with this probability; needs a calibrated model",
+    )
+    parser.add_argument(
         "--explain", action="store_true", help=f"say what makes each of the first {MOST_EXPLAINED} win over the others"
     )
     parser.add_argument("--json", action="store_true", help="print the answer as one JSON object")
@@ -60,7 +67,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.api_key and arguments.store:
         raise UsageError("--api-key goes with a service, not with --store")
     if arguments.store:
-        answer = from_store(arguments.store, arguments.turns, arguments.top_k, arguments.reranker, arguments.explain)
+        answer = from_store(
+            arguments.store,
+            arguments.turns,
+            arguments.top_k,
+            arguments.reranker,
+            arguments.explain,
+            arguments.answer_if,
+        )
     else:
         answer = _from_service(arguments)
     if arguments.json:
@@ -69,6 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
         print_explained(answer)
     else:
         print_results(answer)
+    if "decision" in answer and not arguments.json:
+        print_decision(answer["decision"])
     return 0
 
 
@@ -84,13 +100,23 @@ def print_results(answer: dict[str, Any]) -> None:
         print(f"{result['rank']:3}  {scores}  {result['text']}")
 
 
+def print_decision(decision: dict[str, Any]) -> None:
+    """Print whether the first reply is an answer, and how probable it is that it is right."""
+    probability, threshold = decision["probability"], decision["threshold"]
+    told = "is not known" if probability is None else f"{probability:.3f}"
+    print(f"answer: {'yes' if decision['answer'] else 'no'} (probability {told}, threshold {threshold:g})")
+
+
 def _from_service(arguments: argparse.Namespace) -> dict[str, Any]:
     with service_of(arguments) as service:
-        ranking = service.rank(arguments.turns, top_k=arguments.top_k, rerank=arguments.rerank)
+        asked: RankOptions = {"top_k": arguments.top_k, "rerank": arguments.rerank}
+        if arguments.answer_if is not None:
+            asked["answer_if"] = arguments.answer_if
+        ranking = service.rank(arguments.turns, **asked)
         answer = ranking.model_dump(mode="json", exclude_unset=True)
         if arguments.explain and ranking.results:
-            asked = to_explain(arguments.turns, answer, crossed=arguments.rerank)
-            answer["explanation"] = service.explain(**asked).model_dump(mode="json")
+            to_tell = to_explain(arguments.turns, answer, crossed=arguments.rerank)
+            answer["explanation"] = service.explain(**to_tell).model_dump(mode="json")
     return answer
 
 
@@ -165,11 +191,17 @@ def _signed(number: float) -> str:
 
 
 def from_store(
-    root: Path, turns: list[str], top_k: int, reranker: str | None = None, explain: bool = False
+    root: Path,
+    turns: list[str],
+    top_k: int,
+    reranker: str | None = None,
+    explain: bool = False,
+    answer_if: float | None = None,
 ) -> dict[str, Any]:
     """Rank over a store's active generation in this process; returns what the service answers, without timings.
 
-    `explain` adds what the service answers to `POST /explain` for the first replies, as `explanation`.
+    `explain` adds what the service answers to `POST /explain` for the first replies, as `explanation`; `answer_if` adds
+    the `decision`.
 
     A store without a generation and a reranker that is none are refused before torch is imported.
     """
@@ -184,7 +216,7 @@ def from_store(
     parts, refused = store.open_to_serve()
     for which, why in refused:
         print(f"{which} was passed over: {why}", file=sys.stderr)
-    return _ranked(store, parts, turns, top_k, reranker, explain)
+    return _ranked(store, parts, turns, top_k, reranker, explain, answer_if)
 
 
 def _ranked(
@@ -194,6 +226,7 @@ def _ranked(
     top_k: int,
     reranker: str | None,
     explain: bool,
+    answer_if: float | None,
 ) -> dict[str, Any]:
     import asyncio
 
@@ -229,7 +262,9 @@ def _ranked(
         print(f"{reranker} {words_left_out(serving.generation.manifest.model.name)}", file=sys.stderr)
     runtime = Runtime(RuntimeSettings(), Metrics(), scorer)
     deadline = time.monotonic() + _TIMEOUT_SECONDS
-    request = RankRequest(conversation=conversation, top_k=top_k, top_n=TOP_N if reranker else None)
+    request = RankRequest(
+        conversation=conversation, top_k=top_k, top_n=TOP_N if reranker else None, answer_if=answer_if
+    )
 
     async def answer() -> dict[str, Any]:
         ranked = answer_of(serving, await Engine(runtime).rank(serving, request, Journey(deadline)))

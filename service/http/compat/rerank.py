@@ -19,13 +19,11 @@ from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.service.errors import DialectUnknown, HeaderInvalid, InferenceFailed, ModelNotServed, NoTexts
 from polyrank.service.http.compat import cohere, openai, served_models, tei
 from polyrank.service.http.compat.reranked import (
-    AS_IT_IS,
     DIALECTS,
     HEADER,
     CompatRerankIn,
     Dialect,
     Document,
-    Line,
     Reranked,
     dialect_of,
     dialect_of_header,
@@ -37,6 +35,7 @@ from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import DEADLINE_IN, PROBLEM, RANK, RANKS, fails, header, takes
 from polyrank.service.http.plumbing.problems import TOO_MANY_REQUESTS, ProblemAnswer
 from polyrank.service.observe.labels import Account, Degraded
+from polyrank.service.ranking.deciding import AS_IT_IS, Line, line_of
 from polyrank.service.ranking.rescoring import score_pairs
 from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import Given, RankRequest
@@ -166,7 +165,7 @@ async def _score(held: Resources, served: ServedModel, query: str, texts: Sequen
     if served.serving is None:
         words = None if held.live.current is None else held.live.current.generation.words
         read = await score_pairs(held.runtime, words, conversation, texts, journey)
-        line = _line(served, counts_words=words is not None)
+        line = line_of(served.scorer, counts_words=words is not None)
         scored = _Scored(read.scores, read.tokens, read.truncation, read.seconds, line=line)
     else:
         todo = RankRequest(
@@ -179,15 +178,12 @@ async def _score(held: Resources, served: ServedModel, query: str, texts: Sequen
         for place in ranked.places:
             assert place.index is not None, "every candidate was sent"
             scores[place.index] = place.score
-        scored = _Scored(scores, ranked.tokens, ranked.truncation, ranked.seconds, ranked.degraded, _line(served))
+        scored = _Scored(
+            scores, ranked.tokens, ranked.truncation, ranked.seconds, ranked.degraded, line_of(served.scorer)
+        )
     if not np.isfinite(scored.scores).all():
         raise InferenceFailed("a score is not finite")
     return scored
-
-
-def _line(served: ServedModel, counts_words: bool = True) -> Line:
-    """Return what the scores of a model say; words that it has may not count, for lack of a pool."""
-    return AS_IT_IS if served.scorer.calibration is None else Line(*served.scorer.calibration.line(counts_words))
 
 
 def _answer(

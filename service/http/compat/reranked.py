@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Annotated, Literal, NamedTuple, Self, get_args
+from typing import Annotated, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from polyrank.service.http.compat.lenient import (
     RefusedField,
     check_limit,
 )
+from polyrank.service.ranking.deciding import AS_IT_IS, Line, relevance
 
 Dialect = Literal["tei", "cohere", "jina", "infinity", "voyage"]
 DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
@@ -220,32 +221,6 @@ def document_of(sent: str | dict[str, JsonValue], at: int, rank_fields: Sequence
                 raise InvalidInput(f"documents.{at}: has {length} characters; at most {max_chars} are allowed")
             return Document("\n".join(strings), echo)
     raise InvalidInput(f"documents.{at}: holds no text; give it as `text`")
-
-
-class Line(NamedTuple):
-    """What is put into the sigmoid: `slope * score + intercept`."""
-
-    slope: float
-    intercept: float
-
-
-AS_IT_IS = Line(1.0, 0.0)
-"""For scores of which it is not known what they say."""
-
-
-def relevance(scores: NDArray[np.float32], line: Line = AS_IT_IS) -> NDArray[np.float64]:
-    """Map each score to 0..1 by the sigmoid of the model's line, computed in float64; the order stays.
-
-    With the line of a calibrated model the result is the probability that a text is right. Without, it is one for a
-    Cross-encoder whose score is a logit; other scores mean something only beside those of other candidates. Where the
-    line is between -20 and 20, different scores stay different, except next to 0; above 36.7 the result is 1.
-
-    >>> relevance(np.array([0.0, 2.0, -2.0], np.float32)).round(4).tolist()
-    [0.5, 0.8808, 0.1192]
-    """
-    wide = line.slope * scores.astype(np.float64) + line.intercept
-    small = np.exp(-np.abs(wide))  # of the negative magnitude: this never overflows
-    return np.where(wide >= 0, 1.0, small) / (1.0 + small)
 
 
 def placed(

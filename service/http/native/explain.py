@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 import orjson
-import torch
 from fastapi import APIRouter
 from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
-from torch import Tensor
 
 from polyrank.model.explanation import CodeContributions, relative
 from polyrank.model.lexical.score import Term
@@ -26,7 +24,7 @@ from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import DEADLINE_IN, RANK, RANKS, fails, takes
 from polyrank.service.observe.labels import Account
 from polyrank.service.ranking import explaining
-from polyrank.service.ranking.explaining import Explained, ExplainedCandidate, ExplainedPair
+from polyrank.service.ranking.explaining import Explained, ExplainedCandidate, ExplainedPair, Scores
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.values import ExplainRequest, RankRequest
 from polyrank.service.resources import resources
@@ -94,7 +92,7 @@ def answer_of(serving: Serving, explained: Explained, asked: ExplainIn) -> dict[
     }
 
 
-def _relatives(explained: Explained, rival: int | None) -> Sequence[Tensor | None]:
+def _relatives(explained: Explained, rival: int | None) -> Sequence[Scores | None]:
     """Return what speaks for each candidate beside the others, (T,) each.
 
     None where contributions are not told, or where the rival is missing: nothing can be compared with it.
@@ -105,11 +103,11 @@ def _relatives(explained: Explained, rival: int | None) -> Sequence[Tensor | Non
     if not told or len(told) < len(tokens) or (rival is not None and rival not in positions):
         return [None] * len(tokens)
     against = None if rival is None else positions.index(rival)
-    return [*(explained.late_weight * relative(torch.stack(told), against))]
+    return [*(explained.late_weight * relative(np.stack(told), against))]
 
 
 def _candidate(
-    explained: Explained, each: ExplainedCandidate, beside: Tensor | None, asked: ExplainIn
+    explained: Explained, each: ExplainedCandidate, beside: Scores | None, asked: ExplainIn
 ) -> dict[str, Any]:
     """Return the fields of an `ExplainedOut`."""
     weight, explanation = explained.late_weight, each.explanation
@@ -125,12 +123,12 @@ def _candidate(
         "explained": told + words,
         "rest": None if pairs is None else told - float(pairs.sum()),
         "effective_codes": None if explanation.codes is None else explanation.codes.effective,
-        "tokens": None if tokens is None else tokens.numpy(),
-        "relative": None if beside is None else beside.numpy(),
+        "tokens": None if tokens is None else tokens,
+        "relative": None if beside is None else beside,
         **_codes(explanation.codes, weight, words, asked.codes),
-        "reply_tokens": None if pairs is None else pairs.sum(dim=0).numpy(),
+        "reply_tokens": None if pairs is None else pairs.sum(axis=0),
         "reply": {"tokens": [_reply_token(token) for token in each.reply]},
-        "pairs": pairs.float().numpy() if asked.pairs and pairs is not None else None,
+        "pairs": pairs.astype(np.float32) if asked.pairs and pairs is not None else None,
         "occlusion": None if each.occlusion is None else _nullable(weight * each.occlusion),
         "words": _words(each.terms),
         "cross": None if each.pair is None else _pair(each.pair),
@@ -141,7 +139,7 @@ def _codes(codes: CodeContributions | None, weight: float, words: float, count: 
     """Return the fields `codes` and `others`."""
     if codes is None:
         return {"codes": None, "others": None}
-    order = codes.weights.argsort(descending=True, stable=True)
+    order = (-codes.weights).argsort(kind="stable")
     rest, without = order[count:], codes.without_each()
     contributions = weight * codes.contributions
     shown = [
@@ -151,8 +149,8 @@ def _codes(codes: CodeContributions | None, weight: float, words: float, count: 
             "score": float(codes.scores[at]),
             "contribution": float(contributions[at].sum()),
             "without": _number(weight * float(without[at]) + words),
-            "attention": codes.attention[at].numpy(),
-            "tokens": contributions[at].numpy(),
+            "attention": codes.attention[at],
+            "tokens": contributions[at],
         }
         for at in order[:count].tolist()
     ]

@@ -25,6 +25,7 @@ from polyrank.service.errors import (
     BodyInvalid,
     GenerationMismatch,
     HeaderInvalid,
+    NotCalibrated,
     NotConfigured,
     NoTrial,
     RevisionNotReached,
@@ -56,6 +57,7 @@ _ERRORS: Final = fails(
     UnknownCandidates,
     TooManyForExact,
     NotConfigured,
+    NotCalibrated,
     GenerationMismatch,
     FingerprintMismatch,
     GenerationError,
@@ -176,6 +178,7 @@ def to_request(body: RankIn, settings: Settings) -> RankRequest:
         exclude_ids=tuple(body.exclude_ids),
         score_threshold=body.score_threshold,
         grouping=None if body.group_by is None else Grouping(body.group_by, body.limit_per_group),
+        answer_if=body.answer_if,
     )
 
 
@@ -239,6 +242,8 @@ def _rendered(held: Resources, serving: Serving, ranked: Ranked) -> bytes:
     held.metrics.observe_rank(ranked.seconds, ranked.looked_at, ranked.degraded, ranked.plan)
     if ranked.plan in ("index", "selector"):
         held.metrics.count_certified(ranked.exact)
+    if ranked.decision is not None:
+        held.metrics.count_decision(ranked.decision.answer)
     began = time.perf_counter()
     answer = orjson.dumps(answer_of(serving, ranked))
     held.metrics.observe_serialize(time.perf_counter() - began)
@@ -250,6 +255,7 @@ def answer_of(serving: Serving, ranked: Ranked) -> dict[str, Any]:
     model, cut = serving.generation.manifest.model, ranked.truncation
     return {
         "results": [_result_of(at, place) for at, place in enumerate(ranked.places, 1)],
+        **({} if ranked.decision is None else {"decision": ranked.decision._asdict()}),
         "missing_ids": ranked.missing_ids,
         "generation": serving.generation.id,
         "revision": serving.snapshot.revision,

@@ -18,7 +18,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
-from polyrank.model.architectures.late import Unexplained
+from polyrank.model.architectures.sums import Unexplained
 from polyrank.model.errors import InvalidInput, RankingError, Shortage
 from polyrank.model.lexical.features import FEATURES
 from polyrank.model.registry import ARCHITECTURES

@@ -1,0 +1,1 @@
+"""Files of other tools become dialogues and pools."""

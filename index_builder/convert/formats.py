@@ -1,0 +1,169 @@
+"""Which tool wrote a file, and what it holds: examples of dialogues, documents, and why a row is neither."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from polyrank.index_builder.convert import corpora, documents, exports, messages
+from polyrank.index_builder.convert.rows import Rows, beginning, is_json, is_table, rows_of, text_lines
+from polyrank.index_builder.errors import PoolInvalid
+from polyrank.index_builder.pool.documents import RowError, shown_names
+from polyrank.model.inputs import read_input
+from polyrank.model.text.dialogues import Dialogue
+
+_SAMPLE = 20  # rows that are looked at
+_SPLIT = re.compile(r"(train|validation|valid|dev|test)(?![a-z])", re.IGNORECASE)
+
+Found = Dialogue | dict[str, Any] | RowError
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How files are to be read.
+
+    Attributes:
+        columns: those of a table of messages by part: conversation, role, text, time.
+        text: the field that holds the text of a document; None: one of a common name.
+        answering: plain names of the side that answers; empty: the roles tell.
+        encoding: of tables with separators; None: UTF-8, or windows-1252.
+    """
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    text: str | None = None
+    answering: frozenset[str] = frozenset()
+    encoding: str | None = None
+
+
+def read(form: str, path: Path, asked: Asked) -> Iterator[tuple[Path, int, str, Found]]:
+    """Yield what a file or folder holds: each with its file, its number there and the split that the file is of.
+
+    Raises PoolInvalid or InvalidInput where it cannot be read.
+    """
+    if form == "beir":
+        yield from ((path, number, split, found) for split, number, found in documents.collection(path))
+        return
+    for file, split in _files(path):
+        if form == "convai2":
+            found: Iterator[tuple[int, Found]] = corpora.parlai_examples(text_lines(file, asked.encoding), _stem(file))
+        else:
+            found = _READERS.get(form, _sniffed)(rows_of(file, asked.encoding, _known), file, asked)
+        yield from ((file, number, split, each) for number, each in found)
+
+
+def recognised(path: Path, columns: Mapping[str, str] | None = None) -> list[str]:
+    """Return the names of the formats that a file or folder may be of. Raises PoolInvalid where it cannot be read."""
+    if path.is_dir():
+        return ["beir"] if documents.is_collection(path) else ["hf-dataset"] if _files(path) else []
+    start = beginning(path)
+    if is_table(start):
+        return ["hf-dataset"]
+    if not is_json(start):
+        if corpora.is_parlai(next(text_lines(path), "")):
+            return ["convai2"]
+        row = next((row for _, row in rows_of(path, None, _known) if isinstance(row, dict)), {})
+        return ["ubuntu-csv"] if corpora.is_ubuntu(row) else ["csv"] if _is_csv(row, columns or {}) else []
+    rows = [row for _, row in islice(rows_of(path, None, _known), _SAMPLE) if isinstance(row, dict)]
+    found = ([name for name, is_one in _JSON_FORMS.items() if is_one(row)] for row in rows)
+    return next(filter(None, found), ["csv"] if any(_is_csv(row, columns or {}) for row in rows) else [])
+
+
+def _is_openai(row: messages.Object) -> bool:
+    listed = row.get("messages")
+    return isinstance(listed, list) and any(isinstance(each, dict) and "role" in each for each in listed)
+
+
+_JSON_FORMS: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "openai": _is_openai,
+    "sharegpt": lambda row: messages.list_of(row) is not None and not _is_openai(row) and "_source" not in row,
+    "elasticsearch": lambda row: "_source" in row or documents.action_of(row) is not None,
+    "qdrant": lambda row: isinstance(row.get("payload"), dict) and "id" in row,
+}
+
+
+def _files(path: Path) -> list[tuple[Path, str]]:
+    """Return the files of a data set with the names of their splits, as `save_to_disk` and the hub lay them out."""
+    if not path.is_dir():
+        return [(path, "")]
+    if (path / "dataset_dict.json").is_file():
+        splits = orjson.loads(read_input(path / "dataset_dict.json"))["splits"]
+        return [(file, split) for split in splits for file, _ in _files(path / split)]
+    if (path / "state.json").is_file():
+        named = orjson.loads(read_input(path / "state.json"))["_data_files"]
+        return [(path / each["filename"], "") for each in named]
+    tables = sorted(file for file in path.rglob("*") if file.suffix in (".arrow", ".parquet") and file.is_file())
+    return [(file, found[1] if (found := _SPLIT.match(file.name)) else "") for file in tables]
+
+
+def _known(names: Sequence[str]) -> int:
+    """Count the columns of a header that mean something."""
+    row = dict.fromkeys(names, "")
+    return len(exports.columns_of(row, {})) + bool(messages.pair_of(row)) + 2 * corpora.is_ubuntu(row)
+
+
+def _is_csv(row: messages.Object, columns: Mapping[str, str]) -> bool:
+    return exports.is_export(exports.columns_of(row, columns)) or messages.pair_of(row) is not None
+
+
+def _stem(path: Path) -> str:
+    return path.name.partition(".")[0]
+
+
+def _sniffed(rows: Rows, path: Path, asked: Asked) -> Iterator[tuple[int, Found]]:
+    """Read rows as what the first ones are: conversations, messages of conversations, or documents."""
+    first = list(islice(rows, _SAMPLE))
+    known = [row for _, row in first if isinstance(row, dict)]
+    rows = chain(first, rows)
+    if missing := [column for column in asked.columns.values() if not any(column in row for row in known)]:
+        raise PoolInvalid(path, f"--columns: there is no column {missing[0]!r}, but {_columns(known)}")
+    if any(map(messages.list_of, known)):
+        return _conversations(rows, path, asked)
+    if any(exports.is_export(exports.columns_of(row, asked.columns)) for row in known):
+        return exports.examples(rows, asked.columns, asked.answering)
+    if any(map(messages.pair_of, known)):
+        return _conversations(rows, path, asked)
+    return documents.rows(rows, asked.text)
+
+
+def _messages(rows: Rows, path: Path, asked: Asked) -> Iterator[tuple[int, Found]]:
+    """Read a table of messages, or of questions and answers."""
+    first = list(islice(rows, _SAMPLE))
+    known = [row for _, row in first if isinstance(row, dict)]
+    if not any(_is_csv(row, asked.columns) or messages.list_of(row) for row in known):
+        advice = "name them: --columns conversation=…,role=…,text=…,time=…"
+        raise PoolInvalid(
+            path, f"which columns hold a conversation's id and the text? There are {_columns(known)}; {advice}"
+        )
+    return _sniffed(chain(first, rows), path, asked)
+
+
+def _columns(known: Sequence[messages.Object]) -> str:
+    return shown_names(list(dict.fromkeys(chain(*known))))
+
+
+def _conversations(rows: Rows, path: Path, asked: Asked) -> Iterator[tuple[int, Found]]:
+    return _each(rows, lambda number, row: messages.examples(row, f"{_stem(path)}:{number}", asked.answering))
+
+
+def _each(rows: Rows, examples: Callable[[int, Any], Iterator[Found]]) -> Iterator[tuple[int, Found]]:
+    for number, row in rows:
+        try:
+            if not isinstance(row, dict):
+                raise row if isinstance(row, RowError) else RowError("the row must be an object")
+            yield from ((number, found) for found in examples(number, row))
+        except RowError as error:
+            yield number, error
+
+
+_READERS: dict[str, Callable[[Rows, Path, Asked], Iterator[tuple[int, Found]]]] = {
+    "csv": _messages,
+    "sharegpt": _conversations,
+    "openai": _conversations,
+    "ubuntu-csv": lambda rows, path, asked: _each(rows, lambda _, row: iter([corpora.ubuntu_example(row)])),
+    "elasticsearch": lambda rows, path, asked: documents.hits(rows, asked.text),
+    "qdrant": lambda rows, path, asked: documents.points(rows, asked.text),
+}

@@ -1,0 +1,58 @@
+"""How many threads the libraries that compute may take. Importing this imports none of them.
+
+The number is the one that was chosen, else OMP_NUM_THREADS, else one for each core that this process may use: torch's
+own default.
+"""
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+_CORES = Path("/sys/devices/system/cpu")
+_chosen: int | None = None
+
+
+def count() -> int:
+    """Return how many threads a product of matrices may take."""
+    if _chosen is not None:
+        return _chosen
+    of_torch = getattr(sys.modules.get("torch"), "get_num_threads", None)  # who has torch may have told it a number
+    return of_torch() if of_torch is not None else usual()
+
+
+def choose(number: int) -> None:
+    """Let NumPy and torch take so many threads, here and where torch is imported later (`tell_torch`)."""
+    global _chosen  # of the process, as the libraries' own numbers are
+    from threadpoolctl import threadpool_limits
+
+    _chosen = number
+    threadpool_limits(number, user_api="blas")
+    if "torch" in sys.modules:
+        tell_torch()
+
+
+def tell_torch() -> None:
+    """Let torch take as many threads as were chosen; imports torch."""
+    import torch
+
+    if _chosen is not None and torch.get_num_threads() != _chosen:
+        torch.set_num_threads(_chosen)
+
+
+def usual() -> int:
+    """Return the number where nobody has chosen one."""
+    with suppress(ValueError):  # of several numbers the first counts, as for OpenMP
+        if (number := int(os.environ.get("OMP_NUM_THREADS", "").split(",")[0])) > 0:
+            return number
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    allowed = os.sched_getaffinity(0)
+    return len({_core(number) for number in allowed})
+
+
+def _core(processor: int) -> str:
+    """Name the core of a processor; those that share one are threads of it."""
+    with suppress(OSError):
+        return (_CORES / f"cpu{processor}" / "topology" / "thread_siblings_list").read_text().strip()
+    return str(processor)
