@@ -217,8 +217,8 @@ class ModelConfig:
             order. "score": the score of each label as a reply to the context, whose last turn is the text.
         calibration: what its scores say; None: that is not known. Not part of the model's identity: no score and no
             vector depends on it.
-        quantisation: what int8 changes; None: it was not calibrated. Not part of the model's identity, as precisions are
-            not.
+        quantisation: what int8 changes; None: it was not calibrated. As all precisions, it is not part of the model's
+            identity.
         training: free-form summary of the training run; not part of the model's identity.
     """
 

@@ -1,9 +1,10 @@
 """The choice of a back-end and a precision: by their names, or measured (`auto`).
 
 `auto` takes the fastest of what was left open. A precision below float32 must pass the trials of quality on each part
-of a model (trials.py); int8 is offered where the checkpoint says that it ranks as well, and passes all but nearness. Speed is measured once in a process, with the first part of the first model: a later measurement
-would run beside requests, and chance would decide. What was found out is kept on disk (compiler.py); what was measured
-beside other work only for a day, so that processes that start together agree and a later start measures anew.
+of a model (trials.py). int8 is left open where the checkpoint says that it ranks as well; it need not be near. Speed is
+measured once in a process, with the first part of the first model: a later measurement would run beside requests, and
+chance would decide. What was found out is kept on disk (compiler.py); what was measured beside other work only for a
+day, so that processes that start together agree and a later start measures anew.
 """
 
 import logging

@@ -63,6 +63,10 @@ def _quantise(name: str, products: "list[ov.Node]", found: MapInput) -> None:
     from openvino import opset13 as ops
 
     smoothing = found.smoothing.astype(np.float32)
+    for product in products:
+        width = product.input_value(1).get_node().shape[int(product.get_attributes()["transpose_b"])]
+        if width != len(smoothing):
+            raise _misfit(name, f"it reads {width} components, not {len(smoothing)}")
     smooth = ops.multiply(products[0].input_value(0), ops.constant(smoothing))
     low, high = (ops.constant(np.float32(end)) for end in (found.low, found.high))
     rounded = ops.fake_quantize(smooth, low, high, low, high, LEVELS)
@@ -70,8 +74,6 @@ def _quantise(name: str, products: "list[ov.Node]", found: MapInput) -> None:
         transposed = product.get_attributes()["transpose_b"]
         weights = product.input_value(1).get_node().data
         rows = weights if transposed else weights.T
-        if rows.shape[1] != len(smoothing):
-            raise _misfit(name, f"it reads {rows.shape[1]} components, not {len(smoothing)}")
         values, scales = _rounded(rows / smoothing)
         ours = (values, scales) if transposed else (np.ascontiguousarray(values.T), scales.T)
         restored = ops.multiply(ops.convert(ops.constant(ours[0]), "f32"), ops.constant(ours[1]))

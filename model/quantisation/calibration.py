@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from polyrank.model.architectures.batching import TokenBatch
+from polyrank.model.architectures.batching import TokenBatch, joined
 from polyrank.model.checkpoint.quantised import Inputs, MapInput
 from polyrank.model.inference import int8
 from polyrank.model.inference.openvino_backend import translated
@@ -42,7 +42,7 @@ def calibrated(
     Raises InvalidInput where NNCF or OpenVINO cannot do it.
     """
     found = dict[str, Inputs]()
-    parts = list(_parts(ranker))
+    parts = list(parts_of(ranker))
     for done, part in enumerate(parts):
         report("calibration", done, len(parts))
         with translated():
@@ -51,7 +51,7 @@ def calibrated(
     return found
 
 
-def _parts(ranker: NetworkRanker) -> Iterator[NetworkPart]:
+def parts_of(ranker: NetworkRanker) -> Iterator[NetworkPart]:
     """Yield the parts that run where the model serves: a residual Cross-encoder has those of its first stage, too."""
     if isinstance(ranker, CrossRanker):
         yield PairPart(ranker.encoder)
@@ -71,7 +71,7 @@ def _batches(part: NetworkPart, ranker: NetworkRanker, examples: Sequence[Dialog
             pairs, _ = ranker.tokenize_pairs(example.conversation, [example.response, other.response])
             contexts, candidates = pairs.contexts, pairs.candidates[:1]
             if isinstance(part, PairPart):
-                yield from (part.encoder.join(pairs.take([at]), pad_id) for at in range(len(pairs.candidates)))
+                yield from (joined(pairs.take([at]), pad_id) for at in range(len(pairs.candidates)))
         else:
             contexts = [ranker.tokenize_context(example.conversation)[0]]
             candidates, _ = ranker.tokenize_candidates([example.response])

@@ -49,5 +49,5 @@ def split(files: Sequence[Sequence[Dialogue]], lists: int, seed: int) -> Split:
         found += [replace(each, dialogue=f"{at} {name}") for each in listed if each.candidates]
         if len(found) >= lists:
             return Split(calibration, found[:lists])
-    have = f"{len(conversations)} conversations, of which {CALIBRATED_ON} are to calibrate on, leave {len(found)} lists"
+    have = f"{len(order)} conversations, of which {len(calibration)} are to calibrate on, leave {len(found)} lists"
     raise InvalidInput(f"{have} for the proof, not {lists}; give more data, or fewer --lists")

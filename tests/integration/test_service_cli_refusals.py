@@ -86,7 +86,7 @@ TABLE = f"""
 2 | {BUILD} --probes empty.jsonl                         | --probes empty.jsonl holds no dialogue
 1 | {BUILD} --probes pool.jsonl                          | pool.jsonl:1:
 2 | {BUILD} --encoders 2                                 | --cluster and --encoders go together
-2 | {BUILD} --backend openvino-int8 --precision bfloat16 | openvino-int8 has a precision of its own
+2 | {BUILD} --backend torch --precision int8             | torch does not compute in int8; use openvino or auto
 
 1 | {EVALUATE} --model no-model                            | model 'no-model' is neither a local directory
 1 | {EVALUATE} --model store                               | store is no model
@@ -111,7 +111,7 @@ TABLE = f"""
 2 | {EVALUATE} --output link.jsonl --pool pool.jsonl       | --output link.jsonl is an input too; name another file
 2 | {EVALUATE} --report data.jsonl                         | --report data.jsonl is an input too; name another file
 2 | {EVALUATE} --report x --output x                       | --output and --report are one file; name two
-2 | {EVALUATE} --backend openvino-int8 --precision float16 | openvino-int8 has a precision of its own
+2 | {EVALUATE} --backend torch --precision int8            | torch does not compute in int8; use openvino or auto
 2 | evaluate --model m                                     | one of the arguments --data --corpus is required
 2 | {EVALUATE} --corpus c                                  | --corpus: not allowed with argument --data
 2 | evaluate --model m --corpus c --queries q              | --corpus needs both --queries and --qrels
@@ -172,7 +172,7 @@ TABLE = f"""
 2 | serve --store store --redis foo://x    | must begin with redis://
 2 | serve --store store --reranker poly    | poly is a poly-encoder; give a cross-encoder
 1 | serve --store store --reranker none    | model 'none' is neither a local directory
-2 | serve --store store --backend openvino-int8 --precision bfloat16 | openvino-int8 has a precision of its own
+2 | serve --store store --backend torch --precision int8 | torch does not compute in int8; use openvino or auto
 2 | serve --store store POLYRANK_PROT=1    | unknown setting in the environment: POLYRANK_PROT; did you mean POLYR
 2 | demo --once POLYRANK_PROT=1            | unknown setting in the environment: POLYRANK_PROT; did you mean POLYR
 2 | rank w1 --store none                   | none is no directory; polyrank build makes a store

@@ -176,7 +176,6 @@ def test_where_openvino_fails_torch_remains(tmp_path: Path, monkeypatch: pytest.
         ("torch", "float16", ["torch float16"]),
         ("openvino", "auto", ["openvino float32", "openvino bfloat16"]),
         ("openvino", "bfloat16", ["openvino bfloat16"]),
-        ("openvino-int8", "auto", ["openvino-int8 int8"]),
     ],
 )
 def test_what_is_not_named_is_chosen_from_what_the_processor_computes_in(
@@ -338,9 +337,9 @@ def test_torch_in_16_bits_is_near_to_float32_and_leaves_the_weights_alone(tmp_pa
 @pytest.mark.parametrize(
     ("backend", "precision", "why"),
     [
-        ("openvino-int8", "float32", "openvino-int8 has a precision of its own: leave precision at auto"),
-        ("torch", "bf16", "unknown precision 'bf16'; use one of auto, float32, float16, bfloat16"),
-        ("openvino-bf16", "auto", "unknown back-end 'openvino-bf16'; use one of auto, torch, openvino, openvino-int8"),
+        ("torch", "int8", "torch does not compute in int8; use openvino or auto"),
+        ("torch", "bf16", "unknown precision 'bf16'; use one of auto, float32, float16, bfloat16, int8"),
+        ("openvino-bf16", "auto", "unknown back-end 'openvino-bf16'; use one of auto, torch, openvino"),
     ],
 )
 def test_what_does_not_go_together_is_refused(backend: str, precision: str, why: str) -> None:
