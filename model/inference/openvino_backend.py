@@ -9,10 +9,12 @@ OpenVINO's threads are TBB's. Unlike torch's, they sleep while there is nothing 
 """
 
 import importlib.util
+import platform
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -58,6 +60,7 @@ _FORMATS = {
 # How many kernels, each made for one shape of batch, OpenVINO keeps. Its default is thousands: memory grew by 500 MiB.
 # With 64 a shape that came before took no extra time, with 16 a third more.
 KEPT_PRIMITIVES = "64"
+_PROCESSOR = Path("/proc/cpuinfo")
 _one_thread = threading.Lock()  # guards the core, which all threads share
 
 
@@ -69,7 +72,17 @@ def is_installed() -> bool:
 def is_supported(precision: str) -> bool:
     """Whether OpenVINO is there and computes in that precision on this processor."""
     needs = _FORMATS[precision].needs
-    return is_installed() and (not needs or needs in _capabilities())
+    return is_installed() and (not needs or needs in _capabilities()) and (precision != INT8 or _sums_bytes_right())
+
+
+def _sums_bytes_right() -> bool:
+    """Whether products of bytes are summed in 32 bits; x86 without VNNI adds two of them in 16 bits, which overflow."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return True
+    try:
+        return "vnni" in _PROCESSOR.read_text(encoding="utf-8")
+    except OSError:  # it cannot be told
+        return False
 
 
 class OpenVinoBackend:

@@ -61,6 +61,10 @@ TABLE = f"""
 2 | build --model m --store s          | the following arguments are required: --pool
 2 | {BUILD} --min-recall 2             | --min-recall: must be a number from 0 to 1, not '2'
 2 | {BUILD} --max-rejected nan         | --max-rejected: must be a number from 0 to 1, not 'nan'
+2 | quantise --model poly              | the following arguments are required: --data
+2 | quantise --model none --data data.jsonl | --model none is no checkpoint; give the directory of one
+2 | quantise --model poly-base --data data.jsonl | --model poly-base is no checkpoint; give the directory of one
+2 | quantise --model poly --data data.jsonl --lists 0 | --lists: must be a whole number from 1 to 1,000,000, not '0'
 2 | {BUILD} --dtype int8               | --dtype: invalid choice: 'int8'
 2 | {BUILD} --engine ray               | unrecognized arguments: --engine ray
 2 | rank                               | the following arguments are required: TURN
