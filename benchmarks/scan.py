@@ -7,7 +7,7 @@
     python -m benchmarks.scan least   --cache DIR ...
     python -m benchmarks.scan added   --cache DIR ...
     python -m benchmarks.scan words   --cache DIR ... --model MODEL
-    python -m benchmarks.scan columns
+    python -m benchmarks.scan product
 
 Replies and contexts are files of dialogues; they are encoded once and kept in DIR, as index_kinds.py does.
 `--random-bert` takes a BERT-base (D = 768) with random weights over random tokens instead: 1024 candidates by the first
@@ -23,8 +23,8 @@ with that of queries that add nothing, by how the numbers are distributed. `word
 queries that read what the words of a context say for each row, and add it, with that of queries by vectors alone. MODEL
 must count words, and the pool is the first `--size` replies: no copies, which have no words of their own.
 
-`columns` measures what a component of a row costs in the product of bytes, by their number D, over random bytes: in one
-pass, and in blocks of 512 columns whose float32 products are added.
+`product` compares the processor time of OpenVINO's product of bytes with that of torch's, where no product exceeds its
+bound. torch gets parts twice as large, which suit it.
 """
 
 import argparse
@@ -56,8 +56,11 @@ from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics
 from polyrank.model.representations import Additions
 from polyrank.model.search.scan import Query, Scan, prepare, quantised
-from polyrank.model.search.scan.product import ZERO, ByteProduct
+from polyrank.model.search.scan.openvino_bytes import OpenVinoProduct
+from polyrank.model.search.scan.product import Multiplier
 from polyrank.model.search.scan.quantised import QuantisedScan
+from polyrank.model.search.scan.quantised_rows import BLOCK_ROWS
+from polyrank.model.search.scan.torch_bytes import TorchProduct
 from polyrank.model.search.topk import scores_of
 
 OURS = "scan"
@@ -66,9 +69,7 @@ BERT_CANDIDATES, BERT_CONTEXT_TOKENS = 1024, 60
 NOISE = 0.3  # of a copy, relative to its length
 SIZES = (10_000, 31_623, 100_000, 316_228, 1_000_000)
 SMALL_SIZES = (2048, 4096, 8192, 16_384, 32_768)
-DIMS, COLUMNS = (384, 512, 768, 1024, 2048, 4096), 512
-PRODUCT_ROWS, PRODUCT_CODES = 4096, 64
-_NOWHERE = torch.full((PRODUCT_CODES,), -1e9)  # a bias that no product exceeds
+DIMS, PRODUCT_CODES = (384, 768, 1024), (8, 16, 64, 360)
 
 Matrix = NDArray[np.float16]
 Codes = NDArray[np.float32]
@@ -277,67 +278,25 @@ def words(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> lis
     return tabled(f"{size} rows", rounds(sides, arguments.rounds, processor_seconds))
 
 
-def columns(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Measure processor time of the product of bytes for each component, relative to D = 512 in the same round."""
-    generator = torch.Generator().manual_seed(arguments.seed)
-    sides: dict[str, Callable[[int], Any]] = {}
+def product(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Compare OpenVINO's product of bytes with torch's: 16,384 random rows, in the parts that the scan takes."""
+    rng, rows = np.random.default_rng(arguments.seed), []
     for d in DIMS:
-        stored = torch.randint(0, 256, (PRODUCT_ROWS, d), dtype=torch.uint8, generator=generator)
-        codes = torch.randint(-127, 128, (PRODUCT_CODES, d), generator=generator).to(torch.int8)
-        sides[f"D {d}, one pass"] = partial(_one_pass, ByteProduct(codes), stored)
-        if d > COLUMNS:
-            sides[f"D {d}, in blocks"] = partial(_in_blocks, *_split(codes, stored))
-    with torch.inference_mode():
-        took = rounds(sides, arguments.rounds, processor_seconds)
-    per_column = {name: [each / int(name[2:].split(",")[0]) for each in seconds] for name, seconds in took.items()}
-    compared, rows = ratios(per_column, f"D {COLUMNS}, one pass"), []
-    for name, seconds in per_column.items():
-        ps, times = Figure.of(seconds).times(1e12 / PRODUCT_ROWS), compared.get(name)
-        print(f"| {name} | {ps} | {'' if times is None else times} |", flush=True)
-        rows.append({"side": name, "ps_a_row_and_column": asdict(ps), "times": times and asdict(times)})
+        stored = rng.integers(0, 256, (BLOCK_ROWS, d), dtype=np.uint8)
+        for p in PRODUCT_CODES:
+            codes, bias = rng.integers(-127, 128, (p, d)).astype(np.int8), np.full(p, -1e9, np.float32)
+            size = quantised.part_rows(p)
+            sides: dict[str, Callable[[int], Any]] = {
+                OURS: partial(_in_parts, OpenVinoProduct(codes), bias, stored, size),
+                "torch": partial(_in_parts, TorchProduct(codes), bias, stored, 2 * size),
+            }
+            rows += tabled(f"D {d}, {p} codes", rounds(sides, arguments.rounds, processor_seconds))
     return rows
 
 
-def _one_pass(product: ByteProduct, stored: Tensor, _: int) -> None:
-    product.groups_above(stored, _NOWHERE)
-
-
-def _split(codes: Tensor, stored: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    packed = [torch.ops.onednn.qlinear_prepack(each.contiguous(), None) for each in codes.split(COLUMNS, dim=1)]
-    return packed, [each.contiguous() for each in stored.split(COLUMNS, dim=1)]
-
-
-def _in_blocks(packed: list[Tensor], blocks: list[Tensor], _: int) -> None:
-    """Multiply block by block. Each adds the sums before it, the last one also the bias."""
-    ones, zeros = torch.ones(PRODUCT_CODES), torch.zeros(PRODUCT_CODES, dtype=torch.int64)
-    multiply = torch.ops.onednn.qlinear_pointwise
-    sums = multiply(
-        blocks[0], 1.0, ZERO, packed[0], ones, zeros, None, 1.0, 0, torch.float32, "none", [], "none"
-    )  # (rows, codes)
-    for at in range(1, len(blocks)):
-        last = at == len(blocks) - 1
-        bias, dtype, how = (_NOWHERE, torch.uint8, "add") if last else (None, torch.float32, "sum")
-        sums = multiply.binary(
-            blocks[at],
-            1.0,
-            ZERO,
-            packed[at],
-            ones,
-            zeros,
-            sums,
-            bias,
-            1.0,
-            0,
-            dtype,
-            1.0,
-            0,
-            how,
-            1.0,
-            "none",
-            [],
-            "none",
-        )
-    np.flatnonzero(sums.view(torch.int64).numpy() != 0)
+def _in_parts(multiplier: Multiplier, bias: Codes, stored: NDArray[np.uint8], size: int, _: int) -> None:
+    for start in range(0, len(stored), size):
+        np.flatnonzero(multiplier.clipped(stored[start : start + size], bias).view(np.int64) != 0)
 
 
 def resident() -> int:
@@ -347,7 +306,7 @@ def resident() -> int:
 
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("compare", "growth", "least", "added", "words", "columns"))
+    parser.add_argument("what", choices=("compare", "growth", "least", "added", "words", "product"))
     parser.add_argument("--random-bert", action="store_true")
     parser.add_argument("--model", default="checkpoints/chat-poly")
     parser.add_argument("--replies", type=Path, nargs="+", default=[])
@@ -361,9 +320,9 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, help="write the figures here, as JSON")
     arguments = parser.parse_args(given)
-    if arguments.what == "columns":
-        print(machine(), f"seed {arguments.seed}, {PRODUCT_ROWS} rows, {arguments.rounds} rounds")
-        written(arguments.output, columns(arguments))
+    if arguments.what == "product":
+        print(machine(), f"seed {arguments.seed}, {BLOCK_ROWS} rows, {arguments.rounds} rounds")
+        written(arguments.output, product(arguments))
         return
     if not arguments.random_bert and arguments.cache is None:
         parser.error("give --cache, where vectors are kept, or --random-bert")

@@ -105,7 +105,7 @@ def _run(root: Path, reporter: _Reporter, jobs: JobStore) -> int:
     except _Cancelled:
         final = reporter.record.finish(CANCELLED)
     except RankingError as error:
-        final = reporter.record.finish(FAILED, error=str(error))
+        final = reporter.record.finish(FAILED, error=_told(error, reporter.record.request))
     except Exception as error:
         failed = reporter.record.finish(FAILED, error=f"{type(error).__name__}: {error}")
         with suppress(StoreBusy):  # the error says more
@@ -118,6 +118,13 @@ def _run(root: Path, reporter: _Reporter, jobs: JobStore) -> int:
         _handle_signals(signal.SIG_IGN)  # how the job ended is recorded, even if it is cancelled now
     jobs.update(final, within_seconds=_END_WITHIN_SECONDS)
     return 0 if final.state == SUCCEEDED else 1
+
+
+def _told(error: RankingError, request: JobRequest) -> str:
+    """Return what went wrong, with the name of the model that was asked for in place of where it lies."""
+    from polyrank.model.checkpoint.lookup import called  # takes a while to import
+
+    return str(error) if request.model is None else str(error).replace(request.model, called(request.model))
 
 
 def _watch_for_withdrawal(jobs: JobStore, job_id: str, ended: threading.Event) -> None:

@@ -1,7 +1,7 @@
 """How many threads the libraries that compute may take. Importing this imports none of them.
 
-The number is the one that was chosen, else OMP_NUM_THREADS, else one for each core that this process may use: torch's
-own default.
+The number is the one that was chosen, else one for each core that this process may use, or fewer by OMP_NUM_THREADS:
+torch's own default.
 """
 
 import os
@@ -42,13 +42,17 @@ def tell_torch() -> None:
 
 def usual() -> int:
     """Return the number where nobody has chosen one."""
+    cores = _cores()
     with suppress(ValueError):  # of several numbers the first counts, as for OpenMP
         if (number := int(os.environ.get("OMP_NUM_THREADS", "").split(",")[0])) > 0:
-            return number
+            return min(number, cores)
+    return cores
+
+
+def _cores() -> int:
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
-    allowed = os.sched_getaffinity(0)
-    return len({_core(number) for number in allowed})
+    return len({_core(number) for number in os.sched_getaffinity(0)})
 
 
 def _core(processor: int) -> str:

@@ -76,6 +76,18 @@ class Tidying:
         give_back()
 
 
+# Of drivers: NVIDIA's, Windows' for Linux within it, and AMD's, whose GPUs torch calls by the same name.
+_GPUS = ("nvidia*", "dxg", "kfd")
+
+
+def may_have_gpu(devices: Path = Path("/dev")) -> bool:
+    """Whether the system knows a GPU on which torch might run, by its device files; True where it has none to look at.
+
+    torch knows better, and takes a second to be imported.
+    """
+    return sys.platform != "linux" or any(True for name in _GPUS for _ in devices.glob(name))
+
+
 # Files with the quota and the period of a container: one with cgroup v2, two with v1.
 _QUOTAS = (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"))
 

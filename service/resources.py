@@ -13,13 +13,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import cast
 
-import torch
 from starlette.requests import Request
 
 from polyrank.index_builder.building.job_records import SUCCEEDED, JobRecord, JobRequest, JobStore
 from polyrank.index_builder.errors import disk_full_named
 from polyrank.index_builder.scale.cluster import connected
 from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.model import threads
 from polyrank.model.errors import InvalidInput, RankingError, Shortage, shortage_in
 from polyrank.model.inference.runners import AUTO, TORCH, Runner
 from polyrank.model.rankers.classifier import Classifier
@@ -128,7 +128,7 @@ async def opened(settings: Settings, metrics: Metrics, tracing: Tracing, loaders
         ModelError, InvalidInput: the cross-encoder or the classifier cannot be loaded, or is none.
         ClusterUnavailable: shards are to hold the pool, and their cluster cannot be used.
     """
-    torch.set_num_threads(_threads(settings))
+    threads.choose(_threads(settings))
     with ExitStack() as stack:
         open_pool: _OpenPool = _pool_here
         if settings.cluster is not None:
@@ -368,14 +368,23 @@ def device_of(settings: Settings) -> str:
         SettingsError: there is no such GPU.
     """
     if settings.device == "auto":
-        return "cuda" if torch.cuda.is_available() and settings.backend in (AUTO, TORCH) else "cpu"
-    if torch.device(settings.device).type == "cuda" and not torch.cuda.is_available():
+        return "cuda" if settings.backend in (AUTO, TORCH) and _has_gpu() else "cpu"
+    if settings.device != "cpu" and not _has_gpu():
         raise SettingsError(f"device: there is no GPU for {settings.device!r}, or torch is built without CUDA")
     return settings.device
 
 
+def _has_gpu() -> bool:
+    """Whether torch finds a GPU; it is imported to look only where the system knows one."""
+    if not machine.may_have_gpu():
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
 def _threads(settings: Settings) -> int:
-    return settings.threads or min(torch.get_num_threads(), machine.processors())  # torch heeds OMP_NUM_THREADS
+    return settings.threads or min(threads.count(), machine.processors())
 
 
 def _runtime_settings(settings: Settings) -> RuntimeSettings:

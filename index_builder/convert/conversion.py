@@ -98,8 +98,8 @@ def convert(form: str, paths: Sequence[Path], output: Path, asked: Asked, progre
 def _made(output: Path) -> Iterator[None]:
     """Make the directory if need be; it is gone again where the block raises."""
     missing = not output.exists()
-    make_directory(output)
     try:
+        make_directory(output)
         yield
     except BaseException:
         if missing:

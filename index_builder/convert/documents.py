@@ -2,10 +2,10 @@
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from polyrank.index_builder.convert.disk import table_on_disk
 from polyrank.index_builder.convert.messages import TEXTS, field_of
 from polyrank.index_builder.convert.turns import words
 from polyrank.index_builder.pool.documents import RowError
@@ -108,7 +108,7 @@ def collection(folder: Path) -> Iterator[tuple[str, int, Object | Dialogue | Row
 
     Raises InvalidInput where a file cannot be read.
     """
-    with closing(sqlite3.connect("")) as table:
+    with table_on_disk() as table:
         table.execute("CREATE TABLE texts (kind TEXT, name TEXT, text TEXT, PRIMARY KEY (kind, name)) WITHOUT ROWID")
         for kind in ("queries", "corpus"):
             for number, row in (each for file in _files(folder, kind) for each in read_objects(file, InvalidInput)):

@@ -5,14 +5,15 @@ Columns are found by their common names. The messages of a conversation are in t
 one that can be read, else in that of the file.
 """
 
-import sqlite3
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import closing
-from datetime import datetime
+from contextlib import suppress
+from datetime import UTC, datetime
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from polyrank.index_builder.convert.disk import table_on_disk
 from polyrank.index_builder.convert.messages import IDS, ROLES, TEXTS, Object, field_of, side
 from polyrank.index_builder.convert.turns import examples_of, with_sides, words
 from polyrank.index_builder.pool.documents import RowError
@@ -22,9 +23,7 @@ from polyrank.model.text.dialogues import Dialogue
 _TIMES = words("""time timestamp created_at date sent_at datetime date_time created sent message_time sent_time
     created_time posted_at utterance_idx message_index turn_id turn""")
 COLUMNS = {"conversation": IDS, "role": ROLES, "text": (*TEXTS, "description"), "time": _TIMES}
-# After ISO 8601 and numbers. Of those that read all times of a conversation, one that leaves its rows as they are.
-_DAYS, _CLOCKS = words("%m/%d/%Y %d/%m/%Y %d.%m.%Y %Y/%m/%d"), ("%H:%M", "%H:%M:%S", "%I:%M %p", "%I:%M:%S %p")
-_FORMS = [f"{day} {clock}" for day in _DAYS for clock in _CLOCKS]
+_TIME = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4}),?[ T](\d{1,2}):(\d\d)(?::(\d\d))?(?: ?([AP])M)?", re.IGNORECASE)
 _MOST_CHARACTERS = 1 << 20  # of one message
 
 
@@ -46,13 +45,15 @@ def examples(
 
     `given`: columns by part of a message, as `--columns` has them.
     """
-    with closing(sqlite3.connect("")) as table:
+    with table_on_disk() as table:
         table.execute("CREATE TABLE rows (number INTEGER, conversation TEXT, role TEXT, text TEXT, time TEXT)")
         for number, row in rows:
             try:
                 table.execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?)", (number, *_message(row, given)))
             except RowError as error:
                 yield number, error
+            except UnicodeEncodeError:
+                yield number, RowError("half a surrogate pair")
         table.execute("CREATE INDEX by_conversation ON rows (conversation, number)")
         found = table.execute(
             "SELECT rows.*, (SELECT MIN(number) FROM rows AS own WHERE own.conversation = rows.conversation) AS first"
@@ -84,12 +85,15 @@ def _message(row: object, given: Mapping[str, str]) -> tuple[str, str | None, st
 
 
 def _in_order(messages: list[Any]) -> list[Any]:
-    """Put the messages of a conversation into the order of their times; equal times stay as they are in the file.
+    """Put the messages of a conversation into the order of their times, if all can be read.
 
-    A file that begins with the newest message is turned round first.
+    Equal times stay as they are in the file, which is turned round first if it begins with the newest. Where day and
+    month may be either, the reading counts that leaves the messages as they are, else the month is first.
     """
-    texts = [time for *_, time, _ in messages]
-    orders = [times for form in (None, *_FORMS) if (times := _times(texts, form))]
+    orders = []
+    for month_first in (True, False):
+        with suppress(ValueError, OverflowError):
+            orders.append([_seconds(time, month_first) for *_, time, _ in messages])
     if not orders:
         return messages
     times = next((each for each in orders if each == sorted(each)), orders[0])
@@ -98,16 +102,20 @@ def _in_order(messages: list[Any]) -> list[Any]:
     return [message for _, message in sorted(zip(times, messages, strict=True), key=itemgetter(0))]
 
 
-def _times(texts: list[str], form: str | None) -> list[float]:
-    """Return the times in seconds; none where one of them is not of the form; None: ISO 8601, or a number."""
-    try:
-        return [_seconds(text) if form is None else datetime.strptime(text, form).timestamp() for text in texts]
-    except (ValueError, OverflowError):
-        return []
+def _seconds(text: str, month_first: bool) -> float:
+    """Read a number, a time of ISO 8601, or one such as 12/31/2024 5:00 PM; raises ValueError for anything else.
 
-
-def _seconds(text: str) -> float:
-    try:
+    Nobody writes the month first between dots.
+    """
+    with suppress(ValueError):
         return float(text)
-    except ValueError:
-        return datetime.fromisoformat(text).timestamp()
+    if (found := _TIME.fullmatch(text)) is None:
+        return _in_utc(datetime.fromisoformat(text.removesuffix(" UTC")))
+    first, mark, second, year, hour, minute, seconds, half = found.groups()
+    month, day = (first, second) if month_first and mark != "." else (second, first)
+    hours = int(hour) if half is None else int(hour) % 12 + 12 * (half in "pP")
+    return _in_utc(datetime(int(year), int(month), int(day), hours, int(minute), int(seconds or 0)))
+
+
+def _in_utc(time: datetime) -> float:
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()

@@ -18,6 +18,7 @@ from polyrank.model.text.dialogues import Dialogue
 
 _SAMPLE = 20  # rows that are looked at
 _SPLIT = re.compile(r"(train|validation|valid|dev|test)(?![a-z])", re.IGNORECASE)
+_NAME = re.compile(r"\w[\w.-]*")
 
 Found = Dialogue | dict[str, Any] | RowError
 
@@ -45,9 +46,16 @@ def read(form: str, path: Path, asked: Asked) -> Iterator[tuple[Path, int, str, 
     Raises PoolInvalid or InvalidInput where it cannot be read.
     """
     if form == "beir":
+        if not documents.is_collection(path):
+            raise PoolInvalid(
+                path, "is no collection of BEIR: name the folder that holds corpus.jsonl and queries.jsonl"
+            )
         yield from ((path, number, split, found) for split, number, found in documents.collection(path))
         return
-    for file, split in _files(path):
+    files = _files(path)
+    if not files:
+        raise PoolInvalid(path, "holds neither .arrow nor .parquet files; name the files in it")
+    for file, split in files:
         if form == "convai2":
             found: Iterator[tuple[int, Found]] = corpora.parlai_examples(text_lines(file, asked.encoding), _stem(file))
         else:
@@ -72,6 +80,11 @@ def recognised(path: Path, columns: Mapping[str, str] | None = None) -> list[str
     return next(filter(None, found), ["csv"] if any(_is_csv(row, columns or {}) for row in rows) else [])
 
 
+def _is_sharegpt(row: messages.Object) -> bool:
+    listed = messages.list_of(row)
+    return listed is not None and bool(row[listed]) and not _is_openai(row) and "_source" not in row
+
+
 def _is_openai(row: messages.Object) -> bool:
     listed = row.get("messages")
     return isinstance(listed, list) and any(isinstance(each, dict) and "role" in each for each in listed)
@@ -79,7 +92,7 @@ def _is_openai(row: messages.Object) -> bool:
 
 _JSON_FORMS: dict[str, Callable[[dict[str, Any]], bool]] = {
     "openai": _is_openai,
-    "sharegpt": lambda row: messages.list_of(row) is not None and not _is_openai(row) and "_source" not in row,
+    "sharegpt": _is_sharegpt,
     "elasticsearch": lambda row: "_source" in row or documents.action_of(row) is not None,
     "qdrant": lambda row: isinstance(row.get("payload"), dict) and "id" in row,
 }
@@ -90,13 +103,24 @@ def _files(path: Path) -> list[tuple[Path, str]]:
     if not path.is_dir():
         return [(path, "")]
     if (path / "dataset_dict.json").is_file():
-        splits = orjson.loads(read_input(path / "dataset_dict.json"))["splits"]
+        splits = _names(path / "dataset_dict.json", lambda facts: facts["splits"])
         return [(file, split) for split in splits for file, _ in _files(path / split)]
     if (path / "state.json").is_file():
-        named = orjson.loads(read_input(path / "state.json"))["_data_files"]
-        return [(path / each["filename"], "") for each in named]
+        names = _names(path / "state.json", lambda facts: [each["filename"] for each in facts["_data_files"]])
+        return [(path / name, "") for name in names]
     tables = sorted(file for file in path.rglob("*") if file.suffix in (".arrow", ".parquet") and file.is_file())
     return [(file, found[1] if (found := _SPLIT.match(file.name)) else "") for file in tables]
+
+
+def _names(path: Path, found: Callable[[Any], list[str]]) -> list[str]:
+    """Return the names of files or folders that a file of facts holds; none leads elsewhere."""
+    try:
+        names = found(orjson.loads(read_input(path)))
+        if all(_NAME.fullmatch(name) for name in names):
+            return names
+    except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
+        pass
+    raise PoolInvalid(path, "is not what the library datasets writes")
 
 
 def _known(names: Sequence[str]) -> int:

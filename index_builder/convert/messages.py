@@ -62,7 +62,13 @@ def side(name: str, value: object) -> str | None:
 def list_of(row: Object) -> str | None:
     """Return the field of a row that holds the messages of a conversation; None: it has none."""
     fields = (field_of(row, (name,)) for name in _LISTS)
-    return next((field for field in fields if field and isinstance(_parsed(row[field]), list | dict)), None)
+    return next((field for field in fields if field and _is_listed(_parsed(row[field]))), None)
+
+
+def _is_listed(value: object) -> bool:
+    """Whether it is a list of messages, or an object with a list for each of their fields."""
+    values = list(value.values()) if isinstance(value, dict) else [value]
+    return any(isinstance(each, list) for each in values)
 
 
 def pair_of(row: Object) -> tuple[str, str] | None:

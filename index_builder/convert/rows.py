@@ -1,7 +1,7 @@
 """Read the rows of any file: JSON lines, JSON documents, tables with separators, Arrow and Parquet; all are streamed.
 
-A JSON document may be a list of rows, or an object around one: an answer of Elasticsearch or Qdrant, or a data set by
-its splits. Rows are numbered from 1: by their line in JSON lines and CSV, by their place elsewhere.
+A JSON document may be a list of rows, or an object around one, as answers of Elasticsearch and Qdrant are. Rows are
+numbered from 1: by their line in JSON lines and CSV, by their place elsewhere.
 """
 
 import codecs
@@ -34,7 +34,7 @@ _SEPARATORS = ",;\t|"
 _SAID = re.compile(r"sep=(.)\r?\n?", re.IGNORECASE)
 _SPACE = re.compile(r"[\s,]*")
 # A list of rows, or an object whose first list is known to hold rows; not one of the lines of JSON lines.
-_IN_OBJECT = r'\{(?:(?!\}\s*\{)[^\[\]])*?"(?:hits|points|result|train|validation|valid|test)"\s*:\s*\['
+_IN_OBJECT = r'\{(?:(?!\}\s*\{)[^\[\]])*?"(?:hits|points|result)"\s*:\s*\['
 _LIST = re.compile(rf"\s*(?:\[|{_IN_OBJECT})")
 _NEXT_LIST = re.compile(rf"\s*\[|[\s\S]*?{_IN_OBJECT}")
 _BETWEEN = 4096  # characters between two lists in which the second one is looked for

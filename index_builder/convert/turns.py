@@ -3,6 +3,7 @@
 import re
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import lru_cache
 
 from polyrank.index_builder.pool.documents import MAX_TEXT_CHARACTERS, RowError
 from polyrank.model.text.assembly import Conversation, Turn
@@ -26,6 +27,7 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
+@lru_cache(maxsize=4096)
 def plain_name(name: str) -> str:
     """Return a name as names are compared: `Created At` and `createdAt` are `created_at`."""
     return re.sub(r"\W+|_+", "_", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).casefold()).strip("_")

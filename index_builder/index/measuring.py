@@ -3,8 +3,6 @@
 Times are not measured over a large pool. The scan is timed over a sample, and its time predicted for all rows. A graph
 of all rows takes minutes to build, so searches are timed in a small one. Its rows fit into the processor's cache, so
 the prediction is too low. A larger graph is built and timed, unless the small one is slower than the scan.
-
-Torch is imported when a scan is timed: a build that times nothing does without.
 """
 
 import time
@@ -22,7 +20,10 @@ from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.index.choice import STAYS, IndexSpec, SearchTimes, choose_index, grown_hnsw, grown_scan
 from polyrank.index_builder.index.faiss_index import CandidateIndex, faiss_threads
 from polyrank.index_builder.index.retrieval import search
+from polyrank.model import threads
 from polyrank.model.representations import Additions
+from polyrank.model.search.scan import Query, prepare
+from polyrank.model.search.topk import longest_row, top_k
 
 MOST_PROBES = 256
 _PROBED_ROWS = 64_000_000  # by all probes together, half a minute on two cores: a large pool gets fewer probes
@@ -143,8 +144,6 @@ class Probes:
         return Recall(at_10, at_100, self.of, self.source, len(found), round(float(p50), 3), round(float(p99), 3))
 
     def _scanned(self) -> list[NDArray[np.float32]]:
-        from polyrank.model.search.topk import longest_row, top_k  # imports torch, as `search` does
-
         longest, scores = longest_row(self._matrix), []
         for probe, own in zip(self._probes, self._own, strict=True):
             most = _PLACES[-1] + len(own)
@@ -195,8 +194,6 @@ def time_searches(matrix: NDArray[Any], contexts: Sequence[Codes]) -> SearchTime
 
     A context is given by its vectors (M, D), with the score scale multiplied in.
     """
-    from polyrank.model.search.scan import Query, prepare
-
     with _one_thread():
         scanned = _spread(matrix, SCANNED_ROWS)
         scan = prepare(scanned)
@@ -217,16 +214,14 @@ def time_searches(matrix: NDArray[Any], contexts: Sequence[Codes]) -> SearchTime
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Let torch and FAISS use one thread. Several wait for each other while the machine has other work to do."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    """Let all products use one thread. Several wait for each other while the machine has other work to do."""
+    before = threads.count()
+    threads.choose(1)
     try:
         with faiss_threads(1):
             yield
     finally:
-        torch.set_num_threads(before)
+        threads.choose(before)
 
 
 def _search(graph: CandidateIndex, matrix: NDArray[Any], codes: Codes) -> None:

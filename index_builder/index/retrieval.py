@@ -4,16 +4,14 @@ Requests and the measurements of a build go through the same functions.
 """
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.index.faiss_index import RETRIEVE_K, CandidateIndex
 from polyrank.model.representations import Additions
-
-if TYPE_CHECKING:
-    from polyrank.model.search.topk import TopK
+from polyrank.model.search.topk import TopK, top_k
 
 Rows = NDArray[np.int64]
 
@@ -171,14 +169,12 @@ def search(
     k: int,
     exclude: Rows | None = None,
     additions: Additions | None = None,
-) -> "TopK":
+) -> TopK:
     """Retrieve rows and score them by the matrix (N, D), as the service does for a request that states no number.
 
     Returns at most `k` of the retrieved rows, which are counted from 0 in their order. `additions` is what words add to
     the score of each row of the matrix; None: nothing. It does not go with `exclude`.
     """
-    from polyrank.model.search.topk import top_k  # imports torch, which a build that measures nothing does without
-
     found = retrieve(index, codes, RETRIEVE_K, exclude)
     if additions is not None:
         found = with_words(index, found, best_by_words(index, additions, RETRIEVE_K), RETRIEVE_K)

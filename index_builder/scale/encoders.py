@@ -152,8 +152,8 @@ class Encoders:
 
     Args:
         ray: of `cluster.connected`.
-        model: the builder's own, whose back-end and precision are no longer "auto". Each encoder loads it by the same
-            name.
+        model: the builder's own, whose back-end and precision are no longer "auto".
+        source: the directory or name by which each encoder loads it.
         dtype: of the store.
         count: encoders to start. Those without a free processor begin when there is one.
         tell: called with a line for the user where encoders are missing, lost or of another kind.
@@ -165,10 +165,12 @@ class Encoders:
     builder would, where no encoder stays alive, and where one chunk has ended five encoders.
     """
 
-    def __init__(self, ray: Any, model: Model, dtype: str, count: int, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, ray: Any, model: Model, source: str, dtype: str, count: int, tell: Callable[[str], None]
+    ) -> None:
         self._ray, self._count, self._tell = ray, count, tell
         self._maker, self._processors = Maker.of(model), {processor()}
-        self._given = _everywhere(model.name), Runner(model.backend, model.precision).asked_again(), dtype
+        self._given = _everywhere(source), Runner(model.backend, model.precision).asked_again(), dtype
         self._workers: list[_Worker] = []
         self._say_who_waits_at = 0.0
         self.retries = 0

@@ -7,9 +7,9 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from polyrank.model.checkpoint.lookup import called
 from polyrank.model.config import ModelConfig, QuantisationConfig
 from polyrank.model.registry import ARCHITECTURES
 
@@ -126,7 +126,7 @@ def _what_it_is(config: ModelConfig) -> str:
     if not config.has_network:
         return "It ranks replies by their words alone; polyrank fitted how much each counts.\n"
     base = _published_base(config)
-    begun = f"[{base}](https://huggingface.co/{base})" if base else f"`{_last_part(config.base_name)}`"
+    begun = f"[{base}](https://huggingface.co/{base})" if base else f"`{called(config.base_name)}`"
     holds = {
         "full": f"all of its weights; it began with {begun}",
         "adapter": f"adapters on {begun}, which it names by sha256",
@@ -315,13 +315,8 @@ def _between(interval: Sequence[float] | None) -> str:
 
 def _shown(value: object) -> str:
     if isinstance(value, str):
-        return _last_part(value)
+        return called(value)
     return json.dumps(value)
-
-
-def _last_part(name: str) -> str:
-    """Return the name of a directory without those above it, which are nobody's business; other names stay."""
-    return Path(name).name if os.path.isabs(name) else name
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

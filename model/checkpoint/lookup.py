@@ -102,6 +102,19 @@ def _package(name: str) -> Path | None:
     return Path(spec.origin).parent / folder
 
 
+def called(name: str | Path) -> str:
+    """Return what a model is called where it is spoken of: of a directory the last part, of any other name all of it.
+
+    Where a server keeps its files is nobody's business.
+
+    >>> called("/srv/models/support-2"), called("sentence-transformers/all-MiniLM-L6-v2")
+    ('support-2', 'sentence-transformers/all-MiniLM-L6-v2')
+    """
+    path = str(name)
+    is_place = os.path.isabs(path) or os.path.isdir(path)
+    return os.path.basename(os.path.abspath(path)) if is_place else path
+
+
 LEXICAL = "lexical"  # the model that comes with polyrank, by the name of its architecture
 _ZERO_SHOT = "bi"  # what a plain base model is loaded as
 

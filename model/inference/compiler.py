@@ -49,6 +49,7 @@ class Kept:
 
     def __init__(self, disk: DiskCache, part: LazyPart) -> None:
         self._disk, self._part = disk, part
+        self._threads = threads.count()  # of now: torch, once it is imported, may tell another number
 
     def findings(self, names: Sequence[Runner]) -> Findings:
         """Return what was found out about back-ends to choose from, and holds; empty where nothing is kept."""
@@ -92,7 +93,7 @@ class Kept:
         return self._key({"compiled for": list(runner), "part": self._part.name})
 
     def _key(self, what: Mapping[str, Any]) -> dict[str, Any]:
-        return {"network": self._part.identity, "threads": threads.count(), **what, **_here()}
+        return {"network": self._part.identity, "threads": self._threads, **what, **_here()}
 
 
 def _here() -> dict[str, Any]:

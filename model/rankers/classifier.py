@@ -18,7 +18,7 @@ class Classifier:
     scores the name of each class as a reply.
 
     Attributes:
-        name: the name it was loaded by.
+        name: what it is called: of a directory the last part.
         config: what its checkpoint says.
         labels: the names of its C classes.
         network: what runs its forward passes.

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.checkpoint.files import CONFIG_FILE, begin_directory, fingerprint_of, write_config
+from polyrank.model.checkpoint.lookup import called
 from polyrank.model.config import CalibrationConfig, LexicalConfig, ModelConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference.runners import NO_RUNNER, Choice
@@ -33,7 +34,7 @@ class TextRanker(ABC):
     """Ranks texts as replies to a conversation. Safe to call from several threads.
 
     Attributes:
-        name: the name it was loaded by.
+        name: what it is called: of a directory the last part.
         architecture: its name in polyrank.model.registry.
         fingerprint: identity of config, weights and tokenizer (64 hexadecimal digits).
         evidence: the lexical score, which a candidate's score includes; None: words do not count.
@@ -42,7 +43,7 @@ class TextRanker(ABC):
 
     def __init__(self, name: str, config: ModelConfig, fingerprint: str) -> None:
         """Raise CheckpointInvalid for a weight of a feature that this release does not know."""
-        self.name, self.config, self.fingerprint = name, config, fingerprint
+        self.name, self.config, self.fingerprint = called(name), config, fingerprint
         self.architecture, self.calibration = config.architecture, config.calibration
         self.evidence = None if config.evidence is None else LexicalScore(config.evidence, config.has_network)
 

@@ -76,14 +76,14 @@ def rounding(codes: NDArray[np.float32], longest: float, late_weight: float = 1.
     if not (longest < LONGEST_ROW and largest < LARGEST_PRODUCT):
         return math.inf
     products = (dim + 4) * _UNIT * largest * (1 + 2**-10) + dim * _TINY * (1 + length + longest)
-    late = float(margin_of(np.array(float(m)), np.array(products))) + 2 * (2 * m + 4) * _UNIT * largest
+    late: float = float(margin_of(np.array(float(m)), np.array(products))) + 2 * (2 * m + 4) * _UNIT * largest
     return late_weight * late + _TINY  # by which numbers that float32 hardly holds may be rounded
 
 
 _BLOCK_ELEMENTS = 2**19  # of a block's rows, (size, D), or of its product, (size, M): 2 MB in float32 stay in cache
 _BLOCK_ROWS = 128  # at least
 _FEW_ROWS = 256  # up to so many rows, pruning costs more than scoring them all in float64
-_FEW_CODES = 128  # NumPy finds the largest product of so few faster after it has turned the products
+_FEW_CODES = 128  # products with so few are turned: NumPy reduces short rows slowly
 _SLACK = 1.125  # a vector that is made again in a lower precision can be a little longer
 _FINAL_ROWS = 256  # finalists scored at a time in float64; bounds the memory if a whole pool ties
 _SMALL, _LARGE = 2.0**-80, 2.0**120  # between them sums of squares lose nothing in float32
@@ -152,7 +152,8 @@ def longest_of(rows: NDArray[np.float32]) -> float:
     if not _SMALL < square < _LARGE:
         wide = rows.astype(np.float64)
         square = float(np.vecdot(wide, wide).max())
-    return math.sqrt(square) * (1 + (rows.shape[1] + 4) * _UNIT)
+    surplus: float = (rows.shape[1] + 4) * _UNIT
+    return math.sqrt(square) * (1 + surplus)
 
 
 def scores_of(
@@ -174,12 +175,8 @@ def _finalists(
     """Find the kept rows whose computed score is within rounding of the k-th best, in row order."""
     transposed = np.ascontiguousarray(codes.T)
     products = np.empty((blocks.size, len(codes)), np.float32)
-    turned = np.empty((len(codes), blocks.size), np.float32)
     for block, rows in blocks:
-        s = np.matmul(block, transposed, out=products[: len(block)]).T  # (M, rows)
-        if len(codes) <= _FEW_CODES:
-            np.copyto(turned[:, : len(block)], s)
-            s = turned[:, : len(block)]
+        s = turned(np.matmul(block, transposed, out=products[: len(block)]))
         reaches = ~(added(s.max(axis=0), rows, additions) < best.bar)  # so is what is no number; `best` refuses it
         alive = np.flatnonzero(reaches if kept is None else reaches & kept[rows])
         if kept is None and 2 * len(alive) > len(block):  # not worth selecting: the threshold drops the others
@@ -188,6 +185,11 @@ def _finalists(
             chosen = rows.start + alive if isinstance(rows, slice) else rows[alive]
             best.add(added(closed_form(s[:, alive]), chosen, additions), chosen)
     return np.sort(best.rows)
+
+
+def turned(s: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return products (n, M) as (M, n), laid out so that what is next done to them is fast."""
+    return np.ascontiguousarray(s.T) if s.shape[1] <= _FEW_CODES else s.T
 
 
 def numbers_of(rows: Rows) -> NDArray[np.int64]:
@@ -291,8 +293,9 @@ def closed_form(s: Scores) -> Scores:
     np.exp(weights, out=weights)
     totals = weights.sum(axis=0)
     np.multiply(weights, s, out=weights)
-    sums = weights.sum(axis=0)
-    return np.divide(sums, totals, out=sums)
+    sums: Scores = weights.sum(axis=0)
+    sums /= totals
+    return sums
 
 
 def ranked(

@@ -3,8 +3,7 @@
 NumPy converts float16 one number after another on x86, which takes twenty times as long as torch's instructions for it.
 This takes four passes of whole numbers, which NumPy vectorises. A float16 is a sign, 5 bits of exponent and 10 bits of
 fraction. With the sign in front and the other 15 bits where float32 has them, it is `2**-112` of its value: exponents
-are counted from 15 in float16, and from 127 in float32. That holds for numbers too small to be normal as well. Infinite
-ones and NaN would become numbers, so NumPy converts where there are any.
+are counted from 15 in float16, and from 127 in float32. That holds for numbers too small to be normal as well.
 """
 
 from typing import Any
@@ -22,14 +21,16 @@ def widened(rows: NDArray[Any]) -> NDArray[np.float32]:
     """Return rows (n, D), float16 or float32, in float32: themselves if they are."""
     if rows.dtype == np.float32:
         return rows
+    if not _are_finite(rows):
+        return rows.astype(np.float32)
     into = np.empty(rows.shape, np.float32)
     widen(rows, into)
     return into
 
 
 def widen(rows: NDArray[Any], into: NDArray[np.float32]) -> None:
-    """Write rows (n, D), float16 or float32, in float32."""
-    if rows.dtype != np.float16 or not _are_finite(rows):
+    """Write rows (n, D), float16 or float32, in float32. What is infinite or NaN in float16 is `2**16` or more then."""
+    if rows.dtype != np.float16:
         np.copyto(into, rows)
         return
     bits = into.view(np.int32)

@@ -102,7 +102,7 @@ def serve(
     machine.share_arenas()
     sys.setswitchinterval(SWITCH_SECONDS)
     _allow_files(settings.max_connections + (len(KINDS) * settings.workers if settings.workers > 1 else 0))
-    from polyrank.service.app import create_app  # imports torch; by now a signal ends the process at once
+    from polyrank.service.app import create_app  # takes its time to import; by now a signal ends the process at once
     from polyrank.service.process.draining import DrainingServer
 
     app = create_app(settings)

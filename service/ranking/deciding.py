@@ -41,14 +41,17 @@ def relevance(scores: NDArray[np.float32], line: Line = AS_IT_IS) -> NDArray[np.
     return np.where(wide >= 0, 1.0, small) / (1.0 + small)
 
 
-def check(request: RankRequest, ranker: LateScorer, scorer: PairScorer | None) -> None:
-    """Raise NotCalibrated where a decision is asked for, and the last stage has scores that say no probability."""
+def check(request: RankRequest, ranker: LateScorer, name: str, scorer: PairScorer | None) -> None:
+    """Raise NotCalibrated where a decision is asked for, and the last stage has scores that say no probability.
+
+    name: of the ranker, as the generation has it.
+    """
     if request.answer_if is None:
         return
     if scorer is not None and scorer.calibration is None:
         raise NotCalibrated(f"the reranker {scorer.name}", "start the server with the result")
     if scorer is None and ranker.calibration is None:
-        raise NotCalibrated(f"the model {ranker.name}", "build again with the result")
+        raise NotCalibrated(f"the model {name}", "build again with the result")
 
 
 def decided(

@@ -44,7 +44,7 @@ class Engine:
         """
         runtime = self._runtime
         scorer = None if request.top_n is None else runtime.required_scorer()
-        deciding.check(request, serving.ranker, scorer)
+        deciding.check(request, serving.ranker, serving.generation.manifest.model.name, scorer)
         texts = None if request.candidates is None else await given.look_up(runtime, serving, request, journey)
         new = 0 if texts is None else admission.text_tokens(texts.new_texts)
         late = admission.late_tokens(serving.ranker, request, serving.snapshot.count)

@@ -12,6 +12,7 @@ from typing import Any
 
 from polyrank.index_builder.scale.cluster import require_token
 from polyrank.model.errors import Shortage
+from polyrank.model.threads import choose
 from polyrank.service import machine
 from polyrank.service.scale.calls import Replica, ReplicaLost, Reply
 
@@ -25,12 +26,10 @@ class ShardActor:
 
     def __init__(self, root: str, threads: int | None) -> None:
         require_token()
-        import torch
-
         from polyrank.service.scale.body import Body, ShardDesk
 
         threads = threads or machine.processors()
-        torch.set_num_threads(threads)
+        choose(threads)
         self._desk = ShardDesk(Body(root, threads))
 
     async def ask(self, method: str, arguments: tuple[Any, ...], left_s: float) -> Reply:

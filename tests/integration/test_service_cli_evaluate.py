@@ -84,7 +84,7 @@ def test_figures_are_those_counted_by_hand(capsys: Capture, checkpoints: Path, t
     ranks = ranks_by_hand(polyrank.load(checkpoints / name), ROWS)
     assert len(set(ranks)) > 6, "the set tells ranks apart"
     assert list(result) == KEYS
-    assert (result["model"], result["examples"]) == (str(checkpoints / name), 40)
+    assert (result["model"], result["examples"]) == (name, 40)
     for k in (1, 2, 5, 10):
         assert result[f"recall@{k}"] == sum(rank <= k for rank in ranks) / 40, k
     assert result["mrr"] == pytest.approx(sum(1 / rank for rank in ranks) / 40)
@@ -234,7 +234,7 @@ def test_words_name_every_figure(capsys: Capture, checkpoints: Path, tmp_path: P
     assert outcome.status == 0
     assert outcome.err.startswith(ONE_DIALOGUE)
     head, *rest = outcome.out.splitlines()
-    assert head.startswith(f"model       {checkpoints / 'poly'} (")
+    assert head.startswith("model       poly (")
     assert rest == [
         "examples    4",
         "            model",
@@ -297,7 +297,7 @@ def test_two_models_on_the_same_examples(capsys: Capture, checkpoints: Path, tmp
     text = call(
         capsys, "evaluate", "--model", checkpoints / "poly", "--against", checkpoints / "cross", "--data", data
     ).out.splitlines()
-    assert text[1].startswith(f"against     {checkpoints / 'cross'} (")
+    assert text[1].startswith("against     cross (")
     assert text[3].split() == ["model", "against", "difference"]
     value, (low, high) = both["difference"]["mrr"]["value"], both["difference"]["mrr"]["interval"]
     assert text[-2].startswith("mrr ")

@@ -421,7 +421,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     def replace_by(**rounds: float) -> None:
         product.refusal.cache_clear()
         stands_in = product.Library("a stand-in", partial(RoundingProduct, **rounds))
-        monkeypatch.setattr(product, "library", lambda _: stands_in)
+        monkeypatch.setattr(product, "library", lambda: stands_in)
 
     monkeypatch.setattr(product, "_is_fast", lambda _: True)
     yield replace_by

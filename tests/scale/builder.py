@@ -28,7 +28,7 @@ def main(store: str, pool: str, name: str, cluster: str, count: str) -> None:
     candidates.BATCH_ROWS = CHUNK
     model = load_retriever(name)
     with connected(cluster) as ray:
-        encoders = Encoders(ray, model, "float16", int(count), lambda line: say(told=line))
+        encoders = Encoders(ray, model, name, "float16", int(count), lambda line: say(told=line))
 
         def progress(stage: str, done: int, _total: int | None) -> None:
             if stage == "append":

@@ -122,7 +122,7 @@ def chunks(count: int) -> list[ChunkTexts]:
 def run(ray: FakeRay, count: int = 8, encoders: int = 2) -> tuple[list[EncodedChunk], Encoders, list[str], list[int]]:
     told: list[str] = []
     done: list[int] = []
-    source = Encoders(ray, MODEL, "float16", encoders, told.append)
+    source = Encoders(ray, MODEL, MODEL.name, "float16", encoders, told.append)
     made = list(source(iter(chunks(count)), done.append))
     return made, source, told, done
 
@@ -152,7 +152,7 @@ def test_no_more_than_twice_as_many_chunks_as_encoders_are_read_ahead() -> None:
             read.append(chunk.start)
             yield chunk
 
-    for at, _ in enumerate(Encoders(FakeRay(), MODEL, "float16", 3, print)(counted(), lambda _rows: None)):
+    for at, _ in enumerate(Encoders(FakeRay(), MODEL, MODEL.name, "float16", 3, print)(counted(), lambda _rows: None)):
         assert len(read) - at <= 6
 
 

@@ -7,7 +7,7 @@ import pytest
 from command_line import call, options
 
 from polyrank.service.cli import arguments as files
-from polyrank.service.cli.commands import mine
+from polyrank.service.cli.commands import convert, mine
 from polyrank.service.cli.parsing import Within
 from polyrank.service.settings import bounds_of
 
@@ -19,7 +19,7 @@ def test_every_number_that_a_command_takes_has_bounds() -> None:
         dest for _, dest in unbounded
     }
     read = {action.type for _, action in options() if not isinstance(action.type, Within)}
-    assert read - {int, float} == {None, Path, files._encoding, mine._margin}
+    assert read - {int, float} == {None, Path, files._encoding, mine._margin, convert._columns}
 
 
 @pytest.mark.slow

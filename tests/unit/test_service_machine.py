@@ -162,3 +162,9 @@ def test_a_quota_of_version_1(tmp_path: Path, quota: str, count: int) -> None:
 
 def test_no_quota(tmp_path: Path) -> None:
     assert machine.processors(tmp_path) == 8
+
+
+def test_a_gpu_is_looked_for_where_a_driver_shows_one(tmp_path: Path) -> None:
+    assert not machine.may_have_gpu(tmp_path)
+    (tmp_path / "nvidiactl").touch()
+    assert machine.may_have_gpu(tmp_path)

@@ -12,7 +12,7 @@ from service_fakes import build_store, count_nothing, load, pool
 
 from polyrank.index_builder.building.job_records import JobRecord, JobRequest
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.service import resources
+from polyrank.service import machine, resources
 from polyrank.service.changes.jobs import Jobs
 from polyrank.service.errors import SettingsError
 from polyrank.service.live.models import Loaders
@@ -146,6 +146,7 @@ def test_models_run_on_a_gpu_where_there_is_one_or_where_they_are_told_to(tmp_pa
     def device(**given: str) -> str:
         return device_of(Settings(store=tmp_path, **given))
 
+    monkeypatch.setattr(machine, "may_have_gpu", lambda: True)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert (device(), device(device="cpu")) == ("cpu", "cpu")
     with pytest.raises(SettingsError, match="no GPU"):
@@ -154,3 +155,5 @@ def test_models_run_on_a_gpu_where_there_is_one_or_where_they_are_told_to(tmp_pa
         device(device="tpu")
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert (device(), device(device="cpu"), device(device="cuda:1")) == ("cuda", "cpu", "cuda:1")
+    monkeypatch.setattr(machine, "may_have_gpu", lambda: False)
+    assert (device(), device(device="cpu")) == ("cpu", "cpu")

@@ -87,7 +87,7 @@ def _status(rows: int, dim: int, with_bytes: bool) -> Status:
     if (why := refusal(dim)) is not None:
         return Status("stored rows", why, is_fallback=product.multiplies_bytes())
     if is_slow(dim):
-        how = f"{library(dim).name}'s product of bytes takes far longer than that of float32"
+        how = f"{library().name}'s product of bytes takes far longer than that of float32"
         why = f"{how} for vectors of {dim} components"
         return Status("stored rows", why, is_fallback=True, is_timed=True)
     return IN_BYTES

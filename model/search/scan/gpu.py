@@ -285,7 +285,7 @@ class GpuScan:
 
 def _sorted(found: NDArray[np.int64], additions: Additions | None, k: int) -> TopK:
     rows, late = found[:, 0] & 0xFFFFFFFF, np.ascontiguousarray(found[:, 1]).view(np.float64)
-    scores = added(torch.from_numpy(late), torch.from_numpy(rows), additions).float().numpy()
+    scores = added(late, rows, additions).astype(np.float32)
     order = np.lexsort((rows, -scores))[:k]
     return TopK(rows[order], scores[order])
 

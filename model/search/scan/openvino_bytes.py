@@ -1,8 +1,7 @@
 """The product of bytes by OpenVINO's CPU plugin, which is oneDNN's: without torch, and as fast.
 
 Rows and codes are both inputs of any size, so two small models serve every pool and query. OpenVINO multiplies two
-inputs as bytes only where both are made from bytes by a factor; the two factors here cancel out. Vectors of more than
-LONGEST components it multiplies in float32, whose sums are not those of whole numbers.
+inputs as bytes only where a model says of both that they are limited to the values of bytes.
 """
 
 import threading
@@ -14,9 +13,17 @@ from numpy.typing import NDArray
 
 from polyrank.model.threads import count
 
-LONGEST = 1024
 _KEPT_KERNELS = "64"  # each for one shape
-_own = threading.local()  # a request for each thread: one cannot answer two at once
+
+
+class _Own(threading.local):
+    """The requests of a thread; one cannot answer two at once."""
+
+    def __init__(self) -> None:
+        self.requests: dict[tuple[bool, int], Any] = {}  # by whether they clip, and the number of OpenVINO's threads
+
+
+_own = _Own()
 
 
 class OpenVinoProduct:
@@ -31,8 +38,8 @@ class OpenVinoProduct:
         return self._multiplied(True, rows, self._codes, bias[None])
 
     def products(self, rows: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Multiply rows (B, D), (B, P)."""
-        return self._multiplied(False, rows, self._codes).copy()
+        """Multiply rows (B, D); (B, P), until this thread multiplies again."""
+        return self._multiplied(False, rows, self._codes)
 
     def _multiplied(self, clips: bool, *inputs: NDArray[Any]) -> NDArray[Any]:
         import openvino as ov
@@ -46,10 +53,9 @@ class OpenVinoProduct:
 
 
 def _request(clips: bool, threads: int) -> Any:
-    requests: dict[tuple[bool, int], Any] = _own.__dict__
-    if (clips, threads) not in requests:
-        requests[clips, threads] = _compiled(clips, threads).create_infer_request()
-    return requests[clips, threads]
+    if (clips, threads) not in _own.requests:
+        _own.requests[clips, threads] = _compiled(clips, threads).create_infer_request()
+    return _own.requests[clips, threads]
 
 
 @cache
@@ -57,17 +63,16 @@ def _compiled(clips: bool, threads: int) -> Any:
     import openvino as ov
     from openvino import opset13 as op
 
-    def number(value: float) -> Any:
-        return op.constant(np.float32(value))
+    def limited(values: Any, least: int, most: int) -> Any:
+        ends = [op.constant(np.float32(end)) for end in (least, most)]
+        return op.fake_quantize(values, *ends, *ends, 256)
 
     rows, codes = op.parameter([-1, -1], np.uint8), op.parameter([-1, -1], np.int8)
-    halves, twice = op.multiply(op.convert(rows, "f32"), number(0.5)), op.multiply(op.convert(codes, "f32"), number(2))
-    product = op.matmul(halves, twice, False, True)
-    inputs = [rows, codes]
+    factors = limited(op.convert(rows, "f32"), 0, 255), limited(op.convert(codes, "f32"), -128, 127)
+    inputs, product = [rows, codes], op.matmul(*factors, False, True)
     if clips:
-        bias, ends = op.parameter([1, -1], np.float32), [number(0), number(255)] * 2
-        product = op.convert(op.fake_quantize(op.add(product, bias), *ends, 256), "u8")
-        inputs.append(bias)
+        bias = op.parameter([1, -1], np.float32)
+        inputs, product = [*inputs, bias], op.convert(limited(op.add(product, bias), 0, 255), "u8")
     properties = {
         "NUM_STREAMS": 1,
         "INFERENCE_NUM_THREADS": threads,

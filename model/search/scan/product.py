@@ -4,9 +4,8 @@ oneDNN multiplies in int32, adds a bias, rounds to uint8 and clips below at 0. A
 above the bound. Eight results of one row lie side by side in one 64-bit word, so a row survives if any of its words is
 not zero. The products themselves are never read one by one, which would take longer than the product.
 
-Two libraries bring oneDNN. OpenVINO multiplies where it is installed, and torch where it is not and longer vectors than
-OpenVINO multiplies as bytes. Neither is imported before a pool is prepared that is held in bytes. NumPy has no fast
-product of bytes.
+Two libraries bring oneDNN: OpenVINO, which multiplies where it is installed, and torch. Neither is imported before a
+pool is prepared that is held in bytes. NumPy has no fast product of bytes.
 
 Rows are stored as uint8, ZERO more than their value: VNNI multiplies unsigned bytes by signed ones, and without AMX
 oneDNN takes four thousand times as long for two signed ones. ZERO times the sum of a code is taken away again: from the
@@ -25,7 +24,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.model.search.scan import openvino_bytes
+from polyrank.model.search.scan.openvino_bytes import OpenVinoProduct
 from polyrank.model.search.scan.torch_bytes import TorchProduct
 
 GROUP = 8  # codes that share a word
@@ -52,7 +51,7 @@ class Multiplier(Protocol):
         """Multiply rows (B, D), add a bias (P,), round and clip; (B, P), until this thread multiplies again."""
 
     def products(self, rows: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Multiply rows (B, D), (B, P)."""
+        """Multiply rows (B, D); (B, P), until this thread multiplies again."""
 
 
 class Library(NamedTuple):
@@ -62,10 +61,11 @@ class Library(NamedTuple):
     multiplier: Callable[[NDArray[np.int8]], Multiplier]
 
 
-def library(dim: int) -> Library:
-    """Return what multiplies vectors of `dim` components in bytes; imports nothing."""
-    if dim <= openvino_bytes.LONGEST and importlib.util.find_spec("openvino") is not None:
-        return Library("OpenVINO", openvino_bytes.OpenVinoProduct)
+@cache
+def library() -> Library:
+    """Return what multiplies bytes here; imports nothing."""
+    if importlib.util.find_spec("openvino") is not None:
+        return Library("OpenVINO", OpenVinoProduct)
     return Library("torch", TorchProduct)
 
 
@@ -73,7 +73,7 @@ class ByteProduct:
     """Multiplies rows by the same codes, again and again. codes: (P, D) int8; P a multiple of GROUP."""
 
     def __init__(self, codes: NDArray[np.int8]) -> None:
-        self._multiplier = library(codes.shape[1]).multiplier(codes)
+        self._multiplier = library().multiplier(codes)
         self._taken = ZERO * codes.sum(axis=1, dtype=np.float64)  # whole numbers
 
     def groups_above(self, rows: NDArray[np.uint8], bias: NDArray[np.float32]) -> NDArray[np.int64]:
@@ -100,7 +100,8 @@ class ByteProduct:
 
     def products(self, rows: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return all products of rows (B, D), (B, P)."""
-        return self._multiplier.products(rows) - self._taken.astype(np.float32)
+        products: NDArray[np.float32] = self._multiplier.products(rows) - self._taken.astype(np.float32)
+        return products
 
 
 def largest_error(dim: int) -> float:
@@ -132,7 +133,7 @@ def refusal(dim: int) -> str | None:
         return "the processor has no instructions that multiply bytes fast (VNNI, AMX)"
     if dim > _LONGEST:
         return f"vectors of more than {_LONGEST} components are too long for sums of bytes"
-    name = library(dim).name
+    name = library().name
     try:
         if not _is_right(dim):
             return f"{name}'s product of bytes is wrong for vectors of {dim} components"

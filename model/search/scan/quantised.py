@@ -20,22 +20,22 @@ from numpy.typing import NDArray
 from polyrank.model.search.scan.plain import PlainScan, Query, Status
 from polyrank.model.search.scan.product import GROUP, ByteProduct
 from polyrank.model.search.scan.quantised_rows import BLOCK_ROWS, Cut, QuantisedCodes, QuantisedRows, biases
-from polyrank.model.search.topk import Best, Scores, TopK, added, closed_form, kth_best, ranked
+from polyrank.model.search.topk import Best, Scores, TopK, added, closed_form, kth_best, ranked, turned
 from polyrank.model.search.widening import widened
 
 IN_BYTES = Status("bytes", "the processor multiplies bytes fast")
 LEAST_ROWS = 4096
 # From so many rows on a pass takes less time, by the number of codes in it. docs/measurements/scan.md
-_ROWS_FOR_ONE_CODE = 2**16
-_FEW_CODES, _ROWS_FOR_FEW_CODES = 32, 2**13
+_ROWS_FOR_ONE_CODE = 2**14
+_FEW_CODES, _ROWS_FOR_FEW_CODES = 8, 2**13
 _FEW_ALLOWED = 0.15  # share of the rows: so few are scored one by one in less time than a pass takes
 _MOST_ASKED = 0.1  # share of the rows, as k: with a larger k too many rows survive
 _PASS_CODES = 4096  # of all contexts that share a pass
-_PRODUCT_ELEMENTS = 2**20  # of the product of a part of a block: stays in cache
+_PRODUCT_ELEMENTS = 2**19  # of the product of a part of a block: stays in cache
 _FIRST_BLOCKS = 2
 _STAGE_GROWTH = 4  # each stage looks at so many times the blocks of all stages before it
 _PROMISING = 4  # times k rows of the sample are scored for the first k-th best
-_LEAST_PART = 512  # rows
+_LEAST_PART = 1024  # rows
 _SCORED_ROWS = 4096  # survivors scored at a time in float32
 _PENDING = 2**18  # survivors that may wait to be scored
 _MOST_SURVIVORS = 0.3  # share of the rows looked at: with more, bounds are no help and the plain scan takes over
@@ -86,6 +86,11 @@ def _groups(queries: Sequence[Query]) -> Iterator[list[Query]]:
         yield group
 
 
+def part_rows(codes: int) -> int:
+    """Return how many rows are multiplied by so many codes at a time."""
+    return max(_LEAST_PART, _PRODUCT_ELEMENTS // codes)
+
+
 class _Pass:
     """Takes several searches over all blocks of the pool together."""
 
@@ -95,7 +100,7 @@ class _Pass:
         self._product = ByteProduct(self._codes.bytes)
         self._owners = self._codes.owners[::GROUP]
         self._looked_at = 0
-        self._part = max(_LEAST_PART, _PRODUCT_ELEMENTS // len(self._codes.bytes))
+        self._part = part_rows(len(self._codes.bytes))
 
     def run(self) -> None:
         self._estimate()
@@ -113,8 +118,8 @@ class _Pass:
         units, offsets = (each.astype(np.float32) for each in (self._codes.steps, self._codes.offsets))
         starts = np.flatnonzero(np.diff(self._codes.owners, prepend=-1))
         largest = np.empty((len(self._searches), len(sample)), np.float32)
-        for start in range(0, len(sample), self._part // 4):
-            part = slice(start, start + self._part // 4)
+        for start in range(0, len(sample), self._part):
+            part = slice(start, start + self._part)
             s = self._product.products(self._rows.sample_bytes[part]).T.copy()  # (P, rows)
             s *= units[:, None]
             s *= steps[part]
@@ -185,6 +190,7 @@ class _Search:
         self.query = query
         self._longest = longest
         self.codes = query.codes
+        self._transposed = np.ascontiguousarray(query.codes.T)
         self._survived = 0
         self._stored = stored
         self._allowed = query.allowed
@@ -235,7 +241,7 @@ class _Search:
         return ranked(self._stored, self.codes, rows, self._k, self._longest, additions)
 
     def _scores(self, rows: NDArray[np.int64]) -> Scores:
-        late = closed_form(self.codes @ widened(self._stored[rows]).T)
+        late = closed_form(turned(widened(self._stored[rows]) @ self._transposed))
         return added(late, rows, self.query.additions)
 
 

@@ -198,7 +198,8 @@ def biases(
     of_codes = np.concatenate([missing[None], np.abs(missing)[None], codes.errors])  # (4, P)
     slack = 1.0 + largest_error(codes.bytes.shape[1])
     with np.errstate(over="ignore"):
-        return (rows.factors[blocks] @ of_codes + slack).astype(np.float32)
+        found: NDArray[np.float32] = (rows.factors[blocks] @ of_codes + slack).astype(np.float32)
+    return found
 
 
 def _divisors(steps: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -102,7 +102,7 @@ def _encoders(
     if not ARCHITECTURES[ranker.architecture].embeds:
         raise UsageError(f"--cluster: {ranker.name} has no vectors to encode; leave --cluster out")
     with connected(arguments.cluster) as ray:
-        yield Encoders(ray, ranker, dtype, arguments.encoders, progress.say)
+        yield Encoders(ray, ranker, arguments.model, dtype, arguments.encoders, progress.say)
 
 
 def _options(arguments: argparse.Namespace, ranker: "Retriever", probes: "list[Conversation]") -> "BuildOptions":

@@ -189,8 +189,10 @@ def _evaluated(task: "Task[Any]", names: list[str]) -> tuple["EvaluationReport",
     from polyrank.service.cli.figures import EvaluationReport, ModelFigures
 
     rankers = [task.load(name) for name in names]  # all of them, before the long work begins
+    called = [ranker.name for ranker in rankers]
+    shown = called if len({*called}) == len(called) else names  # of two directories the last part may be the same
     measured, outcomes = [], []
-    for name, ranker in zip(names, rankers, strict=True):
+    for name, ranker in zip(shown, rankers, strict=True):
         began = time.perf_counter()
         with Progress("examples") as progress:
             outcome = task.measure(ranker, progress)

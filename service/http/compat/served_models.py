@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -27,8 +26,8 @@ class ServedModel:
     serving: parts.Serving | None = None
 
     def is_named(self, name: str) -> bool:
-        """Whether a client means this model: by a name, the last part of its own, or the fingerprint."""
-        return name in (self.name, self.own_name, PurePath(self.own_name).name, self.scorer.fingerprint)
+        """Whether a client means this model: by a name, the last part of that of a hub, or the fingerprint."""
+        return name in (self.name, self.own_name, self.own_name.rpartition("/")[2], self.scorer.fingerprint)
 
 
 def every(held: Resources) -> list[ServedModel]:

@@ -1,0 +1,136 @@
+"""Rows of JSON lines, JSON documents, tables with separators, Arrow and Parquet."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from foreign import SEARCH, SHAREGPT, lines
+
+from polyrank.index_builder.convert import rows as module
+from polyrank.index_builder.convert.rows import rows_of, text_lines
+from polyrank.index_builder.errors import PoolInvalid
+from polyrank.index_builder.pool.documents import RowError
+
+
+def read(tmp_path: Path, content: str | bytes, name: str = "file.json", encoding: str | None = None) -> list[object]:
+    path = tmp_path / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    found = list(rows_of(path, encoding, len))
+    return [str(row) if isinstance(row, RowError) else row for _, row in found]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        json.dumps(SHAREGPT),
+        json.dumps(SHAREGPT, indent=2),
+        "\ufeff" + json.dumps(SHAREGPT, indent=1).replace("\n", "\r\n"),
+        lines(SHAREGPT),
+        "\n".join(json.dumps(row, indent=2) for row in SHAREGPT),
+        "".join(json.dumps([row]) + "\n" for row in SHAREGPT),
+    ],
+    ids=["one line", "indented", "BOM and CRLF", "lines", "objects", "lists"],
+)
+def test_json_in_every_layout(tmp_path: Path, content: str) -> None:
+    assert read(tmp_path, content) == SHAREGPT
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 1 << 18])
+def test_rows_are_found_wherever_a_chunk_ends(tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = json.dumps(SHAREGPT, indent=1, ensure_ascii=False)
+    monkeypatch.setattr(module, "_CHUNK", chunk)
+    assert read(tmp_path, content) == SHAREGPT
+
+
+def test_answers_of_a_search_one_after_the_other_hold_their_hits_alone(tmp_path: Path) -> None:
+    hits = SEARCH["hits"]["hits"]  # type: ignore[index]
+    for content in (json.dumps(SEARCH), json.dumps(SEARCH, indent=2)):
+        assert read(tmp_path, f"{content}\n{content}") == [*hits, *hits]
+
+
+def test_a_bad_line_costs_itself_alone(tmp_path: Path) -> None:
+    first, second = lines(SHAREGPT).splitlines()
+    found = read(tmp_path, f"{first}\nnot json\n{second}")
+    assert found[0] == SHAREGPT[0]
+    assert found[2] == SHAREGPT[1]
+    assert str(found[1]).startswith("not valid JSON")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (json.dumps(SHAREGPT)[:-6], "is not valid JSON, or cut off: Unterminated string"),
+        (json.dumps(SHAREGPT)[:-1], "is not valid JSON, or cut off"),
+        ('[{"a": 1} x {"b": 2}]', "is not valid JSON, or cut off"),
+        (b'[{"a": "\xff"}]', "is not UTF-8"),
+        ("[" * 200_000, "a row is nested too deep"),
+    ],
+    ids=["cut in a text", "cut at the end", "damaged", "Latin-1", "nested"],
+)
+def test_a_damaged_document_is_refused(tmp_path: Path, content: str | bytes, reason: str) -> None:
+    with pytest.raises(PoolInvalid, match=reason):
+        read(tmp_path, content)
+
+
+def test_a_row_without_an_end_is_read_within_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CHUNK", 1000)
+    monkeypatch.setattr(module, "_MOST_CHARACTERS", 5000)
+    with pytest.raises(PoolInvalid, match="Unterminated"):
+        read(tmp_path, '[{"a": "' + "x" * 1_000_000)
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "windows-1252", "utf-16"])
+def test_tables_of_every_separator_and_encoding(tmp_path: Path, separator: str, encoding: str) -> None:
+    content = f'id{separator}text\r\n1{separator}"grüß; dich,\r\n| ""du"""\r\n\r\n2{separator}\r\n3\r\n'
+    assert read(tmp_path, content.encode(encoding), "t.csv") == [
+        {"id": "1", "text": 'grüß; dich,\r\n| "du"'},
+        {"id": "2"},
+        "the row has another number of cells than the header, 2",
+    ]
+
+
+def test_a_table_that_says_its_separator_or_is_given_an_encoding(tmp_path: Path) -> None:
+    assert read(tmp_path, "sep=;\na,b;c\n1,2;3\n", "t.csv") == [{"a,b": "1,2", "c": "3"}]
+    assert read(tmp_path, "id,text\n1,東京\n".encode("shift_jis"), "t.csv", "shift_jis") == [
+        {"id": "1", "text": "東京"}
+    ]
+
+
+def test_a_cell_that_is_too_long_costs_its_row(tmp_path: Path) -> None:
+    content = f"id,text\n1,{'x' * 200_000}\n2,{'y' * (5 << 20)}\n3,fine\n"
+    found = read(tmp_path, content, "t.csv")
+    assert [str(row).startswith("not valid CSV") for row in found] == [True, True, False]
+
+
+def test_arrow_and_parquet_as_lists_of_objects(tmp_path: Path) -> None:
+    table = pa.Table.from_pylist([{**row, "image": b"\xff"} for row in SHAREGPT])
+    pq.write_table(table, tmp_path / "a.parquet")
+    for name, make in (("b.arrow", pa.ipc.new_stream), ("c.arrow", pa.ipc.new_file)):
+        with pa.OSFile(str(tmp_path / name), "wb") as file, make(file, table.schema) as writer:
+            writer.write_table(table)
+    for name in ("a.parquet", "b.arrow", "c.arrow"):
+        assert [row for _, row in rows_of(tmp_path / name, None, len)] == SHAREGPT, name
+
+
+@pytest.mark.parametrize("start", [b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"])
+def test_a_damaged_table_is_refused(tmp_path: Path, start: bytes) -> None:
+    with pytest.raises(PoolInvalid, match="cannot be read"):
+        read(tmp_path, start + b"\x00" * 100, "t")
+
+
+def test_compressed_files(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "s.json.gz", "wt") as file:
+        json.dump(SHAREGPT, file)
+    with pa.output_stream(str(tmp_path / "s.json.zst"), "zstd") as stream:
+        stream.write(json.dumps(SHAREGPT).encode())
+    for name in ("s.json.gz", "s.json.zst"):
+        assert [row for _, row in rows_of(tmp_path / name, None, len)] == SHAREGPT
+
+
+def test_lines_are_of_one_encoding_each(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_bytes("\ufeffgrüß\r\n".encode() + "größer €\n".encode("windows-1252"))
+    assert list(text_lines(tmp_path / "t.txt")) == ["grüß\r\n", "größer €\n"]
