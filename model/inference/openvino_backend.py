@@ -96,8 +96,6 @@ class OpenVinoBackend:
         quantisation: what calibration found, for int8; other precisions do without.
         """
         self.runner, self._quantisation = Runner(OPENVINO, precision), quantisation
-        if precision == INT8 and quantisation is None:
-            raise InvalidInput("the model is not quantised, so it has no int8; run polyrank quantise first")
         if not is_installed():
             need = f"the back-end {self.runner.backend} needs the package openvino"
             raise InvalidInput(f"{need}: pip install openvino, or use torch")
@@ -139,7 +137,9 @@ def compiled(part: "NetworkPart", precision: str, quantisation: Quantisation | N
     from polyrank.model.inference.tracing import traced
 
     transformer, ending = traced(part)
-    if precision == INT8 and quantisation is not None:
+    if precision == INT8:
+        if quantisation is None:
+            raise InvalidInput("the model is not quantised, so it has no int8; run polyrank quantise first")
         transformer = quantised(transformer, quantisation.parts.get(part.reads, {}))
     models = [
         _core().compile_model(model, "CPU", _properties(each))

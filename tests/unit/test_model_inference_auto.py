@@ -228,9 +228,12 @@ def test_int8_needs_a_processor_whose_sums_do_not_overflow(
     assert openvino_backend.is_supported("int8") == able
 
 
-def test_int8_is_refused_where_it_cannot_run() -> None:
+def test_int8_is_refused_where_it_cannot_run(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r" is not quantised, so it has no int8; run polyrank quantise first$"):
+        polyrank.load(write_base(tmp_path / "base", 0), backend="auto", precision="int8")
+    config = ModelConfig(architecture="bi", base_name="", max_context_tokens=40, max_candidate_tokens=16)
     with pytest.raises(InvalidInput, match=r"^the model is not quantised, so it has no int8; run polyrank quantise"):
-        candidates("auto", "int8", CPU)
+        polyrank.from_base(str(tmp_path / "base"), config, "openvino", "int8")
     with pytest.raises(InvalidInput, match=r"^int8 runs on CPUs, not on the device 'cuda'"):
         candidates("auto", "int8", "cuda", Quantisation({}, ""))
 
