@@ -3,7 +3,7 @@
 RankingError (polyrank.model.errors)
   PoolError        PoolInvalid, PoolEmpty, TooManyRejected
   GenerationError  GenerationNotFound, GenerationCorrupt, FingerprintMismatch, MatrixMissing
-  StoreError       StoreUnavailable, StoreBusy
+  StoreError       StoreUnavailable, StoreBusy, BackupInvalid
   BuildError       BuildBusy, NothingToCompact, CompactionOvertaken, LeaseLost, DiskFull
   ClusterUnavailable
   JobNotFound
@@ -105,6 +105,10 @@ class StoreBusy(StoreError):
 
     def __init__(self, lock: Path, holder: str) -> None:
         super().__init__(f"{lock} is held by {holder}; try again, or end that process if it hangs")
+
+
+class BackupInvalid(StoreError):
+    """An archive cannot be restored."""
 
 
 class BuildError(RankingError):

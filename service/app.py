@@ -80,6 +80,7 @@ def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: L
         lifespan=lifespan,
         openapi_url=None,  # `operations` has it, and the page that shows it
         redoc_url=None,
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # `Requests` has its own
         redirect_slashes=False,  # a redirect would lead to any host that the caller names, before anything is checked
     )
     app.state.draining = False

@@ -366,6 +366,12 @@ class GenerationStore:
         if temporary:
             discard(temporary, forget)
 
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Let nobody switch, publish, collect or update for the block; StoreBusy if others take too long."""
+        with self._switch.changing(), self.updates.writing():
+            yield
+
     # A trial.
 
     def begin_trial(self, generation: str) -> None:

@@ -46,11 +46,15 @@ class UpdateLogs:
     def of(self, manifest: Manifest) -> UpdateLog:
         """The log of a generation, from its beginning; the file may not exist yet."""
         subject = Subject(manifest.id, manifest.model.fingerprint, manifest.dim, manifest.dtype, manifest.late)
-        return UpdateLog(self._path(manifest.id), subject)
+        return UpdateLog(self.path(manifest.id), subject)
+
+    def path(self, generation: str) -> Path:
+        """The file of a generation's log."""
+        return self._directory / f"{generation}{_SUFFIX}"
 
     def exists(self, generation: str) -> bool:
         """Whether a generation has a log; every generation has one that is active, or was."""
-        return self._path(generation).exists()
+        return self.path(generation).exists()
 
     def highest(self) -> int:
         """The highest revision ever used, as far as the logs that are left tell."""
@@ -91,9 +95,6 @@ class UpdateLogs:
         for path in self._directory.glob(f"*{_SUFFIX}"):
             if path.stem not in generations:
                 path.unlink()
-
-    def _path(self, generation: str) -> Path:
-        return self._directory / f"{generation}{_SUFFIX}"
 
     def _logs(self) -> Iterator[UpdateLog]:
         """Every log whose first record is whole."""

@@ -224,7 +224,7 @@ class Tokenizer:
         """
         try:
             if sum(map(len, texts)) <= FEW_LETTERS:  # waking the library's threads, which share a batch, takes longer
-                return [self._rust.encode(text, add_special_tokens=False).ids for text in texts]
+                return [self._rust.encode_batch_fast([text], add_special_tokens=False)[0].ids for text in texts]
             return [encoding.ids for encoding in self._rust.encode_batch_fast(texts, add_special_tokens=False)]
         except TypeError as error:
             raise InvalidInput(_NO_UNICODE) from error

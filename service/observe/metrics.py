@@ -63,9 +63,8 @@ class Metrics:
         self.in_flight = self._gauge("http_requests_in_flight", "Requests being answered")
         self._requests = self._counter("http_requests", "Requests answered", route=(), method=(), code=())
         self._duration = self._histogram("http_request_duration_seconds", "Arrival to answer", route=(), code_class=())
-        self._stages = self._histogram(
-            "stage_duration_seconds", "Time in each stage of /rank", stage=(*STAGES, "serialize")
-        )
+        stages = self._histogram("stage_duration_seconds", "Time in each stage of /rank", stage=(*STAGES, "serialize"))
+        self._stages = {stage: stages.labels(stage) for stage in (*STAGES, "serialize")}
         self._scored = self._histogram("candidates_scored", "Candidates scored a request", COUNTS)
         self._cache = self._counter(
             "cache_requests", "Vectors and answers asked for, and what came", tier=(), result=()
@@ -171,7 +170,7 @@ class Metrics:
         if plan is not None:
             self._retrievals.labels(plan).inc()
         for stage, value in seconds.items():
-            self._stages.labels(stage).observe(value)
+            self._stages[stage].observe(value)
         self._scored.observe(scored)
         for reason in degraded:
             self._degraded.labels(reason).inc()
@@ -206,7 +205,7 @@ class Metrics:
 
     def observe_serialize(self, seconds: float) -> None:
         """Time the rendering of an answer."""
-        self._stages.labels("serialize").observe(seconds)
+        self._stages["serialize"].observe(seconds)
 
     def count_cache(self, tier: str, result: str, count: int) -> None:
         """Count what was asked of a cache tier, by result."""

@@ -12,7 +12,17 @@ from contextlib import contextmanager
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, NoOpTracer, Span, SpanContext, SpanKind, StatusCode, Tracer
+from opentelemetry.trace import (
+    INVALID_SPAN,
+    INVALID_SPAN_CONTEXT,
+    Link,
+    NoOpTracer,
+    Span,
+    SpanContext,
+    SpanKind,
+    StatusCode,
+    Tracer,
+)
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import Attributes
 
@@ -37,6 +47,9 @@ class Tracing:
     def request(self, path: str, headers: Mapping[str, str]) -> Iterator[Span]:
         """Open a request's span, below the caller's where there is a valid `traceparent`; current in the block."""
         tracer = _UNRECORDED if path in QUIET else self._tracer
+        if tracer is _UNRECORDED and "traceparent" not in headers:
+            yield INVALID_SPAN
+            return
         span = tracer.start_span("request", _W3C.extract(headers, Context()), SpanKind.SERVER)
         with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
             yield span
@@ -64,6 +77,8 @@ class Tracing:
 
     def batch(self, lane: str, lengths: list[int], requests: Iterable[SpanContext], seconds: float) -> None:
         """Record a batch that has just ended, with links to the valid spans of its requests; lengths are in tokens."""
+        if self._tracer is _UNRECORDED:
+            return
         links = [Link(span) for span in {span.span_id: span for span in requests if span.is_valid}.values()]
         ended = time.time_ns()
         attributes: Attributes = {
@@ -74,13 +89,14 @@ class Tracing:
         began = ended - round(seconds * 1e9)
         self._tracer.start_span("batch", Context(), attributes=attributes, links=links, start_time=began).end(ended)
 
+    def current(self) -> SpanContext:
+        """Return the span context of the request that is being answered; invalid where nothing is recorded."""
+        if self._tracer is _UNRECORDED:
+            return INVALID_SPAN_CONTEXT
+        return trace.get_current_span().get_span_context()
+
 
 OFF = Tracing()
-
-
-def current() -> SpanContext:
-    """Return the span context of the request that is being answered; invalid outside of requests."""
-    return trace.get_current_span().get_span_context()
 
 
 def trace_id(span: Span) -> str | None:

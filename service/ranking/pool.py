@@ -119,9 +119,8 @@ class Pool:
             grouping=None,
             answer_if=None,
         )
-        query = PoolQuery(asked, most_exact=late)
-        depth = query.deepened(asked).depth
-        query = replace(query, with_candidates=len(parts) * depth <= MOST_SENT_ALONG)
+        depth = PoolQuery(asked, most_exact=late).deepened(asked).depth
+        query = PoolQuery(asked, len(parts) * depth <= MOST_SENT_ALONG, late)
         if len(parts) > 1:  # so that they need not wait for each other
             await encode(self._journey)
         stage = self._journey.before_last()

@@ -13,7 +13,6 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -23,7 +22,7 @@ from opentelemetry.trace import SpanContext
 from polyrank.model.architectures.batching import FORWARD_TOKENS, cost, pack
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed, TimeTooShort
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.observe.tracing import OFF, Tracing, current
+from polyrank.service.observe.tracing import OFF, Tracing
 from polyrank.service.ranking.admission import Rate
 
 WINDOW_BATCHES = 2  # a batch is chosen from as many sequences as fill so many
@@ -57,7 +56,7 @@ class Done(NamedTuple):
 class _Waiter(NamedTuple):
     """One who waits for a work: since when, until when, and for which request."""
 
-    future: "Future[Done]"
+    future: asyncio.Future[Done]
     since: float
     deadline: float
     request: SpanContext
@@ -198,7 +197,7 @@ class Scheduler:
         """
         if not work.sequences:
             return Done([], 0.0)
-        waiter = _Waiter(Future(), self._clock(), deadline, current())
+        waiter = _Waiter(asyncio.get_running_loop().create_future(), self._clock(), deadline, self._tracing.current())
         with self._changed:
             if self._closing or not self._thread.is_alive():
                 raise InferenceFailed(self.failed or f"the {self._name} thread has ended")
@@ -208,7 +207,7 @@ class Scheduler:
             same.waiters.append(waiter)
             self._changed.notify()
         try:
-            return await asyncio.wrap_future(waiter.future)
+            return await waiter.future
         except asyncio.CancelledError:
             self._leave(same, waiter)
             raise
@@ -363,12 +362,9 @@ class Scheduler:
         self._drop(work)
         for waiter in waiters:
             waited = self._waited(work, waiter)
-            if not waiter.future.set_running_or_notify_cancel():
-                continue
-            if error is not None:
-                waiter.future.set_exception(error)
-            else:
-                waiter.future.set_result(Done([work.outputs[at] for at in range(len(work.sequences))], waited))
+            answer = error or Done([work.outputs[at] for at in range(len(work.sequences))], waited)
+            with suppress(RuntimeError):  # its event loop has ended
+                waiter.future.get_loop().call_soon_threadsafe(_settle, waiter.future, answer)
 
     def _waited(self, work: Work, waiter: _Waiter) -> float:
         """Return the seconds until its first sequence was taken, or until now, and count them."""
@@ -376,6 +372,15 @@ class Scheduler:
         if self._metrics:
             self._metrics.observe_wait(work.lane.name, waited)
         return waited
+
+
+def _settle(future: asyncio.Future[Done], answer: Done | BaseException) -> None:
+    if future.done():  # cancelled
+        return
+    if isinstance(answer, BaseException):
+        future.set_exception(answer)
+    else:
+        future.set_result(answer)
 
 
 def _hand_over(batch: Batch, outputs: list[Any]) -> None:

@@ -350,3 +350,11 @@ def test_products_that_overflow_lose_no_row() -> None:
 @pytest.mark.parametrize("worst", [math.inf, math.nan])
 def test_a_pool_that_is_not_finite_is_not_compared(worst: float) -> None:
     assert rounding(np.ones((3, 4), np.float32), worst) == math.inf
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_exp_is_as_exact_as_the_margin_supposes(dtype: type) -> None:
+    """NumPy's own instructions for exp() are less exact than a library's."""
+    t = -np.r_[np.linspace(0, 1, 200_001), np.linspace(1, 90, 400_001)].astype(dtype)
+    exact = np.exp(t.astype(np.longdouble))
+    assert (np.abs(np.exp(t) - exact) <= 2**-22 * (2 + np.abs(t)) * exact + 2.0**-126).all()

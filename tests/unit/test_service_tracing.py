@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanKind, StatusCode
 
 from polyrank.service.observe.labels import QUIET, Account
-from polyrank.service.observe.tracing import OFF, Tracing, current, trace_id
+from polyrank.service.observe.tracing import OFF, Tracing, trace_id
 
 TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 TRACEPARENT = {"traceparent": f"00-{TRACE}-{CALLER}-01"}
@@ -38,9 +38,9 @@ def test_a_request_has_a_span_below_its_callers_and_its_stages_below_it(
     account = Account("7-abc", ["cache_unavailable"], {"queue": 0.0, "tokenize": 0.25, "encode": 0.5})
     began = time.time_ns()
     with tracing.request("/rank", TRACEPARENT) as span:
-        assert current().span_id == span.get_span_context().span_id
+        assert tracing.current().span_id == span.get_span_context().span_id
         tracing.complete(span, "POST", "/rank", 200, account, began)
-    assert not current().is_valid
+    assert not tracing.current().is_valid
     spans = _spans(exported)
     assert set(spans) == {"POST /rank", "tokenize", "encode"}  # what took no time is left out
     request = spans["POST /rank"]
@@ -117,9 +117,9 @@ def test_probes_are_not_recorded(tracing: Tracing, exported: InMemorySpanExporte
 
 def test_a_batch_links_to_each_request_in_it_once(tracing: Tracing, exported: InMemorySpanExporter) -> None:
     with tracing.request("/rank", TRACEPARENT):
-        one = current()
+        one = tracing.current()
     with tracing.request("/rank", {}):
-        other = current()
+        other = tracing.current()
     tracing.batch("pair", [5, 7, 9], [one, other, one, INVALID_SPAN_CONTEXT], 0.5)
     batch = _spans(exported)["batch"]
     assert [link.context.span_id for link in batch.links] == [one.span_id, other.span_id]

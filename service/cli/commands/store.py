@@ -2,21 +2,28 @@
 
 import argparse
 import sys
+from contextlib import ExitStack
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationError
 from polyrank.index_builder.names import MOST_PARTS
+from polyrank.model.durable import replacing
+from polyrank.model.errors import InvalidInput
+from polyrank.model.inputs import open_input
 from polyrank.model.options import Bounds
 from polyrank.service.cli.arguments import encoded_by, require_store, require_writable
-from polyrank.service.cli.output import Progress, add_json_option, print_result
+from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 from polyrank.service.cli.parsing import Within
 
 if TYPE_CHECKING:
     from polyrank.index_builder.generation.manifest import Manifest
+    from polyrank.index_builder.store.archive import Backup
     from polyrank.index_builder.store.generation_store import GenerationStore
 
+STANDARD = "-"  # output or input, in place of a file
 _KEPT = Bounds(1, 10_000)  # the active one is never removed
 
 
@@ -47,6 +54,14 @@ def add_to(commands: Any) -> None:
         "--keep", type=Within(_KEPT), default=2, help="how many to keep, the active one among them; default: 2"
     )
     gc.add_argument("--redis", metavar="URL", help="also remove their vectors from this Redis")
+    backup = add("backup", _back_up, "write what serving and rolling back need into one file; servers go on")
+    backup.add_argument("--to", required=True, metavar="F", help="a file such as store.tar.zst; -: standard output")
+    restoring = actions.add_parser("restore", help="make a store of a backup")
+    source = {"dest": "source", "required": True, "metavar": "F"}
+    restoring.add_argument("--from", help="what store backup wrote; -: standard input", **source)
+    restoring.add_argument("--store", required=True, type=Path, help="its directory, new or empty")
+    add_json_option(restoring)
+    restoring.set_defaults(run=_restore)
     _add_shards(commands)
 
 
@@ -194,6 +209,51 @@ def _gc(store: "GenerationStore", arguments: argparse.Namespace) -> int:
     line = f"removed {len(removed)}: {', '.join(removed)}" if removed else "nothing to remove"
     print_result(arguments, {"removed": removed}, line)
     return 0
+
+
+def _back_up(store: "GenerationStore", arguments: argparse.Namespace) -> int:
+    from polyrank.index_builder.store.archive import back_up
+
+    with ExitStack() as stack:
+        progress = stack.enter_context(Progress("B"))
+        if arguments.to == STANDARD:
+            if arguments.json or sys.stdout.isatty():
+                raise UsageError("--to - writes the archive to standard output: send it to a program, without --json")
+            with open(sys.stdout.fileno(), "wb", closefd=False) as output:  # it is closed before the command ends
+                print(_backed_up(back_up(store, output, progress)), file=sys.stderr)
+            return 0
+        path = Path(arguments.to)
+        require_writable("--to", path, ())
+        done = back_up(store, stack.enter_context(stack.enter_context(replacing(path)).open("wb")), progress)
+    print_result(arguments, asdict(done), f"{path}: {_backed_up(done)}")
+    return 0
+
+
+def _restore(arguments: argparse.Namespace) -> int:
+    from polyrank.index_builder.errors import BackupInvalid
+    from polyrank.index_builder.store.archive import restore
+
+    with ExitStack() as stack:
+        progress = stack.enter_context(Progress("B"))
+        if arguments.source == STANDARD:
+            if sys.stdin.isatty():
+                raise UsageError("--from - reads the archive from standard input: send one")
+            source: BinaryIO = sys.stdin.buffer
+        else:
+            source = stack.enter_context(open_input(Path(arguments.source)))
+        try:
+            done = restore(source, arguments.store, progress)
+        except BackupInvalid as error:
+            raise BackupInvalid(f"{arguments.source} cannot be restored: {error}") from error
+        except InvalidInput as error:
+            raise UsageError(f"--store {error}") from error
+    print_result(arguments, asdict(done), f"{arguments.store}: {_backed_up(done)}")
+    return 0
+
+
+def _backed_up(done: "Backup") -> str:
+    before = f", and {len(done.generations) - 1} before it" if len(done.generations) > 1 else ""
+    return f"generation {done.current} at revision {done.revision}{before}"
 
 
 def _add_shards(commands: Any) -> None:

@@ -35,7 +35,7 @@ from polyrank.service.errors import (
     UnknownCandidates,
 )
 from polyrank.service.http.plumbing import bodies, problems
-from polyrank.service.http.plumbing.described import DEADLINE_IN, RANK, RANKS, fails, header, takes
+from polyrank.service.http.plumbing.described import DEADLINE_IN, RANK, RANKS, ByHand, fails, header, takes
 from polyrank.service.observe.labels import STAGES, Account
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.stages import Journey
@@ -69,7 +69,7 @@ _ERRORS: Final = fails(
 )
 
 log = logging.getLogger("polyrank.request")
-router = APIRouter(tags=["rank"], dependencies=[RANK])
+router = APIRouter(tags=["rank"], dependencies=[RANK], route_class=ByHand)
 
 
 @router.post(

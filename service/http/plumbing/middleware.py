@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from random import Random
 from urllib.parse import urlsplit
-from uuid import uuid4
 
 from opentelemetry.trace import Span
 from starlette.datastructures import Headers, MutableHeaders
@@ -51,6 +51,7 @@ class Requests:
         self.metrics = metrics
         self.tracing = tracing
         self.in_form = in_form
+        self._random = Random()  # asking the system for each id would give the interpreter lock away
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
@@ -60,7 +61,7 @@ class Requests:
         began = time.monotonic()
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
-        request_id = given if REQUEST_ID.fullmatch(given) else uuid4().hex
+        request_id = given if REQUEST_ID.fullmatch(given) else f"{self._random.getrandbits(128):032x}"
         scope.setdefault("state", {}).update(request_id=request_id, arrived=began, account=Account())
         status = 0
 

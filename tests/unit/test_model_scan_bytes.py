@@ -1,0 +1,80 @@
+"""Products of bytes by OpenVINO and by torch, and what is imported for them."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from polyrank.model.search.scan import product
+from polyrank.model.search.scan.openvino_bytes import OpenVinoProduct
+from polyrank.model.search.scan.product import Multiplier
+from polyrank.model.search.scan.torch_bytes import TorchProduct
+
+pytestmark = pytest.mark.skipif(not product.multiplies_bytes(), reason="this processor does not multiply bytes fast")
+
+both = pytest.mark.parametrize("make", [OpenVinoProduct, TorchProduct])
+Make = Callable[[NDArray[np.int8]], Multiplier]
+
+
+def drawn(n: int, p: int, d: int, seed: int = 0) -> tuple[NDArray[np.uint8], NDArray[np.int8], NDArray[np.int64]]:
+    """Draw rows and codes, some of them of the largest bytes, and multiply them exactly."""
+    rng = np.random.default_rng(seed)
+    rows, codes = rng.integers(0, 256, (n, d)), rng.integers(-127, 128, (p, d))
+    rows[0], codes[0], codes[1] = 255, 127, -127
+    return rows.astype(np.uint8), codes.astype(np.int8), rows @ codes.T
+
+
+@both
+@pytest.mark.parametrize("d", [1, 3, 384, 1025])
+@pytest.mark.parametrize(("n", "p"), [(1, 8), (40, 64), (300, 360)])
+def test_products_are_the_exact_sums_rounded_to_float32(make: Make, n: int, p: int, d: int) -> None:
+    rows, codes, exact = drawn(n, p, d)
+    np.testing.assert_array_max_ulp(make(codes).products(rows), exact.astype(np.float32), maxulp=1)
+    if 255 * 127 * d < 2**24:
+        np.testing.assert_array_equal(make(codes).products(rows), exact)
+
+
+@both
+def test_what_is_below_a_half_is_clipped_to_zero(make: Make) -> None:
+    rows, codes, exact = drawn(50, 16, 48)
+    bias = (0.75 - exact[7]).astype(np.float32)
+    bias[2], bias[3] = np.inf, -np.inf
+    expected = np.clip(np.rint(exact + bias), 0, 255)
+    np.testing.assert_array_equal(make(codes).clipped(rows, bias), expected)
+
+
+@both
+def test_threads_multiply_beside_each_other(make: Make) -> None:
+    """Each has its own rows and codes, and reads its product while the others multiply."""
+
+    def multiply(seed: int) -> bool:
+        rows, codes, exact = drawn(200 + seed, 8 * (1 + seed % 3), 64, seed)
+        multiplier = make(codes)
+        return all(np.array_equal(multiplier.products(rows), exact) for _ in range(5))
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(multiply, range(24)))
+
+
+def test_a_scan_on_a_cpu_imports_no_torch() -> None:
+    """Of a small pool nothing that multiplies bytes either; torch only where OpenVINO is not installed."""
+    code = """
+import sys
+import numpy as np
+from polyrank.model.search.scan import Query, prepare, product
+from polyrank.model.search.topk import scores_of, top_k
+
+pool = np.random.default_rng(0).normal(size=(5000, 16)).astype(np.float16)
+codes = np.ones((16, 16), np.float32)
+top_k(pool, codes, 3), scores_of(pool, codes), prepare(pool[:4000]).top_k([Query(codes, 3)])
+print(sorted({"torch", "openvino"} & set(sys.modules)))
+scan = prepare(pool)
+scan.top_k([Query(codes, 3)])
+print(scan.status.kind, product.library().name, "torch" in sys.modules)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines() == ["[]", "bytes OpenVINO False"]
