@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from polyrank.model.architectures.batching import TokenBatch, joined
+from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.checkpoint.quantised import Inputs, MapInput
 from polyrank.model.inference import int8
 from polyrank.model.inference.openvino_backend import translated
@@ -53,6 +54,7 @@ def calibrated(
 
 def parts_of(ranker: NetworkRanker) -> Iterator[NetworkPart]:
     """Yield the parts that run where the model serves: a residual Cross-encoder has those of its first stage, too."""
+    late: LateEncoder | None
     if isinstance(ranker, CrossRanker):
         yield PairPart(ranker.encoder)
         late = ranker.encoder.poly
