@@ -22,14 +22,23 @@ def count() -> int:
 
 
 def choose(number: int) -> None:
-    """Let NumPy and torch take so many threads, here and where torch is imported later (`tell_torch`)."""
+    """Let torch, and who asks for the number, take so many threads, here and where torch is imported later.
+
+    A product of NumPy takes one from then on (`shares`): its other threads wait for work busily, and take the processor
+    from those who have some.
+    """
     global _chosen  # of the process, as the libraries' own numbers are
-    from threadpoolctl import threadpool_limits
+    from threadpoolctl import ThreadpoolController
 
     _chosen = number
-    threadpool_limits(number, user_api="blas")
+    ThreadpoolController().select(threading_layer="pthreads").limit(limits=1)  # NumPy's BLAS; that of FAISS has OpenMP
     if "torch" in sys.modules:
         tell_torch()
+
+
+def shares() -> int:
+    """Return among how many threads to divide work that consists of NumPy's products, which else divides them."""
+    return _chosen or 1
 
 
 def tell_torch() -> None:

@@ -122,7 +122,7 @@ class Settings(BaseSettings):
         default=None,
         ge=1,
         le=1024,
-        description="of torch and FAISS; not set: as the processors and the container's quota allow",
+        description="of OpenVINO, torch, NumPy and FAISS; not set: as the processors and the container's quota allow",
     )
     deterministic: bool = Field(
         default=False, description="the model reads each text alone: equal requests get bit-equal scores, more slowly"

@@ -85,11 +85,12 @@ def signed(value: float, digits: int = 3) -> str:
 
 
 def tokens_shown(page: Page) -> list[tuple[float, float, str]]:
-    """Number, share of the full colour, and kind of each token of the conversation, as it is drawn."""
+    """Number, share of the full colour, and kind of each token of the conversation, as it is drawn; marks have no
+    colour."""
     drawn = page.locator(".strips li > *").evaluate_all(
         "all => all.map(each => [each.querySelector('b').innerText, each.style.getPropertyValue('--share'), each.className])"  # noqa: E501
     )
-    return [(float(text.replace("\N{MINUS SIGN}", "-")), float(share), kind) for text, share, kind in drawn]
+    return [(float(text.replace("\N{MINUS SIGN}", "-")), float(share or 0), kind) for text, share, kind in drawn]
 
 
 def settings_of(store: Path, checkpoints: Path, **more: Any) -> Settings:

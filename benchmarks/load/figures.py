@@ -19,7 +19,7 @@ class Answer:
         seconds: from when it was due to the last byte of the answer, so that a stalled server is not spared.
         status: HTTP status; 0: no answer came.
         retry_after: seconds of the header Retry-After, if there is one.
-        timings_ms: `timings_ms` of the body, if the plan asks for it.
+        timings_ms, request_id: of the body, if the plan asks for them.
     """
 
     phase: int
@@ -29,6 +29,7 @@ class Answer:
     status: int
     retry_after: int | None
     timings_ms: dict[str, float] | None = None
+    request_id: str = ""
 
 
 def poisson(rate: float, seconds: float, seed: int) -> list[float]:

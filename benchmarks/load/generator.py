@@ -78,8 +78,9 @@ class Client:
         except (OSError, asyncio.IncompleteReadError, TimeoutError):
             pass
         seconds = time.monotonic() - began - scheduled
-        timings = json.loads(body)["timings_ms"] if self.timings and status == 200 else None
-        answer = Answer(phase, scheduled, late, seconds, status, retry_after, timings)
+        told = json.loads(body) if self.timings and status == 200 else {}
+        own = told.get("timings_ms"), told.get("request_id", "")
+        answer = Answer(phase, scheduled, late, seconds, status, retry_after, *own)
         self.answers.append(answer)
         return answer
 

@@ -1,9 +1,7 @@
-"""The threads of another process: what they are called, and how much processor time each has had."""
+"""The threads of another process: how much processor time each has had, and py-spy, which looks at them."""
 
-import json
 import os
 import shutil
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -25,9 +23,3 @@ def spent(pid: int) -> dict[int, float]:
             fields = (thread / "stat").read_text().rpartition(")")[2].split()
             found[int(thread.name)] = sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
     return found
-
-
-def names(pid: int) -> dict[int, str]:
-    """Return what Python calls each of its threads, by the thread's number; those of libraries are not among them."""
-    dumped = subprocess.run([spy(), "dump", "--json", "--pid", str(pid)], capture_output=True, text=True, check=True)
-    return {each["os_thread_id"]: each["thread_name"] or "" for each in json.loads(dumped.stdout)}

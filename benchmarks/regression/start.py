@@ -1,14 +1,16 @@
 """Compare how long two checkouts take to start, in turns, within one run: medians, and NEW / OLD with its spread.
 
-    python benchmarks/regression/start.py OLD NEW [--rounds 5] [--json]
+    python benchmarks/regression/start.py OLD NEW [--rounds 5] [--again] [--json]
 
     first   seconds of `serve` to ready, where nothing is kept from an earlier start
     second  seconds of `serve` to ready, after that
+    memory  megabytes that the second one has in memory then, with what it has mapped of files
     build   seconds of a build of five replies, after that
     rank    seconds of `rank --store`, after that
 
-Every round of a side begins with an empty directory of caches. The side that begins changes with every round, and a
-ratio is taken within its round. Processor time, user and system, is of the process alone: other work on the machine
+Every round of a side begins with an empty directory of caches; with --again there is one for all rounds, which a first
+start has filled, and `second` and `memory` are all that is measured. The side that begins changes with every round, and
+a ratio is taken within its round. Processor time, user and system, is of the process alone: other work on the machine
 changes it much less. A line on standard error tells each round's figures.
 """
 
@@ -40,8 +42,8 @@ def timed(checkout: Checkout, arguments: Sequence[object], variables: dict[str, 
     return [seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime]
 
 
-def until_ready(checkout: Checkout, store: Path, variables: dict[str, str]) -> list[float | None]:
-    """Start a server and stop it; returns its seconds until it was ready, and seconds of the processor."""
+def until_ready(checkout: Checkout, store: Path, variables: dict[str, str]) -> tuple[list[float | None], float]:
+    """Start a server and stop it; returns its seconds until it was ready, those of the processor, and its megabytes."""
     began = time.perf_counter()
     line = [*checkout.command, "serve", "--store", str(store), "--port", "0"]
     told = checkout.environment(POLYRANK_DRAIN_DELAY_S="0", **variables)
@@ -50,13 +52,14 @@ def until_ready(checkout: Checkout, store: Path, variables: dict[str, str]) -> l
         if not next((each for each in process.stdout if each.startswith(READY)), None):
             sys.exit(f"{' '.join(line)} did not start\n{end_of(log)}")
         taken: list[float | None] = [time.perf_counter() - began, processor_seconds(process.pid)]
+        megabytes = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * resource.getpagesize() / 1e6
         process.terminate()
-    return taken
+    return taken, megabytes
 
 
 @contextmanager
-def starting(checkout: Checkout) -> Iterator[Round]:
-    """Build five replies with the checkout itself; a round starts everything once, from an empty cache."""
+def starting(checkout: Checkout, again: bool) -> Iterator[Round]:
+    """Build five replies with the checkout itself; a round starts everything once, or `again`."""
     with tempfile.TemporaryDirectory() as folder:
         pool, store = Path(folder, "pool.jsonl"), Path(folder, "store")
         with checkout.pool.open(encoding="utf-8") as lines:
@@ -64,15 +67,26 @@ def starting(checkout: Checkout) -> Iterator[Round]:
         build = ("build", "--model", checkout.checkpoints / "chat-poly", "--pool", pool, "--store", store)
         checkout.polyrank(*build, "--backend", "torch", XDG_CACHE_HOME=folder, HF_HOME=HUB)
 
+        def second(variables: dict[str, str]) -> Times:
+            taken, megabytes = until_ready(checkout, store, variables)
+            return {"second": taken, "memory": [megabytes, None]}
+
         def round_() -> Times:
+            if again:
+                times = second(kept)
+                print(f"{checkout.path}: {json.dumps(times)}", file=sys.stderr, flush=True)
+                return times
             with tempfile.TemporaryDirectory() as caches:
                 variables = {"XDG_CACHE_HOME": caches, "HF_HOME": HUB}
-                times = {name: until_ready(checkout, store, variables) for name in ("first", "second")}
+                times = {"first": until_ready(checkout, store, variables)[0], **second(variables)}
                 times["build"] = timed(checkout, build, variables)
                 times["rank"] = timed(checkout, ("rank", "where is my parcel?", "--store", store), variables)
             print(f"{checkout.path}: {json.dumps(times)}", file=sys.stderr, flush=True)
             return times
 
+        kept = {"XDG_CACHE_HOME": str(Path(folder, "caches")), "HF_HOME": HUB}
+        if again:
+            until_ready(checkout, store, kept)
         yield round_
 
 
@@ -81,6 +95,7 @@ def main() -> None:
     parser.add_argument("old", metavar="OLD", type=Checkout)
     parser.add_argument("new", metavar="NEW", type=Checkout)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--again", action="store_true", help="measure second starts alone")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line, every round in it")
     given = parser.parse_args()
     if given.rounds < 1:
@@ -88,9 +103,9 @@ def main() -> None:
     checkouts = {"old": given.old, "new": given.new}
     result: dict[str, Any] = {"machine": machine(checkouts), "rounds": given.rounds}
     with ExitStack() as stack:
-        sides = {side: stack.enter_context(starting(each)) for side, each in checkouts.items()}
+        sides = {side: stack.enter_context(starting(each, given.again)) for side, each in checkouts.items()}
         taken = in_turns(sides, given.rounds)
-    result["figures"] = {name: summary(each, "s") for name, each in taken.items()}
+    result["figures"] = {name: summary(each, "MB" if name == "memory" else "s") for name, each in taken.items()}
     rows = [cells(name, found) for name, found in result["figures"].items()]
     print(table(["median", "OLD", "NEW", "NEW / OLD", "middle half", "range", "processor time, NEW / OLD"], rows))
     if given.json:

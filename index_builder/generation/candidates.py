@@ -11,7 +11,6 @@ from typing import Self, cast
 import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from polyrank.index_builder.pool.rows import Candidate
@@ -123,6 +122,8 @@ class CandidateTable:
 
     def metadata(self, part: int, containing: str = "") -> list[tuple[int, str]]:
         """Read (row, JSON) of a part's rows whose metadata, as JSON text without spaces, contains a piece of text."""
+        import pyarrow.compute as pc  # as it is imported, it parses the documentation of all its functions
+
         place, offset = self._parts[part]
         column = self._batches[place].column("metadata").slice(offset, PART_ROWS)
         hits = pc.indices_nonzero(pc.match_substring(column, containing))

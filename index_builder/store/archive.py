@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from io import BytesIO
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
 import pyarrow as pa
@@ -73,6 +73,7 @@ def back_up(store: GenerationStore, to: BinaryIO, progress: Progress) -> Backup:
         StoreBusy: another process holds a lock of the store for too long.
         OSError: a file cannot be read, or the archive cannot be written.
     """
+    store.active()  # or there is nothing to lock
     with ExitStack() as stack:
         with store.unchanged():
             current = store.active().id
@@ -216,12 +217,10 @@ def _unpack(source: BinaryIO, inside: Path, progress: Progress) -> None:
 
 def _is_known(name: str) -> bool:
     """Whether a backup may hold a file of this name; none leads out of the directory."""
-    parts = PurePosixPath(name).parts
-    if "/".join(parts) != name or ".." in parts:
-        return False
-    if len(parts) == 1:
-        return name in (_HISTORY, _CURRENT)
-    is_log = parts[0] == _LOGS and len(parts) == 2 and name.endswith(".log")
-    return (parts[0] == GENERATIONS and len(parts) > 2 and is_time_id(parts[1])) or (
-        is_log and is_time_id(parts[1].removesuffix(".log"))
-    )
+    folder, _, rest = name.partition("/")
+    if folder == _LOGS:
+        return rest.endswith(".log") and is_time_id(rest.removesuffix(".log"))
+    generation, _, file = rest.partition("/")
+    if folder == GENERATIONS:
+        return is_time_id(generation) and not {"", ".", ".."}.intersection(file.split("/"))
+    return name in (_HISTORY, _CURRENT)

@@ -84,6 +84,11 @@ class Network(Generic[E]):
                 self._held.append(encoder)
             return self._held[0]
 
+    @property
+    def is_read(self) -> bool:
+        """Whether it has been read."""
+        return bool(self._held)
+
     def part(self, name: PartName) -> LazyPart:
         """Return a part of it, not built yet."""
 

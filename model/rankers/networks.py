@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from polyrank.model.explainers import CrossExplainer, LateExplainer
 
 log = logging.getLogger(__name__)
+
 _USUAL_LAYERS = 12  # of a transformer whose config.json does not say
 
 
@@ -70,6 +71,7 @@ class LateRanker(LateForwards, TextRanker):
     @cached_property
     def explainer(self) -> "LateExplainer":
         """What takes its scores apart; the first access may import torch and read the network."""
+        _tell_loading(self._network, self.name)
         from polyrank.model.explainers import LateExplainer
 
         return LateExplainer(self.encoder, self._assembler)
@@ -148,6 +150,7 @@ class CrossRanker(PairForwards, TextRanker):
     @cached_property
     def explainer(self) -> "CrossExplainer":
         """What tells the parts of its scores; the first access may import torch and read the network."""
+        _tell_loading(self._network, self.name)
         from polyrank.model.explainers import CrossExplainer
 
         return CrossExplainer(self.encoder, self._assembler)
@@ -182,6 +185,12 @@ class CrossRanker(PairForwards, TextRanker):
     def save(self, directory: Path) -> None:
         """Write the checkpoint's files to a directory; base weights stay a reference."""
         self._files.write(directory)
+
+
+def _tell_loading(network: Network[Any], name: str) -> None:
+    """Say why the first explanation takes seconds: it may import torch, and reads the network."""
+    if not network.is_read:
+        log.info("the network is loaded to explain scores", extra={"fields": {"model": name}})
 
 
 NetworkRanker = LateRanker | CrossRanker

@@ -163,4 +163,8 @@ class IndexOut(Out):
     trial: TrialOut | None = Field(description="loaded beside it, to compare both; null: there is none")
     others: list[GenerationOut]
     refused: list[RefusedOut]
+    previous: str | None = Field(description="what a rollback switches to; null: nothing was active before")
+    writable: bool = Field(description="whether this server may write to its store")
+    takes_pools: bool = Field(description="whether `POST /index` may name a pool: the server has a `pool_root`")
+    takes_models: bool = Field(description="whether it may name a model beside lexical: there is a `model_root`")
     job: JobOut | None = Field(description="the rebuild that is running")

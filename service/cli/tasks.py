@@ -67,9 +67,13 @@ class Example(NamedTuple):
 
 
 def conversation_texts(conversation: Conversation) -> list[tuple[str, str]]:
-    """Return the texts of a conversation and what each is: facts about the replying side, then the turns."""
+    """Return the texts of a conversation and what each is: facts about the replying side, then the turns by role.
+
+    A turn without a role has its number.
+    """
     facts = [("fact", fact) for fact in conversation.persona]
-    return [*facts, *((turn.role or "turn", turn.text) for turn in conversation.turns)]
+    turns = [(turn.role or f"turn {number}", turn.text) for number, turn in enumerate(conversation.turns, 1)]
+    return [*facts, *turns]
 
 
 class Task(Protocol[Ranker]):

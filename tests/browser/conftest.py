@@ -20,6 +20,7 @@ from warm_python import WarmPython
 import polyrank
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
+from polyrank.model.config import CalibrationConfig
 from polyrank.service.app import create_app
 
 PATIENCE_MS = 20_000  # a busy machine
@@ -65,10 +66,11 @@ def opens(browser: Browser, watch: Watch) -> Iterator[Opens]:
 
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the checkpoints `poly`, whose words count, `bi` and `cross`."""
+    """A directory with the checkpoints `poly`, whose words count and which is calibrated, `bi` and `cross`."""
     parent = tmp_path_factory.mktemp("checkpoints")
     of_codes = {"architecture": "poly", "n_codes": 12, "reduction": "mean", "evidence": EVIDENCE}
-    write_checkpoint(parent, "poly", 0, normalize=True, score_scale=5.0, **of_codes)
+    line = CalibrationConfig(prior=0.1, slope=0.2, intercept=-1.0)
+    write_checkpoint(parent, "poly", 0, normalize=True, score_scale=5.0, calibration=line, **of_codes)
     write_checkpoint(parent, "bi", 1, architecture="bi", normalize=True, shared_encoder=True)
     write_checkpoint(parent, "cross", 2, architecture="cross")
     return parent

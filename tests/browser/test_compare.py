@@ -59,7 +59,7 @@ def test_live_and_trial_are_compared(own_server: Served, opens: Opens) -> None:
         else:
             moved = before[each["id"]]["rank"] - each["rank"]
             sign = f"▲ {moved}" if moved > 0 else f"▼ {-moved}" if moved < 0 else "same rank"
-            assert told == f"{sign}, {signed(each['score'] - before[each['id']]['score'])}"
+            assert told == sign, "scores of two models have nothing in common"
     assert 0 < page.locator(".compare line").count() == len(after & before.keys())
     gone = live.get_by_text("gone", exact=True)
     expect(gone).to_have_count(len(before.keys() - after))
@@ -77,6 +77,29 @@ def test_live_and_trial_are_compared(own_server: Served, opens: Opens) -> None:
     page.get_by_role("button", name="End the trial").click()
     expect(page.get_by_role("button", name=f"Try {other}")).to_be_visible()
     assert own_server.rank(context=TURNS, generation="trial").status_code == 409
+
+
+def test_scores_of_one_reranker_are_compared(own_server: Served, opens: Opens) -> None:
+    other = own_server.client.get("/index").json()["others"][0]["id"]
+    assert own_server.client.post("/index/trial", json={"generation": other}).status_code == 200
+    page = opens(own_server.url)
+    page.get_by_text("Persona, filter").click()
+    page.get_by_label("Rerank").check()
+    page.get_by_label("Compare").check()
+    say(page, "w1 w2")
+    trial = page.get_by_role("region", name="Trial")
+    expect(trial).to_be_visible()
+    answers = {
+        which: own_server.rank(context=TURNS, rerank=True, generation=which).json() for which in ("live", "trial")
+    }
+    before = {each["id"]: each["score"] for each in answers["live"]["results"]}
+    told = trial.locator(".number .quiet").all_inner_texts()
+    expected = [
+        f", {signed(each['score'] - before[each['id']])}" if each["id"] in before else "new"
+        for each in answers["trial"]["results"]
+    ]
+    assert all(line.endswith(end) for line, end in zip(told, expected, strict=True)), (told, expected)
+    assert before.keys() & {each["id"] for each in answers["trial"]["results"]}
 
 
 def test_without_a_trial_the_page_says_so(server: Served, opens: Opens, watch: Watch) -> None:

@@ -1,10 +1,11 @@
 """Candidates and generations are managed from the page, and the server agrees with what it shows."""
 
 import json
+import re
 from pathlib import Path
 
 from browsing import Opens, Watch, say, shown
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 from served import Served
 from service_fakes import pool
 
@@ -47,6 +48,52 @@ def test_candidates_are_browsed_added_edited_and_removed(own_server: Served, ope
     confirm(page, "Remove")
     expect(page.get_by_text("Nothing found")).to_be_visible()
     assert own_server.client.get("/index/candidates/new").status_code == 404
+
+
+def test_candidates_are_found_by_what_their_text_contains(server: Served, opens: Opens) -> None:
+    page = opens(server.url, "candidates", viewport={"width": 360, "height": 740})
+    expect(page.get_by_text("50 candidates shown")).to_be_visible()
+    page.get_by_label("Contains").fill("W7")
+    page.get_by_label("Filter").last.fill('{"lang": ["en", "de"]}')
+    page.get_by_role("button", name="Show", exact=True).click()
+    found = [each for each in pool(60) if "w7" in each.text and each.metadata["lang"] in ("en", "de")]
+    assert 1 < len(found) < 20
+    expect(page.locator("tbody th")).to_have_text([each.id for each in found])
+    assert [text.lower() for text in page.locator("mark").all_inner_texts()] == ["w7"] * len(found)
+    for button in page.get_by_role("button", name=f"Edit {found[0].id}"), page.locator("td.does button").last:
+        box = button.bounding_box()
+        assert box is not None
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 360, "nothing lies beside the screen"
+    page.get_by_label("Contains").fill("nowhere")
+    page.get_by_role("button", name="Show", exact=True).click()
+    expect(page.get_by_text("No candidate that matches this filter has this text.")).to_be_visible()
+
+
+def test_a_search_of_a_large_pool_looks_at_so_many_at_a_time(server: Served, opens: Opens, watch: Watch) -> None:
+    page = opens(server.url, "candidates")
+    expect(page.get_by_text("50 candidates shown")).to_be_visible()
+
+    def endless(route: Route) -> None:
+        rows = [{"id": f"c{n}", "text": f"text {n}", "metadata": {}} for n in range(1000)]
+        route.fulfill(json={"candidates": rows, "next": "g.0.1", "generation": "g", "revision": 0})
+
+    page.route(re.compile(r"/index/candidates\?"), endless)
+    page.get_by_label("Contains").fill("never")
+    asked = len(watch.asked)
+    page.get_by_role("button", name="Show", exact=True).click()
+    expect(page.get_by_text("0 candidates shown of 10,000 candidates looked at")).to_be_visible()
+    assert len(watch.asked) - asked == 10
+    page.get_by_role("button", name="Look further").click()
+    expect(page.get_by_text("0 candidates shown of 20,000 candidates looked at")).to_be_visible()
+
+
+def test_only_what_can_work_is_offered(server: Served, opens: Opens) -> None:
+    """The server has one generation, and no root for pools."""
+    page = opens(server.url, "index")
+    expect(page.get_by_text("This server was started without --pool-root")).to_be_visible()
+    expect(page.get_by_role("button", name="Roll back")).to_have_count(0)
+    expect(page.get_by_role("button", name="Start")).to_have_count(0)
 
 
 def test_what_cannot_be_saved_is_told_at_its_field(own_server: Served, opens: Opens, watch: Watch) -> None:

@@ -1,10 +1,11 @@
 """The view "Talk": what it shows is what a direct call answers."""
 
+import re
 from typing import Any
 
 import pytest
 from browsing import Opens, Watch, ask, number, say, shown
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 from served import Served
 
 DESCRIBED = """at => at.getAttribute("aria-describedby").split(" ")
@@ -173,7 +174,79 @@ def test_no_reply_fits_the_filter(server: Served, opens: Opens) -> None:
     expect(page.get_by_text("No reply fits")).to_be_visible()
 
 
-def test_on_a_narrow_screen_the_replies_come_into_sight(server: Served, opens: Opens) -> None:
+def test_it_is_decided_whether_the_pool_answers(server: Served, opens: Opens, watch: Watch) -> None:
+    watch.tolerated.append("status of 422")
+    page = opens(server.url)
+    page.get_by_text("Persona, filter").click()
+    threshold = page.get_by_label("Answer if")
+    threshold.fill("1")
+    decision = ask(page, "w1 w2")["decision"]
+    told = f"the first reply is right with probability {number(decision['probability'])}"
+    expect(page.locator(".decision")).to_have_text(f"Does not answer\n{told}; 1 was asked for", use_inner_text=True)
+    threshold.fill("0.001")
+    page.get_by_role("button", name="Ask again").click()
+    expect(page.locator(".decision")).to_have_text(f"Answers\n{told}; 0.001 was asked for", use_inner_text=True)
+    threshold.fill("2")
+    page.get_by_role("button", name="Ask again").click()
+    expect(page.get_by_role("alert")).to_have_text(["must be 1.0 or less"])
+    threshold.fill("")
+    page.get_by_role("button", name="Ask again").click()
+    expect(page.locator(".decision")).to_have_count(0)
+    page.get_by_label("Rerank").check()
+    expect(threshold).to_be_disabled()
+    expect(page.get_by_text("cross is not calibrated")).to_be_visible()
+
+
+def test_a_running_rerank_is_seen(server: Served, opens: Opens) -> None:
+    page = opens(server.url, viewport={"width": 360, "height": 740})
+    ask(page, "w1 w2")
+    page.get_by_text("Persona, filter").click()
+    page.get_by_label("Rerank").check()
+    held: list[Route] = []
+    page.route("**/rank", lambda route: held.append(route))  # playwright marks what it is given
+    page.get_by_role("button", name="Ask again").click()
+    running = page.locator(".running")
+    expect(running).to_have_text(re.compile("^Ranking, and reranking with cross …[1-9]"))
+    expect(running).to_be_in_viewport()
+    held[0].fallback()
+    expect(running).to_have_count(0)
+    assert "cross" in shown(page)[0]["scores"]
+
+
+@pytest.mark.parametrize("size", [(1280, 900), (360, 740)])
+def test_options_open_into_sight(server: Served, opens: Opens, size: tuple[int, int]) -> None:
+    page = opens(server.url, viewport={"width": size[0], "height": size[1]})
+    ask(page, *(" ".join(f"w{n}" for n in range(30)) for _ in range(5)))
+    page.get_by_text("Persona, filter").click()
+    expect(page.get_by_label("Persona")).to_be_in_viewport(ratio=1)
+    expect(page.get_by_label("Compare")).to_be_in_viewport(ratio=1)
+
+
+def test_what_is_wrong_with_a_turn_is_said_once(server: Served, opens: Opens, watch: Watch) -> None:
+    watch.tolerated.append("status of 422")
+    page = opens(server.url)
+
+    def refuse(route: Route) -> None:
+        found = [{"where": "context.0.text", "what": "is wrong"}]
+        told = {"title": "Wrong", "status": 422, "detail": "wrong", "request_id": "r", "errors": found}
+        route.fulfill(status=422, json=told, content_type="application/problem+json")
+
+    page.route("**/rank", refuse)
+    say(page, "w1")
+    expect(page.get_by_role("alert")).to_have_text(["text: is wrong"])
+
+
+def test_on_a_narrow_screen_a_mistake_comes_into_sight(server: Served, opens: Opens, watch: Watch) -> None:
+    watch.tolerated.append("status of 422")
+    page = opens(server.url, viewport={"width": 360, "height": 600})
+    page.get_by_text("Persona, filter").click()
+    page.get_by_label("Replies", exact=True).fill("0")
+    say(page, "w1")
+    expect(page.get_by_role("alert")).to_have_text(["must be 1 or more"])
+    expect(page.get_by_label("Replies", exact=True)).to_be_in_viewport()
+
+
+def test_on_a_narrow_screen_the_replies_the_replies_come_into_sight(server: Served, opens: Opens) -> None:
     page = opens(server.url, viewport={"width": 320, "height": 600})
     ask(page, "w1 w2")
     expect(page.locator(".reply").first).to_be_in_viewport()

@@ -2,12 +2,13 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from browsing import Opens, ask, number, settings_of, signed, tokens_shown
+from browsing import Opens, Watch, ask, number, settings_of, signed, tokens_shown
 from golden.numpy_bert import Array, Weights, code_weights, reduced_terms, softmax, unit
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 from served import Served, serve
 from service_fakes import pool
 from tiny import CLS, SEP, word_ids, write_checkpoint
@@ -72,16 +73,20 @@ def ordered(values: Array) -> list[float]:
     return [float(values[at]) for at in (*(at for at in range(len(SAID)) if at not in marks), *marks)]
 
 
-def agree(page: Page, expected: list[float]) -> None:
-    """Numbers, signs and colours of the strip are these."""
-    most = max(map(abs, expected))
+def agree(page: Page, expected: list[float], marks: int = sum(id_ in (CLS, SEP) for id_ in SAID)) -> None:
+    """Numbers, signs and colours of the strip are these; the last ones are of marks, which have no colour."""
+    words = expected[: len(expected) - marks]
+    most = max(map(abs, words))
     digits = 2 if most >= 0.1 else 3 if most >= 0.01 else 4
     shown = tokens_shown(page)
-    assert [number for number, *_ in shown] == pytest.approx(expected, abs=0.51 * 10**-digits + 1e-3 * most)
-    assert [share for _, share, _ in shown] == pytest.approx([abs(value) / most for value in expected], abs=1e-3)
-    for (_, _, kind), value in zip(shown, expected, strict=True):
+    least = 0.51 * 10**-digits
+    assert [number for number, *_ in shown] == pytest.approx(expected, abs=least + 1e-3 * most)
+    shares = [*(abs(value) / most for value in words), *[0.0] * marks]
+    assert [share for _, share, _ in shown] == pytest.approx(shares, abs=1e-3)
+    for (_, _, kind), value in zip(shown, words, strict=False):
         if abs(value) > 1e-3 * most:
             assert kind == ("against" if value < 0 else "for")
+    assert [kind for *_, kind in shown[len(words) :]] == ["mark"] * marks
 
 
 def test_the_heat_map_is_what_the_weights_say(server: Served, opens: Opens, reading: Reading) -> None:
@@ -111,6 +116,12 @@ def test_the_heat_map_is_what_the_weights_say(server: Served, opens: Opens, read
     assert whole == pytest.approx(float(told[1].sum()), abs=0.006)
     assert page.locator(".codes tfoot td").nth(2).inner_text() == signed(float(told[1].sum()))
 
+    attends = page.locator(".codes tbody tr").nth(0)
+    said = page.locator(".strips li span span").all_inner_texts()
+    assert attends.locator(".attended bdi").count() == 2
+    assert set(attends.locator(".attended bdi").all_inner_texts()) <= {*said}
+    assert attends.locator(".cells i").count() == len(SAID)
+
     page.get_by_role("button", name=f"Code {heaviest[2]}", exact=True).click()
     agree(page, ordered(told[1][int(heaviest[2])]))
     page.locator(".why > .strip button").nth(1).click()
@@ -125,12 +136,47 @@ def test_tokens_and_words_make_the_score(server: Served, opens: Opens) -> None:
     [best, *_] = ask(page, *TURNS)["results"]
     page.get_by_role("button", name="Why rank 1", exact=True).click()
     expect(page.get_by_role("heading", name=f"What words add: {signed(best['scores']['lexical'])}")).to_be_visible()
-    told = page.locator(".why > .hint").inner_text()
+    told = page.locator(".why > .hint").last.inner_text()
     assert f"Of the score {best['score']:.3f}, {best['score']:.3f} is told: " in told
     assert f"tokens {best['scores']['late']:.3f}, words {signed(best['scores']['lexical'])}." in told
     expect(page.get_by_role("heading", name="What the reranker")).to_have_count(0)
     page.get_by_role("button", name="Why rank 1", exact=True).click()
     expect(page.locator(".why")).to_have_count(0)
+
+
+def test_the_first_explanation_may_take_longer_than_a_request(server: Served, opens: Opens, watch: Watch) -> None:
+    """What is read of the model stays, so the page asks again, and says why it takes so long."""
+    watch.tolerated.append("status of 504")
+    page = opens(server.url)
+    ask(page, *TURNS)
+    late = {"type": "urn:polyrank:problem:deadline-exceeded", "title": "Late", "status": 504, "detail": "late"}
+    asked: list[Any] = []
+
+    def answer(route: Route) -> None:
+        asked.append(route.request.post_data_json)
+        if len(asked) > 2:
+            page.wait_for_timeout(500)
+            route.fallback()
+        else:
+            route.fulfill(status=504, json={**late, "request_id": "r"}, content_type="application/problem+json")
+
+    page.route("**/explain", answer)
+    page.get_by_role("button", name="Why rank 1", exact=True).click()
+    expect(page.get_by_role("status").filter(has_text="The first explanation reads the model")).to_be_visible()
+    expect(page.get_by_role("heading", name="What speaks for this reply")).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_count(0)
+    assert asked[0] == asked[1] == asked[2]
+
+
+def test_marks_are_not_the_reason(server: Served, opens: Opens) -> None:
+    page = opens(server.url)
+    ask(page, *TURNS)
+    page.get_by_role("button", name="Why rank 1", exact=True).click()
+    expect(page.locator(".why > .hint").last).to_contain_text("Marks such as [CLS] and [SEP] stand for no word")
+    reply = page.locator(".why > .strip li > *")
+    assert reply.evaluate_all("all => all.map(each => each.className == 'mark')") == [
+        each in ("[CLS]", "[SEP]") for each in reply.locator("span").all_inner_texts()
+    ]
 
 
 def test_a_reply_that_was_removed_meanwhile(own_server: Served, opens: Opens) -> None:
@@ -161,7 +207,7 @@ def test_a_reply_is_explained_anew_for_the_next_answer(server: Served, opens: Op
     [relative] = [each["relative"] for each in told["candidates"] if each["id"] == best["id"]]
     tokens = told["context"]["tokens"]
     at_last = sorted(range(len(tokens)), key=lambda at: tokens[at]["turn"] is None)
-    agree(page, [relative[at] for at in at_last])
+    agree(page, [relative[at] for at in at_last], sum(each["turn"] is None for each in tokens))
     expect(page.get_by_role("button", name="Use this reply")).to_have_count(len(told["candidates"]))
 
 
@@ -185,7 +231,7 @@ def test_what_the_reranker_loses_is_what_a_direct_call_answers(server: Served, o
     assert strips.last.locator("li span span").all_inner_texts() == texts
     shown = [float(text.replace("\N{MINUS SIGN}", "-")) for text in strips.last.locator("b").all_inner_texts()]
     assert shown == pytest.approx([*drops.values()], abs=0.006)
-    expect(page.locator(".why > .hint")).to_contain_text(f"own score, {number(best['scores']['cross'])}.")
+    expect(page.locator(".why > .hint").last).to_contain_text(f"own score, {number(best['scores']['cross'])}.")
 
 
 def test_tokens_are_left_out_where_a_score_is_no_sum(checkpoints: Path, tmp_path: Path, opens: Opens) -> None:

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 
 from polyrank.model.representations import Additions
 from polyrank.model.search.scan import Query, prepare, product, quantised, quantised_rows
+from polyrank.model.search.scan.openvino_bytes import OpenVinoProduct
 from polyrank.model.search.scan.quantised import QuantisedScan
+from polyrank.model.search.scan.torch_bytes import TorchProduct
 from polyrank.model.search.topk import TopK, scores_of
 
 pytestmark = pytest.mark.skipif(not product.multiplies_bytes(), reason="this processor does not multiply bytes fast")
@@ -384,9 +386,13 @@ def at_the_ends(kind: str, n: int, d: int, rng: np.random.Generator) -> NDArray[
     return (signs / np.sqrt(d)).astype(np.float32)
 
 
+@pytest.mark.parametrize("multiplier", [OpenVinoProduct, TorchProduct])
 @pytest.mark.parametrize("d", DIMS)
 @pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 204), marks=pytest.mark.soak)], ids=["few", "many"])
-def test_every_dimension_equals_scoring_every_row(d: int, seeds: range) -> None:
+def test_every_dimension_equals_scoring_every_row(
+    d: int, seeds: range, multiplier: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(product, "library", lambda: product.Library("one of two", multiplier))
     for seed in seeds:
         rng = np.random.default_rng(seed)
         kind = ENDS[seed % len(ENDS)]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import polyrank.model.search.topk
 from polyrank.model.representations import Additions
-from polyrank.model.search.scan import Query, prepare
+from polyrank.model.search.scan import Query, plain, prepare
 from polyrank.model.search.scan.plain import PlainScan
 from polyrank.model.search.topk import TopK, closed_form, longest_row, rounding, scores_of, top_k
 
@@ -358,3 +358,24 @@ def test_exp_is_as_exact_as_the_margin_supposes(dtype: type) -> None:
     t = -np.r_[np.linspace(0, 1, 200_001), np.linspace(1, 90, 400_001)].astype(dtype)
     exact = np.exp(t.astype(np.longdouble))
     assert (np.abs(np.exp(t) - exact) <= 2**-22 * (2 + np.abs(t)) * exact + 2.0**-126).all()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_several_threads_find_what_one_finds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal rows lie in several shares, and a filter may leave some of them empty."""
+    case, rng = Case.drawn(seed), np.random.default_rng(seed)
+    n = len(case.matrix)
+    allowed = None if seed % 3 == 0 else rng.random(n) < (0.9, 0.2)[seed % 2]
+    if allowed is not None and seed % 5 == 0:
+        allowed[: n // 2] = False
+    additions = additions_of("a tail", 0.7, n, rng) if seed % 2 else None
+    query = Query(case.codes, case.k, allowed, additions)
+    scan = PlainScan(case.matrix, longest_row(case.matrix))
+    expected = scan.of(query)
+    monkeypatch.setattr(plain, "_LEAST_SHARE", 10)
+    monkeypatch.setattr(plain.threads, "shares", lambda: 1 + seed % 7)
+    found = scan.of(query)
+    assert found.rows.tolist() == expected.rows.tolist()
+    assert found.scores.tolist() == expected.scores.tolist()
+    rows = np.arange(n) if allowed is None else np.flatnonzero(allowed)
+    assert_same(found, best_of(paper_scores(case.matrix, case.codes, additions), rows, case.k))

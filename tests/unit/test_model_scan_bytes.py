@@ -61,7 +61,7 @@ def test_threads_multiply_beside_each_other(make: Make) -> None:
 
 
 def test_a_scan_on_a_cpu_imports_no_torch() -> None:
-    """Of a small pool nothing that multiplies bytes either; torch only where OpenVINO is not installed."""
+    """Of a small pool nothing that multiplies bytes either."""
     code = """
 import sys
 import numpy as np
@@ -78,3 +78,8 @@ print(scan.status.kind, product.library().name, "torch" in sys.modules)
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.splitlines() == ["[]", "bytes OpenVINO False"]
+
+
+def test_torch_multiplies_where_it_is_imported_already() -> None:
+    code = "import torch; from polyrank.model.search.scan import product; print(product.library().name)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "torch\n"

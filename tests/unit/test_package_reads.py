@@ -10,12 +10,13 @@ REPOSITORY = Path(__file__).parents[2]
 OURS = ("model", "index_builder", "service")
 ALL = (*OURS, "benchmarks", "checkpoints", "docker", "docs", "examples")
 OF_TRANSFORMERS = {"from_pretrained", "from_config", "SentenceTransformer", "CrossEncoder"}
-# Processes that another process of ours starts, and speaks to by a pipe.
+# Processes that another process starts, and speaks to by a pipe.
 SPOKEN_TO = {
     "service/process/worker_process.py",
     "service/process/supervisor.py",
     "benchmarks/peers/worker.py",
     "benchmarks/regression/timed.py",
+    "service/cli/commands/store.py",  # `store restore --from -`, where no terminal is there
 }
 # Files of the kernel, or of this package itself.
 OWN_FILES = {

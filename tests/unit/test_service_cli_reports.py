@@ -13,8 +13,10 @@ from report_pages import Page, require_self_contained
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.names import KINDS
+from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.service.cli.page import Interval, Section, Series, curves, intervals, ticks, write_page
 from polyrank.service.cli.reports import read_curves
+from polyrank.service.cli.tasks import conversation_texts
 
 Capture = pytest.CaptureFixture[str]
 
@@ -27,6 +29,21 @@ def test_texts_stay_texts(tmp_path: Path) -> None:
     page = Page(tmp_path / "page.html")
     require_self_contained(page)
     assert page.rows[1] == [hostile.replace("\ud800", "?")] * 2
+
+
+def test_cells_of_a_wide_table_are_named_for_narrow_screens(tmp_path: Path) -> None:
+    head = ["a", "b", "c", "d", '"e"']
+    write_page(
+        tmp_path / "page.html", "t", [Section(head=head, rows=[["1", "2", "3", "4", "5"]]), Section(rows=[["6"]])]
+    )
+    tags = Page(tmp_path / "page.html").tags
+    assert [attributes.get("class") for tag, attributes in tags if tag == "table"] == ["wide", None]
+    assert [attributes["data-name"] for tag, attributes in tags if tag == "td"] == head[1:]
+
+
+def test_turns_have_their_role_or_their_number() -> None:
+    said = Conversation((Turn("hi"), Turn("hello", "agent"), Turn("bye")), ("a fact",))
+    assert conversation_texts(said) == [("fact", "a fact"), ("turn 1", "hi"), ("agent", "hello"), ("turn 3", "bye")]
 
 
 def test_a_chart_places_values_by_their_size() -> None:

@@ -258,9 +258,11 @@ CHANGING = {
     "store rollback": "",
     "store compact": "",
     "store gc": "",
+    "store backup": "--to backup.tar.zst",
     "shards move": "--to 2",
 }
-MAKING = {"build", "serve"}  # build makes a store, and a server builds into any directory
+# These make a store, and a server builds into any directory.
+MAKING = {"build", "store restore", "serve"}
 
 
 def held(root: Path) -> dict[str, tuple[int, bytes]]:

@@ -1,4 +1,4 @@
-"""The product of bytes by OpenVINO's CPU plugin, which is oneDNN's: without torch, and as fast.
+"""The product of bytes by OpenVINO's CPU plugin, which is oneDNN's: without torch.
 
 Rows and codes are both inputs of any size, so two small models serve every pool and query. OpenVINO multiplies two
 inputs as bytes only where a model says of both that they are limited to the values of bytes.

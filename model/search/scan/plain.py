@@ -1,14 +1,19 @@
 """The interface of a scan, and the plain scan, whose answers every other scan must give."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.model import threads
 from polyrank.model.representations import Additions
 from polyrank.model.search.topk import TopK, top_k
+
+_LEAST_SHARE = 16_384  # rows of a thread: a millisecond's work, for which it pays to start one
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +91,24 @@ class PlainScan:
         return [self.of(query) for query in queries]
 
     def of(self, query: Query) -> TopK:
-        """Find the best rows of one query."""
-        rows, kept = None, query.allowed
-        if kept is not None and 2 * query.count(len(self._matrix)) <= len(self._matrix):
+        """Find the best rows of one query; several threads share a large pool."""
+        count = min(threads.shares(), query.count(len(self._matrix)) // _LEAST_SHARE)
+        if count < 2:
+            return self._among(query, slice(0, len(self._matrix)))
+        ends = np.linspace(0, len(self._matrix), count + 1).astype(int).tolist()
+        with ThreadPoolExecutor(count) as pool:
+            found = list(pool.map(partial(self._among, query), map(slice, ends[:-1], ends[1:])))
+        rows, scores = (np.concatenate(each) for each in zip(*found, strict=True))
+        order = np.argsort(-scores, kind="stable")[: query.k]
+        return TopK(rows[order], scores[order])
+
+    def _among(self, query: Query, part: slice) -> TopK:
+        """Find the best of some rows."""
+        matrix, rows, additions = self._matrix[part], None, query.additions
+        kept = None if query.allowed is None else query.allowed[part]
+        if kept is not None and 2 * np.count_nonzero(kept) <= len(matrix):
             rows, kept = np.flatnonzero(kept), None  # the other rows need not be read
-        return top_k(self._matrix, query.codes, query.k, rows, self.longest, kept, query.additions)
+        if additions is not None:
+            additions = Additions(additions.late_weight, additions.values[part])
+        best = top_k(matrix, query.codes, query.k, rows, self.longest, kept, additions)
+        return TopK(best.rows + part.start, best.scores)

@@ -1,4 +1,4 @@
-"""The product of bytes by one fused operator of oneDNN in torch, where OpenVINO is not installed.
+"""The product of bytes by one fused operator of oneDNN in torch.
 
 The operator is not part of torch's public interface.
 """

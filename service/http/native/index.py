@@ -1,6 +1,7 @@
 """`/index`: what is served, switching to another generation, and rebuilding."""
 
 import asyncio
+import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -197,7 +198,17 @@ def _generations(held: Resources) -> dict[str, Any]:
             refused.setdefault(generation, error.reason)
     listed = [{"id": generation, "reason": why} for generation, why in sorted(refused.items())]
     on_trial = trial and {**_active(trial), "memory_bytes": held.trials.bytes}
-    return {"active": current and _active(current), "trial": on_trial, "others": others, "refused": listed}
+    history = held.store.history()
+    return {
+        "active": current and _active(current),
+        "trial": on_trial,
+        "others": others,
+        "refused": listed,
+        "previous": history[-1] if history else None,
+        "writable": os.access(held.store.root, os.W_OK),
+        "takes_pools": held.settings.pool_root is not None,
+        "takes_models": held.settings.model_root is not None,
+    }
 
 
 def _active(serving: Serving) -> dict[str, Any]:

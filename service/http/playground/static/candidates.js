@@ -5,11 +5,14 @@ import { call } from "./api.js";
 import { Confirm, Dialog, Empty, Failure, Field, html, Loading, Notice, plural, Scroll, readJson, useCall } from "./parts.js";
 
 const PAGE = 50;
+// Where a text is searched for, the pages that one call fetches, and so many calls until "Show more" is pressed.
+const LOOKED_AT = 1000;
+const MOST_CALLS = 10;
 
 export function Candidates({ id, shown, connection, keys, wantsKey }) {
-	const [search, setSearch] = useState({ id: "", filter: "" });
+	const [search, setSearch] = useState({ id: "", filter: "", text: "" });
 	const [filterError, setFilterError] = useState("");
-	const [wanted, want] = useState({ id: "", filter: "" });
+	const [wanted, want] = useState({ id: "", filter: "", text: "" });
 	const [more, setMore] = useState([]); // pages after the first
 	const [edited, edit] = useState(null); // a candidate; {} for a new one
 	const [removed, remove] = useState(null);
@@ -28,7 +31,7 @@ export function Candidates({ id, shown, connection, keys, wantsKey }) {
 				throw problem;
 			}
 		}
-		return call("GET", pathOf(wanted.filter));
+		return pageOf(wanted);
 	}, phase, wanted, keys, connection.generation);
 
 	const find = (event) => {
@@ -37,16 +40,20 @@ export function Candidates({ id, shown, connection, keys, wantsKey }) {
 		setFilterError(error ?? "");
 		fail(null);
 		tell("");
-		if (!error) want({ id: search.id.trim(), filter: search.filter.trim() });
+		if (!error) want({ id: search.id.trim(), filter: search.filter.trim(), text: search.text.trim() });
 	};
 	const next = (more.at(-1) ?? first.value)?.next;
+	const [fetches, fetching] = useState(false);
 	const furtherPage = async () => {
+		fetching(true);
 		try {
-			setMore([...more, await call("GET", pathOf(wanted.filter, next))]);
+			const found = await pageOf(wanted, next);
+			setMore((before) => [...before, found]);
 		} catch (problem) {
 			if (problem.kind === "list-outdated") first.load(); // another generation took over
 			else fail(problem);
 		}
+		fetching(false);
 	};
 	const removeNow = async ({ id: name }) => {
 		fail(null);
@@ -63,7 +70,9 @@ export function Candidates({ id, shown, connection, keys, wantsKey }) {
 		tell(`Saved ${name}: revision ${revision}; it can be found now.`);
 		first.load();
 	};
-	const rows = first.value ? [first.value, ...more].flatMap(({ candidates }) => candidates) : [];
+	const pages = first.value ? [first.value, ...more] : [];
+	const rows = pages.flatMap(({ candidates }) => candidates);
+	const looked = wanted.text && !wanted.id ? pages.reduce((sum, each) => sum + (each.looked ?? 0), 0) : null;
 	const problem = first.problem;
 	const wrong = filterError || problem?.at("query.filter");
 
@@ -72,35 +81,66 @@ export function Candidates({ id, shown, connection, keys, wantsKey }) {
 		<form class="search panel" onSubmit=${find}>
 			<${Field} label="Id" as=${(at) => html`<input ...${at} value=${search.id} spellcheck="false"
 				onInput=${(event) => setSearch({ ...search, id: event.target.value })} />`} />
+			<${Field} label="Contains" as=${(at) => html`<input ...${at} value=${search.text} dir="auto"
+				onInput=${(event) => setSearch({ ...search, text: event.target.value })} />`} />
 			<${Field} label="Filter" class="wide" error=${wrong} as=${(at) => html`<input ...${at} class="code" value=${search.filter}
 				placeholder='{"language": "en"}' spellcheck="false" onInput=${(event) => setSearch({ ...search, filter: event.target.value })} />`} />
 			<button>Show</button>
 		</form>
 		${done && html`<${Notice} title=${done} />`}
-		${failed && html`<${Failure} of=${failed} wantsKey=${wantsKey} />`}
+		${failed && !problem && html`<${Failure} of=${failed} wantsKey=${wantsKey} />`}
 		${problem && !wrong && html`<${Failure} of=${problem} again=${first.load} wantsKey=${wantsKey} />`}
 		${!first.value && first.busy && html`<${Loading} what="Fetching candidates" rows=${6} />`}
 		${!problem && first.value && rows.length === 0 && !next && html`<${Empty} title="Nothing found">
-			<p>${wanted.id ? "No candidate has this id." : wanted.filter ? ["No candidate matches this filter.", ...(first.value.notes ?? [])].join(" ") : "This pool is empty."}</p><//>`}
-		${!problem && rows.length > 0 && html`<${Scroll} name="Table of candidates"><table class="candidates">
+			<p>${wanted.id ? "No candidate has this id." : wanted.text && wanted.filter ? "No candidate that matches this filter has this text."
+				: wanted.text ? "No candidate has this text." : wanted.filter ? ["No candidate matches this filter.", ...(first.value.notes ?? [])].join(" ") : "This pool is empty."}</p><//>`}
+		${!problem && rows.length > 0 && html`<${Scroll} name="Table of candidates"><table class="stacks">
 			<caption class="unseen">Candidates of the generation that is served</caption>
 			<thead><tr><th>Id</th><th>Text</th><th>Metadata</th><th><span class="unseen">Change</span></th></tr></thead>
 			<tbody>${rows.map((row) => html`<tr key=${row.id}>
 				<th scope="row"><code>${row.id}</code></th>
-				<td class="text" dir="auto">${row.text}</td>
+				<td class="text" dir="auto"><${Marked} text=${row.text} sought=${wanted.id ? "" : wanted.text} /></td>
 				<td><code class="metadata">${JSON.stringify(row.metadata)}</code></td>
 				<td class="does"><button type="button" aria-label=${`Edit ${row.id}`} onClick=${() => edit(row)}>Edit</button>
 					<button type="button" aria-label=${`Remove ${row.id}`} onClick=${() => remove(row)}>Remove</button></td>
 			</tr>`)}</tbody></table><//>`}
-		<p class="more" role="status">${rows.length > 0 && !problem && `${plural(rows.length, "candidate")} shown`}
-			${next && html` <button type="button" onClick=${furtherPage}>Show more</button>`}</p>
+		<p class="more" role="status">${!problem && first.value && (rows.length > 0 || next) && `${plural(rows.length, "candidate")} shown${
+				next && looked !== null ? ` of ${plural(looked, "candidate")} looked at` : ""}`}
+			${next && html` <button type="button" disabled=${fetches} onClick=${furtherPage}>${
+				fetches ? "Looking …" : looked === null ? "Show more" : "Look further"}</button>`}</p>
 		${edited && html`<${Editor} of=${edited} saved=${saved} close=${() => edit(null)} wantsKey=${wantsKey} />`}
 		${removed && html`<${Confirm} title=${`Remove ${removed.id}?`} action="Remove" does=${() => removeNow(removed)} close=${() => remove(null)}>
 			<p class="text" dir="auto">${removed.text}</p><//>`}`;
 }
 
-function pathOf(filter, after) {
-	const query = new URLSearchParams({ limit: PAGE });
+/** A page of candidates: `{candidates, next, notes}`. With a text, those that contain it among the next ones, whatever
+	the case of letters, and how many were `looked` at. */
+async function pageOf({ filter, text }, after) {
+	if (!text) return call("GET", pathOf(filter, after, PAGE));
+	const [candidates, sought] = [[], folded(text)];
+	let looked = 0;
+	let next = after;
+	for (let calls = 0; calls < MOST_CALLS && candidates.length < PAGE; calls++) {
+		const found = await call("GET", pathOf(filter, next, LOOKED_AT));
+		candidates.push(...found.candidates.filter((each) => folded(each.text).includes(sought)));
+		looked += found.candidates.length;
+		next = found.next;
+		if (!next) break;
+	}
+	return { candidates, next, looked };
+}
+
+const folded = (text) => text.normalize("NFC").toLowerCase();
+
+/** A text, with the place marked where it contains what was sought. */
+function Marked({ text, sought }) {
+	const at = sought ? text.toLowerCase().indexOf(sought.toLowerCase()) : -1;
+	if (at < 0) return text;
+	return html`${text.slice(0, at)}<mark>${text.slice(at, at + sought.length)}</mark>${text.slice(at + sought.length)}`;
+}
+
+function pathOf(filter, after, limit) {
+	const query = new URLSearchParams({ limit });
 	if (filter) query.set("filter", filter);
 	if (after) query.set("after", after);
 	return `index/candidates?${query}`;

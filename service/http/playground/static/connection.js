@@ -20,7 +20,7 @@ function become(change) {
 	for (const watch of watchers) watch(state);
 }
 
-/** Ask now; `afresh`: what is served and by which models, too. */
+/** Ask now, and return the phase; `afresh`: what is served and by which models, too. */
 export function look(afresh = false) {
 	clearTimeout(timer);
 	if (afresh) become({ info: null, refusal: null });
@@ -32,6 +32,7 @@ export function look(afresh = false) {
 	return asking;
 }
 
+/** Returns the phase that it found. */
 async function ask() {
 	try {
 		const { generation } = await call("GET", "readyz");
@@ -42,6 +43,13 @@ async function ask() {
 		if (error instanceof Unreachable) become({ phase: "offline", tries: state.tries + 1 });
 		else become({ phase: "starting", tries: 0 });
 	}
+	return state.phase;
+}
+
+/** Whether a call failed because the server is not there or not ready: it is worth repeating when it is. */
+export async function isEarly(problem) {
+	if (problem instanceof Unreachable) return true;
+	return problem.kind === "not-ready" && (await look()) !== "ready";
 }
 
 async function askInfo() {

@@ -39,21 +39,23 @@ export function Generations({ id, shown, connection, keys, wantsKey }) {
 	const { value, problem } = held;
 	return html`<header class="title"><h1 id=${id} tabindex="-1">Index</h1></header>
 		${done && html`<${Notice} title=${done} />`}
-		${failed && html`<${Failure} of=${failed} wantsKey=${wantsKey} />`}
+		${failed && !problem && html`<${Failure} of=${failed} wantsKey=${wantsKey} />`}
 		${problem && html`<${Failure} of=${problem} again=${held.load} wantsKey=${wantsKey} />`}
 		${!value && !problem && html`<${Loading} what="Fetching generations" rows=${6} />`}
 		${value && !problem && html`
-			<${Active} of=${value.index.active} compact=${() => change("index/compact", undefined, "Compaction started.")} />
+			${!value.index.writable && html`<${Notice} title="This server may not write to its store.">
+				Builds and switches are made where the store can be written.<//>`}
+			<${Active} of=${value.index.active} writable=${value.index.writable} compact=${() => change("index/compact", undefined, "Compaction started.")} />
 			<${Others} of=${value.index} activate=${(generation) => ask({
 				title: "Switch the generation?", action: "Activate", text: `${generation} will answer. Requests in progress end on the present one.`,
 				does: () => change("index/activate", { generation }, `${generation} is active.`, `Loading ${generation} …`) })}
 				attempt=${(generation) => change("index/trial", { generation }, `${generation} is on trial: Talk can compare it.`, `Loading ${generation} …`)}
 				endTrial=${() => change("index/trial/end", undefined, "The trial has ended.")}
-				rollback=${() => ask({ title: "Roll back?", action: "Roll back", text: "The generation that was active before will answer.",
+				rollback=${() => ask({ title: "Roll back?", action: "Roll back", text: `${value.index.previous}, which was active before, will answer.`,
 				does: () => change("index/rollback", undefined, "Rolled back.") })} />
 			<${Jobs} of=${value.jobs} cancel=${(job) => ask({ title: "Cancel the job?", action: "Cancel the job", text: "What it has built is removed.",
 				does: () => change(`index/jobs/${job.id}/cancel`, undefined, "The job is being cancelled.") })} />
-			<${Rebuild} started=${() => { tell("The build has started."); fail(null); held.load(); }} isBusy=${Boolean(running)} wantsKey=${wantsKey} />`}
+			${value.index.writable && html`<${Rebuild} of=${value.index} started=${() => { tell("The build has started."); fail(null); held.load(); }} isBusy=${Boolean(running)} wantsKey=${wantsKey} />`}`}
 		${asks && html`<${Confirm} title=${asks.title} action=${asks.action} does=${asks.does} close=${() => ask(null)}><p>${asks.text}</p><//>`}`;
 }
 
@@ -62,7 +64,7 @@ const Time = ({ of }) => html`<time dateTime=${of}>${day(of)}</time>`;
 const recallOf = ({ recall }) =>
 	recall.probes === "none" ? "1.000 (exact)" : `${fixed(recall["recall@10"])} of the 10 best, ${fixed(recall["recall@100"])} of the 100 best`;
 
-function Active({ of, compact }) {
+function Active({ of, writable, compact }) {
 	if (!of) return html`<${Empty} title="Nothing is served"><p>Build a generation, or activate one.</p><//>`;
 	const facts = {
 		"Candidates": whole(of.count),
@@ -75,7 +77,7 @@ function Active({ of, compact }) {
 	};
 	return html`<section class="panel" aria-labelledby="active-title">
 		<header><h2 id="active-title">Serving <code>${of.id}</code></h2>
-			${of.added + of.removed > 0 && html`<button type="button" onClick=${compact}>Compact</button>`}</header>
+			${writable && of.added + of.removed > 0 && html`<button type="button" onClick=${compact}>Compact</button>`}</header>
 		<dl class="facts">${Object.entries(facts).map(([name, fact]) => html`<div><dt>${name}</dt><dd>${fact}</dd></div>`)}</dl>
 	</section>`;
 }
@@ -84,18 +86,19 @@ function Others({ of, activate, attempt, endTrial, rollback }) {
 	const kept = of.trial ? [of.trial, ...of.others] : of.others;
 	return html`<section class="panel" aria-labelledby="others-title">
 		<header><h2 id="others-title">Other generations</h2>
-			${kept.length > 0 && html`<button type="button" onClick=${rollback}>Roll back</button>`}</header>
+			${of.writable && of.previous && html`<button type="button" onClick=${rollback}>Roll back</button>`}</header>
 		${kept.length === 0 && html`<p class="quiet">None is kept.</p>`}
-		${kept.length > 0 && html`<${Scroll} name="Table of other generations"><table>
+		${kept.length > 0 && html`<${Scroll} name="Table of other generations"><table class="stacks">
 			<thead><tr><th>Generation</th><th>Candidates</th><th>Model</th><th>Index</th>
 				<th>Built (UTC)</th><th><span class="unseen">Change</span></th></tr></thead>
 			<tbody>${kept.map((each) => html`<tr key=${each.id}><th scope="row"><code>${each.id}</code>
 				${each === of.trial && html` <span class="chip good">on trial, ${whole(Math.ceil(each.memory_bytes / 2 ** 20))} MiB</span>`}</th>
-				<td class="number">${whole(each.count)}</td><td>${modelName(each.model)} · ${each.model.architecture}</td><td>${each.index}</td>
-				<td><${Time} of=${each.built_at} /></td>
-				<td class="does">${each === of.trial ? html`<button type="button" onClick=${endTrial}>End the trial</button>`
+				<td class="number" data-name="Candidates">${whole(each.count)}</td>
+				<td data-name="Model">${modelName(each.model)} · ${each.model.architecture}</td><td data-name="Index">${each.index}</td>
+				<td data-name="Built"><${Time} of=${each.built_at} /></td>
+				<td class="does">${of.writable && html`${each === of.trial ? html`<button type="button" onClick=${endTrial}>End the trial</button>`
 					: html`<button type="button" aria-label=${`Try ${each.id}`} onClick=${() => attempt(each.id)}>Try</button>`}
-					<button type="button" aria-label=${`Activate ${each.id}`} onClick=${() => activate(each.id)}>Activate</button></td></tr>`)}</tbody>
+					<button type="button" aria-label=${`Activate ${each.id}`} onClick=${() => activate(each.id)}>Activate</button>`}</td></tr>`)}</tbody>
 		</table><//>`}
 		${of.refused.map(({ id, reason }) => html`<${Notice} key=${id} kind="warning" title=${`${id} is not served.`}>${reason}<//>`)}
 	</section>`;
@@ -126,7 +129,7 @@ function Progress({ of, cancel }) {
 		<button type="button" onClick=${cancel}>Cancel</button></div>`;
 }
 
-function Rebuild({ started, isBusy, wantsKey }) {
+function Rebuild({ of, started, isBusy, wantsKey }) {
 	const [problem, fail] = useState(null);
 	const submit = async (event) => {
 		event.preventDefault();
@@ -145,13 +148,16 @@ function Rebuild({ started, isBusy, wantsKey }) {
 	};
 	const wrong = { pool: problem?.at?.("pool"), model: problem?.at?.("model") };
 	return html`<section class="panel" aria-labelledby="rebuild-title"><header><h2 id="rebuild-title">Build a generation</h2></header>
-		<form class="rebuild" onSubmit=${submit}>
+		${!of.takes_pools && html`<p class="quiet">This server was started without <code>--pool-root</code>, the directory of the files
+			that it may build from. <code>POST /index</code> takes candidates in the request all the same.</p>`}
+		${of.takes_pools && html`<form class="rebuild" onSubmit=${submit}>
 			<${Field} label="Pool" hint="A file below the server's pool_root." error=${wrong.pool}
 				as=${(at) => html`<input ...${at} name="pool" spellcheck="false" placeholder="replies.jsonl" />`} />
-			<${Field} label="Model" hint="Below its model_root, or lexical. Empty: the one that is active." error=${wrong.model}
+			<${Field} label="Model" error=${wrong.model} hint=${of.takes_models ? "Below its model_root, or lexical. Empty: the one that is active."
+				: "lexical, or empty: the one that is active. Others need --model-root."}
 				as=${(at) => html`<input ...${at} name="model" spellcheck="false" />`} />
 			<label class="tick"><input type="checkbox" name="activate" defaultChecked /> <span>Activate it when it is built</span></label>
 			${problem && !wrong.pool && !wrong.model && html`<${Failure} of=${problem} wantsKey=${wantsKey} />`}
 			<button class="primary" disabled=${isBusy}>${isBusy ? "A job is running" : "Start"}</button>
-		</form></section>`;
+		</form>`}</section>`;
 }

@@ -3,6 +3,8 @@
 import { h } from "preact";
 import { useEffect, useId, useRef, useState } from "preact/hooks";
 import htm from "htm";
+import { hasKey } from "./api.js";
+import { isEarly } from "./connection.js";
 
 export const html = htm.bind(h);
 
@@ -34,8 +36,11 @@ export function Notice({ kind = "info", title, children, action, does }) {
 
 /** What a call that failed means, and what to do. */
 export function Failure({ of, again, wantsKey }) {
-	const [title, action] = { 401: ["A key is needed.", "Enter a key"], 403: ["This key may not do that.", "Use another key"] }[of.status] ?? [];
-	if (title) return html`<${Notice} kind="warning" title=${title} action=${action} does=${wantsKey}>${of.message}.<//>`;
+	if (of.status === 401) {
+		return html`<${Notice} kind="warning" title=${hasKey() ? "The server does not know this key." : "A key is needed."}
+			action=${hasKey() ? "Use another key" : "Enter a key"} does=${wantsKey} />`;
+	}
+	if (of.status === 403) return html`<${Notice} kind="warning" title="This key may not do that:" action="Use another key" does=${wantsKey}>${of.message}.<//>`;
 	const when = of.retryAfter ? `; try again in ${of.retryAfter} s` : "";
 	const lines = of.errors?.map(({ where, what }) => (where ? `${where}: ${what}` : what)).join("; ") || of.message;
 	return html`<${Notice} kind="error" title=${`${of.title}.`} action=${again && "Try again"} does=${again}>
@@ -81,8 +86,19 @@ export const Empty = ({ title, children }) => html`<div class="empty"><h3>${titl
 
 // Stands for what is being fetched
 export const Loading = ({ what, rows = 4 }) =>
-	html`<div class="waiting" role="status"><p class="unseen">${what}</p>
+	html`<div class="waiting" role="status">${what && html`<p class="unseen">${what}</p>`}
 		${Array.from({ length: rows }, () => html`<span class="line" aria-hidden="true" />`)}</div>`;
+
+/** What is being done, and for how long; it is seen where that takes a while. */
+export function Running({ what }) {
+	const [seconds, count] = useState(0);
+	useEffect(() => {
+		const timer = setInterval(() => count((before) => before + 1), 1000);
+		return () => clearInterval(timer);
+	}, []);
+	return html`<div class="running"><span role="status">${what} …</span>
+		<span class="number quiet" aria-hidden="true">${seconds > 0 && `${seconds} s`}</span><progress aria-hidden="true" /></div>`;
+}
 
 /** Makes room for what is wide: it scrolls, also by keys. */
 export const Scroll = ({ name, children }) =>
@@ -119,7 +135,7 @@ export function useTicks(tick, ms, when) {
 }
 
 /** What a call returned: `{value, problem, busy, load}`. It is called again when one of `of` has changed, and, where
-	nobody answered, when somebody does. */
+	nobody answered or the server was not ready, when it is. */
 export function useCall(ask, phase, ...of) {
 	const [held, hold] = useState({ value: null, problem: null, busy: true });
 	const waits = useRef(true);
@@ -134,8 +150,9 @@ export function useCall(ask, phase, ...of) {
 			waits.current = false;
 			hold({ value, problem: null, busy: false });
 		} catch (problem) {
+			const early = await isEarly(problem);
 			if (mine !== latest.current) return;
-			waits.current = problem.status === undefined;
+			waits.current = early;
 			hold((now) => ({ value: now.value, problem: waits.current ? null : problem, busy: waits.current }));
 		}
 	};

@@ -1,26 +1,29 @@
 // The ranked replies of an answer: what each part of a score adds, what the answer lacks, and where its time went.
 
 import { useState } from "preact/hooks";
-import { Bar, Chip, Empty, fixed, html, Loading, plural } from "./parts.js";
+import { Bar, Chip, Empty, fixed, html, Loading, plural, Running } from "./parts.js";
 import { Why } from "./why.js";
 
 const PARTS = ["late", "lexical", "cross"];
 const STAGES = ["queue", "tokenize", "encode", "retrieve", "fetch", "score", "late", "rerank"];
 
-export function Replies({ answer, body, busy, use, wantsKey }) {
+// `does`: what is being done while `busy`
+export function Replies({ answer, body, busy, does, use, wantsKey }) {
 	const [asked, askWhy] = useState(null); // the id of the reply that is explained
-	if (!answer && busy) return html`<${Loading} what="Ranking" rows=${5} />`;
+	const running = busy && html`<${Running} what=${does} />`;
+	if (!answer && busy) return html`${running}<${Loading} rows=${5} />`;
 	if (!answer) {
 		return html`<${Empty} title="No replies yet">
 			<p>They appear here, the best first, with what each part of their score adds and where the time went.</p><//>`;
 	}
 	const { results } = answer;
 	const scales = scalesOf(results);
-	return html`<div class=${busy ? "results fading" : "results"} aria-busy=${busy ? "true" : "false"}>
-		<p class="unseen" role="status">${busy ? "Ranking" : `${plural(results.length, "reply", "replies")}`}</p>
+	return html`${running}<div class=${busy ? "results fading" : "results"} aria-busy=${busy ? "true" : "false"}>
+		<p class="unseen" role="status">${!busy && plural(results.length, "reply", "replies")}</p>
 		<${Facts} of=${answer} />
+		<${Decision} of=${answer.decision} />
 		${results.length === 0
-			? html`<${Empty} title="No reply fits"><p>No candidate matches the filter.</p><//>`
+			? html`<${Empty} title="No reply fits"><p>${answer.notes?.join(" ") ?? "No candidate matches the filter."}</p><//>`
 			: html`<h2 class="unseen">Replies</h2>
 				<ol class="replies">${results.map((result) => html`<${Reply} key=${result.id} of=${result} scales=${scales} use=${use}
 					why=${result.id === asked && html`<${Why} key=${answer.request_id} id=${result.id} answer=${answer} body=${body} wantsKey=${wantsKey} />`}
@@ -56,6 +59,15 @@ export function Facts({ of }) {
 		<${Chip}><code>${of.generation}</code><//>
 		<${Chip}>revision ${of.revision}<//>
 	</ul>`;
+}
+
+/** Whether the first reply is an answer, where that was asked. */
+export function Decision({ of }) {
+	if (!of) return null;
+	const told = of.probability === null ? "how probable the first reply is, is not known"
+		: `the first reply is right with probability ${fixed(of.probability)}`;
+	return html`<p class=${`decision ${of.answer ? "good" : "bad"}`}><strong>${of.answer ? "Answers" : "Does not answer"}</strong>
+		<span>${`${told}; ${of.threshold} was asked for`}</span></p>`;
 }
 
 function Reply({ of, scales, use, why, askWhy }) {

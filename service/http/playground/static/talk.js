@@ -1,9 +1,10 @@
 // The view "Talk": a conversation, turn by turn, and the replies that the server ranks for it.
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { call, Unreachable } from "./api.js";
+import { call } from "./api.js";
 import { Compared } from "./compare.js";
-import { Failure, Field, html, Notice, readJson } from "./parts.js";
+import { isEarly } from "./connection.js";
+import { Failure, Field, html, modelName, Notice, readJson } from "./parts.js";
 import { Replies } from "./replies.js";
 
 const SAMPLE = [
@@ -16,7 +17,7 @@ const NOTHING = { busy: false, answer: null, trial: null, body: null, problem: n
 const other = (role) => (role === "user" ? "assistant" : "user");
 
 /** The body of `POST /rank` for what is written; `{error}` where the filter is no JSON. */
-function bodyOf({ turns, persona, filter, topK, rerank }) {
+function bodyOf({ turns, persona, filter, topK, answerIf, rerank }) {
 	const { value, error } = readJson(filter);
 	if (error) return { error };
 	const facts = persona.split("\n").map((line) => line.trim()).filter(Boolean);
@@ -26,6 +27,7 @@ function bodyOf({ turns, persona, filter, topK, rerank }) {
 			...(facts.length && { persona: facts }),
 			...(value !== undefined && { filter: value }),
 			top_k: Number(topK),
+			...(answerIf && { answer_if: Number(answerIf) }),
 			...(rerank && { rerank: true }),
 		},
 	};
@@ -36,7 +38,7 @@ const stateOf = (body, { compare }) => JSON.stringify([body, compare]);
 export function Talk({ id, connection, keys, wantsKey }) {
 	const [turns, setTurns] = useState([]);
 	const [draft, setDraft] = useState({ role: "user", text: "" });
-	const [options, setOptions] = useState({ persona: "", filter: "", topK: "10", rerank: false, compare: false });
+	const [options, setOptions] = useState({ persona: "", filter: "", topK: "10", answerIf: "", rerank: false, compare: false });
 	const [asked, setAsked] = useState(NOTHING);
 	const [filterError, setFilterError] = useState("");
 	const pending = useRef(null); // what nobody has answered yet
@@ -59,8 +61,9 @@ export function Talk({ id, connection, keys, wantsKey }) {
 			]);
 			setAsked({ busy: false, answer, trial, body, problem: null, of: stateOf(body, with_) });
 		} catch (problem) {
+			const early = !mine.signal.aborted && (await isEarly(problem));
 			if (mine.signal.aborted) return;
-			if (problem instanceof Unreachable) pending.current = () => ask(said, with_);
+			if (early) pending.current = () => ask(said, with_);
 			setAsked((before) => ({ ...before, busy: pending.current !== null, problem: pending.current ? null : problem }));
 		}
 	};
@@ -74,10 +77,6 @@ export function Talk({ id, connection, keys, wantsKey }) {
 	useEffect(() => {
 		if (turns.length) composer.current.scrollIntoView({ block: "nearest" });
 	}, [turns.length]);
-
-	useEffect(() => {
-		if (matchMedia("(max-width:60rem)").matches && (asked.of || asked.problem)) answers.current.scrollIntoView();
-	}, [asked.of, asked.problem]);
 
 	const say = () => {
 		const text = draft.text.trim();
@@ -104,8 +103,18 @@ export function Talk({ id, connection, keys, wantsKey }) {
 	const { body } = bodyOf({ turns, ...options });
 	const isStale = asked.answer !== null && !asked.busy && asked.of !== stateOf(body, options);
 	const problem = asked.problem;
-	const wrong = { filter: filterError || problem?.at?.("filter"), top_k: problem?.at?.("top_k"), persona: problem?.at?.("persona") };
-	const isPlaced = problem?.status === 422 && problem.errors.every(({ where }) => wrong[where.split(".")[0]]);
+	const wrong = Object.fromEntries(["filter", "top_k", "answer_if", "persona"].map((name) => [name, problem?.at?.(name)]));
+	wrong.filter = filterError || wrong.filter;
+	const isAtTurn = (where) => turns.some((_, place) => where === `context.${place}` || where.startsWith(`context.${place}.`));
+	const isPlaced = problem?.status === 422 && problem.errors.length > 0
+		&& problem.errors.every(({ where }) => wrong[where.split(".")[0]] || isAtTurn(where));
+
+	useEffect(() => {
+		const isToSee = problem ? !isPlaced : asked.of || asked.busy;
+		if (matchMedia("(max-width:60rem)").matches && isToSee) answers.current.scrollIntoView();
+	}, [asked.of, asked.busy, problem]);
+
+	const does = options.rerank && connection.info?.reranker ? `Ranking, and reranking with ${modelName(connection.info.reranker)}` : "Ranking";
 
 	return html`<h1 id=${id} tabindex="-1" class="unseen">Talk</h1>
 		<div class="talk">
@@ -129,7 +138,7 @@ export function Talk({ id, connection, keys, wantsKey }) {
 					<button class="primary" disabled=${!turns.length && !draft.text.trim()}>
 						${draft.text.trim() || !turns.length ? "Send" : "Ask again"}</button>
 				</form>
-				<${Options} given=${options} change=${setOptions} wrong=${wrong} reranker=${connection.info ? connection.info.reranker : undefined} />
+				<${Options} given=${options} change=${setOptions} wrong=${wrong} info=${connection.info} />
 			</div>
 			<div class="answer" ref=${answers}>
 				${problem && !isPlaced && html`<${Failure} of=${problem} again=${() => ask(turns)} wantsKey=${wantsKey} />`}
@@ -137,8 +146,8 @@ export function Talk({ id, connection, keys, wantsKey }) {
 				${isStale && html`<${Notice} title="Something was changed since." action="Rank anew" does=${() => ask(turns)}>
 					These replies are for what was there before.<//>`}
 				${asked.trial
-					? html`<${Compared} live=${asked.answer} trial=${asked.trial} busy=${asked.busy} />`
-					: html`<${Replies} answer=${asked.answer} body=${asked.body} busy=${asked.busy} use=${use} wantsKey=${wantsKey} />`}
+					? html`<${Compared} live=${asked.answer} trial=${asked.trial} busy=${asked.busy} does=${does} />`
+					: html`<${Replies} answer=${asked.answer} body=${asked.body} busy=${asked.busy} does=${does} use=${use} wantsKey=${wantsKey} />`}
 			</div>
 		</div>`;
 }
@@ -173,21 +182,32 @@ function Said({ turn, place, wrong, change, remove }) {
 	</li>`;
 }
 
-function Options({ given, change, wrong, reranker }) {
+function Options({ given, change, wrong, info }) {
 	const set = (name) => (event) => change({ ...given, [name]: event.target.value });
 	const box = useRef(null);
 	const isWrong = Object.values(wrong).some(Boolean);
 	useEffect(() => {
-		if (isWrong) box.current.open = true; // and it stays open while the mistake is mended
+		if (!isWrong) return;
+		box.current.open = true; // and it stays open while the mistake is mended
+		box.current.querySelector("[aria-invalid]").scrollIntoView({ block: "nearest" });
 	}, [isWrong]);
-	return html`<details class="options" ref=${box}>
-		<summary>Persona, filter, replies, reranking, comparing</summary>
+	const reranker = info ? info.reranker : undefined;
+	const placing = given.rerank ? reranker : info?.model; // whose scores place the first reply
+	const isUncalibrated = placing?.relevance_prior === null;
+	const intoSight = () => box.current.open && box.current.scrollIntoView({ block: "nearest" });
+	return html`<details class="options" ref=${box} onToggle=${intoSight}>
+		<summary>Persona, filter, replies, answering, reranking, comparing</summary>
 		<${Field} label="Persona" hint="Facts about the replying side, one a line." error=${wrong.persona}
 			as=${(at) => html`<textarea ...${at} rows="2" dir="auto" value=${given.persona} onInput=${set("persona")} />`} />
 		<${Field} label="Filter" hint=${html`JSON on metadata, such as <code>{"language": "en"}</code>.`} error=${wrong.filter}
 			as=${(at) => html`<textarea ...${at} class="code" rows="2" spellcheck="false" value=${given.filter} onInput=${set("filter")} />`} />
 		<${Field} label="Replies" class="short" hint="top_k, 1 to 1000." error=${wrong.top_k}
 			as=${(at) => html`<input ...${at} type="number" min="1" max="1000" value=${given.topK} onInput=${set("topK")} />`} />
+		<${Field} label="Answer if" class="short" error=${wrong.answer_if}
+			hint=${isUncalibrated ? `${modelName(placing)} is not calibrated: its scores say no probability.`
+				: "Say whether the first reply is right with this probability, above 0 to 1."}
+			as=${(at) => html`<input ...${at} type="number" min="0" max="1" step="any" placeholder="0.5" disabled=${isUncalibrated && !given.answerIf}
+				value=${given.answerIf} onInput=${set("answerIf")} />`} />
 		<label class="tick"><input type="checkbox" checked=${given.rerank} disabled=${reranker === null}
 			onChange=${(event) => change({ ...given, rerank: event.target.checked })} />
 			<span>Rerank with a Cross-encoder${reranker === null ? html` <span class="quiet">(this server has none)</span>` : ""}</span></label>
