@@ -33,14 +33,14 @@ PROOF: dict[str, Any] = {
 }
 
 
-def found_inputs(ranker: NetworkRanker, factor: float = 1.0) -> dict[str, Inputs]:
+def found_inputs(ranker: NetworkRanker, reach: float = 8.0) -> dict[str, Inputs]:
     """Ranges in which all that the tiny models' maps read lies."""
     found: dict[str, Inputs] = {}
     for part in parts_of(ranker):
         inputs: dict[str, MapInput] = {}
         for name, products in linear_maps(traced(part)[0]):
             width = products[0].input_value(1).get_node().shape[1]
-            inputs[name] = MapInput(np.full(width, factor, np.float16), -8.0 * factor, 8.0 * factor)
+            inputs[name] = MapInput(np.ones(width, np.float16), -reach, reach)
         found[part.reads] = inputs
     return found
 
@@ -50,10 +50,10 @@ def quantisation_of(ranker: NetworkRanker) -> Quantisation:
     return read_quantisation(quantisation_bytes(found_inputs(ranker)))
 
 
-def quantised_checkpoint(path: Path, factor: float = 1.0, **proof: Any) -> Path:
+def quantised_checkpoint(path: Path, reach: float = 8.0, **proof: Any) -> Path:
     """Give a checkpoint a file for int8 and a proof; returns its directory."""
     ranker = load_network(path, "cpu", "torch", "float32")
-    content = quantisation_bytes(found_inputs(ranker, factor))
+    content = quantisation_bytes(found_inputs(ranker, reach))
     (path / QUANTISED_FILE).write_bytes(content)
     said: Mapping[str, Any] = {
         "made_for": ranker.fingerprint,
