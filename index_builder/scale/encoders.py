@@ -23,9 +23,10 @@ from polyrank.index_builder.building.encoding import ChunkTexts, EncodedChunk
 from polyrank.index_builder.errors import BuildError
 from polyrank.index_builder.scale.cluster import require_token
 from polyrank.index_builder.vectors.encoder import CandidateEncoder, Model, rounded_all
+from polyrank.model import processor
 from polyrank.model.errors import RankingError
 from polyrank.model.inference import disk_cache
-from polyrank.model.inference.compiler import code, processor, versions
+from polyrank.model.inference.compiler import code, versions
 from polyrank.model.inference.runners import Runner
 from polyrank.model.rankers import load as checkpoint
 from polyrank.model.representations import Representations
@@ -83,7 +84,7 @@ class Encoder:
         """Load the model."""
         with _named():
             require_token()
-            return Readiness(Maker.of(self._model), socket.gethostname(), processor())
+            return Readiness(Maker.of(self._model), socket.gethostname(), processor.identity())
 
     def encode(self, texts: Sequence[str]) -> tuple[ChunkDone, Representations]:
         """Encode the texts of a chunk, and round the vectors to the store's dtype."""
@@ -169,7 +170,7 @@ class Encoders:
         self, ray: Any, model: Model, source: str, dtype: str, count: int, tell: Callable[[str], None]
     ) -> None:
         self._ray, self._count, self._tell = ray, count, tell
-        self._maker, self._processors = Maker.of(model), {processor()}
+        self._maker, self._processors = Maker.of(model), {processor.identity()}
         self._given = _everywhere(source), Runner(model.backend, model.precision).asked_again(), dtype
         self._workers: list[_Worker] = []
         self._say_who_waits_at = 0.0

@@ -8,7 +8,6 @@ torch is imported.
 import hashlib
 import importlib.metadata
 import logging
-import platform
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +17,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from polyrank.model import threads
+from polyrank.model import processor, threads
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import openvino_backend
 from polyrank.model.inference.auto import Chooser, Findings, Timing
@@ -30,11 +29,6 @@ from polyrank.model.registry import ARCHITECTURES
 _MODEL = Path(__file__).parents[1]
 _CODE = ("architectures", "checkpoint", "inference")  # what the numbers of a part come from, beside its weights
 _LIBRARIES = ("openvino", "torch", "transformers")
-# Of /proc/cpuinfo; the last three are those of Arm.
-_PROCESSOR = (
-    *("vendor_id", "cpu family", "model", "model name", "stepping", "flags"),
-    *("CPU implementer", "CPU part", "Features"),
-)
 
 
 class KeptModel(NamedTuple):
@@ -97,7 +91,7 @@ class Kept:
 
 
 def _here() -> dict[str, Any]:
-    return {"versions": versions(), "code": [code(*_CODE), code_outside()], "processor": processor()}
+    return {"versions": versions(), "code": [code(*_CODE), code_outside()], "processor": processor.identity()}
 
 
 @cache
@@ -127,17 +121,6 @@ def code_outside() -> str:
             found = find_spec(name)
             digest.update(Path(found.origin).read_bytes() if found and found.origin else name.encode())
     return digest.hexdigest()
-
-
-@cache
-def processor() -> str:
-    """Identify model and abilities of the first processor; Linux tells them, elsewhere Python's own words must do."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n", 1)[0].splitlines()
-    except OSError:
-        return f"{platform.machine()} {platform.processor()}"
-    told = {name.strip(): value for name, _, value in (line.partition(":") for line in lines)}
-    return hashlib.sha256("\n".join(told.get(name, "") for name in _PROCESSOR).encode()).hexdigest()
 
 
 log = logging.getLogger(__name__)

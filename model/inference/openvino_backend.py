@@ -9,18 +9,16 @@ OpenVINO's threads are TBB's. Unlike torch's, they sleep while there is nothing 
 """
 
 import importlib.util
-import platform
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.model import threads
+from polyrank.model import processor, threads
 from polyrank.model.architectures.batching import TOKEN_BUDGET, Batch
 from polyrank.model.checkpoint.quantised import Quantisation
 from polyrank.model.errors import InvalidInput
@@ -60,7 +58,6 @@ _FORMATS = {
 # How many kernels, each made for one shape of batch, OpenVINO keeps. Its default is thousands: memory grew by 500 MiB.
 # With 64 a shape that came before took no extra time, with 16 a third more.
 KEPT_PRIMITIVES = "64"
-_PROCESSOR = Path("/proc/cpuinfo")
 _one_thread = threading.Lock()  # guards the core, which all threads share
 
 
@@ -77,12 +74,7 @@ def is_supported(precision: str) -> bool:
 
 def _sums_bytes_right() -> bool:
     """Whether products of bytes are summed in 32 bits; x86 without VNNI adds two of them in 16 bits, which overflow."""
-    if platform.machine().lower() not in ("x86_64", "amd64"):
-        return True
-    try:
-        return "vnni" in _PROCESSOR.read_text(encoding="utf-8")
-    except OSError:  # it cannot be told
-        return False
+    return not processor.is_x86() or processor.has("avx512_vnni") or processor.has("avx_vnni")
 
 
 class OpenVinoBackend:

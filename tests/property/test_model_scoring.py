@@ -138,7 +138,7 @@ def test_many_texts_make_several_batches_and_keep_their_order(base: Path, monkey
     texts = sequences(np.random.default_rng(1), 60, 16)
     expected = late(base, KINDS[0]).encode_candidates(texts)
     batches: list[int] = []
-    monkeypatch.setattr("polyrank.model.inference.network.TOKEN_BUDGET", 48)
+    monkeypatch.setattr("polyrank.model.inference.torch_backend.TOKEN_BUDGET", 48)
     np.testing.assert_allclose(
         late(base, KINDS[0]).encode_candidates(texts, batches.append), expected, rtol=0, atol=TOLERANCE
     )

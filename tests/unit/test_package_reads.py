@@ -24,6 +24,8 @@ OWN_FILES = {
     "model/durable.py",
     "model/inference/compiler.py",
     "model/inputs.py",
+    "model/processor.py",
+    "model/threads.py",
     "service/http/operations.py",
     "service/http/playground/page.py",
     "service/machine.py",

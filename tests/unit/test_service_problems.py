@@ -15,6 +15,7 @@ NEVER_ANSWERED = {
     service_errors.SettingsError,
     service_errors.WorkerFailed,
     service_errors.ServiceUnreachable,
+    index_errors.BackupInvalid,
     index_errors.LeaseLost,
     index_errors.ClusterUnavailable,
 }

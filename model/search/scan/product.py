@@ -20,7 +20,6 @@ import importlib.util
 import math
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from time import monotonic, thread_time
 from typing import Any, NamedTuple, Protocol
@@ -28,6 +27,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.model import processor
 from polyrank.model.search.scan.openvino_bytes import OpenVinoProduct
 from polyrank.model.search.scan.torch_bytes import TorchProduct
 
@@ -118,12 +118,9 @@ def largest_error(dim: int) -> float:
     return (_LARGEST_ROW + ZERO + _LARGEST_CODE) * _LARGEST_CODE * dim * _UNIT
 
 
-@cache
 def multiplies_bytes() -> bool:
     """Whether the processor multiplies bytes fast: it has VNNI, as every processor with AMX has."""
-    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
-        return any("avx512_vnni" in line.split() for line in lines if line.startswith("flags"))
-    return False  # no Linux
+    return processor.has("avx512_vnni")
 
 
 @cache

@@ -1,0 +1,40 @@
+"""What the processor says of itself; on Linux the kernel tells it, elsewhere nothing is known."""
+
+import hashlib
+import platform
+from functools import cache
+from pathlib import Path
+
+_TOLD = Path("/proc/cpuinfo")
+# What its model and abilities are called; the last three are names of Arm's.
+_IDENTITY = (
+    *("vendor_id", "cpu family", "model", "model name", "stepping", "flags"),
+    *("CPU implementer", "CPU part", "Features"),
+)
+
+
+@cache
+def told() -> dict[str, str]:
+    """Return what the kernel tells of the first processor, by its names; empty: nothing."""
+    try:
+        lines = _TOLD.read_text(encoding="utf-8", errors="replace").split("\n\n", 1)[0].splitlines()
+    except OSError:
+        return {}
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def has(flag: str) -> bool:
+    """Whether an x86 processor has an ability, by the kernel's name of it, as `avx512_vnni`."""
+    return flag in told().get("flags", "").split()
+
+
+def identity() -> str:
+    """Identify model and abilities; where the kernel tells nothing, Python's own words must do."""
+    if not (known := told()):
+        return f"{platform.machine()} {platform.processor()}"
+    return hashlib.sha256("\n".join(known.get(name, "") for name in _IDENTITY).encode()).hexdigest()
+
+
+def is_x86() -> bool:
+    """Whether it is one of Intel's or AMD's kind, of 64 bits."""
+    return platform.machine().lower() in ("x86_64", "amd64")
