@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar
 
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.options import WIDEST, Block, read_block, require, require_known, require_types, shown
-from polyrank.model.registry import ARCHITECTURES, classifiers, comparing_vectors, listed
+from polyrank.model.registry import ARCHITECTURES, UniConfig, classifiers, comparing_vectors, listed
 
 ContextVectors = Literal["codes", "first", "last", "last+first"]
 Reduction = Literal[
@@ -237,6 +237,11 @@ class ModelConfig:
     def has_network(self) -> bool:
         """Whether there is a network behind it, with weights and a tokenizer; a lexical model has none."""
         return ARCHITECTURES[self.architecture].encoder is not None
+
+    @property
+    def scores_depend(self) -> bool:
+        """Whether a score depends on which other candidates are sent."""
+        return isinstance(self.own, UniConfig) and self.own.mask == "arrow"
 
     @property
     def sides_differ(self) -> bool:

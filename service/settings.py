@@ -49,7 +49,7 @@ class Settings(BaseSettings):
     )
     host: str = Field(default="127.0.0.1", description="where to listen")
     port: int = Field(default=8000, ge=0, le=65535, description="0: any free one, printed when ready")
-    reranker: str | None = Field(default=None, min_length=1, description="a cross-encoder for `rerank`")
+    reranker: str | None = Field(default=None, min_length=1, description="a cross- or uni-encoder for `rerank`")
     classifier: str | None = Field(
         default=None, min_length=1, description="a checkpoint of `polyrank train --task classify`, for `/classify`"
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from polyrank.model.architectures.batching import TokenBatch
+from polyrank.model.architectures.batching import Batch
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import openvino_backend, trials
 from polyrank.model.inference.network import Backend, Forward
@@ -227,8 +227,8 @@ class Chooser:
             return str(error)
         if runner.precision == FLOAT32 or self._is_asked_for:
             return ""
-        reference, pad_id = TorchBackend(self._device).compile(part), part.backbone().pad_id
-        return trials.why_refused(forward, reference, sequences(part, self._assembler), pad_id)
+        reference = TorchBackend(self._device).compile(part)
+        return trials.why_refused(forward, reference, sequences(part, self._assembler), part)
 
     def _warn(self, message: str, runner: Runner, part: str) -> None:
         fields = {**runner._asdict(), "part": part, "why": self._verdicts[part][runner]}
@@ -248,7 +248,7 @@ def fastest(seconds: Mapping[Runner, float]) -> Runner:
     return best
 
 
-def measured(forwards: Mapping[Runner, Forward], batches: list[TokenBatch]) -> dict[Runner, float]:
+def measured(forwards: Mapping[Runner, Forward], batches: list[Batch]) -> dict[Runner, float]:
     """Time the back-ends in turns: the least seconds for each batch, and their geometric mean over batches."""
     least = {runner: np.full(len(batches), np.inf) for runner in forwards}
     seconds = dict.fromkeys(forwards, np.inf)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model import openvino_core, threads
-from polyrank.model.architectures.batching import TOKEN_BUDGET, TokenBatch
+from polyrank.model.architectures.batching import TOKEN_BUDGET, Batch
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import trials
 from polyrank.model.inference.network import Forward, Sizes
@@ -196,7 +196,7 @@ class _Compiled:
         self._memory = memory
         self._lock = threading.Lock()
 
-    def __call__(self, batch: TokenBatch) -> tuple[NDArray[Any], ...]:
+    def __call__(self, batch: Batch) -> tuple[NDArray[Any], ...]:
         inputs = self._widened(batch)
         with self._lock:
             (states,) = self._transformer.infer(inputs, share_inputs=True, share_outputs=True).to_tuple()
@@ -204,12 +204,15 @@ class _Compiled:
             outputs = self._ending.infer(given, share_inputs=True, share_outputs=True)
             return tuple(output.copy() for output in outputs.to_tuple())
 
-    def _widened(self, batch: TokenBatch) -> list[NDArray[Any]]:
+    def _widened(self, batch: Batch) -> list[NDArray[Any]]:
         """Pad to a multiple of the width step, but not beyond the longest sequence that the model takes."""
-        width = batch.ids.shape[1]
-        more = min(-width % self._width_step, max(0, self._sizes.max_tokens - width))
-        fields = zip(batch, (self._sizes.pad_id, False, 0), strict=True)
-        return [np.pad(field, ((0, 0), (0, more)), constant_values=value) for field, value in fields]
+        found = list[NDArray[Any]]()
+        for number, field in enumerate(batch):
+            width = field.shape[1]
+            more = min(-width % self._width_step, max(0, self._sizes.max_tokens - width))
+            around = [(0, 0), (0, more), *[(0, 0)] * (field.ndim - 2)]
+            found.append(np.pad(field, around, constant_values=0 if number else self._sizes.pad_id))
+        return found
 
 
 def _capabilities() -> list[str]:

@@ -10,7 +10,7 @@ PRECISIONS: tuple[PrecisionName, ...] = get_args(PrecisionName)
 AUTO: Literal["auto"] = "auto"
 TORCH, OPENVINO, OPENVINO_INT8 = "torch", "openvino", "openvino-int8"
 FLOAT32, FLOAT16, BFLOAT16 = "float32", "float16", "bfloat16"
-PartName = Literal["contexts", "candidates", "pairs"]  # of a network, by what it reads
+PartName = Literal["contexts", "candidates", "pairs", "known", "beside"]  # of a network, by what it reads
 INT8 = "int8"  # what OPENVINO_INT8 says that it runs; nobody asks for it by this name
 
 

@@ -21,6 +21,7 @@ from polyrank.model.inference.disk_cache import DiskCache
 from polyrank.model.inference.network import Network
 from polyrank.model.inference.passes import LateForwards, PairForwards
 from polyrank.model.inference.runners import AUTO, FLOAT32, TORCH, Runner, is_cpu
+from polyrank.model.inference.uni import UniForwards
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics
 from polyrank.model.rankers.lexical import LexicalRanker, TextRanker
@@ -33,8 +34,8 @@ from polyrank.model.text.sequences import Pairs
 from polyrank.model.text.tokenizer import Token, Tokenizer
 
 if TYPE_CHECKING:
-    from polyrank.model.architectures.cross import CrossEncoder
     from polyrank.model.architectures.late import LateEncoder
+    from polyrank.model.architectures.pairs import PairEncoder
     from polyrank.model.checkpoint.read import Encoder
     from polyrank.model.explainers import CrossExplainer, LateExplainer
 
@@ -136,12 +137,12 @@ class CrossRanker(PairForwards, TextRanker):
     def __init__(
         self,
         name: str,
-        network: "Network[CrossEncoder]",
+        network: "Network[PairEncoder]",
         assembler: Assembler,
         files: CheckpointFiles,
         compiler: Compiler,
     ) -> None:
-        PairForwards.__init__(self, network, compiler)
+        super().__init__(network, compiler)
         TextRanker.__init__(self, name, network.config, files.fingerprint)
         self.max_input_tokens = network.config.max_context_tokens + network.config.max_candidate_tokens
         self._assembler, self._files = assembler, files
@@ -184,6 +185,10 @@ class CrossRanker(PairForwards, TextRanker):
     def save(self, directory: Path) -> None:
         """Write the checkpoint's files to a directory; base weights stay a reference."""
         self._files.write(directory)
+
+
+class UniRanker(CrossRanker, UniForwards):
+    """Ranks by reading each candidate beside a context that was read once: nearly as a CrossRanker, and faster."""
 
 
 def _tell_loading(network: Network[Any], name: str) -> None:
@@ -240,7 +245,8 @@ def _ranker(
     found = candidates(*asked, device)
     chooser = Chooser(found, device, assembler, asked.precision != AUTO) if len(found) > 1 else None
     compiler = Compiler(found[0], chooser, disk if is_cpu(device) else None)
-    kind = LateRanker if ARCHITECTURES[files.config.architecture].retrieves else CrossRanker
+    row = ARCHITECTURES[files.config.architecture]
+    kind = LateRanker if row.retrieves else UniRanker if row.reads_once else CrossRanker
     return kind(name, network, assembler, files, compiler)
 
 

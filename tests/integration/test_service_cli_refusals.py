@@ -96,7 +96,7 @@ TABLE = f"""
 1 | {EVALUATE} --pool empty.jsonl                          | empty.jsonl: the pool holds no candidate
 2 | {EVALUATE} --pool pool.jsonl --model cross             | no candidate embeddings; give a
 2 | {EVALUATE} --pool pool.jsonl --against cross           | and this one as --reranker
-2 | {EVALUATE} --pool pool.jsonl --reranker poly           | --reranker poly is a poly-encoder; give a cross-encoder
+2 | {EVALUATE} --pool pool.jsonl --reranker poly           | --reranker poly is a poly-encoder; give a cross- or uni-enc
 1 | {EVALUATE} --pool pool.jsonl --reranker none           | model 'none' is neither a local directory
 2 | {EVALUATE} --pool pool.jsonl --top-n 5                 | --top-n goes with --reranker
 2 | {EVALUATE} --reranker r                                | --reranker needs --pool or --corpus; to rank each example's
@@ -132,7 +132,7 @@ TABLE = f"""
 1 | {MINE} --data classes.jsonl    | classes.jsonl:1: its label is a class; mine for examples of right
 1 | {MINE} --data pool.jsonl       | pool.jsonl: too many bad lines: 0 examples; 3 dropped:
 2 | {MINE} --model cross           | cross is a cross-encoder, which has no candidate embeddings; give a
-2 | {MINE} --check poly            | --check poly is a poly-encoder; give a cross-encoder
+2 | {MINE} --check poly            | --check poly is a poly-encoder; give a cross- or uni-encoder
 2 | {MINE} --check-margin 1        | --check-margin needs --check
 2 | {MINE} --skip 9 --depth 9      | --skip must be less than --depth, or no text is left
 2 | {MINE} --skip -1               | --skip: must be a whole number from 0 to
@@ -170,7 +170,7 @@ TABLE = f"""
 2 | serve --store none                     | none is no directory; polyrank build makes a store
 2 | serve --store store --vectors redis    | --redis URL
 2 | serve --store store --redis foo://x    | must begin with redis://
-2 | serve --store store --reranker poly    | poly is a poly-encoder; give a cross-encoder
+2 | serve --store store --reranker poly    | poly is a poly-encoder; give a cross- or uni-encoder
 1 | serve --store store --reranker none    | model 'none' is neither a local directory
 2 | serve --store store --backend openvino-int8 --precision bfloat16 | openvino-int8 has a precision of its own
 2 | serve --store store POLYRANK_PROT=1    | unknown setting in the environment: POLYRANK_PROT; did you mean POLYR
@@ -178,7 +178,7 @@ TABLE = f"""
 2 | rank w1 --store none                   | none is no directory; polyrank build makes a store
 1 | rank w1 --store store                  | no good generation in store: it is empty
 2 | rank w1 --store store --rerank         | --rerank with --store needs --reranker MODEL
-2 | rank w1 --store store --reranker poly  | --reranker poly is a poly-encoder; give a cross-encoder
+2 | rank w1 --store store --reranker poly  | --reranker poly is a poly-encoder; give a cross- or uni-encoder
 1 | rank w1 --store store --reranker none  | model 'none' is neither a local directory
 2 | rank w1 --reranker x                   | --reranker goes with --store; a service has its own
 2 | rank w1 --store store --api-key secret | --api-key goes with a service, not with --store

@@ -133,7 +133,9 @@ def test_a_text_has_the_same_vector_alone_and_in_any_company(base: Path, precisi
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 @pytest.mark.parametrize(
-    "fields", [*KINDS, {"architecture": "cross"}], ids=lambda fields: "-".join(map(str, fields.values()))
+    "fields",
+    [*KINDS, {"architecture": "cross"}, {"architecture": "uni"}],
+    ids=lambda fields: "-".join(map(str, fields.values())),
 )
 def test_in_16_bits_outputs_are_the_same_to_the_last_bit_alone_and_in_any_batch(
     base: Path, precision: str, fields: dict[str, Any]
@@ -158,8 +160,9 @@ def test_in_16_bits_outputs_are_the_same_to_the_last_bit_alone_and_in_any_batch(
     agree()
 
 
-def test_a_cross_encoder_scores_as_by_torch_in_any_company(base: Path) -> None:
-    ours, theirs = (loaded(base, backend, architecture="cross") for backend in ("openvino", "torch"))
+@pytest.mark.parametrize("architecture", ["cross", "uni"])
+def test_pairs_are_scored_as_by_torch_in_any_company(base: Path, architecture: str) -> None:
+    ours, theirs = (loaded(base, backend, architecture=architecture) for backend in ("openvino", "torch"))
     assert isinstance(ours, CrossRanker)
     rng = np.random.default_rng(0)
     contexts, texts = ([rng.integers(1, 44, n).tolist() for n in lengths] for lengths in ((1, 12, 40), range(1, 13)))

@@ -22,6 +22,7 @@ from polyrank.model.inference import auto, disk_cache, openvino_backend
 from polyrank.model.inference.disk_cache import DiskCache
 from polyrank.model.inference.runners import Runner
 from polyrank.model.rankers.load import load
+from polyrank.model.registry import UniConfig
 from polyrank.model.text.assembly import Conversation
 
 pytestmark = pytest.mark.slow
@@ -33,6 +34,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "poly": {"architecture": "poly", "n_codes": 4},
     "cross": {"architecture": "cross"},
     "residual": {"architecture": "cross", "residual": True, "n_codes": 4},
+    "uni": {"architecture": "uni"},
+    "arrow": {"architecture": "uni", "own": UniConfig(mask="arrow")},
 }
 TORCH, OPENVINO = Runner("torch", "float32"), Runner("openvino", "float32")
 
@@ -299,8 +302,9 @@ def test_nothing_is_kept_unless_it_is_asked_for(tmp_path: Path, usual_cache: Pat
     assert not usual_cache.exists()
 
 
-def test_a_kept_model_is_run_without_importing_what_makes_networks(tmp_path: Path, disk: DiskCache) -> None:
-    path = checkpoint(tmp_path)
+@pytest.mark.parametrize("kind", ["poly", "uni"])
+def test_a_kept_model_is_run_without_importing_what_makes_networks(kind: str, tmp_path: Path, disk: DiskCache) -> None:
+    path = checkpoint(tmp_path, kind)
     outputs(load(path, backend="openvino", precision="float32", disk=disk))
     code = (
         "import sys\n"

@@ -22,7 +22,7 @@ def test_only_a_model_of_the_wrong_kind_is_told_with_the_flag_that_names_it(
     bi = str(write_checkpoint(tmp_path, "bi", seed=0, architecture="bi"))
     with pytest.raises(WrongKind, match=rf"give a {names_in_words(retrieves=True)}, and this one as --reranker$"):
         loaded(load_late, cross, after=", and this one as --reranker")
-    with pytest.raises(WrongKind, match=r"^--reranker .*; give a cross-encoder$"):
+    with pytest.raises(WrongKind, match=r"^--reranker .*; give a cross- or uni-encoder$"):
         loaded(load_cross, bi, before="--reranker ")
     monkeypatch.setattr(openvino_backend, "is_installed", lambda: False)
     needed = r"^the back-end openvino needs the package openvino: pip install openvino, or use torch$"
