@@ -139,8 +139,8 @@ def test_a_second_stage_takes_as_many_threads_as_were_chosen_before_torch_was_im
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = torch.get_num_threads()
-    monkeypatch.setattr(threads, "_chosen", before + 1)
     config = read_config(write_checkpoint(tmp_path, "virt", 5, architecture="virt") / CONFIG_FILE)
+    monkeypatch.setattr(threads, "_chosen", before + 1)
     try:
         passes.states_of(Network(config, pytest.fail), 16)
         assert torch.get_num_threads() == before + 1
