@@ -149,22 +149,27 @@ def are_finite(forward: Forward, batches: list[Batch]) -> bool:
     return all(np.isfinite(output).all() for batch in batches for output in forward(batch))
 
 
-def why_refused(forward: Forward, reference: Forward, given: List[Sequence], part: "NetworkPart") -> str:
+def why_refused(forward: Forward, reference: Forward | None, given: List[Sequence], part: "NetworkPart") -> str:
     """Return why a part must not be run this way unless somebody asks for it; empty: it may.
 
     `given` are what the `part` is tried on. The outputs must be near to the reference's, and each must be the same to
-    the last bit alone and in batches of several sizes.
+    the last bit alone and in batches of several sizes. reference: None: what is far from it was measured before.
     """
     alone = [_outputs(forward, [each], part)[0] for each in given]
     if not all(np.isfinite(each).all() for each in alone):
         return "its numbers are not finite"
+    if reference is not None and (why := _why_not_near(alone, reference, given, part)):
+        return why
+    return "" if _is_same_together(forward, given, alone, part) else "a text's output depends on its batch"
+
+
+def _why_not_near(alone: List[NDArray[Any]], reference: Forward, given: List[Sequence], part: "NetworkPart") -> str:
+    """Return why outputs are too far from the reference's; empty: they are not."""
     expected: list[NDArray[Any]] = [np.empty(0)] * len(given)
     for positions in length_batches([len(each.ids) for each in given]):
         for position, output in zip(positions, _outputs(reference, [given[at] for at in positions], part), strict=True):
             expected[position] = output
-    if why := _too_far(np.vstack(alone), np.vstack(expected)) if alone[0].ndim else _misranked(alone, expected):
-        return why
-    return "" if _is_same_together(forward, given, alone, part) else "a text's output depends on its batch"
+    return _too_far(np.vstack(alone), np.vstack(expected)) if alone[0].ndim else _misranked(alone, expected)
 
 
 def _outputs(forward: Forward, given: List[Sequence], part: "NetworkPart") -> list[NDArray[Any]]:

@@ -208,6 +208,7 @@ def _model_config(config: TrainConfig, source: ModelConfig, base_sha256: str) ->
         assembly=replace(source.assembly, max_turns=turns),
         evidence=None,  # fitted to the scores of the source, as the calibration
         calibration=None,
+        quantisation=None,
         training={},
     )
 
