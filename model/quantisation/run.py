@@ -9,6 +9,7 @@ from polyrank.model.checkpoint.quantised import QUANTISED_FILE, quantisation_byt
 from polyrank.model.config import QuantisationConfig
 from polyrank.model.durable import write_atomically
 from polyrank.model.inference.runners import FLOAT32, INT8, OPENVINO, TORCH
+from polyrank.model.inputs import read_input
 from polyrank.model.quantisation.calibration import calibrated
 from polyrank.model.quantisation.needs import Split
 from polyrank.model.quantisation.proof import Report, proof
@@ -35,5 +36,5 @@ def quantise(checkpoint: Path, examples: Split, report: Report) -> QuantisationC
     write_config(checkpoint / CONFIG_FILE, config)
     card = checkpoint / CARD_FILE
     if card.is_file():
-        write_atomically(card, with_quantisation(card.read_text(encoding="utf-8"), proved).encode())
+        write_atomically(card, with_quantisation(read_input(card).decode(), proved).encode())
     return proved
