@@ -6,8 +6,10 @@ torch's own default.
 
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 _CORES = Path("/sys/devices/system/cpu")
 _chosen: int | None = None
@@ -28,12 +30,35 @@ def choose(number: int) -> None:
     from those who have some.
     """
     global _chosen  # of the process, as the libraries' own numbers are
-    from threadpoolctl import ThreadpoolController
-
     _chosen = number
-    ThreadpoolController().select(threading_layer="pthreads").limit(limits=1)  # NumPy's BLAS; that of FAISS has OpenMP
+    _numpys_products_in_one()
     if "torch" in sys.modules:
         tell_torch()
+
+
+@contextmanager
+def only_one() -> Iterator[None]:
+    """Let all products take one thread in the block. Several wait for each other while the machine has other work."""
+    global _chosen
+    chosen, number = _chosen, count()
+    try:
+        with _numpys_products_in_one():
+            _chosen = 1
+            if "torch" in sys.modules:
+                tell_torch()
+            yield
+    finally:
+        _chosen = number
+        if "torch" in sys.modules:
+            tell_torch()
+        _chosen = chosen
+
+
+def _numpys_products_in_one() -> Any:
+    """Limit NumPy's BLAS to one thread; at the end of a block that is entered with this, to what it had before."""
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(threading_layer="pthreads").limit(limits=1)  # that of FAISS has OpenMP
 
 
 def shares() -> int:

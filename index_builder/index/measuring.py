@@ -6,8 +6,7 @@ the prediction is too low. A larger graph is built and timed, unless the small o
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import thread_time
@@ -194,7 +193,7 @@ def time_searches(matrix: NDArray[Any], contexts: Sequence[Codes]) -> SearchTime
 
     A context is given by its vectors (M, D), with the score scale multiplied in.
     """
-    with _one_thread():
+    with threads.only_one(), faiss_threads(1):
         scanned = _spread(matrix, SCANNED_ROWS)
         scan = prepare(scanned)
         for rows in GRAPH_ROWS:
@@ -210,18 +209,6 @@ def time_searches(matrix: NDArray[Any], contexts: Sequence[Codes]) -> SearchTime
             if times.ratio > STAYS:
                 break
     return times
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let all products use one thread. Several wait for each other while the machine has other work to do."""
-    before = threads.count()
-    threads.choose(1)
-    try:
-        with faiss_threads(1):
-            yield
-    finally:
-        threads.choose(before)
 
 
 def _search(graph: CandidateIndex, matrix: NDArray[Any], codes: Codes) -> None:

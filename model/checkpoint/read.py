@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -63,9 +62,6 @@ def merge(module: nn.Module, adapter: Mapping[str, Tensor]) -> None:
         with torch.no_grad():
             weight.add_(high.float() @ low.float())
 
-
-if TYPE_CHECKING:
-    pass
 
 Encoder = LateEncoder | PairEncoder
 Reader = Callable[[Path], dict[str, Tensor]]  # of safetensors

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _RERANKER_TOKENS = 512  # of context and candidate together
 _USUAL_TOKENS = 256  # of a sentence encoder that names no limit
+_OF_POSITIONS = {"model_type": str, "max_position_embeddings": int, "pad_token_id": int}
 _COUNTED_FROM_PADDING = ("camembert", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl")
 
 
@@ -151,10 +152,13 @@ def _reranker(base: BaseModel) -> ModelConfig:
 
 def _positions(directory: Path) -> int:
     """Return the longest sequence that the position embeddings allow; RoBERTa's begin after the padding's."""
-    from polyrank.model.architectures.backbone import backbone_config  # a file may leave to transformers what is usual
-
     path = backbone_file(directory)
-    config = backbone_config(path, read_object(path))
-    reserved = max(2, (config.pad_token_id or 0) + 1) if config.model_type in _COUNTED_FROM_PADDING else 0
-    positions: int = config.max_position_embeddings
+    stated = read_object(path)
+    if not all(isinstance(stated.get(name), kind) for name, kind in _OF_POSITIONS.items()):
+        from polyrank.model.architectures.backbone import backbone_config  # a file may leave out what is usual
+
+        config = backbone_config(path, stated)
+        stated = {name: getattr(config, name) for name in _OF_POSITIONS}
+    reserved = max(2, (stated["pad_token_id"] or 0) + 1) if stated["model_type"] in _COUNTED_FROM_PADDING else 0
+    positions: int = stated["max_position_embeddings"]
     return positions - reserved

@@ -9,7 +9,7 @@ import hashlib
 import importlib.metadata
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
@@ -27,7 +27,8 @@ from polyrank.model.inference.runners import TORCH, Choice, Runner
 from polyrank.model.registry import ARCHITECTURES
 
 _MODEL = Path(__file__).parents[1]
-_CODE = ("architectures", "checkpoint", "inference")  # what the numbers of a part come from, beside its weights
+# What the numbers of a part come from, beside its weights.
+_CODE = ("architectures", "checkpoint", "inference", "openvino_core.py")
 _LIBRARIES = ("openvino", "torch", "transformers")
 
 
@@ -105,12 +106,16 @@ def versions() -> dict[str, str]:
 
 
 @cache
-def code(*folders: str) -> str:
-    """Digest the code in folders of polyrank.model; "." is all of it."""
+def code(*places: str) -> str:
+    """Digest modules of polyrank.model, and the code in its folders; "." is all of it."""
     digest = hashlib.sha256()
-    for path in sorted(path for folder in folders for path in (_MODEL / folder).rglob("*.py")):
+    for path in sorted(path for place in places for path in _modules(_MODEL / place)):
         digest.update(f"{path.relative_to(_MODEL)}\n".encode() + path.read_bytes())
     return digest.hexdigest()
+
+
+def _modules(place: Path) -> Iterable[Path]:
+    return place.rglob("*.py") if place.is_dir() else [place]
 
 
 def code_outside() -> str:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from polyrank.model import threads
 from polyrank.model.architectures.attention import ContextCodes
 from polyrank.model.architectures.backbone import TensorBatch
 from polyrank.model.architectures.batching import TokenBatch
@@ -23,6 +24,7 @@ class NetworkStates:
 
     def __init__(self, network: Network[LateEncoder], dim: int) -> None:
         """`dim`: of the transformer's states."""
+        threads.tell_torch()
         self._network, self._config, self._states_dim = network, network.config, dim
         self._kind: type[LateEncoder] = ARCHITECTURES[network.config.architecture].network
         self.dim = self._kind.first_dim(network.config, dim)

@@ -12,13 +12,12 @@ import importlib.util
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.model import processor, threads
+from polyrank.model import openvino_core, processor, threads
 from polyrank.model.architectures.batching import TOKEN_BUDGET, Batch
 from polyrank.model.checkpoint.quantised import Quantisation
 from polyrank.model.errors import InvalidInput
@@ -55,10 +54,6 @@ _FORMATS = {
     BFLOAT16: _Format("bf16", needs="BF16", width_step=16),
     INT8: _Format("f32", needs="INT8", width_step=16),
 }
-# How many kernels, each made for one shape of batch, OpenVINO keeps. Its default is thousands: memory grew by 500 MiB.
-# With 64 a shape that came before took no extra time, with 16 a third more.
-KEPT_PRIMITIVES = "64"
-_one_thread = threading.Lock()  # guards the core, which all threads share
 
 
 def is_installed() -> bool:
@@ -134,7 +129,7 @@ def compiled(part: "NetworkPart", precision: str, quantisation: Quantisation | N
             raise InvalidInput("the model is not quantised, so it has no int8; run polyrank quantise first")
         transformer = quantised(transformer, quantisation.parts.get(part.reads, {}))
     models = [
-        _core().compile_model(model, "CPU", _properties(each))
+        openvino_core.core().compile_model(model, "CPU", _properties(each))
         for model, each in zip((transformer, ending), _precisions(precision), strict=True)
     ]
     return _Compiled(models, Sizes.of(part.backbone()), precision)
@@ -151,7 +146,7 @@ def imported(pieces: Sequence[memoryview], sizes: Sizes, precision: str) -> Forw
     Raises InvalidInput where OpenVINO cannot read it.
     """
     with translated():
-        core = _core()
+        core = openvino_core.core()
         import openvino as ov
 
         models = [
@@ -167,14 +162,7 @@ def _precisions(precision: str) -> tuple[str, str]:
 
 
 def _properties(precision: str) -> dict[str, Any]:
-    return {
-        "PERFORMANCE_HINT": "LATENCY",
-        "NUM_STREAMS": 1,
-        "INFERENCE_NUM_THREADS": threads.count(),
-        "INFERENCE_PRECISION_HINT": _FORMATS[precision].hint,  # else AMX would silently mean bf16
-        "ENABLE_CPU_PINNING": False,  # several processes would be pinned to the same cores
-        "CPU_RUNTIME_CACHE_CAPACITY": KEPT_PRIMITIVES,
-    }
+    return {"PERFORMANCE_HINT": "LATENCY", **openvino_core.properties(threads.count(), _FORMATS[precision].hint)}
 
 
 class _Compiled:
@@ -211,21 +199,4 @@ class _Compiled:
 
 
 def _capabilities() -> list[str]:
-    return list(_core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
-
-
-def _core() -> "ov.Core":
-    """Return the only core of this process.
-
-    A core gives its thread a stack for signals, and frees that stack when it ends. If two cores do not end in reverse
-    order, the thread keeps a freed stack, and the next signal kills the process.
-    """
-    with _one_thread:
-        return _first_core()
-
-
-@cache
-def _first_core() -> "ov.Core":
-    import openvino as ov
-
-    return ov.Core()
+    return list(openvino_core.core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"))

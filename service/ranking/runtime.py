@@ -76,7 +76,7 @@ class Runtime:
         self.candidates = Threads("candidates", CANDIDATE_THREADS)
         self.retrieval = RetrievalBudget()
         self._searches, self._words = Scheduler("search", ["search"], MOST_SCANS), asyncio.Semaphore(MOST_WORDS)
-        self._explains = asyncio.Lock()
+        self._explains, self._loads = asyncio.Lock(), asyncio.Lock()
 
     @asynccontextmanager
     async def admitted(self, journey: Journey, tokens: int) -> AsyncIterator[None]:
@@ -120,6 +120,12 @@ class Runtime:
             yield
         finally:
             self._explains.release()
+
+    async def loaded(self, load: Callable[[], T], journey: Journey) -> T:
+        """Call a function that takes seconds the first time; others wait for it without a thread."""
+        with journey.queued():
+            async with self._loads:
+                return await self.candidates.run(load, journey)
 
     async def measured(self, stage: Stage, work: Callable[[], T], journey: Journey) -> T:
         """Call a function that is one stage on the threads "candidates"."""

@@ -1,7 +1,9 @@
 """POST /explain over real models: its numbers add up to scores of /rank, for each architecture and way of asking."""
 
+import asyncio
 import math
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -259,6 +261,26 @@ def test_a_long_explanation_ends_by_its_deadline(server: tuple[str, TestClient])
     answer = client.post("/explain", json=body)
     assert answer.status_code in (503, 504)
     assert math.isfinite(explain(client, context="w1 w2")["candidates"][0]["explained"])
+
+
+def test_nobody_waits_for_another_explanation_beyond_the_deadline(server: tuple[str, TestClient]) -> None:
+    """The other one takes 10 seconds; what explains the scores was loaded before."""
+    _, client = server
+    explain(client)
+    turn, ended = client.app.state.resources.runtime._explains, threading.Event()
+
+    async def hold() -> None:
+        async with turn:
+            await asyncio.to_thread(ended.wait, 10)
+
+    assert client.portal is not None
+    other = client.portal.start_task_soon(hold)
+    began = time.monotonic()
+    answer = client.post("/explain", json={"context": SAID, "candidates": SENT, "timeout_ms": 100})
+    ended.set()
+    other.result()
+    assert answer.status_code == 504
+    assert time.monotonic() - began < 5
 
 
 def test_an_answer_of_many_numbers_is_written_beside_the_event_loop(

@@ -14,7 +14,7 @@ from typing import IO, Any, NamedTuple
 
 import pytest
 from command_line import COMMAND, READY, REPOSITORY, pool_rows, write_rows
-from tiny import write_checkpoint
+from tiny import write_base, write_checkpoint
 
 pytest.importorskip("openvino")
 
@@ -142,6 +142,12 @@ def test_so_do_other_models_of_vectors(place: Place, tmp_path: Path, fields: dic
     assert [bool(HEAVY & each.imported) for each in ranks] == [True, False]
     one, other = (scores(json.loads(each.out)) for each in ranks)
     assert other == pytest.approx(one, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_so_does_a_base_model_as_it_was_published(place: Place, tmp_path: Path) -> None:
+    place.model = write_base(tmp_path / "base", 5)
+    assert [bool(HEAVY & place.build().imported) for _ in range(2)] == [True, False]
 
 
 def test_a_second_stage_takes_torch(place: Place, tmp_path: Path) -> None:

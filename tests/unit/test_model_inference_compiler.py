@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ import polyrank
 from polyrank.model.checkpoint.stored import StoredModel
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
-from polyrank.model.inference import auto, disk_cache, openvino_backend
+from polyrank.model.inference import auto, compiler, disk_cache, openvino_backend
 from polyrank.model.inference.disk_cache import DiskCache
 from polyrank.model.inference.runners import Runner
 from polyrank.model.rankers.load import load
@@ -258,6 +259,17 @@ def test_other_weights_and_another_number_of_threads_are_compiled_for_themselves
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     load(path, backend="openvino", precision="float32", disk=disk)
     assert len(unread) == 3
+
+
+@pytest.mark.parametrize("module", ["openvino_core.py", "inference/passes.py"])
+def test_what_is_kept_was_made_by_the_same_code(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = tmp_path / "model"
+    shutil.copytree(compiler._MODEL, copied, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(compiler, "_MODEL", copied)
+    digest = compiler.code.__wrapped__
+    before = digest(*compiler._CODE)
+    (copied / module).write_text((copied / module).read_text() + "# changed")
+    assert digest(*compiler._CODE) != before
 
 
 @pytest.mark.parametrize("damage", ["its bytes", "what it means"])

@@ -14,11 +14,13 @@ from tiny import CLS, SEP, write_base, write_checkpoint
 from torch import Tensor
 
 import polyrank
+from polyrank.model import threads
 from polyrank.model.architectures.attention import poly_scores
 from polyrank.model.architectures.backbone import TensorBatch
 from polyrank.model.architectures.batching import joined, pad
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import LateEncoder
+from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
 from polyrank.model.checkpoint.read import begin_from_base
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid
@@ -131,6 +133,19 @@ def test_a_context_is_encoded_once_for_all_batches_of_its_candidates(
     for each in (*others, PAIRS.take([0])):
         served.score_pairs(each)
     assert seen[2:] == [*(each.contexts[0] for each in others), PAIRS.contexts[0]], "only the last two are remembered"
+
+
+def test_a_second_stage_takes_as_many_threads_as_were_chosen_before_torch_was_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = torch.get_num_threads()
+    config = read_config(write_checkpoint(tmp_path, "virt", 5, architecture="virt") / CONFIG_FILE)
+    monkeypatch.setattr(threads, "_chosen", before + 1)
+    try:
+        passes.states_of(Network(config, pytest.fail), 16)
+        assert torch.get_num_threads() == before + 1
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.fixture

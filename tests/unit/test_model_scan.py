@@ -128,12 +128,17 @@ def missing(*_: object) -> NDArray[np.float32]:
     raise RuntimeError("no such operator")
 
 
+def broken(*_: object) -> NDArray[np.float32]:
+    raise OSError("libtbb.so.12: cannot open shared object file")
+
+
 @needs_bytes
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
         (wrong, f"{LIBRARY}'s product of bytes is wrong for vectors of 8 components"),
         (missing, f"{LIBRARY} has no product of bytes here: no such operator"),
+        (broken, f"{LIBRARY} has no product of bytes here: libtbb.so.12"),
     ],
 )
 @pytest.mark.usefixtures("looked_at_again")

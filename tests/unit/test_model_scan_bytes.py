@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from polyrank.model.search.scan import product
+from polyrank.model.errors import VectorsDamaged
+from polyrank.model.search.scan import Query, product
 from polyrank.model.search.scan.openvino_bytes import OpenVinoProduct
-from polyrank.model.search.scan.product import Multiplier
+from polyrank.model.search.scan.product import Library, Multiplier
+from polyrank.model.search.scan.quantised import QuantisedScan
 from polyrank.model.search.scan.torch_bytes import TorchProduct
 
 pytestmark = pytest.mark.skipif(not product.multiplies_bytes(), reason="this processor does not multiply bytes fast")
@@ -58,6 +60,45 @@ def test_threads_multiply_beside_each_other(make: Make) -> None:
 
     with ThreadPoolExecutor(4) as threads:
         assert all(threads.map(multiply, range(24)))
+
+
+@both
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("row", [0, 1])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_row_that_is_no_number_is_an_error(
+    make: Make, row: int, value: float, dtype: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mean that bytes are counted from is made of some rows, row 0 among them."""
+    monkeypatch.setattr(product, "library", lambda: Library("chosen", make))
+    rng = np.random.default_rng(0)
+    matrix, codes = rng.normal(size=(9000, 16)).astype(dtype), rng.normal(size=(8, 16)).astype(np.float32)
+    matrix[row, 3] = value
+    with pytest.raises(VectorsDamaged):
+        QuantisedScan(matrix).top_k([Query(codes, 5)])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the stack for signals is asked of glibc")
+def test_products_and_forward_passes_share_one_core() -> None:
+    """Each core would give this thread a stack of its own for signals, and free it when it ends."""
+    code = """
+import ctypes
+import numpy as np
+from polyrank.model.inference.openvino_backend import is_supported
+from polyrank.model.search.scan.openvino_bytes import OpenVinoProduct
+
+def stack():
+    told = (ctypes.c_void_p * 3)()
+    ctypes.CDLL(None).sigaltstack(None, told)
+    return told[0]
+
+is_supported("bfloat16")
+first = stack()
+product = OpenVinoProduct(np.ones((8, 4), np.int8))
+product.products(np.ones((8, 4), np.uint8)), product.clipped(np.ones((8, 4), np.uint8), np.ones(8, np.float32))
+print(stack() == first)
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "True\n"
 
 
 def test_a_scan_on_a_cpu_imports_no_torch() -> None:

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from threadpoolctl import ThreadpoolController
 
 from polyrank.model import threads
 
@@ -45,6 +46,20 @@ def test_who_set_the_number_of_torch_has_set_it_for_all(monkeypatch: pytest.Monk
     monkeypatch.setattr(threads, "_chosen", None)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
     assert threads.count() == 7
+
+
+def test_one_thread_in_a_block_and_behind_it_as_many_as_before() -> None:
+    blas = ThreadpoolController().select(threading_layer="pthreads")
+
+    def numbers() -> tuple[int, int, int, set[int]]:
+        return threads.count(), threads.shares(), torch.get_num_threads(), {each["num_threads"] for each in blas.info()}
+
+    with blas.limit(limits=2):
+        before = numbers()
+        with threads.only_one():
+            assert numbers() == (1, 1, 1, {1})
+        assert numbers() == before
+        assert before[-1] == {2}
 
 
 @pytest.mark.slow

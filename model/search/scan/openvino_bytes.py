@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.model import openvino_core
 from polyrank.model.threads import count
-
-_KEPT_KERNELS = "64"  # each for one shape
 
 
 class _Own(threading.local):
@@ -73,11 +72,4 @@ def _compiled(clips: bool, threads: int) -> Any:
     if clips:
         bias = op.parameter([1, -1], np.float32)
         inputs, product = [*inputs, bias], op.convert(limited(op.add(product, bias), 0, 255), "u8")
-    properties = {
-        "NUM_STREAMS": 1,
-        "INFERENCE_NUM_THREADS": threads,
-        "INFERENCE_PRECISION_HINT": "f32",  # else AMX would silently mean bf16
-        "ENABLE_CPU_PINNING": False,  # several processes would be pinned to the same cores
-        "CPU_RUNTIME_CACHE_CAPACITY": _KEPT_KERNELS,
-    }
-    return ov.Core().compile_model(ov.Model([product], inputs), "CPU", properties)
+    return openvino_core.core().compile_model(ov.Model([product], inputs), "CPU", openvino_core.properties(threads))

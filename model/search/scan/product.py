@@ -138,7 +138,7 @@ def refusal(dim: int) -> str | None:
     try:
         if not _is_right(dim):
             return f"{name}'s product of bytes is wrong for vectors of {dim} components"
-    except (ImportError, RuntimeError, AttributeError, NotImplementedError) as error:
+    except Exception as error:  # whatever a broken package raises: the stored rows give the same answers
         return f"{name} has no product of bytes here: {error}"
     return None
 

@@ -141,9 +141,8 @@ class _Pass:
         blocks = np.arange(len(self._rows.steps))
         for tier in cut.tiers(sample, largest, lambda: search.best.bar):
             for rows in _growing(tier, self._part):
-                bias = biases(self._rows, codes, np.array([search.bar]), blocks).max(
-                    axis=0
-                )  # the rows are of any block
+                of_blocks = biases(self._rows, codes, np.array([search.bar]), blocks)
+                bias = of_blocks.max(axis=0)  # the rows are of any block
                 search.score(product.rows_above(self._rows.bytes, rows, bias))
 
     def _stage(self, blocks: NDArray[np.int64]) -> None:

@@ -69,7 +69,9 @@ class QuantisedRows:
     def of(cls, matrix: NDArray[Any]) -> "QuantisedRows":
         """Quantise a matrix (N, D), float16 or float32; N is at least 1."""
         stored = np.asarray(matrix)
-        mean = stored[:: max(1, len(stored) // _MEAN_ROWS)].mean(axis=0, dtype=np.float64).astype(np.float32)
+        with np.errstate(all="ignore"):
+            mean = stored[:: max(1, len(stored) // _MEAN_ROWS)].mean(axis=0, dtype=np.float64).astype(np.float32)
+        mean[~np.isfinite(mean)] = 0.0  # else no row would reach a bound; what is no number is found by its score
         rounded = np.empty(stored.shape, np.uint8)
 
         def quantise(start: int) -> tuple[float, float, float, float]:
