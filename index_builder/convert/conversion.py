@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import orjson
 
-from polyrank.index_builder.convert.formats import Asked, Found, read, recognised
+from polyrank.index_builder.convert.formats import Asked, Found, read, recognised, why_unknown
 from polyrank.index_builder.convert.messages import Object
 from polyrank.index_builder.names import AUTO, FOREIGN_FORMATS
 from polyrank.index_builder.pool.documents import Fields, RowError, document
@@ -63,7 +63,7 @@ def format_of(paths: Sequence[Path], asked: Asked) -> str:
     found = {path: recognised(path, asked.columns) for path in paths}
     for path, forms in found.items():
         if not forms:
-            raise InvalidInput(f"{path}: what wrote it cannot be told; name it by --from, unless it is polyrank's own")
+            raise InvalidInput(f"{path}: {why_unknown(path)}")
         if len(forms) > 1:
             named = " or ".join(f"{form} ({FOREIGN_FORMATS[form]})" for form in forms)
             raise InvalidInput(f"{path} may be {named}; name it by --from")

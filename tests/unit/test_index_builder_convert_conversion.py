@@ -91,6 +91,9 @@ def test_several_files_of_one_format(tmp_path: Path) -> None:
     ("contents", "form", "reason"),
     [
         (["a,b\n1,2\n"], "auto", "what wrote it cannot be told; name it by --from"),
+        (["a,b\n"], "auto", "there are no rows"),
+        (["a,b\n1\n"], "auto", "no row can be read; the first one, in line 2: the row has another number"),
+        (["a,b\n1\n"], "csv", "nothing was kept of .*: the row has another number"),
         (
             [lines([{"id": 1, "payload": {"text": "x"}, **OPENAI[0]}])],
             "auto",
