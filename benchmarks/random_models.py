@@ -17,6 +17,7 @@ import polyrank
 from polyrank.model.config import ModelConfig
 from polyrank.model.inference.runners import Runner
 from polyrank.model.rankers.networks import from_base
+from polyrank.model.registry import ARCHITECTURES
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 POSITIONS = 512
@@ -64,7 +65,7 @@ def write_base(directory: Path, shape: Shape, seed: int = 0) -> Path:
 
 def loaded(base: Path, name: str, device: str, runner: Runner, **fields: Any) -> Any:
     """Load a ranker over a base on a device; `fields` are those of its config. Both sides share their transformer."""
-    fields = {"shared_encoder": fields["architecture"] != "cross", **fields}
+    fields = {"shared_encoder": ARCHITECTURES[fields["architecture"]].retrieves, **fields}
     checkpoint = base.parent / name
     from_base(str(base), ModelConfig(base_name="random", weights="base", **fields)).save(checkpoint)
     return polyrank.load(checkpoint, device, *runner)

@@ -5,14 +5,16 @@
 
 The models have MiniLM's shape and random weights. A pool of random words, of 6 to 24 tokens, is built into a store.
 "context" is one forward pass over a context of so many tokens; "fetch" takes the candidates' rows from the maps of the
-store; "late" scores them; "cross" reads as many pairs with a Cross-encoder. Each is timed in turns with the others:
-median and quartiles. "price" is what admission takes "late" for, in tokens.
+store; "late" scores them; "cross" reads as many pairs with a Cross-encoder, "uni" with a Uni-Encoder that has not read
+the context yet, "uni again" with one that has. Each is timed in turns with the others: median and quartiles. "price" is
+what admission takes "late" for, in tokens.
 """
 
 import argparse
 import json
 import tempfile
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +62,7 @@ def measured(base: Path, name: str, arguments: argparse.Namespace) -> dict[str, 
     """Build a store with a model of this architecture, and time its second stage."""
     runner, rng = Runner(arguments.backend, arguments.precision), np.random.default_rng(0)
     ranker = loaded(base, name, "cpu", runner, architecture=name)
-    cross = loaded(base, "cross", "cpu", runner, architecture="cross")
+    cross, uni = (loaded(base, each, "cpu", runner, architecture=each) for each in ("cross", "uni"))
     root = base.parent / f"store-{name}"
     build(ranker, _candidates(rng, arguments.pool), root, BuildOptions(index="exact"))
     [generation], _ = GenerationStore(root).open_to_serve()
@@ -72,12 +74,15 @@ def measured(base: Path, name: str, arguments: argparse.Namespace) -> dict[str, 
     stored = generation.embeddings.representations(rows)
     texts = [each.text for each in generation.candidates.rows(rows)]
     pairs = Pairs([context], [ids[1:] for ids in ranker.tokenize_candidates(texts)[0]], [0] * len(texts))
+    new = (pairs._replace(contexts=[[*context[:-1], token]]) for token in cycle(range(MINILM.vocabulary)))
     took = quartiles_ms(
         {
             "context": partial(ranker.represent_contexts, [context]),
             "fetch": partial(generation.embeddings.representations, rows),
             "late": partial(ranker.late_scores, encoded, stored),
             "cross": partial(cross.score_pairs, pairs),
+            "uni": lambda: uni.score_pairs(next(new)),
+            "uni again": partial(uni.score_pairs, pairs),
         },
         arguments.seconds,
     )
@@ -88,6 +93,8 @@ def measured(base: Path, name: str, arguments: argparse.Namespace) -> dict[str, 
         "ms": took,
         "fetch and late, of a context's pass": round(stage / took["context"][0], 3),
         "cross, of fetch and late": round(took["cross"][0] / stage, 1),
+        "cross, of uni": round(took["cross"][0] / took["uni"][0], 1),
+        "cross, of uni again": round(took["cross"][0] / took["uni again"][0], 1),
         "price": ranker.late_tokens(len(context), stored.counts),
     }
 

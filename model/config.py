@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from polyrank.model.errors import CheckpointInvalid
 from polyrank.model.options import WIDEST, Block, read_block, require, require_known, require_types, shown
-from polyrank.model.registry import ARCHITECTURES, classifiers, comparing_vectors, listed
+from polyrank.model.registry import ARCHITECTURES, UniConfig, classifiers, comparing_vectors, listed
 
 ContextVectors = Literal["codes", "first", "last", "last+first"]
 Reduction = Literal[
@@ -22,6 +22,7 @@ FORMAT_VERSION = 1
 ASSEMBLY_VERSION = 1
 EVIDENCE_VERSION = 1
 CALIBRATION_VERSION = 1
+QUANTISATION_VERSION = 1
 _MOST = 1e6  # of a weight; sums of such weights stay finite in float32
 
 
@@ -115,6 +116,55 @@ class CalibrationConfig:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class QuantisationConfig:
+    """What int8 changes, over lists that calibration had not seen; what it found lies in a file beside `polyrank.json`.
+
+    Differences are int8's figure minus float32's, as shares of 1; their intervals are of 95 %, over conversations.
+
+    Attributes:
+        version: version of the file and of what is made of it; a checkpoint of another version is refused.
+        made_for: fingerprint of the model that was calibrated; it says nothing of another one.
+        sha256: of the file.
+        lists, conversations: over how many both were compared.
+        recall_at_1, mrr: float32's.
+        recall_change, mrr_change: the mean difference, and the ends of its interval.
+        nearness: how near outputs are to float32's: "least cosine" and "mean cosine" of vectors, "correlation" of
+            scores of pairs.
+    """
+
+    version: int = QUANTISATION_VERSION
+    made_for: str
+    sha256: str
+    lists: int
+    conversations: int
+    recall_at_1: float
+    mrr: float
+    recall_change: Sequence[float]
+    mrr_change: Sequence[float]
+    nearness: Mapping[str, float]
+
+    MOST_LOSS: ClassVar[float] = 0.003
+    MOST_UNCERTAIN_LOSS: ClassVar[float] = 0.006
+
+    def __post_init__(self) -> None:
+        require_types(self, "quantisation.")
+        require(self.version == QUANTISATION_VERSION, f"quantisation.version {self.version} is not known")
+        for name in ("recall_change", "mrr_change"):
+            three = getattr(self, name)
+            require(len(three) == 3, f"quantisation.{name} must be a difference and the ends of its interval")
+            require(all(-1 <= each <= 1 for each in three), f"quantisation.{name} must lie between -1 and 1")
+
+    def why_not_chosen(self) -> str:
+        """Return why `auto` must not take int8, empty if it may: by the loss of R@1, and by the worst it may be."""
+        change, worst, _ = (100 * each for each in self.recall_change)
+        if change < -100 * self.MOST_LOSS:
+            return f"R@1 changes by {change:.2f} points, more than -{100 * self.MOST_LOSS:g}"
+        if worst <= -100 * self.MOST_UNCERTAIN_LOSS:
+            return f"R@1 may change by {worst:.2f} points, and -{100 * self.MOST_UNCERTAIN_LOSS:g} is too much"
+        return ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DenseConfig:
     """A linear map of a reduced vector, and the function after it.
 
@@ -167,6 +217,8 @@ class ModelConfig:
             order. "score": the score of each label as a reply to the context, whose last turn is the text.
         calibration: what its scores say; None: that is not known. Not part of the model's identity: no score and no
             vector depends on it.
+        quantisation: what int8 changes; None: it was not calibrated. As all precisions, it is not part of the model's
+            identity.
         training: free-form summary of the training run; not part of the model's identity.
     """
 
@@ -190,6 +242,7 @@ class ModelConfig:
     assembly: AssemblyConfig = field(default_factory=AssemblyConfig)
     evidence: LexicalConfig | None = None
     calibration: CalibrationConfig | None = None
+    quantisation: QuantisationConfig | None = None
     own: Block | None = None
     labels: Sequence[str] = ()
     class_from: ClassFrom = "head"
@@ -237,6 +290,11 @@ class ModelConfig:
     def has_network(self) -> bool:
         """Whether there is a network behind it, with weights and a tokenizer; a lexical model has none."""
         return ARCHITECTURES[self.architecture].encoder is not None
+
+    @property
+    def scores_depend(self) -> bool:
+        """Whether a score depends on which other candidates are sent."""
+        return isinstance(self.own, UniConfig) and self.own.mask == "arrow"
 
     @property
     def sides_differ(self) -> bool:
@@ -291,4 +349,9 @@ def _own(flat: dict[str, Any]) -> Block | None:
     return None if kind is None or raw is None else read_block(kind, raw, kind.of)
 
 
-_BLOCKS = {"assembly": AssemblyConfig, "evidence": LexicalConfig, "calibration": CalibrationConfig}
+_BLOCKS = {
+    "assembly": AssemblyConfig,
+    "evidence": LexicalConfig,
+    "calibration": CalibrationConfig,
+    "quantisation": QuantisationConfig,
+}

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from polyrank.model.architectures.attention import poly_scores
 from polyrank.model.architectures.backbone import TensorBatch
-from polyrank.model.architectures.batching import TokenBatch, joined, pad
-from polyrank.model.architectures.cross import CrossEncoder
+from polyrank.model.architectures.batching import TokenBatch, pad
 from polyrank.model.architectures.late import LateEncoder, as_numpy
+from polyrank.model.architectures.pairs import PairEncoder
 from polyrank.model.architectures.sums import Float64, StateSums, Unexplained
 from polyrank.model.explanation import Explanation, Occluded, code_contributions, pair_contributions, without
 from polyrank.model.representations import ContextEncoding, Representations
@@ -138,7 +138,7 @@ def _unpadded(states: Tensor, sequences: Sequence[Sequence[int]]) -> list[Float6
 class CrossExplainer:
     """Scores pairs of which parts are left out. Its forward passes are for the thread of the models.
 
-    The Cross-encoder's own transformer reads such a pair with a mask, so that all other tokens keep their positions.
+    The encoder's own transformer reads such a pair with a mask, so that all other tokens keep their positions.
     The Poly-encoder of a residual one reads a context without the tokens: some of its kinds of context vectors take a
     text to be without holes.
 
@@ -146,7 +146,7 @@ class CrossExplainer:
         is_residual: whether a Poly-encoder's score is part of each.
     """
 
-    def __init__(self, encoder: CrossEncoder, assembler: Assembler) -> None:
+    def __init__(self, encoder: PairEncoder, assembler: Assembler) -> None:
         self.is_residual = encoder.poly is not None
         self._encoder, self._assembler = encoder, assembler
 
@@ -160,12 +160,9 @@ class CrossExplainer:
         That part is 0 where there is no Poly-encoder.
         """
         pairs = Pairs.join([each.pair for each in occluded])
-        batch = joined(pairs, self._encoder.encoder.pad_id)
-        for row, (_, places) in enumerate(occluded):
-            batch.mask[row, list(places)] = False
         with torch.inference_mode():
-            tensors = TensorBatch.of(batch, next(self._encoder.parameters()).device)
-            own = self._encoder.joint_scores(tensors).cpu().double().numpy()
+            scores = self._encoder.own_scores(pairs, [each.places for each in occluded])
+        own = scores.cpu().double().numpy()
         base = self._poly_scores(occluded) if self.is_residual else np.zeros(len(occluded))
         return np.column_stack([own + base, base])
 

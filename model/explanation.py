@@ -10,9 +10,9 @@ tokens of the context, K tokens of the reply, D dimensions. With the context vec
 A score has no zero: adding the same number to all s_i adds it to the score of every reply. What tells replies apart is
 a contribution less that to the other replies (`relative`).
 
-A Cross-encoder's score is no sum. There a part of the context is left out, and what the score loses is told. That is
-not additive: what two parts say together is lost with each of them. Source of the idea: Zeiler and Fergus 2014,
-"Visualizing and Understanding Convolutional Networks", section 4.2.
+The score of a Cross-encoder or a Uni-Encoder is no sum. There a part of the context is left out, and what the score
+loses is told. That is not additive: what two parts say together is lost with each of them. Source of the idea: Zeiler
+and Fergus 2014, "Visualizing and Understanding Convolutional Networks", section 4.2.
 
 Importing this needs no torch. What runs the torch modules of a model, whatever serves, is in explainers.py.
 """

@@ -22,9 +22,10 @@ class Architecture:
     """What one architecture brings.
 
     Attributes:
-        encoder: reference to the network, a LateEncoder (`retrieves`) or a CrossEncoder; None: it has none, and ranks
+        encoder: reference to the network, a LateEncoder (`retrieves`) or a PairEncoder; None: it has none, and ranks
             by words alone.
         retrieves: True: it can search a whole pool. False: it scores pairs.
+        reads_once: it reads a context once for all candidates, each of which then costs its own tokens alone.
         settings: reference to its settings of training, a TrainConfig (polyrank.model.training.config) that knows
             nothing of `options`.
         options: what it alone has, in `polyrank.json` and as options of training; None: nothing.
@@ -38,6 +39,7 @@ class Architecture:
 
     encoder: str | None
     retrieves: bool = True
+    reads_once: bool = False
     settings: str = f"{_SETTINGS}:TwoStageTrainConfig"
     options: type[Block] | None = None
     objective: str | None = f"{_TRAINING}.apart:LateObjective"
@@ -128,6 +130,21 @@ class MixConfig(Block):
 
 
 @dataclass(frozen=True, kw_only=True)
+class UniConfig(Block):
+    """What a Uni-Encoder has beyond other architectures.
+
+    With "one-way" a context does not see candidates, so a score depends on its pair alone. With "arrow", the paper's,
+    it sees all that are sent together, and so each score depends on them.
+    """
+
+    of: ClassVar[str] = "uni"
+    mask: Literal["one-way", "arrow"] = option("one-way", "arrow: the context sees the candidates; the paper's")
+    state: Literal["mean", "first"] = option(
+        "mean", "which of a candidate's last states makes its score: their mean or the first", name="score_state"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class VirtConfig(Block):
     """What VIRT has beyond other architectures."""
 
@@ -174,6 +191,16 @@ ARCHITECTURES = {
         objective=f"{_TRAINING}.together:PairObjective",
         classifier=f"{_TRAINING}.together:JointObjective",
         beyond_vectors="it reads context and candidate together, and makes no vectors",
+    ),
+    "uni": Architecture(
+        f"{_NETWORKS}.uni:UniEncoder",
+        retrieves=False,
+        reads_once=True,
+        settings=f"{_SETTINGS}:PairTrainConfig",
+        options=UniConfig,
+        objective=f"{_TRAINING}.together:PairObjective",
+        classifier=None,
+        beyond_vectors="a candidate reads the context's tokens, and it makes no vectors",
     ),
     "lexical": Architecture(
         None, objective=None, classifier=None, beyond_vectors="it has no network, and makes no vectors"

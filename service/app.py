@@ -58,7 +58,7 @@ def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: L
     runs = (device, settings.backend, settings.precision, settings.compiled_cache())
     loaders = Loaders(
         load or (lambda name: checkpoint.load(name, *runs)),
-        load_cross or (lambda name: checkpoint.load_cross(name, *runs)),
+        load_cross or (lambda name: checkpoint.load_reranker(name, *runs)),
         lambda name: checkpoint.load_classifier(name, *runs),
     )
     metrics = Metrics()

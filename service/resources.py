@@ -21,7 +21,7 @@ from polyrank.index_builder.scale.cluster import connected
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model import threads
 from polyrank.model.errors import InvalidInput, RankingError, Shortage, shortage_in
-from polyrank.model.inference.runners import AUTO, TORCH, Runner
+from polyrank.model.inference.runners import AUTO, INT8, TORCH, Runner
 from polyrank.model.rankers.classifier import Classifier
 from polyrank.model.text.tokenizer import Vocabulary
 from polyrank.service import machine
@@ -368,7 +368,8 @@ def device_of(settings: Settings) -> str:
         SettingsError: there is no such GPU.
     """
     if settings.device == "auto":
-        return "cuda" if settings.backend in (AUTO, TORCH) and _has_gpu() else "cpu"
+        by_torch = settings.backend in (AUTO, TORCH) and settings.precision != INT8
+        return "cuda" if by_torch and _has_gpu() else "cpu"
     if settings.device != "cpu" and not _has_gpu():
         raise SettingsError(f"device: there is no GPU for {settings.device!r}, or torch is built without CUDA")
     return settings.device

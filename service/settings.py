@@ -21,7 +21,7 @@ from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.redis_client import SERVING_TIMEOUT_SECONDS, connect
 from polyrank.index_builder.scale.cluster import Address, why_unusable
 from polyrank.model.inference.disk_cache import DEFAULT_MIB, MEBIBYTES, DiskCache, cache_of
-from polyrank.model.inference.runners import BackendName, PrecisionName, Runner, why_refused
+from polyrank.model.inference.runners import INT8, OPENVINO, BackendName, PrecisionName, Runner, why_refused
 from polyrank.model.inputs import read_input
 from polyrank.model.options import Bounds
 from polyrank.service import API_KEY, CONFIG, PREFIX
@@ -49,7 +49,7 @@ class Settings(BaseSettings):
     )
     host: str = Field(default="127.0.0.1", description="where to listen")
     port: int = Field(default=8000, ge=0, le=65535, description="0: any free one, printed when ready")
-    reranker: str | None = Field(default=None, min_length=1, description="a cross-encoder for `rerank`")
+    reranker: str | None = Field(default=None, min_length=1, description="a cross- or uni-encoder for `rerank`")
     classifier: str | None = Field(
         default=None, min_length=1, description="a checkpoint of `polyrank train --task classify`, for `/classify`"
     )
@@ -116,7 +116,7 @@ class Settings(BaseSettings):
     )
     device: str = Field(
         default="auto",
-        description="of models and scan; `cuda:1`: the second GPU; auto: a GPU if any, but for OpenVINO's back-ends",
+        description="of models and scan; `cuda:1`: the second GPU; auto: a GPU if any, but for OpenVINO and int8",
     )
     threads: int | None = Field(
         default=None,
@@ -282,7 +282,7 @@ class Settings(BaseSettings):
     @field_validator("backend")
     @classmethod
     def _openvino_needs_its_package(cls, backend: str) -> str:
-        if backend.startswith("openvino") and find_spec("openvino") is None:
+        if backend == OPENVINO and find_spec("openvino") is None:
             raise ValueError("install its package: pip install openvino")
         return backend
 
@@ -303,8 +303,11 @@ class Settings(BaseSettings):
         self._check_cluster()
         if self.metrics_access == "admin" and self.keys_file is None:
             raise ValueError("metrics_access = admin needs keys_file")
-        if self.backend.startswith("openvino") and self.device.startswith("cuda"):
+        on_gpu = self.device.startswith("cuda")
+        if on_gpu and self.backend == OPENVINO:
             raise ValueError(f"backend = {self.backend} runs on CPUs; use torch on a GPU")
+        if on_gpu and self.precision == INT8:
+            raise ValueError(f"precision = {self.precision} runs on CPUs; use another one on a GPU")
         if why := why_refused(Runner(self.backend, self.precision)):
             raise ValueError(f"precision: {why}")
         return self

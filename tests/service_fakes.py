@@ -21,6 +21,7 @@ from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.generation.words import evidence_of
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.model.architectures.batching import pair_lengths
 from polyrank.model.checkpoint.files import CONFIG_FILE
 from polyrank.model.config import CalibrationConfig, LexicalConfig, ModelConfig
 from polyrank.model.errors import CheckpointInvalid, ModelNotFound
@@ -191,6 +192,9 @@ class WordCross:
         yield
         said = [token for turn in conversation.turns for token in _tokens(turn.text)]
         return Pairs([said], [_tokens(text) for text in texts], [0] * len(texts)), Truncation()
+
+    def pair_lengths(self, pairs: Pairs) -> list[int]:
+        return pair_lengths(pairs)
 
     def score_pair_batch(self, pairs: Pairs) -> NDArray[np.float32]:
         return self.score_pairs(pairs)

@@ -15,8 +15,8 @@ from polyrank.model.config import ModelConfig
 from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.network import Network
 from polyrank.model.inference.torch_backend import TorchBackend
-from polyrank.model.rankers.networks import CrossRanker, LateRanker, NetworkRanker
-from polyrank.model.registry import trainable
+from polyrank.model.rankers.networks import CrossRanker, LateRanker, NetworkRanker, UniRanker
+from polyrank.model.registry import ARCHITECTURES, trainable
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue, Report
 from polyrank.model.training.config import Data, TrainConfig, TwoStageTrainConfig, settings_of
@@ -98,7 +98,8 @@ def ranker_of(student: Student) -> NetworkRanker:
     """The student as it is, behind a ranker's interface."""
     student.encoder.eval()
     files = CheckpointFiles(student.config, student.directory, {})
-    kind: Any = CrossRanker if student.config.architecture == "cross" else LateRanker
+    row = ARCHITECTURES[student.config.architecture]
+    kind: Any = LateRanker if row.retrieves else UniRanker if row.reads_once else CrossRanker
     compiler = Compiler(TorchBackend())
     ranker: NetworkRanker = kind("student", Network.of(student.encoder), student.assembler, files, compiler)
     return ranker

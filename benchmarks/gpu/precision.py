@@ -25,10 +25,11 @@ from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_conf
 from polyrank.model.checkpoint.lookup import resolve_base
 from polyrank.model.errors import RankingError
 from polyrank.model.inference import trials
-from polyrank.model.inference.parts import CandidatePart, ContextPart, NetworkPart, PairPart
-from polyrank.model.inference.runners import AUTO, BFLOAT16, FLOAT16, FLOAT32, TORCH, Runner
+from polyrank.model.inference.parts import PARTS, NetworkPart
+from polyrank.model.inference.runners import AUTO, BFLOAT16, FLOAT16, FLOAT32, TORCH, PartName, Runner
 from polyrank.model.inference.torch_backend import TorchBackend
 from polyrank.model.inference.trials import sequences
+from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.text.assembly import Conversation
 
 KINDS = {"poly": {"architecture": "poly", "n_codes": 4}, "cross": {"architecture": "cross"}}
@@ -86,14 +87,16 @@ def measure(model: Path, device: str) -> Iterator[dict[str, Any]]:
     if ranker.retrieves:
         ranker.encode_contexts([ranker.tokenize_context(Conversation.of("hi"))[0]])
     yield {"precision": ranker.precision, "choice": asdict(ranker.choice) if ranker.choice else None}
-    parts: list[NetworkPart] = (
-        [ContextPart(ranker.encoder), CandidatePart(ranker.encoder)] if ranker.retrieves else [PairPart(ranker.encoder)]
-    )
+    once = ARCHITECTURES[ranker.architecture].reads_once
+    names: tuple[PartName, ...] = ("known", "beside") if once else ("pairs",)
+    parts: list[NetworkPart] = [
+        PARTS[name](ranker.encoder) for name in (("contexts", "candidates") if ranker.retrieves else names)
+    ]
     for part in parts:
         reference, given = TorchBackend(device).compile(part), sequences(part, ranker._assembler)
         for precision in (FLOAT32, BFLOAT16, FLOAT16):
             forward = TorchBackend(device, precision).compile(part)
-            why = trials.why_refused(forward, reference, given, part.backbone().pad_id)
+            why = trials.why_refused(forward, reference, given, part)
             yield {"part": part.reads, "tried": precision, "refused": why or None}
 
 

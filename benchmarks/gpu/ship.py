@@ -41,6 +41,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "chat-bi": {"architecture": "bi", **LATE},
     "chat-poly": {"architecture": "poly", "context_vectors": "codes", "n_codes": 64, **LATE},
     "chat-cross": {"architecture": "cross", "batch_size": 32, "negatives": 15, "learning_rate": 4e-4},
+    "chat-uni": {"architecture": "uni", "batch_size": 64, "negatives": 63, "learning_rate": 4e-4},
 }
 TRIAL_STEPS = 30
 _SPARE = 0.9  # of the seconds: looks take some

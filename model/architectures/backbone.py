@@ -4,7 +4,7 @@ The library transformers is imported when a transformer is built: a compiled mod
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from threading import get_ident
@@ -56,6 +56,7 @@ class Backbone(nn.Module):
         dim: D, the hidden size.
         max_tokens: the longest sequence that the position embeddings allow.
         vocabulary: number of token ids.
+        autocast: what whoever runs single layers runs them under; training replaces it.
 
     Raises CheckpointInvalid where the config describes no transformer, or one of more than `most_parameters`.
     """
@@ -76,6 +77,7 @@ class Backbone(nn.Module):
         pad_id = config.pad_token_id or 0
         self.pad_id: int = pad_id if 0 <= pad_id < self.vocabulary else 0  # masked; some families write -1
         self.max_tokens: int = config.max_position_embeddings - _reserved_positions(self.transformer)
+        self.autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
         self._has_segments = getattr(config, "type_vocab_size", 1) > 1
 
     @property
@@ -101,6 +103,14 @@ class Backbone(nn.Module):
         embedded = torch.cat([first, words[:, len(rows) :]], dim=1)
         states: Tensor = self.transformer(inputs_embeds=embedded, **inputs).last_hidden_state
         return states
+
+    def embedded(self, ids: Tensor, places: Tensor, segments: Tensor) -> Tensor:
+        """Return what enters the first layer, (B, T, D), of tokens (B, T) at places (B, T) that count from 0."""
+        own = {"token_type_ids": segments if self._has_segments else torch.zeros_like(segments)}
+        places = places + _reserved_positions(self.transformer)
+        states: Tensor = self.transformer.embeddings(input_ids=ids, position_ids=places, **own)
+        project = getattr(self.transformer, "embeddings_project", None)  # ELECTRA's embeddings may be narrower
+        return states if project is None else project(states)
 
     def inputs(self, batch: TensorBatch) -> dict[str, Tensor]:
         """Name a batch's fields as the transformer takes them."""

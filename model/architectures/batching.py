@@ -26,6 +26,23 @@ class TokenBatch(NamedTuple):
     segments: NDArray[np.int64]
 
 
+class BesideBatch(NamedTuple):
+    """Candidates to read beside B contexts that have been read, n for each context, N = B n; absent ones have no token.
+
+    ids, mask: (N, K), as in TokenBatch. places: of the tokens in the sequence that the context begins, (N, K). known:
+    what was made of the contexts' tokens, (B, T, W). seen: which of these tokens count, (B, T).
+    """
+
+    ids: NDArray[np.int64]
+    mask: NDArray[np.bool_]
+    places: NDArray[np.int64]
+    known: NDArray[np.float32]
+    seen: NDArray[np.bool_]
+
+
+Batch = TokenBatch | BesideBatch
+
+
 def distinct_sequences(sequences: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
     """Find each distinct sequence: returns a position of each, shortest first, and for each sequence its place there.
 
@@ -103,8 +120,7 @@ def pad(sequences: Sequence[Sequence[int]], pad_id: int, segment_starts: Sequenc
 
 def pair_batches(pairs: Pairs, budget: int) -> list[list[int]]:
     """Group the positions of pairs of similar length, each group within a budget of padded tokens."""
-    joint = zip(pairs.owners, pairs.candidates, strict=True)
-    return length_batches([len(pairs.contexts[owner]) + len(candidate) for owner, candidate in joint], budget)
+    return length_batches(pair_lengths(pairs), budget)
 
 
 def joined(pairs: Pairs, pad_id: int) -> TokenBatch:
@@ -112,6 +128,37 @@ def joined(pairs: Pairs, pad_id: int) -> TokenBatch:
     heads = [pairs.contexts[owner] for owner in pairs.owners]
     joint = [[*head, *candidate[pairs.prefix :]] for head, candidate in zip(heads, pairs.candidates, strict=True)]
     return pad(joint, pad_id, [len(head) for head in heads])
+
+
+def pair_lengths(pairs: Pairs) -> list[int]:
+    """Return how many tokens are read for each pair, where each is joined."""
+    return [len(pairs.contexts[owner]) + len(own) for owner, own in zip(pairs.owners, pairs.candidates, strict=True)]
+
+
+def shared_lengths(pairs: Pairs) -> list[int]:
+    """Return how many tokens are read for each pair, where a context is read once: a pair's own, and its share of it.
+
+    >>> shared_lengths(Pairs([[7, 7, 7]], [[1], [2, 2]], [0, 0]))
+    [3, 3]
+    """
+    lengths = [len(candidate) for candidate in pairs.candidates]
+    for owner, positions in pairs.by_context().items():
+        share, more = divmod(len(pairs.contexts[owner]), len(positions))
+        for number, position in enumerate(positions):
+            lengths[position] += share + (number < more)
+    return lengths
+
+
+def behind(
+    candidates: Sequence[Sequence[int]], begins: Sequence[int], pad_id: int
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
+    """Pad candidates, which may have no token, and of which each begins at a place of its own.
+
+    Returns the first three fields of a BesideBatch.
+    """
+    ids, mask, _ = pad([own or [pad_id] for own in candidates], pad_id)
+    mask &= np.array([len(own) > 0 for own in candidates])[:, None]
+    return ids, mask, (np.array(begins)[:, None] + np.arange(ids.shape[1])) * mask
 
 
 def pack(lengths: Sequence[int], budget: int) -> list[int]:

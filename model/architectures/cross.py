@@ -1,56 +1,28 @@
 """Cross-encoder: full attention between context and candidate, one scalar out (Humeau et al. 4.3)."""
 
-from collections.abc import Callable
-from typing import Self
+from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from polyrank.model.architectures.backbone import Backbone, TensorBatch
-from polyrank.model.architectures.poly import PolyEncoder
-from polyrank.model.config import ModelConfig
-
-FIRST_STAGE = "poly"  # the architecture to whose scores a residual Cross-encoder adds
+from polyrank.model.architectures.backbone import TensorBatch
+from polyrank.model.architectures.batching import joined, pair_batches
+from polyrank.model.architectures.pairs import PairEncoder
+from polyrank.model.text.sequences import Pairs
 
 
-class CrossEncoder(nn.Module):
-    """`score = first(T(ctxt, cand)) W`: the first output through a linear layer to a scalar.
+class CrossEncoder(PairEncoder):
+    """`score = first(T(ctxt, cand)) W`: the first output through a linear layer to a scalar."""
 
-    A residual one scores `poly(ctxt, cand) + first(T(ctxt, cand)) W`, with a finished Poly-encoder that is not trained
-    any further. A small Cross-encoder on little data ranks worse than the Poly-encoder before it, but makes other
-    mistakes. Trained on top of the Poly-encoder's scores it begins near that ranking and learns what is missing. This
-    module holds the Poly-encoder; FirstStage (polyrank.model.inference.passes) computes its scores.
+    def batches(self, pairs: Pairs, budget: int) -> list[list[int]]:
+        """Group the positions of pairs of similar length."""
+        return pair_batches(pairs, budget)
 
-    Attributes:
-        encoder: the transformer over the joint input; segment ids 0 for the context, 1 for the candidate.
-        head: W, D to 1, of a classifier to C; None: the encoder is a PublishedScorer, which gives scores.
-        poly: the Poly-encoder of a residual one, else None.
-    """
-
-    poly: PolyEncoder | None
-
-    def __init__(self, config: ModelConfig, encoder: Backbone, poly: PolyEncoder | None = None) -> None:
-        super().__init__()
-        self.config = config
-        self.encoder = encoder
-        self.head = nn.Linear(encoder.dim, config.head_classes or 1) if config.head == "linear" else None
-        self.poly = None if poly is None else poly.requires_grad_(False).eval()
-
-    @classmethod
-    def build(cls, config: ModelConfig, backbone: Callable[[], Backbone]) -> Self:
-        """Build it from new transformers; weights are still random."""
-        return cls(config, backbone(), PolyEncoder.build(config, backbone) if config.residual else None)
-
-    @property
-    def longest_input(self) -> int:
-        """Tokens of the longest sequence that the transformer reads: a context and a candidate."""
-        return self.config.max_context_tokens + self.config.max_candidate_tokens
-
-    def train(self, mode: bool = True) -> Self:
-        """Set the mode of all but the Poly-encoder: dropout must not touch its scores."""
-        super().train(mode)
-        if self.poly is not None:
-            self.poly.eval()
-        return self
+    def own_scores(self, pairs: Pairs, left_out: Sequence[Sequence[int]] = ()) -> Tensor:
+        """Return what the head gives for each pair, as PairEncoder says."""
+        batch = joined(pairs, self.encoder.pad_id)
+        for row, places in enumerate(left_out):
+            batch.mask[row, list(places)] = False
+        return self.joint_scores(TensorBatch.of(batch, next(self.parameters()).device))
 
     def joint_scores(self, batch: TensorBatch) -> Tensor:
         """Return what the head gives for each joint sequence, as `head_scores`, without a first stage's score."""

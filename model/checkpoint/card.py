@@ -5,14 +5,17 @@ The header between the lines `---` is the one that the Hugging Face hub reads.
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from polyrank.model.checkpoint.lookup import called
-from polyrank.model.config import ModelConfig
+from polyrank.model.config import ModelConfig, QuantisationConfig
 from polyrank.model.registry import ARCHITECTURES
 
 CARD_FILE = "README.md"
+_INT8 = "## In int8"
+_NEXT = re.compile(r"^## ", re.MULTILINE)
 _EXPORTED_TO = "sentence-transformers"
 _FIGURES = ("recall@1", "recall@2", "recall@5", "recall@10", "mrr", "accuracy", "log_loss")
 
@@ -30,10 +33,20 @@ def checkpoint_card(config: ModelConfig, name: str, valid: Mapping[str, Any] | N
         _data(config.training),
         _figures(config.training, valid, bool(config.labels)),
         *(() if config.labels else (_words(config), _calibration(config))),
+        "" if config.quantisation is None else _quantisation(config.quantisation),
         _settings(config.training),
         _limits(config),
     ]
     return "\n".join(part for part in parts if part)
+
+
+def with_quantisation(card: str, proof: QuantisationConfig) -> str:
+    """Return a card that says what int8 changes, in the place of what it said of that before, or at its end."""
+    before, heading, old = card.partition(f"{_INT8}\n")
+    after = _NEXT.search(old) if heading else None
+    rest = old[after.start() :] if after else ""
+    said = _quantisation(proof)
+    return f"{before.rstrip()}\n\n{said}" + (f"\n{rest}" if rest else "")
 
 
 def exported_card(config: ModelConfig, name: str) -> str:
@@ -235,6 +248,29 @@ def _calibration(config: ModelConfig) -> str:
             "wrong ones."
         )
     return f"## What scores say\n\n{said}\n"
+
+
+def _quantisation(proof: QuantisationConfig) -> str:
+    rows = [
+        ("R@1", f"{proof.recall_at_1:.3f}", _in_points(proof.recall_change)),
+        ("MRR", f"{proof.mrr:.3f}", _in_points(proof.mrr_change)),
+    ]
+    why = proof.why_not_chosen()
+    taken = f"`auto` does not take it: {why}." if why else "`auto` may take it."
+    near = ", ".join(f"{name} {value:.4f}" for name, value in proof.nearness.items())
+    return f"""{_INT8}
+
+`polyrank quantise` calibrated it, and compared it over {proof.lists:,} lists of {proof.conversations:,} other
+conversations. Differences are in points, with 95 % intervals over conversations. {taken}
+
+{_table(("figure", "float32", "int8 changes it by"), rows)}
+Beside float32: {near}.
+"""
+
+
+def _in_points(change: Sequence[float]) -> str:
+    mean, low, high = (100 * each for each in change)
+    return f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
 def _settings(training: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from polyrank.model.checkpoint.quantised import MOST_QUANTISED_BYTES, QUANTISED_FILE, Quantisation, read_quantisation
 from polyrank.model.config import ModelConfig
 from polyrank.model.durable import replacing, write_atomically
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
@@ -45,7 +46,7 @@ class CheckpointFiles:
     def fingerprint(self) -> str:
         """sha256 over config, weights and tokenizer; the config identifies the base's weights.
 
-        Names, calibration and training summary are left out: no vector and no score depends on them.
+        Names, calibration, quantisation and training summary are left out: no vector and no score depends on them.
         """
         backbone = read_object(backbone_file(self.source))
         backbone.pop("_name_or_path", None)
@@ -56,6 +57,24 @@ class CheckpointFiles:
             weights=self._weights_sha256(),
         )
 
+    def quantisation(self) -> Quantisation:
+        """Return what calibration for int8 found.
+
+        Raises InvalidInput where there is none, or not of this model; CheckpointInvalid where it is damaged.
+        """
+        said = self.config.quantisation
+        if said is None:
+            raise InvalidInput(f"{self.source} is not quantised, so it has no int8; run polyrank quantise first")
+        if said.made_for != self.fingerprint:
+            raise InvalidInput(f"{self.source} was quantised with other weights; run polyrank quantise again")
+        try:
+            found = read_quantisation(read_input(self.source / QUANTISED_FILE, MOST_QUANTISED_BYTES))
+        except OSError as error:
+            raise CheckpointInvalid(f"{self.source / QUANTISED_FILE} cannot be read: {error.strerror}") from error
+        if found.sha256 != said.sha256:
+            raise InvalidInput(f"{self.source / QUANTISED_FILE} is of another run; run polyrank quantise again")
+        return found
+
     def write(self, directory: Path) -> None:
         """Write the files to a directory, new or existing; another checkpoint in it is replaced file by file."""
         begin_directory(directory)
@@ -63,6 +82,10 @@ class CheckpointFiles:
         # refuses and that is no base model, so it can be written again; in a training run, better weights under the
         # former figures; over another checkpoint, a config whose weights loading refuses unless all shapes are equal.
         self._write_weights(directory / WEIGHTS_FILE)
+        if self.config.quantisation is not None and (self.source / QUANTISED_FILE).is_file():
+            _copy(self.source / QUANTISED_FILE, directory / QUANTISED_FILE)
+        else:
+            (directory / QUANTISED_FILE).unlink(missing_ok=True)
         write_config(directory / CONFIG_FILE, self.config)
         _copy(backbone_file(self.source), directory / BACKBONE_FILE)
         _copy(self.source / TOKENIZER_FILE, directory / TOKENIZER_FILE)
@@ -88,7 +111,8 @@ def fingerprint_of(config: ModelConfig, **parts: Any) -> str:
     """Return the sha256 over a config, without names and what changes no score, and over the parts beside it."""
     identity = config.to_json()
     del identity["training"]
-    identity.pop("calibration", None)
+    for name in ("calibration", "quantisation"):
+        identity.pop(name, None)
     identity.get("base", {}).pop("name", None)
     return hashlib.sha256(json.dumps({"config": identity, **parts}, sort_keys=True).encode()).hexdigest()
 

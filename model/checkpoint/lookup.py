@@ -188,6 +188,14 @@ def require_pair_scorer(name: str | Path) -> None:
         raise WrongKind(f"{name} is {in_words(architecture)}; give a {names_in_words(retrieves=False)}")
 
 
+def require_lone_scorer(name: str | Path) -> None:
+    """Raise WrongKind for a model whose scores of pairs depend on each other; other errors as `require_pair_scorer`."""
+    require_pair_scorer(name)
+    if is_checkpoint(name) and read_config(Path(name) / CONFIG_FILE).scores_depend:
+        why = f"{name} has the mask arrow, so a score depends on which candidates are sent with it"
+        raise WrongKind(f"{why}, and a server sends them as they come; train it with --mask one-way")
+
+
 def require_teacher(name: str | Path) -> None:
     """Raise WrongKind for a model that has learnt nothing to teach; other errors as `architecture_of`.
 

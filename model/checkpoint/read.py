@@ -22,8 +22,8 @@ from polyrank.model.architectures.backbone import (
     read_shapes,
     read_weights,
 )
-from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import LateEncoder
+from polyrank.model.architectures.pairs import PairEncoder
 from polyrank.model.checkpoint.files import (
     CONFIG_FILE,
     TOKENIZER_FILE,
@@ -67,7 +67,7 @@ def merge(module: nn.Module, adapter: Mapping[str, Tensor]) -> None:
 if TYPE_CHECKING:
     pass
 
-Encoder = LateEncoder | CrossEncoder
+Encoder = LateEncoder | PairEncoder
 Reader = Callable[[Path], dict[str, Tensor]]  # of safetensors
 
 # transformers builds parts that many files lack, such as the pooler. They are smaller than the rest. A transformer of

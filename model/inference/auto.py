@@ -1,20 +1,23 @@
 """The choice of a back-end and a precision: by their names, or measured (`auto`).
 
 `auto` takes the fastest of what was left open. A precision below float32 must pass the trials of quality on each part
-of a model (trials.py). Speed is measured once in a process, with the first part of the first model: a later measurement
-would run beside requests, and chance would decide. What was found out is kept on disk (compiler.py); what was measured
-beside other work only for a day, so that processes that start together agree and a later start measures anew.
+of a model (trials.py). int8 is left open where the checkpoint says that it ranks as well; it need not be near. Speed is
+measured once in a process, with the first part of the first model: a later measurement would run beside requests, and
+chance would decide. What was found out is kept on disk (compiler.py); what was measured beside other work only for a
+day, so that processes that start together agree and a later start measures anew.
 """
 
 import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from polyrank.model.architectures.batching import TokenBatch
+from polyrank.model.architectures.batching import Batch
+from polyrank.model.checkpoint.quantised import Quantisation
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import openvino_backend, trials
 from polyrank.model.inference.network import Backend, Forward
@@ -26,7 +29,6 @@ from polyrank.model.inference.runners import (
     FLOAT32,
     INT8,
     OPENVINO,
-    OPENVINO_INT8,
     TORCH,
     Choice,
     Runner,
@@ -62,32 +64,37 @@ def check_backend(backend: str, precision: str) -> None:
         raise InvalidInput(why)
 
 
-def candidates(backend: str, precision: str, device: str) -> list[Backend]:
+def candidates(backend: str, precision: str, device: str, quantisation: Quantisation | None = None) -> list[Backend]:
     """Return all that was asked for on a device, in torch's notation, the safest first. Imports no torch.
+
+    quantisation: what int8 takes to know; None: it is not offered.
 
     Raises InvalidInput where there is no such back-end, or it cannot run on the device or in the precision.
     """
     check_backend(backend, precision)
     if not is_cpu(device):
+        where = f"runs on CPUs, not on the device {device!r}"
         if backend not in (AUTO, TORCH):
-            where = f"runs on CPUs, not on the device {device!r}"
             raise InvalidInput(f"the back-end {backend} {where}; use torch or auto")
+        if precision == INT8:
+            raise InvalidInput(f"{INT8} {where}; use another precision, or auto")
         return [TorchBackend(device, each) for each in _precisions(precision)]
-    if backend == OPENVINO_INT8:
-        return [OpenVinoBackend(INT8)]
+    if precision == INT8:
+        return [OpenVinoBackend(INT8, quantisation)]
     # On a CPU torch in 16 bits gives a text other outputs in other batches, so it runs only if it is asked for.
     by_torch = [TorchBackend(device, FLOAT32 if precision == AUTO else precision)]
     if backend == TORCH:
         return [*by_torch]
-    wanted = _precisions(precision)
+    wanted = _precisions(precision) + [INT8] * (precision == AUTO and quantisation is not None)
+    prepared = partial(OpenVinoBackend, quantisation=quantisation)
     if backend == OPENVINO:
         first, *others = wanted
-        return [OpenVinoBackend(first), *map(OpenVinoBackend, _offered(others))]
+        return [prepared(first), *map(prepared, _offered(others))]
     offered = _offered(wanted)
     if precision not in (AUTO, *offered):
         why = "OpenVINO does not compute in it here, and torch may be slower than in float32"
         log.warning("a slow precision was asked for", extra={"fields": {"precision": precision, "why": why}})
-    return [*by_torch, *map(OpenVinoBackend, offered)]
+    return [*by_torch, *map(prepared, offered)]
 
 
 def _precisions(asked: str) -> list[str]:
@@ -227,8 +234,9 @@ class Chooser:
             return str(error)
         if runner.precision == FLOAT32 or self._is_asked_for:
             return ""
-        reference, pad_id = TorchBackend(self._device).compile(part), part.backbone().pad_id
-        return trials.why_refused(forward, reference, sequences(part, self._assembler), pad_id)
+        # Of int8 the checkpoint says how many rankings it changes, which a few sentences cannot.
+        reference = None if runner.precision == INT8 else TorchBackend(self._device).compile(part)
+        return trials.why_refused(forward, reference, sequences(part, self._assembler), part)
 
     def _warn(self, message: str, runner: Runner, part: str) -> None:
         fields = {**runner._asdict(), "part": part, "why": self._verdicts[part][runner]}
@@ -248,7 +256,7 @@ def fastest(seconds: Mapping[Runner, float]) -> Runner:
     return best
 
 
-def measured(forwards: Mapping[Runner, Forward], batches: list[TokenBatch]) -> dict[Runner, float]:
+def measured(forwards: Mapping[Runner, Forward], batches: list[Batch]) -> dict[Runner, float]:
     """Time the back-ends in turns: the least seconds for each batch, and their geometric mean over batches."""
     least = {runner: np.full(len(batches), np.inf) for runner in forwards}
     seconds = dict.fromkeys(forwards, np.inf)

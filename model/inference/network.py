@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 from numpy.typing import NDArray
 
 from polyrank.model import threads
-from polyrank.model.architectures.batching import TokenBatch
+from polyrank.model.architectures.batching import Batch
 from polyrank.model.config import ModelConfig
 from polyrank.model.inference.runners import PartName, Runner
 
 if TYPE_CHECKING:
     from polyrank.model.architectures.backbone import Backbone
-    from polyrank.model.architectures.cross import CrossEncoder
     from polyrank.model.architectures.late import LateEncoder
+    from polyrank.model.architectures.pairs import PairEncoder
     from polyrank.model.inference.parts import NetworkPart
 
 
@@ -51,7 +51,7 @@ class LazyPart:
         return self._build().eval()
 
 
-E = TypeVar("E", bound="LateEncoder | CrossEncoder")
+E = TypeVar("E", bound="LateEncoder | PairEncoder")
 
 
 class Network(Generic[E]):
@@ -101,8 +101,8 @@ class Network(Generic[E]):
         return LazyPart(name, self.identity, build)
 
 
-def first_stage(network: "Network[CrossEncoder]") -> "Network[LateEncoder]":
-    """Return the Poly-encoder within a residual Cross-encoder."""
+def first_stage(network: "Network[PairEncoder]") -> "Network[LateEncoder]":
+    """Return the Poly-encoder within a residual encoder of pairs."""
 
     def poly() -> "LateEncoder":
         assert network.encoder.poly is not None, "it is residual"
@@ -112,7 +112,7 @@ def first_stage(network: "Network[CrossEncoder]") -> "Network[LateEncoder]":
 
 
 # From a padded batch to the part's outputs. Safe to call from several threads.
-Forward = Callable[[TokenBatch], tuple[NDArray[Any], ...]]
+Forward = Callable[[Batch], tuple[NDArray[Any], ...]]
 
 
 class Ready(NamedTuple):

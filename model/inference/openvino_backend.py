@@ -9,21 +9,25 @@ OpenVINO's threads are TBB's. Unlike torch's, they sleep while there is nothing 
 """
 
 import importlib.util
+import platform
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model import threads
-from polyrank.model.architectures.batching import TOKEN_BUDGET, TokenBatch
+from polyrank.model.architectures.batching import TOKEN_BUDGET, Batch
+from polyrank.model.checkpoint.quantised import Quantisation
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import trials
+from polyrank.model.inference.int8 import quantised
 from polyrank.model.inference.network import Forward, Sizes
-from polyrank.model.inference.runners import BFLOAT16, FLOAT16, FLOAT32, INT8, OPENVINO, OPENVINO_INT8, Runner
+from polyrank.model.inference.runners import BFLOAT16, FLOAT16, FLOAT32, INT8, OPENVINO, Runner
 from polyrank.model.inference.torch_backend import TorchBackend
 
 if TYPE_CHECKING:
@@ -35,15 +39,15 @@ if TYPE_CHECKING:
 class _Format(NamedTuple):
     """The number format of products.
 
-    hint: OpenVINO's name of it. needs: what the processor must offer; empty: nothing. is_quantized: weights are int8
-    (`_quantized`). width_step: sequences are padded to a multiple of it. Products in 16 bits sum over tokens in blocks
-    of 16; with whole blocks a sequence has the same output in every batch, because a block of padding adds nothing. In
+    hint: OpenVINO's name of it; beside int8 float32, so that outputs are the same on every processor. needs: what the
+    processor must offer; empty: nothing. width_step: sequences are padded to a multiple of it. Products in 16 bits sum
+    over tokens in blocks of 16; with whole blocks a sequence has the same output in every batch, because a block of
+    padding adds nothing. With int8, where another rounding can become another byte, attention needs them too. In
     float32 a step keeps the number of shapes small: 4 was as fast as 1, and a sixth faster than 16 for a pool.
     """
 
     hint: str
     needs: str = ""
-    is_quantized: bool = False
     width_step: int = 4
 
 
@@ -51,14 +55,13 @@ _FORMATS = {
     FLOAT32: _Format("f32"),
     FLOAT16: _Format("f16", needs="FP16", width_step=16),
     BFLOAT16: _Format("bf16", needs="BF16", width_step=16),
-    INT8: _Format("f32", is_quantized=True),
+    INT8: _Format("f32", needs="INT8", width_step=16),
 }
 # How many kernels, each made for one shape of batch, OpenVINO keeps. Its default is thousands: memory grew by 500 MiB.
 # With 64 a shape that came before took no extra time, with 16 a third more.
 KEPT_PRIMITIVES = "64"
+_PROCESSOR = Path("/proc/cpuinfo")
 _one_thread = threading.Lock()  # guards the core, which all threads share
-_LARGEST_BYTE = 127
-_LEAST_ELEMENTS = 256  # quantising a smaller matrix gains nothing
 
 
 def is_installed() -> bool:
@@ -69,11 +72,17 @@ def is_installed() -> bool:
 def is_supported(precision: str) -> bool:
     """Whether OpenVINO is there and computes in that precision on this processor."""
     needs = _FORMATS[precision].needs
-    return is_installed() and (not needs or needs in _capabilities())
+    return is_installed() and (not needs or needs in _capabilities()) and (precision != INT8 or _sums_bytes_right())
 
 
-def _runner(precision: str) -> Runner:
-    return Runner(OPENVINO_INT8 if precision == INT8 else OPENVINO, precision)
+def _sums_bytes_right() -> bool:
+    """Whether products of bytes are summed in 32 bits; x86 without VNNI adds two of them in 16 bits, which overflow."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return True
+    try:
+        return "vnni" in _PROCESSOR.read_text(encoding="utf-8")
+    except OSError:  # it cannot be told
+        return False
 
 
 class OpenVinoBackend:
@@ -81,9 +90,12 @@ class OpenVinoBackend:
 
     token_budget = TOKEN_BUDGET
 
-    def __init__(self, precision: str) -> None:
-        """Raise InvalidInput where the package or the processor lacks what the precision needs."""
-        self.runner = _runner(precision)
+    def __init__(self, precision: str, quantisation: Quantisation | None = None) -> None:
+        """Raise InvalidInput where the package or the processor lacks what the precision needs.
+
+        quantisation: what calibration found, for int8; other precisions do without.
+        """
+        self.runner, self._quantisation = Runner(OPENVINO, precision), quantisation
         if not is_installed():
             need = f"the back-end {self.runner.backend} needs the package openvino"
             raise InvalidInput(f"{need}: pip install openvino, or use torch")
@@ -94,7 +106,7 @@ class OpenVinoBackend:
     def compile(self, part: "NetworkPart") -> Forward:
         """Trace the part, compile it and try it; raises InvalidInput where OpenVINO cannot run it."""
         with translated():
-            forward = compiled(part, self.runner.precision)
+            forward = compiled(part, self.runner.precision, self._quantisation)
             if not self._is_right(forward, part):
                 what = f"the numbers of {' in '.join(self.runner)} are wrong for this model"
                 raise InvalidInput(f"{what}; use the back-end torch")
@@ -120,13 +132,15 @@ def translated() -> Iterator[None]:
         raise InvalidInput(f"OpenVINO cannot run this model here, use the back-end torch: {why}") from error
 
 
-def compiled(part: "NetworkPart", precision: str) -> Forward:
+def compiled(part: "NetworkPart", precision: str, quantisation: Quantisation | None = None) -> Forward:
     """Compile a part in that precision; it shares its weights with torch. Errors come as they are."""
     from polyrank.model.inference.tracing import traced
 
     transformer, ending = traced(part)
-    if _FORMATS[precision].is_quantized:
-        transformer = _quantized(transformer)
+    if precision == INT8:
+        if quantisation is None:
+            raise InvalidInput("the model is not quantised, so it has no int8; run polyrank quantise first")
+        transformer = quantised(transformer, quantisation.parts.get(part.reads, {}))
     models = [
         _core().compile_model(model, "CPU", _properties(each))
         for model, each in zip((transformer, ending), _precisions(precision), strict=True)
@@ -171,29 +185,6 @@ def _properties(precision: str) -> dict[str, Any]:
     }
 
 
-def _quantized(model: "ov.Model") -> "ov.Model":
-    """Return a copy of a model in which each row of a linear map is int8 with a scale.
-
-    OpenVINO quantises the other factor on the fly, 32 values with a common scale, so nothing has to be calibrated. The
-    cost in accuracy is in docs/measurements/backends.md.
-    """
-    from openvino import opset13 as ops
-
-    model = model.clone()
-    for product in (node for node in model.get_ops() if node.get_type_name() == "MatMul"):
-        weights = product.input_value(1).get_node()
-        if weights.get_type_name() != "Constant" or len(weights.shape) != 2 or np.prod(weights.shape) < _LEAST_ELEMENTS:
-            continue
-        values = weights.data
-        inner = 1 if product.get_attributes()["transpose_b"] else 0
-        scales = np.maximum(np.abs(values).max(axis=inner, keepdims=True), np.finfo(np.float32).tiny) / _LARGEST_BYTE
-        bytes_of = np.rint(values / scales).astype(np.int8)
-        restored = ops.multiply(ops.convert(ops.constant(bytes_of), "f32"), ops.constant(scales.astype(np.float32)))
-        product.input(1).replace_source_output(restored.output(0))
-    model.validate_nodes_and_infer_types()
-    return model
-
-
 class _Compiled:
     """A compiled part. It runs one request at a time, because there is one stream."""
 
@@ -208,7 +199,7 @@ class _Compiled:
         self._memory = memory
         self._lock = threading.Lock()
 
-    def __call__(self, batch: TokenBatch) -> tuple[NDArray[Any], ...]:
+    def __call__(self, batch: Batch) -> tuple[NDArray[Any], ...]:
         inputs = self._widened(batch)
         with self._lock:
             (states,) = self._transformer.infer(inputs, share_inputs=True, share_outputs=True).to_tuple()
@@ -216,12 +207,15 @@ class _Compiled:
             outputs = self._ending.infer(given, share_inputs=True, share_outputs=True)
             return tuple(output.copy() for output in outputs.to_tuple())
 
-    def _widened(self, batch: TokenBatch) -> list[NDArray[Any]]:
+    def _widened(self, batch: Batch) -> list[NDArray[Any]]:
         """Pad to a multiple of the width step, but not beyond the longest sequence that the model takes."""
-        width = batch.ids.shape[1]
-        more = min(-width % self._width_step, max(0, self._sizes.max_tokens - width))
-        fields = zip(batch, (self._sizes.pad_id, False, 0), strict=True)
-        return [np.pad(field, ((0, 0), (0, more)), constant_values=value) for field, value in fields]
+        found = list[NDArray[Any]]()
+        for number, field in enumerate(batch):
+            width = field.shape[1]
+            more = min(-width % self._width_step, max(0, self._sizes.max_tokens - width))
+            around = [(0, 0), (0, more), *[(0, 0)] * (field.ndim - 2)]
+            found.append(np.pad(field, around, constant_values=0 if number else self._sizes.pad_id))
+        return found
 
 
 def _capabilities() -> list[str]:

@@ -5,35 +5,45 @@ back-end may run the two in different precisions.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from polyrank.model.architectures.backbone import Backbone, TensorBatch
+from polyrank.model.architectures.batching import Batch, BesideBatch, behind, pad
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import LateEncoder
+from polyrank.model.architectures.uni import BesideTensors, UniEncoder
 from polyrank.model.inference.runners import PartName
 
 
 class NetworkPart(nn.Module, ABC):
-    """One forward pass of a model over the fields of a TensorBatch, (B, T) each.
+    """One forward pass of a model over the fields of a batch, of which the first two are token ids and mask, (B, T).
 
     Attributes:
         reads: what it is given.
+        tensors: the kind of batch, as torch takes it.
     """
 
     reads: ClassVar[PartName]
+    tensors: ClassVar[type[Any]] = TensorBatch
 
-    def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, *fields: Tensor) -> tuple[Tensor, ...]:
         """Run it."""
-        return self.ending(self.states(TensorBatch(ids, mask, segments)), mask)
+        return self.ending(self.states(self.tensors(*fields)), fields[1])
 
     @abstractmethod
     def backbone(self) -> Backbone:
         """Return its transformer."""
 
-    def states(self, batch: TensorBatch) -> Tensor:
-        """Run the transformer; returns token states, (B, T, `width`)."""
+    def laid_out(self, sequences: Sequence[list[int]], starts: Sequence[int] | None = None) -> Batch:
+        """Lay out sequences as it reads them; `starts`: where segment 1 of each begins."""
+        return pad(sequences, self.backbone().pad_id, starts)
+
+    def states(self, batch: Any) -> Tensor:
+        """Run the transformer over a batch of its kind; returns token states, (B, T, `width`)."""
         states: Tensor = self.backbone()(batch)
         return states
 
@@ -119,4 +129,69 @@ class PairPart(NetworkPart):
         return (self.encoder.head_scores(states),)
 
 
-PARTS: dict[PartName, type[Any]] = {part.reads: part for part in (ContextPart, CandidatePart, PairPart)}
+class KnownPart(NetworkPart):
+    """From contexts to what candidates read of them, `UniEncoder.known`, and which tokens count."""
+
+    reads = "known"
+
+    def __init__(self, encoder: UniEncoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def backbone(self) -> Backbone:
+        """Return the transformer, which reads both sides."""
+        return self.encoder.encoder
+
+    def states(self, batch: TensorBatch) -> Tensor:
+        """Read the contexts."""
+        return self.encoder.known(batch)
+
+    @property
+    def width(self) -> int:
+        """The size of what is known of a token."""
+        return self.encoder.known_width
+
+    def ending(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+        """Return zeros for padding, and the mask.
+
+        OpenVINO gives an input that it is to return unchanged wrongly after one of another shape.
+        """
+        return states.float() * mask[..., None], mask
+
+
+class BesidePart(NetworkPart):
+    """From candidates, beside contexts that were read, to the Uni-Encoder's own scores, (N,) float32."""
+
+    reads = "beside"
+    tensors = BesideTensors
+
+    def __init__(self, encoder: UniEncoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def backbone(self) -> Backbone:
+        """Return the transformer, which reads both sides."""
+        return self.encoder.encoder
+
+    def laid_out(self, sequences: Sequence[list[int]], starts: Sequence[int] | None = None) -> Batch:
+        """Cut sequences in two, by default in halves, and read the first part of each as a context; equal ones once."""
+        cuts = [max(1, cut) for cut in starts or [len(sequence) // 2 for sequence in sequences]]
+        pairs = [(sequence[:cut], sequence[cut:]) for sequence, cut in zip(sequences, cuts, strict=True)]
+        pad_id = self.backbone().pad_id
+        alone = all(context == pairs[0][0] for context, _ in pairs)
+        contexts = pad([context for context, _ in (pairs[:1] if alone else pairs)], pad_id)
+        with torch.inference_mode():
+            known = self.encoder.known(TensorBatch.of(contexts, next(self.parameters()).device)).float().cpu().numpy()
+        return BesideBatch(*behind([own for _, own in pairs], cuts, pad_id), known, contexts.mask)
+
+    def states(self, batch: BesideTensors) -> Tensor:
+        """Run all layers over candidates."""
+        return self.encoder.candidate_states(batch)
+
+    def ending(self, states: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+        """Turn token states into scores."""
+        return (self.encoder.head_scores(states, mask),)
+
+
+_ALL = (ContextPart, CandidatePart, PairPart, KnownPart, BesidePart)
+PARTS: dict[PartName, type[Any]] = {part.reads: part for part in _ALL}

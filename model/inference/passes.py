@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.model.architectures.batching import TokenBatch, joined, length_batches, pad, pair_batches
+from polyrank.model.architectures.batching import TokenBatch, joined, length_batches, pad, pair_batches, pair_lengths
 from polyrank.model.config import ModelConfig
 from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.network import E, Network, Ready, first_stage
@@ -24,8 +24,8 @@ from polyrank.model.search.topk import scores_of
 from polyrank.model.text.sequences import Pairs
 
 if TYPE_CHECKING:
-    from polyrank.model.architectures.cross import CrossEncoder
     from polyrank.model.architectures.late import LateEncoder
+    from polyrank.model.architectures.pairs import PairEncoder
 
 _KNOWN_CONTEXTS = 64  # 98 KB each with MiniLM
 
@@ -235,11 +235,13 @@ def states_of(network: "Network[LateEncoder]", dim: int) -> States:
     return NetworkStates(network, dim)
 
 
-class PairForwards(Passes["CrossEncoder"]):
+class PairForwards(Passes["PairEncoder"]):
     """Scores pairs with a Cross-encoder; a residual one adds its first stage's scores."""
 
-    def __init__(self, network: "Network[CrossEncoder]", compiler: Compiler) -> None:
-        super().__init__(network, compiler, "pairs")
+    _part: PartName = "pairs"
+
+    def __init__(self, network: "Network[PairEncoder]", compiler: Compiler) -> None:
+        super().__init__(network, compiler, self._part)
         self._first_stage = FirstStage(first_stage(network), compiler) if network.config.residual else None
 
     def score_pairs(self, pairs: Pairs) -> NDArray[np.float32]:
@@ -250,6 +252,10 @@ class PairForwards(Passes["CrossEncoder"]):
         """Return a classifier's logits of each tokenised pair's class, (N, C), in the order given."""
         return self._in_batches(pairs, (self._network.config.head_classes,))
 
+    def pair_lengths(self, pairs: Pairs) -> list[int]:
+        """Return how many tokens are read for each tokenised pair."""
+        return pair_lengths(pairs)
+
     def _in_batches(self, pairs: Pairs, shape: tuple[int, ...]) -> NDArray[np.float32]:
         """Run batches of similar length; returns what the head gives, `shape` for each pair."""
         outputs = np.empty((len(pairs.owners), *shape), np.float32)
@@ -258,7 +264,7 @@ class PairForwards(Passes["CrossEncoder"]):
         return outputs
 
     def score_pair_batch(self, pairs: Pairs) -> NDArray[np.float32]:
-        """Score tokenised pairs in one forward pass of the Cross-encoder, whatever their lengths, (B,)."""
+        """Score tokenised pairs at once, whatever their lengths, (B,)."""
         return self._with_first_stage(pairs, self._joint_scores(pairs))
 
     def _joint_scores(self, pairs: Pairs) -> NDArray[np.float32]:
@@ -270,7 +276,7 @@ class PairForwards(Passes["CrossEncoder"]):
 
 
 class FirstStage:
-    """The scores of the Poly-encoder in a residual Cross-encoder, for serving and for training.
+    """The scores of the Poly-encoder in a residual encoder of pairs, for serving and for training.
 
     Each text of a call is encoded once. The vectors of the last few contexts are kept, because one batch after another
     of a context's candidates is scored.

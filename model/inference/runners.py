@@ -3,21 +3,20 @@
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
-BackendName = Literal["auto", "torch", "openvino", "openvino-int8"]
-PrecisionName = Literal["auto", "float32", "float16", "bfloat16"]
+BackendName = Literal["auto", "torch", "openvino"]
+PrecisionName = Literal["auto", "float32", "float16", "bfloat16", "int8"]
 BACKENDS: tuple[BackendName, ...] = get_args(BackendName)
 PRECISIONS: tuple[PrecisionName, ...] = get_args(PrecisionName)
 AUTO: Literal["auto"] = "auto"
-TORCH, OPENVINO, OPENVINO_INT8 = "torch", "openvino", "openvino-int8"
-FLOAT32, FLOAT16, BFLOAT16 = "float32", "float16", "bfloat16"
-PartName = Literal["contexts", "candidates", "pairs"]  # of a network, by what it reads
-INT8 = "int8"  # what OPENVINO_INT8 says that it runs; nobody asks for it by this name
+TORCH, OPENVINO = "torch", "openvino"
+FLOAT32, FLOAT16, BFLOAT16, INT8 = "float32", "float16", "bfloat16", "int8"
+PartName = Literal["contexts", "candidates", "pairs", "known", "beside"]  # of a network, by what it reads
 
 
 class Runner(NamedTuple):
     """A back-end and a precision: what is asked to run forward passes, or runs them.
 
-    What is asked for is one of BACKENDS and one of PRECISIONS. What runs is never "auto"; its precision may be INT8.
+    What is asked for is one of BACKENDS and one of PRECISIONS. What runs is never "auto".
     """
 
     backend: str
@@ -25,9 +24,7 @@ class Runner(NamedTuple):
 
     def asked_again(self) -> "Runner":
         """Return what to ask for to get what runs here."""
-        if self == NO_RUNNER:
-            return Runner(AUTO, AUTO)
-        return self._replace(precision=AUTO) if self.backend == OPENVINO_INT8 else self
+        return Runner(AUTO, AUTO) if self == NO_RUNNER else self
 
 
 NO_RUNNER = Runner("none", FLOAT32)
@@ -49,15 +46,15 @@ class Choice:
 def why_refused(asked: Runner) -> str | None:
     """Return what is wrong with a request for a back-end and a precision; None: nothing.
 
-    >>> why_refused(Runner("openvino-int8", "float16"))
-    'openvino-int8 has a precision of its own: leave precision at auto'
+    >>> why_refused(Runner("torch", "int8"))
+    'torch does not compute in int8; use openvino or auto'
     """
     if asked.backend not in BACKENDS:
         return f"unknown back-end {asked.backend!r}; use one of {', '.join(BACKENDS)}"
     if asked.precision not in PRECISIONS:
         return f"unknown precision {asked.precision!r}; use one of {', '.join(PRECISIONS)}"
-    if asked.backend == OPENVINO_INT8 and asked.precision != AUTO:
-        return f"{OPENVINO_INT8} has a precision of its own: leave precision at auto"
+    if asked == Runner(TORCH, INT8):
+        return f"{TORCH} does not compute in {INT8}; use {OPENVINO} or {AUTO}"
     return None
 
 

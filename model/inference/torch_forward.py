@@ -7,8 +7,8 @@ from weakref import WeakKeyDictionary
 import torch
 from numpy.typing import NDArray
 
-from polyrank.model.architectures.backbone import Backbone, TensorBatch
-from polyrank.model.architectures.batching import TokenBatch
+from polyrank.model.architectures.backbone import Backbone
+from polyrank.model.architectures.batching import Batch
 from polyrank.model.inference.parts import NetworkPart
 from polyrank.model.inference.runners import BFLOAT16, FLOAT16
 
@@ -31,7 +31,8 @@ class Halved:
         return copy.deepcopy(part, {**kept, id(own): self._made[own]})
 
 
-def run(part: NetworkPart, device: str, batch: TokenBatch) -> tuple[NDArray[Any], ...]:
+def run(part: NetworkPart, device: str, batch: Batch) -> tuple[NDArray[Any], ...]:
     """Run a part on the device that it is on."""
     with torch.inference_mode():
-        return tuple(output.cpu().numpy() for output in part(*TensorBatch.of(batch, device)))
+        fields = (torch.from_numpy(field).to(device) for field in batch)
+        return tuple(output.cpu().numpy() for output in part(*fields))

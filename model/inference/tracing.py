@@ -12,13 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.jit import _recursive
 
-from polyrank.model.architectures.backbone import TensorBatch
 from polyrank.model.inference.parts import NetworkPart
 
 if TYPE_CHECKING:
     import openvino as ov
 
-_EXAMPLE = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
+_EXAMPLE, _STARTS = [[1, 1, 1, 1], [1, 1, 1]], [2, 2]
 # Of parts for as long as they live: the models share the weights of their part.
 _traces: "WeakKeyDictionary[NetworkPart, tuple[ov.Model, ov.Model]]" = WeakKeyDictionary()
 _one_thread = threading.Lock()  # guards torch's types, which all threads share
@@ -28,8 +27,8 @@ def traced(part: NetworkPart) -> tuple["ov.Model", "ov.Model"]:
     """Return a part's transformer and its ending as models of OpenVINO; a part is traced once for all precisions."""
     if part not in _traces:
         part.eval()
-        example = (_EXAMPLE, _EXAMPLE.bool(), torch.zeros_like(_EXAMPLE))
-        states = torch.ones(*_EXAMPLE.shape, part.width)
+        example = tuple(map(torch.from_numpy, part.laid_out(_EXAMPLE, _STARTS)))
+        states = torch.ones(*example[0].shape, part.width)
         _traces[part] = _converted(_Transformer(part), example), _converted(_Ending(part), (states, example[1]))
     return _traces[part]
 
@@ -41,8 +40,8 @@ class _Transformer(nn.Module):
         super().__init__()
         self.part = part
 
-    def forward(self, ids: Tensor, mask: Tensor, segments: Tensor) -> Tensor:
-        return self.part.states(TensorBatch(ids, mask, segments))
+    def forward(self, *fields: Tensor) -> Tensor:
+        return self.part.states(self.part.tensors(*fields))
 
 
 class _Ending(nn.Module):

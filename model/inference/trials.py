@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.model.architectures.batching import TokenBatch, joined, length_batches, pad
+from polyrank.model.architectures.batching import Batch, joined, length_batches
 from polyrank.model.inference.network import Forward
 from polyrank.model.text.assembly import Assembler, Conversation
 
@@ -79,10 +79,15 @@ class Sequence(NamedTuple):
 
 
 def sequences(part: "NetworkPart", assembler: Assembler) -> list[Sequence]:
-    """Return what a part may be asked to read: contexts, candidates or 64 joint sequences."""
+    """Return what a part may be asked to read: contexts, candidates, 64 joint sequences, or those of one context."""
+    pad_id, replies = part.backbone().pad_id, [turns[-1] for turns in CONVERSATIONS * 2]
     if part.reads == "pairs":
-        return _pairs(assembler, part.backbone().pad_id)
-    if part.reads == "contexts":
+        starts = [(turns[:-1], replies[number : number + _REPLIES]) for number, turns in enumerate(CONVERSATIONS)]
+        return [each for turns, some in starts for each in _pairs(assembler, turns, some, pad_id)]
+    if part.reads == "beside":
+        longest = max((turns[:-1] for turns in CONVERSATIONS), key=lambda turns: sum(map(len, turns)))
+        return _pairs(assembler, longest, [text for turns in CONVERSATIONS for text in turns], pad_id)
+    if part.reads in ("contexts", "known"):
         short = [turns[:end] for turns in CONVERSATIONS for end in range(1, len(turns))]
         long = [sum(CONVERSATIONS[start : start + _JOINED], ()) for start in range(0, len(CONVERSATIONS), _JOINED)]
         read = [assembler.context(Conversation.of(turns))[0] for turns in (*short, *long)]
@@ -91,15 +96,11 @@ def sequences(part: "NetworkPart", assembler: Assembler) -> list[Sequence]:
     return [Sequence(ids, len(ids)) for ids in read]
 
 
-def _pairs(assembler: Assembler, pad_id: int) -> list[Sequence]:
-    replies = [turns[-1] for turns in CONVERSATIONS * 2]
-    found = []
-    for number, (*turns, _) in enumerate(CONVERSATIONS):
-        pairs, _ = assembler.pairs(Conversation.of(turns), replies[number : number + _REPLIES])
-        batch = joined(pairs, pad_id)
-        for ids, mask in zip(batch.ids.tolist(), batch.mask.tolist(), strict=True):
-            found.append(Sequence(ids[: sum(mask)], len(pairs.contexts[0])))
-    return found
+def _pairs(assembler: Assembler, turns: List[str], replies: List[str], pad_id: int) -> list[Sequence]:
+    pairs, _ = assembler.pairs(Conversation.of(turns), replies)
+    batch, start = joined(pairs, pad_id), len(pairs.contexts[0])
+    rows = zip(batch.ids.tolist(), batch.mask.tolist(), strict=True)
+    return [Sequence(ids[: sum(mask)], start) for ids, mask in rows]
 
 
 # Largest relative distance from torch's outputs, by norm, that is rounding: float32 was seen at 1e-6, fp16 at 0.0016.
@@ -119,17 +120,17 @@ _EXTREME = ([512, 1], [200, 24, 20])
 _TOGETHER = (2, 3, 5, 8, 13, 21)
 
 
-def usual(part: "NetworkPart", on_gpu: bool) -> list[TokenBatch]:
+def usual(part: "NetworkPart", on_gpu: bool) -> list[Batch]:
     """Batches like those of real requests; speed is measured on these."""
     return _random(part, (*_USUAL, _LARGE) if on_gpu else _USUAL, False)
 
 
-def extreme(part: "NetworkPart") -> list[TokenBatch]:
+def extreme(part: "NetworkPart") -> list[Batch]:
     """Batches of the most unequal lengths, with both segments."""
     return _random(part, _EXTREME, True)
 
 
-def agree(forward: Forward, reference: Forward, batches: list[TokenBatch]) -> bool:
+def agree(forward: Forward, reference: Forward, batches: list[Batch]) -> bool:
     """Whether the outputs are the reference's, within rounding in float32.
 
     A back-end may pad a batch further. Then outputs for each token (B, T, …) have more places than the reference's.
@@ -143,34 +144,38 @@ def agree(forward: Forward, reference: Forward, batches: list[TokenBatch]) -> bo
     return True
 
 
-def are_finite(forward: Forward, batches: list[TokenBatch]) -> bool:
+def are_finite(forward: Forward, batches: list[Batch]) -> bool:
     """Whether all outputs are finite numbers."""
     return all(np.isfinite(output).all() for batch in batches for output in forward(batch))
 
 
-def why_refused(forward: Forward, reference: Forward, given: List[Sequence], pad_id: int) -> str:
+def why_refused(forward: Forward, reference: Forward | None, given: List[Sequence], part: "NetworkPart") -> str:
     """Return why a part must not be run this way unless somebody asks for it; empty: it may.
 
-    `given` are what the part is tried on. The outputs must be near to the reference's, and each must be the same to the
-    last bit alone and in batches of several sizes.
+    `given` are what the `part` is tried on. The outputs must be near to the reference's, and each must be the same to
+    the last bit alone and in batches of several sizes. reference: None: what is far from it was measured before.
     """
-    alone = [_outputs(forward, [each], pad_id)[0] for each in given]
+    alone = [_outputs(forward, [each], part)[0] for each in given]
     if not all(np.isfinite(each).all() for each in alone):
         return "its numbers are not finite"
+    if reference is not None and (why := _why_not_near(alone, reference, given, part)):
+        return why
+    return "" if _is_same_together(forward, given, alone, part) else "a text's output depends on its batch"
+
+
+def _why_not_near(alone: List[NDArray[Any]], reference: Forward, given: List[Sequence], part: "NetworkPart") -> str:
+    """Return why outputs are too far from the reference's; empty: they are not."""
     expected: list[NDArray[Any]] = [np.empty(0)] * len(given)
     for positions in length_batches([len(each.ids) for each in given]):
-        for position, output in zip(
-            positions, _outputs(reference, [given[at] for at in positions], pad_id), strict=True
-        ):
+        for position, output in zip(positions, _outputs(reference, [given[at] for at in positions], part), strict=True):
             expected[position] = output
-    if why := _too_far(np.vstack(alone), np.vstack(expected)) if alone[0].ndim else _misranked(alone, expected):
-        return why
-    return "" if _is_same_together(forward, given, alone, pad_id) else "a text's output depends on its batch"
+    return _too_far(np.vstack(alone), np.vstack(expected)) if alone[0].ndim else _misranked(alone, expected)
 
 
-def _outputs(forward: Forward, given: List[Sequence], pad_id: int) -> list[NDArray[Any]]:
+def _outputs(forward: Forward, given: List[Sequence], part: "NetworkPart") -> list[NDArray[Any]]:
     """Run a batch; returns for each sequence its vectors (M, D), its vector (D,) or its score ()."""
-    outputs, *masks = forward(pad([each.ids for each in given], pad_id, [each.candidate_start for each in given]))
+    batch = part.laid_out([each.ids for each in given], [each.candidate_start for each in given])
+    outputs, *masks = forward(batch)
     return [output[masks[0][row]] if masks else output for row, output in enumerate(outputs)]
 
 
@@ -201,22 +206,22 @@ def _ranks(values: NDArray[Any]) -> NDArray[np.float64]:
     return ranks
 
 
-def _is_same_together(forward: Forward, given: List[Sequence], alone: List[NDArray[Any]], pad_id: int) -> bool:
+def _is_same_together(forward: Forward, given: List[Sequence], alone: List[NDArray[Any]], part: "NetworkPart") -> bool:
     order = np.random.default_rng(0).permutation(len(given)).tolist()
     for size in _TOGETHER:
         positions, order = order[:size], order[size:] + order[:size]
-        together = _outputs(forward, [given[at] for at in positions], pad_id)
+        together = _outputs(forward, [given[at] for at in positions], part)
         if not all(np.array_equal(output, alone[at]) for at, output in zip(positions, together, strict=True)):
             return False
     return True
 
 
-def _random(part: "NetworkPart", shapes: tuple[list[int], ...], has_segments: bool) -> list[TokenBatch]:
+def _random(part: "NetworkPart", shapes: tuple[list[int], ...], has_segments: bool) -> list[Batch]:
     rng, backbone = np.random.default_rng(0), part.backbone()
     batches = []
     for shape in shapes:
         texts = [rng.integers(backbone.vocabulary, size=min(length, backbone.max_tokens)).tolist() for length in shape]
-        batches.append(pad(texts, backbone.pad_id, [len(text) // 2 for text in texts] if has_segments else None))
+        batches.append(part.laid_out(texts, [len(text) // 2 for text in texts] if has_segments else None))
     return batches
 
 

@@ -12,6 +12,7 @@ from polyrank.model.checkpoint.lookup import (
     is_checkpoint,
     require_classifier,
     require_embedder,
+    require_lone_scorer,
     require_pair_scorer,
     require_ranker,
     require_retriever,
@@ -108,6 +109,18 @@ def load_cross(
     """Load a model that scores pairs, as `load`; raises WrongKind for another."""
     require_pair_scorer(name)
     return cast("CrossRanker", load(name, device, backend, precision, disk))
+
+
+def load_reranker(
+    name: str | Path,
+    device: str = "cpu",
+    backend: str = TORCH,
+    precision: str = FLOAT32,
+    disk: DiskCache | None = None,
+) -> "CrossRanker":
+    """Load a model whose score of a pair depends on that pair alone, as `load_cross`; raises WrongKind for another."""
+    require_lone_scorer(name)
+    return load_cross(name, device, backend, precision, disk)
 
 
 def load_teacher(

@@ -39,6 +39,17 @@ class Pairs(NamedTuple):
             prefix=self.prefix,
         )
 
+    def by_context(self) -> dict[int, list[int]]:
+        """Return the positions of the pairs of each context, by its place.
+
+        >>> Pairs([[7], [8]], [[1], [2], [3]], [0, 1, 0]).by_context()
+        {0: [0, 2], 1: [1]}
+        """
+        found: dict[int, list[int]] = {}
+        for position, owner in enumerate(self.owners):
+            found.setdefault(owner, []).append(position)
+        return found
+
     @classmethod
     def join(cls, parts: Sequence["Pairs"]) -> "Pairs":
         """Return the pairs of all parts, in order; a context list that several parts share occurs once.

@@ -59,7 +59,7 @@ class TrainConfig:
     accumulate: int = option(1, "batches whose gradients are added up for one step", _BATCH, metavar="N")
     negatives: int = option(
         7,
-        "listed ones of an example, drawn if it has more; 0: only those of the batch; cross: any",
+        "listed ones of an example, drawn if it has more; 0: only those of the batch; cross, uni: any",
         Bounds(0, 100_000),
         metavar="N",
     )
@@ -294,7 +294,7 @@ class PretrainConfig(TrainConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class PairTrainConfig(TrainConfig):
-    """Settings of a Cross-encoder. `negatives` is how many candidates each row has besides the gold reply.
+    """Settings of an encoder of pairs. `negatives` is how many candidates each row has besides the gold reply.
 
     A retriever picks those that it ranks highest, and one that is drawn; without one all are drawn.
     """

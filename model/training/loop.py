@@ -185,7 +185,7 @@ class Training:
         device = self._accelerator.device
         encoder = self.student.encoder.to(device).train()
         for backbone in (module for module in encoder.modules() if isinstance(module, Backbone)):
-            _run_under(self._accelerator, backbone.transformer, device)
+            _run_under(self._accelerator, backbone, device)
             if self.config.gradient_checkpointing:
                 backbone.transformer.activation_checkpointing_enable()
         return objective(self.student, self.config, device, words)
@@ -354,15 +354,16 @@ def _optimizer(student: Student, config: TrainConfig) -> torch.optim.Optimizer:
     return optimizer(used, config.learning_rate, betas=(0.9, config.beta2), weight_decay=config.weight_decay)
 
 
-def _run_under(accelerator: Accelerator, transformer: Any, device: torch.device) -> None:
+def _run_under(accelerator: Accelerator, backbone: Backbone, device: torch.device) -> None:
     """Use mixed precision in the transformer alone: attention over codes and scores stay in float32.
 
     On a CPU a step with attention as plain products takes half the time of one with torch's fused kernel, whose
     backward is slow.
     """
+    transformer = backbone.transformer
     if device.type == "cpu":
         transformer.set_attn_implementation("eager")
-    forward = transformer.forward
+    forward, backbone.autocast = transformer.forward, accelerator.autocast
 
     def autocast_forward(*args: Any, **kwargs: Any) -> Any:
         with accelerator.autocast():

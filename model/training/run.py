@@ -12,6 +12,7 @@ from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
+from polyrank.model.checkpoint.quantised import QUANTISED_FILE
 from polyrank.model.config import ClassFrom, ModelConfig
 from polyrank.model.errors import InvalidInput, TrainingDataInvalid
 from polyrank.model.lexical.fit import Files
@@ -237,8 +238,10 @@ def _add_words_that_help(output: Path, lists: Files) -> None:
 
 
 def _add_evidence(output: Path, weighed: Weighed) -> None:
-    """Write the evidence into a checkpoint; a calibration of other scores goes."""
-    _note(output, "evidence", weighed.summary(), evidence=weighed.evidence, calibration=None)
+    """Write the evidence into a checkpoint; a calibration of other scores goes, and the proof of other rankings."""
+    (output / QUANTISED_FILE).unlink(missing_ok=True)
+    changed: dict[str, Any] = {"evidence": weighed.evidence, "calibration": None, "quantisation": None}
+    _note(output, "evidence", weighed.summary(), **changed)
 
 
 def _note(output: Path, name: str, summary: Mapping[str, Any], **changed: Any) -> None:

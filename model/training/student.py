@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from polyrank.model.architectures.backbone import Backbone, TensorBatch, read_weights
 from polyrank.model.architectures.batching import length_batches, pad
-from polyrank.model.architectures.cross import FIRST_STAGE, CrossEncoder
+from polyrank.model.architectures.pairs import FIRST_STAGE, PairEncoder
 from polyrank.model.checkpoint.files import (
     CONFIG_FILE,
     TOKENIZER_FILE,
@@ -108,7 +108,7 @@ def start(config: TrainConfig) -> Student:
         student = _from_checkpoint(config, directory)
     if first_stage is None:
         return student
-    assert isinstance(student.encoder, CrossEncoder)
+    assert isinstance(student.encoder, PairEncoder)
     begin_near_first_stage(student.encoder, source)
     return replace(student, fixed=take_first_stage(student.encoder, first_stage, student.directory))
 
@@ -208,6 +208,7 @@ def _model_config(config: TrainConfig, source: ModelConfig, base_sha256: str) ->
         assembly=replace(source.assembly, max_turns=turns),
         evidence=None,  # fitted to the scores of the source, as the calibration
         calibration=None,
+        quantisation=None,
         training={},
     )
 
@@ -257,11 +258,11 @@ def first_stage_config(directory: Path) -> ModelConfig:
     return config
 
 
-def take_first_stage(encoder: CrossEncoder, directory: Path, base: Path) -> dict[str, Tensor]:
-    """Fill the Poly-encoder of a residual Cross-encoder from its own checkpoint.
+def take_first_stage(encoder: PairEncoder, directory: Path, base: Path) -> dict[str, Tensor]:
+    """Fill the Poly-encoder of a residual encoder of pairs from its own checkpoint.
 
-    `base` is the directory of the Cross-encoder's config and tokenizer.json. Returns the Poly-encoder's adapters,
-    under their names in the Cross-encoder's checkpoint.
+    `base` is the directory of that encoder's config and tokenizer.json. Returns the Poly-encoder's adapters,
+    under their names in its checkpoint.
 
     Raises InvalidInput where the two do not go together, CheckpointInvalid where the first stage is damaged.
     """
@@ -282,7 +283,7 @@ def take_first_stage(encoder: CrossEncoder, directory: Path, base: Path) -> dict
 
 
 @torch.no_grad()
-def begin_near_first_stage(encoder: CrossEncoder, source: ModelConfig | None) -> None:
+def begin_near_first_stage(encoder: PairEncoder, source: ModelConfig | None) -> None:
     """Scale the head so that the sum begins near the Poly-encoder's ranking.
 
     `source` is the config of the checkpoint that the encoder goes on from; None: a base model.

@@ -1,4 +1,4 @@
-"""How a Cross-encoder is trained: each row's gold reply against a few negatives, listwise (LCE) or pointwise (BCE)."""
+"""How encoders of pairs are trained: a row's gold reply against a few negatives, listwise (LCE) or pointwise (BCE)."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -9,9 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polyrank.model.architectures.backbone import TensorBatch
-from polyrank.model.architectures.batching import joined, pair_batches
-from polyrank.model.architectures.cross import CrossEncoder
+from polyrank.model.architectures.pairs import PairEncoder
 from polyrank.model.errors import TrainingDataInvalid
 from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.network import Network
@@ -40,8 +38,8 @@ from polyrank.model.training.objective import (
 from polyrank.model.training.student import Student
 
 
-class PairObjective(Objective[CrossEncoder, PairTrainConfig]):
-    """Listwise or pointwise loss of a Cross-encoder over each row's own few candidates.
+class PairObjective(Objective[PairEncoder, PairTrainConfig]):
+    """Listwise or pointwise loss over each row's own few candidates.
 
     Where the first stage counts words, they count as it weighs them. The score is then `late_weight * (late + own) +
     lexical`, which begins as the first stage's and has the form of a checkpoint with evidence. So the network learns
@@ -62,7 +60,7 @@ class PairObjective(Objective[CrossEncoder, PairTrainConfig]):
         """Choose each row's negatives, and tokenise the pairs; the first stage scores them."""
         score = None if self._retriever is None else partial(_retriever_scores, self._retriever)
         pairs, width, texts = pair_rows(self._assembler, batch, self._config.negatives, score)
-        positions = pair_batches(pairs, self._config.chunk_tokens)
+        positions = self._encoder.batches(pairs, self._config.chunk_tokens)
         first = None if self._first_stage is None else torch.from_numpy(self._first_stage.scores(pairs))
         return Prepared(
             [partial(self._encode, pairs.take(chunk)) for chunk in positions],
@@ -78,8 +76,7 @@ class PairObjective(Objective[CrossEncoder, PairTrainConfig]):
         return torch.from_numpy(np.concatenate(values))
 
     def _encode(self, pairs: Pairs) -> Encoded:
-        batch = joined(pairs, self._encoder.encoder.pad_id)
-        return (self._encoder.joint_scores(TensorBatch.of(batch, self._device)),)
+        return (self._encoder.own_scores(pairs),)
 
     def _scored(
         self,
@@ -101,20 +98,19 @@ class PairObjective(Objective[CrossEncoder, PairTrainConfig]):
         return ScoredBatch(loss(rows, gold, allowed), rows, gold, allowed)
 
 
-class JointObjective(Objective[CrossEncoder, TrainConfig]):
+class JointObjective(Objective[PairEncoder, TrainConfig]):
     """Cross entropy of the class of each example's context and response."""
 
     def prepare(self, batch: Batch) -> Prepared:
         """Tokenise the pairs."""
         pairs = Pairs.join([self._assembler.pairs(each.conversation, [each.response])[0] for each in batch.examples])
-        positions = pair_batches(pairs, self._config.chunk_tokens)
+        positions = self._encoder.batches(pairs, self._config.chunk_tokens)
         classes = classes_of(batch.examples, self._config)
         chunks: list[Encode] = [partial(self._encode, pairs.take(chunk)) for chunk in positions]
         return Prepared(chunks, lambda encoded: told(in_order([each for (each,) in encoded], positions), classes))
 
     def _encode(self, pairs: Pairs) -> Encoded:
-        batch = joined(pairs, self._encoder.encoder.pad_id)
-        return (self._encoder.joint_scores(TensorBatch.of(batch, self._device)),)
+        return (self._encoder.own_scores(pairs),)
 
 
 Scores = Callable[[Sequence[Dialogue], Sequence[str]], Tensor]

@@ -19,6 +19,7 @@ from polyrank.service.cli.commands import (
     evaluate,
     export,
     mine,
+    quantise,
     rank,
     serve,
     store,
@@ -29,7 +30,7 @@ from polyrank.service.cli.parsing import CommandParser
 from polyrank.service.errors import SettingsError
 from polyrank.service.observe import logs
 
-_COMMANDS = (demo, convert, train, mine, evaluate, export, build, store, serve, rank, candidates)
+_COMMANDS = (demo, convert, train, mine, evaluate, quantise, export, build, store, serve, rank, candidates)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

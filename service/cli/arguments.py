@@ -17,7 +17,8 @@ from polyrank.model.inference.runners import (
     AUTO,
     BACKENDS,
     FLOAT32,
-    OPENVINO_INT8,
+    INT8,
+    OPENVINO,
     PRECISIONS,
     TORCH,
     Runner,
@@ -140,9 +141,11 @@ def chosen_runner(backend: str | None = None, precision: str | None = None) -> R
 
 
 def reference_runner(backend: str | None, precision: str | None) -> Runner:
-    """Return what is to run a model: what is asked for, else the reference, torch in float32. Raises as `_checked`."""
-    backend = backend or TORCH
-    return _checked(Runner(backend, precision or (AUTO if backend == OPENVINO_INT8 else FLOAT32)))
+    """Return what is to run a model: what is asked for, else the reference, torch in float32. Raises as `_checked`.
+
+    In int8 it is OpenVINO, which alone computes in it.
+    """
+    return _checked(Runner(backend or (OPENVINO if precision == INT8 else TORCH), precision or FLOAT32))
 
 
 def _checked(runner: Runner) -> Runner:

@@ -95,8 +95,11 @@ class PairScorer(Protocol):
     def pair_steps(self, conversation: Conversation, texts: Sequence[str]) -> Steps[tuple[Pairs, Truncation]]:
         """Join the context with each text, in steps; also returns what did not fit."""
 
+    def pair_lengths(self, pairs: Pairs) -> list[int]:
+        """Return how many tokens are read for each tokenised pair."""
+
     def score_pair_batch(self, pairs: Pairs) -> NDArray[np.float32]:
-        """Score tokenised pairs in one forward pass, (B,)."""
+        """Score tokenised pairs at once, (B,)."""
 
 
 # A kernel's first call with a shape is slow, so no request should make it. Usual words a text and texts a batch:

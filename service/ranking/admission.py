@@ -12,9 +12,10 @@ from contextlib import contextmanager
 import numpy as np
 
 from polyrank.model.rankers.classifier import Classifier
+from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.errors import DeadlineExceeded, Overloaded
-from polyrank.service.live.models import LateScorer
+from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.stages import SHARE_OF_TIME, Journey, Ticket
 from polyrank.service.ranking.values import ExplainRequest, RankRequest
@@ -30,10 +31,14 @@ _SAMPLE = 1000
 TOKENS_A_REQUEST = 128  # what any request costs, however short: forward passes and search
 
 
-def ranking_tokens(request: RankRequest) -> int:
-    """Estimate a ranking, without the candidates that came as texts: the vectors of some are known."""
-    context = _context_tokens(request.conversation)
-    return TOKENS_A_REQUEST + context + (request.top_n or 0) * (context + TOKENS_A_CANDIDATE)
+def ranking_tokens(request: RankRequest, scorer: PairScorer | None) -> int:
+    """Estimate a ranking, without the candidates that came as texts: the vectors of some are known.
+
+    scorer: of its best candidates; None: of none.
+    """
+    context, count = _context_tokens(request.conversation), request.top_n or 0
+    read = 0 if scorer is None else context * _readings(scorer, count) + count * TOKENS_A_CANDIDATE
+    return TOKENS_A_REQUEST + context + read
 
 
 def round_tokens(ranker: LateScorer, request: RankRequest, pool: int) -> int:
@@ -78,9 +83,15 @@ def explaining_tokens(request: ExplainRequest) -> int:
     return tokens
 
 
-def pair_tokens(conversation: Conversation, texts: Sequence[str]) -> int:
+def pair_tokens(scorer: PairScorer, conversation: Conversation, texts: Sequence[str]) -> int:
     """Estimate reading each text together with a context."""
-    return TOKENS_A_REQUEST + _context_tokens(conversation) * len(texts) + text_tokens(texts)
+    read = _context_tokens(conversation) * _readings(scorer, len(texts))
+    return TOKENS_A_REQUEST + read + text_tokens(texts)
+
+
+def _readings(scorer: PairScorer, count: int) -> int:
+    """Return how often a context is read for so many candidates."""
+    return min(1, count) if ARCHITECTURES[scorer.architecture].reads_once else count
 
 
 def class_tokens(classifier: Classifier, conversation: Conversation, texts: Sequence[str]) -> int:
@@ -90,7 +101,7 @@ def class_tokens(classifier: Classifier, conversation: Conversation, texts: Sequ
         said = [conversation.followed_by(text) for text in texts]
         return TOKENS_A_REQUEST + sum(_scored_tokens(classifier, each) for each in said)
     if not network.retrieves:
-        return pair_tokens(conversation, texts)
+        return pair_tokens(network, conversation, texts)
     context, each = _context_tokens(conversation), [text_tokens([text]) for text in texts]
     late = 0
     if network.late_rows is not None:

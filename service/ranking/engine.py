@@ -48,7 +48,8 @@ class Engine:
         texts = None if request.candidates is None else await given.look_up(runtime, serving, request, journey)
         new = 0 if texts is None else admission.text_tokens(texts.new_texts)
         late = admission.late_tokens(serving.ranker, request, serving.snapshot.count)
-        tokens, kept = admission.ranking_tokens(request) + new + late, new if texts is not None and texts.resumes else 0
+        tokens = admission.ranking_tokens(request, scorer) + new + late
+        kept = new if texts is not None and texts.resumes else 0
         with runtime.admission.admitted(journey, tokens, kept):
             search = _PoolSearch(runtime, serving, request, journey)
             with given.saying_what_is_kept(texts, runtime.metrics):

@@ -3,6 +3,7 @@
 Forward passes run in the models' thread, in the lane "explain"; the rest on the threads "candidates".
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -116,9 +117,10 @@ async def explain(runtime: Runtime, serving: Serving, request: ExplainRequest, j
     """
     ranking = request.ranking
     scorer = None if request.cross is None else runtime.required_scorer()
+    journey = await _with_explainers(runtime, [serving.ranker, scorer], journey)
     texts = await given.look_up(runtime, serving, ranking, journey)
     late = admission.late_tokens(serving.ranker, ranking, serving.snapshot.count)
-    tokens = admission.ranking_tokens(ranking) + admission.text_tokens(texts.new_texts) + late
+    tokens = admission.ranking_tokens(ranking, scorer) + admission.text_tokens(texts.new_texts) + late
     tokens += admission.explaining_tokens(request)
     async with runtime.admitted(journey, tokens), runtime.turn_to_explain(journey):
         gathered = await given.gather(runtime, serving, ranking, texts, journey)
@@ -134,6 +136,19 @@ async def explain(runtime: Runtime, serving: Serving, request: ExplainRequest, j
                 runtime, serving.generation.words, scorer, request, explained, ranked.turns_share, journey
             )
     return replace(explained, seconds=journey.seconds)
+
+
+async def _with_explainers(runtime: Runtime, models: Sequence[object], journey: Journey) -> Journey:
+    """Load what explains the scores of models; returns the journey with as much more time as that took.
+
+    The first time, torch may be imported and a network is read, which would use up a request's time.
+    """
+    async with runtime.turn_to_explain(journey):
+        began = time.monotonic()
+        for model in models:
+            if isinstance(model, LateRanker | CrossRanker):
+                await runtime.candidates.run(partial(getattr, model, "explainer"), journey)
+        return journey.until(journey.deadline + time.monotonic() - began)
 
 
 async def _explained(
@@ -178,7 +193,7 @@ async def _read(
     journey: Journey,
 ) -> _Read:
     conversation, forwards = request.ranking.conversation, runtime.forwards
-    explainer: LateExplainer = await runtime.candidates.run(lambda: ranker.explainer, journey)  # may import torch
+    explainer: LateExplainer = ranker.explainer
     placed, _ = await forwards.tokenize(explainer.context_steps(conversation), conversation.letters, journey)
     replies = await forwards.tokenize(explainer.reply_steps(texts), letters_worth(texts), journey)
     ids, reply_ids = [token.id for token in placed], [[token.id for token in each] for each in replies]
@@ -245,7 +260,7 @@ async def _with_pairs(
     if words is not None and scorer.evidence is not None:
         counted = replace(words, evidence=scorer.evidence.sharing(turns_share))
     forwards, letters = runtime.forwards, conversation.letters + letters_worth(texts)
-    explainer: CrossExplainer = await runtime.candidates.run(lambda: scorer.explainer, journey)
+    explainer: CrossExplainer = scorer.explainer
     placed, _ = await forwards.tokenize(explainer.context_steps(conversation), conversation.letters, journey, "rerank")
     pairs, _ = await forwards.tokenize(scorer.pair_steps(conversation, texts), letters, journey, "rerank")
     parts = units(placed, request.cross)

@@ -272,8 +272,7 @@ class SplitPairs(NamedTuple):
 
 def _split_pairs(scorer: PairScorer, conversation: Conversation, texts: Sequence[str]) -> Steps[SplitPairs]:
     pairs, truncation = yield from scorer.pair_steps(conversation, texts)
-    of_candidates = zip(pairs.owners, pairs.candidates, strict=True)
-    lengths = [len(pairs.contexts[owner]) + len(candidate) for owner, candidate in of_candidates]
+    lengths = scorer.pair_lengths(pairs)
     return SplitPairs([pairs.take([at]) for at in range(len(lengths))], lengths, truncation)
 
 

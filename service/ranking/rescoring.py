@@ -111,7 +111,7 @@ async def score_pairs(
 ) -> PairScores:
     """Let the cross-encoder read texts with a context; `words` of the generation served. Errors as `Engine.rank`."""
     scorer = runtime.required_scorer()
-    async with runtime.admitted(journey, admission.pair_tokens(conversation, texts)):
+    async with runtime.admitted(journey, admission.pair_tokens(scorer, conversation, texts)):
         return await read_pairs(runtime, scorer, words, conversation, texts, journey)
 
 

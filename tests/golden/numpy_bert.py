@@ -39,27 +39,34 @@ class Weights:
         """
         if not any(name.startswith(f"{tower}.") for name in self._tensors):
             tower = "context"
+        sees = np.arange(len(ids)) < (len(ids) if visible is None else visible)
+        return self.seeing(tower, ids, [*range(len(ids))], [segment] * len(ids), np.tile(sees, (len(ids), 1)))
+
+    def seeing(
+        self, tower: str, ids: Sequence[int], places: Sequence[int], segments: Sequence[int], sees: NDArray[np.bool_]
+    ) -> Array:
+        """The last outputs (T, D) of tokens at these places, of which each attends to those that it sees, (T, T)."""
         at = f"{tower}.transformer"
         rows = [
             self[f"{at}.embeddings.word_embeddings.weight"][[*ids]],
-            self[f"{at}.embeddings.position_embeddings.weight"][: len(ids)],
-            self[f"{at}.embeddings.token_type_embeddings.weight"][[segment] * len(ids)],
+            self[f"{at}.embeddings.position_embeddings.weight"][[*places]],
+            self[f"{at}.embeddings.token_type_embeddings.weight"][[*segments]],
         ]
         x = self._norm(f"{at}.embeddings.LayerNorm", rows[0] + rows[1] + rows[2])
         layer = 0
         while f"{at}.encoder.layer.{layer}.output.dense.weight" in self:
-            x = self._layer(f"{at}.encoder.layer.{layer}", x, len(ids) if visible is None else visible)
+            x = self._layer(f"{at}.encoder.layer.{layer}", x, sees)
             layer += 1
         return x
 
-    def _layer(self, at: str, x: Array, visible: int) -> Array:
+    def _layer(self, at: str, x: Array, sees: NDArray[np.bool_]) -> Array:
         q, k, v = (self._linear(f"{at}.attention.self.{name}", x) for name in ("query", "key", "value"))
         size = x.shape[1] // _HEADS
         found = np.empty_like(x)
         for head in range(_HEADS):
             own = slice(head * size, (head + 1) * size)
-            logits = q[:, own] @ k[:visible, own].T / math.sqrt(size)
-            found[:, own] = softmax(logits) @ v[:visible, own]
+            logits = np.where(sees, q[:, own] @ k[:, own].T / math.sqrt(size), -np.inf)
+            found[:, own] = softmax(logits) @ v[:, own]
         x = self._norm(f"{at}.attention.output.LayerNorm", self._linear(f"{at}.attention.output.dense", found) + x)
         inner = self._linear(f"{at}.intermediate.dense", x)
         inner = inner * 0.5 * (1 + _ERF(inner / math.sqrt(2)))

@@ -90,7 +90,7 @@ def test_many_texts_are_compared_part_by_part(
     whole = classifier.classify("w1 w2", TEXTS)
     sizes, compared = list[int](), classifier.network.class_logits
     monkeypatch.setattr("polyrank.service.ranking.unranked.AT_ONCE", 3)
-    monkeypatch.setattr("polyrank.model.inference.passes._AT_ONCE", 2)
+    monkeypatch.setattr("polyrank.model.inference.network_states._AT_ONCE", 2)
     for result, alone, own in zip(
         told(client, context="w1 w2", texts=TEXTS), classifier.classify("w1 w2", TEXTS), whole, strict=True
     ):

@@ -61,6 +61,10 @@ TABLE = f"""
 2 | build --model m --store s          | the following arguments are required: --pool
 2 | {BUILD} --min-recall 2             | --min-recall: must be a number from 0 to 1, not '2'
 2 | {BUILD} --max-rejected nan         | --max-rejected: must be a number from 0 to 1, not 'nan'
+2 | quantise --model poly              | the following arguments are required: --data
+2 | quantise --model none --data data.jsonl | --model none is no checkpoint; give the directory of one
+2 | quantise --model poly-base --data data.jsonl | --model poly-base is no checkpoint; give the directory of one
+2 | quantise --model poly --data data.jsonl --lists 0 | --lists: must be a whole number from 1 to 1,000,000, not '0'
 2 | {BUILD} --dtype int8               | --dtype: invalid choice: 'int8'
 2 | {BUILD} --engine ray               | unrecognized arguments: --engine ray
 2 | rank                               | the following arguments are required: TURN
@@ -86,7 +90,7 @@ TABLE = f"""
 2 | {BUILD} --probes empty.jsonl                         | --probes empty.jsonl holds no dialogue
 1 | {BUILD} --probes pool.jsonl                          | pool.jsonl:1:
 2 | {BUILD} --encoders 2                                 | --cluster and --encoders go together
-2 | {BUILD} --backend openvino-int8 --precision bfloat16 | openvino-int8 has a precision of its own
+2 | {BUILD} --backend torch --precision int8             | torch does not compute in int8; use openvino or auto
 
 1 | {EVALUATE} --model no-model                            | model 'no-model' is neither a local directory
 1 | {EVALUATE} --model store                               | store is no model
@@ -96,7 +100,7 @@ TABLE = f"""
 1 | {EVALUATE} --pool empty.jsonl                          | empty.jsonl: the pool holds no candidate
 2 | {EVALUATE} --pool pool.jsonl --model cross             | no candidate embeddings; give a
 2 | {EVALUATE} --pool pool.jsonl --against cross           | and this one as --reranker
-2 | {EVALUATE} --pool pool.jsonl --reranker poly           | --reranker poly is a poly-encoder; give a cross-encoder
+2 | {EVALUATE} --pool pool.jsonl --reranker poly           | --reranker poly is a poly-encoder; give a cross- or uni-enc
 1 | {EVALUATE} --pool pool.jsonl --reranker none           | model 'none' is neither a local directory
 2 | {EVALUATE} --pool pool.jsonl --top-n 5                 | --top-n goes with --reranker
 2 | {EVALUATE} --reranker r                                | --reranker needs --pool or --corpus; to rank each example's
@@ -111,7 +115,7 @@ TABLE = f"""
 2 | {EVALUATE} --output link.jsonl --pool pool.jsonl       | --output link.jsonl is an input too; name another file
 2 | {EVALUATE} --report data.jsonl                         | --report data.jsonl is an input too; name another file
 2 | {EVALUATE} --report x --output x                       | --output and --report are one file; name two
-2 | {EVALUATE} --backend openvino-int8 --precision float16 | openvino-int8 has a precision of its own
+2 | {EVALUATE} --backend torch --precision int8            | torch does not compute in int8; use openvino or auto
 2 | evaluate --model m                                     | one of the arguments --data --corpus is required
 2 | {EVALUATE} --corpus c                                  | --corpus: not allowed with argument --data
 2 | evaluate --model m --corpus c --queries q              | --corpus needs both --queries and --qrels
@@ -132,7 +136,7 @@ TABLE = f"""
 1 | {MINE} --data classes.jsonl    | classes.jsonl:1: its label is a class; mine for examples of right
 1 | {MINE} --data pool.jsonl       | pool.jsonl: too many bad lines: 0 examples; 3 dropped:
 2 | {MINE} --model cross           | cross is a cross-encoder, which has no candidate embeddings; give a
-2 | {MINE} --check poly            | --check poly is a poly-encoder; give a cross-encoder
+2 | {MINE} --check poly            | --check poly is a poly-encoder; give a cross- or uni-encoder
 2 | {MINE} --check-margin 1        | --check-margin needs --check
 2 | {MINE} --skip 9 --depth 9      | --skip must be less than --depth, or no text is left
 2 | {MINE} --skip -1               | --skip: must be a whole number from 0 to
@@ -170,15 +174,15 @@ TABLE = f"""
 2 | serve --store none                     | none is no directory; polyrank build makes a store
 2 | serve --store store --vectors redis    | --redis URL
 2 | serve --store store --redis foo://x    | must begin with redis://
-2 | serve --store store --reranker poly    | poly is a poly-encoder; give a cross-encoder
+2 | serve --store store --reranker poly    | poly is a poly-encoder; give a cross- or uni-encoder
 1 | serve --store store --reranker none    | model 'none' is neither a local directory
-2 | serve --store store --backend openvino-int8 --precision bfloat16 | openvino-int8 has a precision of its own
+2 | serve --store store --backend torch --precision int8 | torch does not compute in int8; use openvino or auto
 2 | serve --store store POLYRANK_PROT=1    | unknown setting in the environment: POLYRANK_PROT; did you mean POLYR
 2 | demo --once POLYRANK_PROT=1            | unknown setting in the environment: POLYRANK_PROT; did you mean POLYR
 2 | rank w1 --store none                   | none is no directory; polyrank build makes a store
 1 | rank w1 --store store                  | no good generation in store: it is empty
 2 | rank w1 --store store --rerank         | --rerank with --store needs --reranker MODEL
-2 | rank w1 --store store --reranker poly  | --reranker poly is a poly-encoder; give a cross-encoder
+2 | rank w1 --store store --reranker poly  | --reranker poly is a poly-encoder; give a cross- or uni-encoder
 1 | rank w1 --store store --reranker none  | model 'none' is neither a local directory
 2 | rank w1 --reranker x                   | --reranker goes with --store; a service has its own
 2 | rank w1 --store store --api-key secret | --api-key goes with a service, not with --store

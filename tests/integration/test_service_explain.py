@@ -16,7 +16,7 @@ import polyrank
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.pool.rows import Candidate
-from polyrank.model.registry import DeformerConfig, MixConfig, VirtConfig
+from polyrank.model.registry import DeformerConfig, MixConfig, UniConfig, VirtConfig
 from polyrank.service.api.answers import ExplainOut
 from polyrank.service.app import create_app
 from polyrank.service.http.native import explain as routes_explain
@@ -39,7 +39,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "lexical": {},
 }
 SUMS = [name for name in MODELS if name not in ("deformer", "mix", "virt")]  # the others have more than sums
-RANDOM_HEADS = {"residual": True, "n_codes": 3, "reduction": "mean", **SCALED}
+UNI: dict[str, Any] = {"architecture": "uni", "own": UniConfig()}
+RANDOM_HEADS: dict[str, Any] = {"residual": True, "n_codes": 3, "reduction": "mean", **SCALED}
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -55,14 +56,15 @@ def server(
         yield name, client
 
 
-@pytest.fixture(scope="module", params=["plain", "residual", "with words"])
+@pytest.fixture(scope="module", params=["plain", "residual", "with words", "uni"])
 def reranking(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    """A server of a Poly-encoder that counts words, with a Cross-encoder."""
+    """A server of a Poly-encoder that counts words, with a reranker."""
     parent = tmp_path_factory.mktemp("cross")
     model: Any = polyrank.load(write_checkpoint(parent, "model", 3, **MODELS["poly with words"]))
     build(model, POOL, parent / "store", BuildOptions())
-    fields = {"plain": {}, "residual": RANDOM_HEADS, "with words": {"evidence": EVIDENCE}}[request.param]
-    cross = write_checkpoint(parent, "cross", 4, architecture="cross", **fields)
+    kinds = {"plain": {}, "residual": RANDOM_HEADS, "with words": {"evidence": EVIDENCE}, "uni": UNI}
+    fields: dict[str, Any] = {"architecture": "cross", **kinds[request.param]}
+    cross = write_checkpoint(parent, "cross", 4, **fields)
     with TestClient(create_app(Settings(store=parent / "store", reranker=str(cross), threads=1))) as client:
         yield client
 

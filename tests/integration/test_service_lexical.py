@@ -218,7 +218,7 @@ def test_the_command_evaluates_and_ranks(capsys: pytest.CaptureFixture[str], tmp
     ("command", "says"),
     [
         ("build --model lexical --pool POOL --store STORE --index hnsw", "leave --index out"),
-        ("evaluate --model lexical --data POOL --pool POOL --reranker lexical", "give a cross-encoder"),
+        ("evaluate --model lexical --data POOL --pool POOL --reranker lexical", "give a cross- or uni-encoder"),
     ],
 )
 def test_commands_that_need_a_network_say_so(

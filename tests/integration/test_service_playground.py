@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from in_process import TestClient
 from service_fakes import build_store, load
+from unprivileged import bound_by_permissions
 
 from polyrank.service.app import create_app
 from polyrank.service.http.playground.page import policy, read_all
@@ -37,6 +38,24 @@ def test_the_root_leads_to_the_page(client: TestClient) -> None:
     answer = client.get("/")
     assert (answer.status_code, answer.url.path) == (200, "/playground")
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
+
+
+def test_the_index_says_what_the_page_can_offer(tmp_path: Path) -> None:
+    def offered(**roots: Path) -> list[object]:
+        with TestClient(create_app(Settings(store=tmp_path / "store", **roots), load)) as client:
+            told = client.get("/index").json()
+        return [told[name] for name in ("previous", "writable", "takes_pools", "takes_models")]
+
+    first = build_store(tmp_path / "store")
+    assert offered() == [None, True, False, False]
+    build_store(tmp_path / "store")
+    assert offered(pool_root=tmp_path, model_root=tmp_path) == [first, True, True, True]
+    (tmp_path / "store").chmod(0o555)
+    try:
+        with bound_by_permissions():
+            assert offered()[:2] == [first, False]
+    finally:
+        (tmp_path / "store").chmod(0o755)
 
 
 def test_it_can_be_switched_off(store: Path) -> None:

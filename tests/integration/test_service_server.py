@@ -130,7 +130,7 @@ def test_a_reranker_that_is_none_is_one_line(start: Start, store: Path) -> None:
 
 def test_a_reranker_that_is_no_cross_encoder_is_refused(store: Path, checkpoints: Path) -> None:
     app = create_app(Settings(store=store, reranker=str(checkpoints / "poly")))
-    with pytest.raises(InvalidInput, match="poly is a poly-encoder; give a cross-encoder"), TestClient(app):
+    with pytest.raises(InvalidInput, match="poly is a poly-encoder; give a cross- or uni-encoder"), TestClient(app):
         pass
 
 

@@ -205,7 +205,7 @@ GENERATION = "20261127T060430511988-c1a37cba"
         link("CURRENT", "/etc/passwd"),
         link(f"generations/{GENERATION}/a", "/"),
     ],
-    ids=str,
+    ids=lambda entry: entry.name if isinstance(entry, tarfile.TarInfo) else entry[0] or "no name",
 )
 def test_entries_that_lead_elsewhere_are_refused(tmp_path: Path, entry: Any) -> None:
     inner = tmp_path / "a" / "b" / "c"

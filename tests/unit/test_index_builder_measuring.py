@@ -24,7 +24,6 @@ from polyrank.index_builder.index.measuring import (
     time_searches,
 )
 from polyrank.model.representations import Additions
-from polyrank.model.search import scan
 
 RNG = np.random.default_rng(0)
 MATRIX = RNG.standard_normal((2000, 16)).astype(np.float16)
@@ -187,7 +186,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Machine], SearchTimes]:
 
     def run(machine: Machine) -> SearchTimes:
         monkeypatch.setattr(measuring, "thread_time", lambda: machine.now)
-        monkeypatch.setattr(scan, "prepare", machine.prepare)
+        monkeypatch.setattr(measuring, "prepare", machine.prepare)
         monkeypatch.setattr(measuring, "search", machine.search)
         return time_searches(SEARCHED, CONTEXTS)
 

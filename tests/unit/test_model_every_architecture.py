@@ -12,8 +12,8 @@ from tiny import write_base
 from tiny_training import dialogue, settings, trained
 
 import polyrank
-from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.architectures.late import LateEncoder
+from polyrank.model.architectures.pairs import PairEncoder
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
 from polyrank.model.evaluation.rankings import rank_lists
@@ -73,7 +73,7 @@ def test_the_training_matrix_holds_the_scores_of_rank(architecture: str, tmp_pat
         matrix = prepared.scored([encode() for encode in prepared.chunks]).scores.numpy()
     ranker: NetworkRanker = polyrank.load(model)  # type: ignore[assignment]
     ranked = [scores(ranker.rank(text, REPLIES)) for text in CONTEXTS]
-    assert isinstance(ranker, CrossRanker) == (architecture == "cross")
+    assert isinstance(ranker, CrossRanker) != ARCHITECTURES[architecture].retrieves
     np.testing.assert_allclose(matrix, ranked, rtol=0, atol=TOLERANCE)
 
 
@@ -88,7 +88,7 @@ def test_only_the_lexical_row_has_no_network() -> None:
 @pytest.mark.parametrize("name", trainable())
 def test_a_rows_references_lead_to_what_it_says(name: str) -> None:
     row = ARCHITECTURES[name]
-    assert issubclass(resolve_name(row.encoder), LateEncoder if row.retrieves else CrossEncoder)
+    assert issubclass(resolve_name(row.encoder), LateEncoder if row.retrieves else PairEncoder)
     assert issubclass(resolve_name(row.objective), Objective)
     assert issubclass(settings_of(name), resolve_name(row.settings))
     assert row.options is None or row.options.of == name
@@ -110,6 +110,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "colbert": {"shared_encoder": True},
     "cross": {"negatives": 7},
     "deformer": {"upper_layers": 1},
+    "uni": {"negatives": 7},
 }
 RATES = {"colbert": 3e-3, "deformer": 2e-3}
 AT_ONCE = {"deformer": 16}  # where a step reads each context beside each reply, several small ones learn sooner

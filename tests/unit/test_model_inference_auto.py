@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from tiny import write_base
+from tiny import write_base, write_checkpoint
+from tiny_int8 import quantised_checkpoint
 
 import polyrank
 from polyrank.model.architectures.batching import TokenBatch, pad
+from polyrank.model.checkpoint.quantised import Quantisation
 from polyrank.model.checkpoint.read import begin_from_base
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import InvalidInput
@@ -176,7 +178,6 @@ def test_where_openvino_fails_torch_remains(tmp_path: Path, monkeypatch: pytest.
         ("torch", "float16", ["torch float16"]),
         ("openvino", "auto", ["openvino float32", "openvino bfloat16"]),
         ("openvino", "bfloat16", ["openvino bfloat16"]),
-        ("openvino-int8", "auto", ["openvino-int8 int8"]),
     ],
 )
 def test_what_is_not_named_is_chosen_from_what_the_processor_computes_in(
@@ -184,6 +185,98 @@ def test_what_is_not_named_is_chosen_from_what_the_processor_computes_in(
 ) -> None:
     monkeypatch.setattr(openvino_backend, "_capabilities", lambda: ["FP32", "BF16"])
     assert runners(backend, precision, CPU) == expected
+
+
+@pytest.mark.parametrize(
+    ("backend", "precision", "expected"),
+    [
+        ("auto", "auto", ["torch float32", "openvino float32", "openvino bfloat16", "openvino int8"]),
+        ("openvino", "auto", ["openvino float32", "openvino bfloat16", "openvino int8"]),
+        ("auto", "int8", ["openvino int8"]),
+        ("openvino", "int8", ["openvino int8"]),
+        ("auto", "float32", ["torch float32", "openvino float32"]),
+        ("torch", "auto", ["torch float32"]),
+    ],
+)
+def test_int8_is_offered_for_what_was_quantised(
+    monkeypatch: pytest.MonkeyPatch, backend: str, precision: str, expected: list[str]
+) -> None:
+    monkeypatch.setattr(openvino_backend, "_capabilities", lambda: ["FP32", "BF16", "INT8"])
+    found = Quantisation({}, "")
+    assert [" ".join(each.runner) for each in candidates(backend, precision, CPU, found)] == expected
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags", "able"),
+    [
+        ("x86_64", "flags : sse2 avx2 avx512_vnni", True),
+        ("x86_64", "flags : sse2 avx_vnni avx2", True),
+        ("x86_64", "flags : sse2 avx2 avx512f", False),
+        ("aarch64", "Features : asimd", True),
+        ("AMD64", None, False),
+    ],
+)
+def test_int8_needs_a_processor_whose_sums_do_not_overflow(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, machine: str, flags: str | None, able: bool
+) -> None:
+    told = tmp_path / "cpuinfo"
+    if flags is not None:
+        told.write_text(flags)
+    monkeypatch.setattr(openvino_backend, "_PROCESSOR", told)
+    monkeypatch.setattr(openvino_backend, "_capabilities", lambda: ["FP32", "INT8"])
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    assert openvino_backend.is_supported("int8") == able
+
+
+def test_int8_is_refused_where_it_cannot_run(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r" is not quantised, so it has no int8; run polyrank quantise first$"):
+        polyrank.load(write_base(tmp_path / "base", 0), backend="auto", precision="int8")
+    config = ModelConfig(architecture="bi", base_name="", max_context_tokens=40, max_candidate_tokens=16)
+    with pytest.raises(InvalidInput, match=r"^the model is not quantised, so it has no int8; run polyrank quantise"):
+        polyrank.from_base(str(tmp_path / "base"), config, "openvino", "int8")
+    with pytest.raises(InvalidInput, match=r"^int8 runs on CPUs, not on the device 'cuda'"):
+        candidates("auto", "int8", "cuda", Quantisation({}, ""))
+
+
+@pytest.fixture
+def quantised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkpoint whose int8 is the fastest here."""
+    monkeypatch.setattr(
+        auto, "measured", lambda forwards, _: {each: 1 + 9 * (each.precision != "int8") for each in forwards}
+    )
+    return quantised_checkpoint(write_checkpoint(tmp_path, "bi", seed=0, architecture="bi"))
+
+
+def test_auto_takes_int8_that_the_checkpoint_proves_however_far_it_is(quantised: Path) -> None:
+    ranker = polyrank.load(quantised, backend="auto", precision="auto")
+    assert (ranker.backend, ranker.precision) == ("openvino", "int8")
+    assert polyrank.load(quantised, backend="torch", precision="auto").precision == "float32"
+
+
+@pytest.mark.parametrize(
+    ("proof", "why"),
+    [
+        ({"recall_change": (-0.004, -0.005, -0.003)}, "R@1 changes by -0.40 points, more than -0.3"),
+        ({"made_for": "another"}, "was quantised with other weights; run polyrank quantise again"),
+    ],
+)
+def test_auto_leaves_out_int8_without_a_proof_and_says_so_once(
+    quantised: Path, proof: dict[str, Any], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    quantised_checkpoint(quantised, **proof)
+    assert polyrank.load(quantised, backend="auto", precision="auto").precision != "int8"
+    [told] = [record for record in caplog.records if record.message == "int8 is left out"]
+    assert told.fields["why"].endswith(why)  # type: ignore[attr-defined]
+
+
+def test_auto_takes_no_int8_whose_outputs_depend_on_their_batch(
+    quantised: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trials, "_is_same_together", lambda *_: False)
+    ranker = polyrank.load(quantised, backend="auto", precision="auto")
+    assert ranker.precision == "float32"
+    assert ranker.choice is not None
+    assert ranker.choice.refused["openvino int8, candidates"] == "a text's output depends on its batch"
 
 
 def test_a_precision_that_only_torch_has_here_is_warned_of(
@@ -338,9 +431,9 @@ def test_torch_in_16_bits_is_near_to_float32_and_leaves_the_weights_alone(tmp_pa
 @pytest.mark.parametrize(
     ("backend", "precision", "why"),
     [
-        ("openvino-int8", "float32", "openvino-int8 has a precision of its own: leave precision at auto"),
-        ("torch", "bf16", "unknown precision 'bf16'; use one of auto, float32, float16, bfloat16"),
-        ("openvino-bf16", "auto", "unknown back-end 'openvino-bf16'; use one of auto, torch, openvino, openvino-int8"),
+        ("torch", "int8", "torch does not compute in int8; use openvino or auto"),
+        ("torch", "bf16", "unknown precision 'bf16'; use one of auto, float32, float16, bfloat16, int8"),
+        ("openvino-bf16", "auto", "unknown back-end 'openvino-bf16'; use one of auto, torch, openvino"),
     ],
 )
 def test_what_does_not_go_together_is_refused(backend: str, precision: str, why: str) -> None:

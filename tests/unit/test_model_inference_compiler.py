@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from tiny import write_base
+from tiny_int8 import quantised_checkpoint
 
 import polyrank
 from polyrank.model.checkpoint.stored import StoredModel
@@ -22,6 +23,7 @@ from polyrank.model.inference import auto, disk_cache, openvino_backend
 from polyrank.model.inference.disk_cache import DiskCache
 from polyrank.model.inference.runners import Runner
 from polyrank.model.rankers.load import load
+from polyrank.model.registry import UniConfig
 from polyrank.model.text.assembly import Conversation
 
 pytestmark = pytest.mark.slow
@@ -33,6 +35,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "poly": {"architecture": "poly", "n_codes": 4},
     "cross": {"architecture": "cross"},
     "residual": {"architecture": "cross", "residual": True, "n_codes": 4},
+    "uni": {"architecture": "uni"},
+    "arrow": {"architecture": "uni", "own": UniConfig(mask="arrow")},
 }
 TORCH, OPENVINO = Runner("torch", "float32"), Runner("openvino", "float32")
 
@@ -99,14 +103,28 @@ def test_what_was_compiled_before_gives_the_same_bits_without_its_network(
 def test_every_precision_is_kept_for_itself(precision: str, tmp_path: Path, disk: DiskCache, unread: list[str]) -> None:
     if not openvino_backend.is_supported(precision):
         pytest.skip(f"OpenVINO cannot run in {precision} here")
-    path = checkpoint(tmp_path)
+    path = quantised_checkpoint(checkpoint(tmp_path))
+    unread.clear()
     load(path, backend="openvino", precision="float32", disk=disk)
-    asked = {"backend": "openvino-int8", "precision": "auto"} if precision == "int8" else {"precision": precision}
-    made, again = (load(path, **{"backend": "openvino", **asked}, disk=disk) for _ in range(2))
+    made, again = (load(path, backend="openvino", precision=precision, disk=disk) for _ in range(2))
     assert made.precision == again.precision == precision
     assert len(unread) == 2, "once for each precision"
     for one, other in zip(outputs(made), outputs(again), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_int8_is_made_anew_for_another_calibration(tmp_path: Path, disk: DiskCache, unread: list[str]) -> None:
+    path = checkpoint(tmp_path)
+    found = []
+    for reach in (8.0, 8.0, 9.0):
+        quantised_checkpoint(path, reach)
+        unread.clear()
+        found.append((outputs(load(path, backend="openvino", precision="int8", disk=disk)), len(unread)))
+    (first, read), (again, not_read), (other, read_anew) = found
+    assert (read, not_read, read_anew) == (1, 0, 1)
+    for one, same in zip(first, again, strict=True):
+        np.testing.assert_array_equal(one, same)
+    assert any((one != different).any() for one, different in zip(first, other, strict=True))
 
 
 @pytest.mark.parametrize("fastest", [TORCH, OPENVINO], ids=str)
@@ -299,8 +317,9 @@ def test_nothing_is_kept_unless_it_is_asked_for(tmp_path: Path, usual_cache: Pat
     assert not usual_cache.exists()
 
 
-def test_a_kept_model_is_run_without_importing_what_makes_networks(tmp_path: Path, disk: DiskCache) -> None:
-    path = checkpoint(tmp_path)
+@pytest.mark.parametrize("kind", ["poly", "uni"])
+def test_a_kept_model_is_run_without_importing_what_makes_networks(kind: str, tmp_path: Path, disk: DiskCache) -> None:
+    path = checkpoint(tmp_path, kind)
     outputs(load(path, backend="openvino", precision="float32", disk=disk))
     code = (
         "import sys\n"

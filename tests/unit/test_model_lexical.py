@@ -112,7 +112,7 @@ def test_what_needs_a_network_refuses_it(tmp_path: Path) -> None:
         assert str(late.value) == f"{what}; give a {names_in_words(retrieves=True)}"
         with pytest.raises(WrongKind) as cross:
             load_cross(name)
-        assert str(cross.value) == f"{what}; give a cross-encoder"
+        assert str(cross.value) == f"{what}; give a cross- or uni-encoder"
         with pytest.raises(WrongKind, match="no network to train; fit its words by --only-evidence"):
             require_network(name)
     with pytest.raises(InvalidInput, match="begins from no base model"):

@@ -60,7 +60,7 @@ def test_late_models(models: Path, name: str, architecture: str) -> None:
     assert (loaded.name, loaded.architecture) == (name, architecture)
     with pytest.raises(InvalidInput) as refused:
         load_cross(models / name)
-    assert str(refused.value) == f"{models / name} is a {architecture}-encoder; give a cross-encoder"
+    assert str(refused.value) == f"{models / name} is a {architecture}-encoder; give a cross- or uni-encoder"
 
 
 def test_cross_models(models: Path) -> None:

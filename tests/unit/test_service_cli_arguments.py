@@ -22,7 +22,7 @@ def test_only_a_model_of_the_wrong_kind_is_told_with_the_flag_that_names_it(
     bi = str(write_checkpoint(tmp_path, "bi", seed=0, architecture="bi"))
     with pytest.raises(WrongKind, match=rf"give a {names_in_words(retrieves=True)}, and this one as --reranker$"):
         loaded(load_late, cross, after=", and this one as --reranker")
-    with pytest.raises(WrongKind, match=r"^--reranker .*; give a cross-encoder$"):
+    with pytest.raises(WrongKind, match=r"^--reranker .*; give a cross- or uni-encoder$"):
         loaded(load_cross, bi, before="--reranker ")
     monkeypatch.setattr(openvino_backend, "is_installed", lambda: False)
     needed = r"^the back-end openvino needs the package openvino: pip install openvino, or use torch$"
@@ -33,10 +33,10 @@ def test_only_a_model_of_the_wrong_kind_is_told_with_the_flag_that_names_it(
 
 
 def test_a_flag_goes_before_the_environment_and_that_before_auto(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("POLYRANK_BACKEND", "openvino-int8")
-    monkeypatch.setenv("POLYRANK_PRECISION", "auto")
+    monkeypatch.setenv("POLYRANK_BACKEND", "openvino")
+    monkeypatch.setenv("POLYRANK_PRECISION", "int8")
     assert chosen_runner("torch", "bfloat16") == ("torch", "bfloat16")
-    assert chosen_runner() == ("openvino-int8", "auto")
+    assert chosen_runner() == ("openvino", "int8")
     monkeypatch.delenv("POLYRANK_BACKEND")
     monkeypatch.delenv("POLYRANK_PRECISION")
     assert chosen_runner() == ("auto", "auto")
@@ -46,7 +46,7 @@ def test_the_reference_is_what_runs_where_nothing_is_asked_for() -> None:
     assert reference_runner(None, None) == ("torch", "float32")
     assert reference_runner(None, "bfloat16") == ("torch", "bfloat16")
     assert reference_runner("openvino", None) == ("openvino", "float32")
-    assert reference_runner("openvino-int8", None) == ("openvino-int8", "auto")
+    assert reference_runner(None, "int8") == ("openvino", "int8"), "torch does not compute in it"
 
 
 def test_why_models_are_not_kept_is_told_on_standard_error(warm_python: WarmPython, tmp_path: Path) -> None:

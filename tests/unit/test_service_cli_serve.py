@@ -10,6 +10,7 @@ from command_line import call
 
 from polyrank.model.checkpoint.files import CONFIG_FILE, write_config
 from polyrank.model.config import ModelConfig
+from polyrank.model.registry import UniConfig
 from polyrank.service import settings as module
 from polyrank.service.auth import keys
 from polyrank.service.process import server
@@ -65,6 +66,18 @@ def test_every_flag_is_its_setting(capsys: Capture, served: list[Settings], monk
             workers=2,
         )
     ]
+
+
+def test_a_reranker_whose_scores_depend_on_each_other_is_refused(
+    capsys: Capture, here: Path, served: list[Settings]
+) -> None:
+    for mask in ("one-way", "arrow"):
+        config = ModelConfig(architecture="uni", base_name="any", own=UniConfig(mask=mask))  # type: ignore[arg-type]
+        write_config(here / "r" / CONFIG_FILE, config)
+        outcome = call(capsys, "serve", "--store", "s", "--reranker", "r")
+        assert (outcome.status, len(served)) == ((2, 1) if mask == "arrow" else (0, 1))
+    assert "reranker: r has the mask arrow" in outcome.err
+    assert "train it with --mask one-way" in outcome.err
 
 
 @pytest.mark.usefixtures("here")

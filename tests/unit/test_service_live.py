@@ -82,7 +82,7 @@ def test_where_none_was_activated_none_is_served_and_it_says_what_to_do(store: F
 
 @pytest.mark.parametrize(
     ("backend", "precision", "lines"),
-    [("torch", "float32", 0), ("openvino", "float32", 0), ("openvino", "bfloat16", 1), ("openvino-int8", "int8", 1)],
+    [("torch", "float32", 0), ("openvino", "float32", 0), ("openvino", "bfloat16", 1), ("openvino", "int8", 1)],
 )
 def test_another_precision_than_the_pools_is_told_in_one_line(
     store: Fixture,

@@ -155,5 +155,8 @@ def test_models_run_on_a_gpu_where_there_is_one_or_where_they_are_told_to(tmp_pa
         device(device="tpu")
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert (device(), device(device="cpu"), device(device="cuda:1")) == ("cuda", "cpu", "cuda:1")
+    assert (device(precision="int8"), device(backend="openvino")) == ("cpu", "cpu")
+    with pytest.raises(ValueError, match="precision = int8 runs on CPUs; use another one on a GPU"):
+        device(device="cuda", precision="int8")
     monkeypatch.setattr(machine, "may_have_gpu", lambda: False)
     assert (device(), device(device="cpu")) == ("cpu", "cpu")

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.model import threads
+
 
 class TorchProduct:
     """Multiplies rows by codes. codes: (P, D) int8."""
@@ -15,6 +17,7 @@ class TorchProduct:
     def __init__(self, codes: NDArray[np.int8]) -> None:
         import torch
 
+        threads.tell_torch()
         self._packed = torch.ops.onednn.qlinear_prepack(torch.from_numpy(codes), None)
         self._ones = torch.ones(len(codes))
         self._zeros = torch.zeros(len(codes), dtype=torch.int64)

@@ -231,7 +231,7 @@ def _ranked(
     import asyncio
 
     from polyrank.model.inference import disk_cache
-    from polyrank.model.rankers.load import load, load_cross
+    from polyrank.model.rankers.load import load, load_reranker
     from polyrank.model.text.assembly import Conversation
     from polyrank.model.text.reading import finish
     from polyrank.service.api.requests import TOP_N, ExplainIn
@@ -257,7 +257,7 @@ def _ranked(
 
     opener = Opener(lambda *_: None, None, lambda name: load(name, *runs), warm_up=warm_up)
     serving = serve(opener, parts, store.updates.of(parts[0].manifest))
-    scorer = load_cross(reranker, *runs) if reranker else None
+    scorer = load_reranker(reranker, *runs) if reranker else None
     if scorer is not None and scorer.evidence is not None and serving.generation.words is None:
         print(f"{reranker} {words_left_out(serving.generation.manifest.model.name)}", file=sys.stderr)
     runtime = Runtime(RuntimeSettings(), Metrics(), scorer)

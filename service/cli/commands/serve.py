@@ -55,7 +55,7 @@ def _add_flags(parser: CommandParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal stops it. A store or a model of the wrong kind is refused before anything is loaded."""
     flags = {name: value for name, value in vars(arguments).items() if name != "run"}
-    from polyrank.model.checkpoint.lookup import require_classifier, require_pair_scorer
+    from polyrank.model.checkpoint.lookup import require_classifier, require_lone_scorer
     from polyrank.service.settings import Settings
 
     settings = Settings.load(flags)
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{settings.store} is no directory; polyrank build makes a store")
     if settings.reranker is not None:
         with of_flag("reranker: "):
-            require_pair_scorer(settings.reranker)
+            require_lone_scorer(settings.reranker)
     if settings.classifier is not None:
         with of_flag("classifier: "):
             require_classifier(settings.classifier)

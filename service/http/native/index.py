@@ -205,7 +205,7 @@ def _generations(held: Resources) -> dict[str, Any]:
         "others": others,
         "refused": listed,
         "previous": history[-1] if history else None,
-        "writable": os.access(held.store.root, os.W_OK),
+        "writable": os.access(held.store.root, os.W_OK, effective_ids=True),
         "takes_pools": held.settings.pool_root is not None,
         "takes_models": held.settings.model_root is not None,
     }

@@ -26,7 +26,7 @@ export function Compared({ live, trial, busy, does }) {
 
 const Side = ({ name, of, change }) => html`<section aria-label=${name}>
 	<header><h2>${name}: ${modelName(of.model)} · ${of.model.architecture}</h2><${Facts} of=${of} />
-		<${Decision} of=${of.decision} /></header>
+		<${Decision} of=${of} /></header>
 	<ol>${of.results.map((each) => html`<li key=${each.id} title=${each.text}>
 		<p class="rank">${each.rank}</p><p class="text" dir="auto">${each.text}</p>
 		<p class="number"><b>${fixed(each.score)}</b><span class="quiet">${change(each)}</span></p></li>`)}</ol>

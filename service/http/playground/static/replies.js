@@ -21,7 +21,7 @@ export function Replies({ answer, body, busy, does, use, wantsKey }) {
 	return html`${running}<div class=${busy ? "results fading" : "results"} aria-busy=${busy ? "true" : "false"}>
 		<p class="unseen" role="status">${!busy && plural(results.length, "reply", "replies")}</p>
 		<${Facts} of=${answer} />
-		<${Decision} of=${answer.decision} />
+		<${Decision} of=${answer} />
 		${results.length === 0
 			? html`<${Empty} title="No reply fits"><p>${answer.notes?.join(" ") ?? "No candidate matches the filter."}</p><//>`
 			: html`<h2 class="unseen">Replies</h2>
@@ -62,9 +62,9 @@ export function Facts({ of }) {
 }
 
 /** Whether the first reply is an answer, where that was asked. */
-export function Decision({ of }) {
+export function Decision({ of: { decision: of, results } }) {
 	if (!of) return null;
-	const told = of.probability === null ? "how probable the first reply is, is not known"
+	const told = results.length === 0 ? "there is no reply" : of.probability === null ? "how probable the first reply is, is not known"
 		: `the first reply is right with probability ${fixed(of.probability)}`;
 	return html`<p class=${`decision ${of.answer ? "good" : "bad"}`}><strong>${of.answer ? "Answers" : "Does not answer"}</strong>
 		<span>${`${told}; ${of.threshold} was asked for`}</span></p>`;

@@ -1,0 +1,50 @@
+"""The proof beside the same figures computed apart."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny import write_checkpoint
+from tiny_int8 import quantised_checkpoint
+
+import polyrank
+from polyrank.model.evaluation.rankings import rank_lists
+from polyrank.model.measures import rank_values
+from polyrank.model.quantisation.proof import proof
+from polyrank.model.rankers.networks import NetworkRanker
+from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.dialogues import Dialogue
+
+TEXTS = [f"w{n} w{n * 7 % 39}" for n in range(8)]
+LISTS = [
+    Dialogue(Conversation.of(f"w{n % 40} w{n % 9}"), TEXTS[n % 8], tuple(TEXTS), n % 8, dialogue=f"{n // 3}")
+    for n in range(60)
+]
+
+
+def silent(*_: object) -> None:
+    pass
+
+
+def first_right(ranker: NetworkRanker) -> np.ndarray:
+    return rank_values(rank_lists(ranker, LISTS, silent).ties)["recall@1"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ["bi", "cross"])
+def test_it_says_what_int8_changes(tmp_path: Path, architecture: str) -> None:
+    path = quantised_checkpoint(write_checkpoint(tmp_path, "mine", seed=0, architecture=architecture))
+    ours = polyrank.load(path, backend="openvino", precision="int8")
+    reference = polyrank.load(path)
+    assert not isinstance(ours, polyrank.LexicalRanker)
+    assert not isinstance(reference, polyrank.LexicalRanker)
+    said = proof(ours, reference, LISTS, "abc", silent)
+    assert (said.made_for, said.sha256, said.lists, said.conversations) == (reference.fingerprint, "abc", 60, 20)
+    mean, low, high = said.recall_change
+    assert said.recall_at_1 == pytest.approx(first_right(reference).mean(), abs=1e-6)
+    assert mean == pytest.approx((first_right(ours) - first_right(reference)).mean(), abs=1e-6)
+    assert low <= mean <= high
+    assert 0.9 < min(said.nearness.values()) < 1
+    none = proof(reference, reference, LISTS, "abc", silent)
+    assert (tuple(none.recall_change), tuple(none.mrr_change)) == ((0, 0, 0), (0, 0, 0))
+    assert min(none.nearness.values()) == pytest.approx(1, abs=1e-6)
