@@ -3,10 +3,12 @@
 After a crash a name points at the old bytes or at all of the new ones. This module does not know what the files mean.
 """
 
+import errno
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from glob import escape
 from pathlib import Path
 from secrets import token_hex
@@ -14,6 +16,7 @@ from typing import BinaryIO
 
 _TOKEN_BYTES = 8
 _ANY_TOKEN = "[0-9a-f]" * 2 * _TOKEN_BYTES
+_UNFINISHED = ".unfinished-"
 
 
 def sync_file(path: Path) -> None:
@@ -92,6 +95,81 @@ def remove_leftovers(directory: Path, name: str = "") -> None:
         with suppress(OSError), leftover.open("rb") as file:
             if _lock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB):
                 leftover.unlink()
+
+
+@contextmanager
+def filling(directory: Path, last: str = "") -> Iterator[Path]:
+    """Yield a temporary directory; what it holds appears in `directory`, a new or empty one, when the block ends.
+
+    `last` is the name of what appears last. If the block raises, nothing is left. Of two processes that fill the same
+    directory the later one fails. The next one removes what a killed process left.
+
+    Raises FileExistsError where `directory` holds something at the end, OSError where it cannot be written.
+    """
+    missing = not directory.exists()
+    make_directory(directory)
+    inside = directory / f"{_UNFINISHED}{token_hex(_TOKEN_BYTES)}"
+    try:
+        with ExitStack() as stack:
+            with _locked(directory):
+                _remove_unfinished(directory)
+                inside.mkdir()
+                stack.enter_context(_locked(inside))  # it shows others that this one lives
+            yield inside
+            sync_tree(inside)
+            with _locked(directory):
+                if not is_free(directory):
+                    raise FileExistsError(errno.EEXIST, "it was filled by another process meanwhile", str(directory))
+                _move(inside, directory, last)
+    except BaseException:  # Ctrl-C too
+        shutil.rmtree(inside, ignore_errors=True)
+        if missing:
+            with suppress(OSError):
+                directory.rmdir()
+        raise
+
+
+def is_free(directory: Path) -> bool:
+    """Whether a directory holds nothing, but for what `filling` has not finished."""
+    return all(path.name.startswith(_UNFINISHED) for path in directory.iterdir())
+
+
+def _move(inside: Path, directory: Path, last: str) -> None:
+    moved: list[Path] = []
+    try:
+        for path in sorted(inside.iterdir(), key=lambda path: path.name == last):
+            moved.append(directory / path.name)
+            rename_durably(path, moved[-1])
+        inside.rmdir()
+    except BaseException:
+        for path in moved:
+            shutil.rmtree(path, ignore_errors=True)
+            with suppress(OSError):
+                path.unlink()
+        raise
+
+
+def _remove_unfinished(directory: Path) -> None:
+    for leftover in directory.glob(f"{_UNFINISHED}*"):
+        with suppress(OSError), _opened(leftover) as descriptor:
+            if _lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                shutil.rmtree(leftover)
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    with _opened(directory) as descriptor:
+        _lock(descriptor, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _opened(directory: Path) -> Iterator[int]:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _temporary_name(name: str, token: str) -> str:

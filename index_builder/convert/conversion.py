@@ -5,21 +5,21 @@ on them by mistake. The pool has each reply once; its id is made from the text, 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 import orjson
 
-from polyrank.index_builder.convert.formats import Asked, Found, read, recognised
+from polyrank.index_builder.convert.formats import Asked, Found, read, recognised, why_unknown
 from polyrank.index_builder.convert.messages import Object
 from polyrank.index_builder.names import AUTO, FOREIGN_FORMATS
 from polyrank.index_builder.pool.documents import Fields, RowError, document
 from polyrank.index_builder.pool.rows import SeenHashes
 from polyrank.index_builder.vectors.local import hash_id, text_id
-from polyrank.model.durable import make_directory, replacing
+from polyrank.model.durable import filling
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.dialogues import Dialogue, new_dialogues
 from polyrank.model.text.folding import text_key
@@ -63,7 +63,7 @@ def format_of(paths: Sequence[Path], asked: Asked) -> str:
     found = {path: recognised(path, asked.columns) for path in paths}
     for path, forms in found.items():
         if not forms:
-            raise InvalidInput(f"{path}: what wrote it cannot be told; name it by --from, unless it is polyrank's own")
+            raise InvalidInput(f"{path}: {why_unknown(path)}")
         if len(forms) > 1:
             named = " or ".join(f"{form} ({FOREIGN_FORMATS[form]})" for form in forms)
             raise InvalidInput(f"{path} may be {named}; name it by --from")
@@ -81,8 +81,8 @@ def convert(form: str, paths: Sequence[Path], output: Path, asked: Asked, progre
         OSError: the directory cannot be written.
     """
     done = Converted(format_of(paths, asked) if form == AUTO else form)
-    with _made(output), ExitStack() as stack:
-        writer = _Writer(output, stack, done)
+    with filling(output) as inside, ExitStack() as stack:
+        writer = _Writer(inside, stack, done)
         rows = (found for path in paths for found in read(done.form, path, asked))
         for count, (file, number, split, found) in enumerate(rows, 1):
             writer.take(found, split, file, number)
@@ -92,20 +92,6 @@ def convert(form: str, paths: Sequence[Path], output: Path, asked: Asked, progre
             why = "; ".join(f"{reason} ({done.first[reason]})" for reason, _ in done.left_out.most_common(3))
             raise InvalidInput(f"nothing was kept of {', '.join(map(str, paths))}: {why or 'there are no rows'}")
     return done
-
-
-@contextmanager
-def _made(output: Path) -> Iterator[None]:
-    """Make the directory if need be; it is gone again where the block raises."""
-    missing = not output.exists()
-    try:
-        make_directory(output)
-        yield
-    except BaseException:
-        if missing:
-            with suppress(OSError):
-                output.rmdir()
-        raise
 
 
 class _Writer:
@@ -159,6 +145,5 @@ class _Writer:
     def _write(self, name: str, row: Object) -> None:
         line = orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
         if name not in self._rows:
-            temporary = self._stack.enter_context(replacing(self._output / name))
-            self._rows[name] = self._stack.enter_context(temporary.open("wb"))
+            self._rows[name] = self._stack.enter_context((self._output / name).open("wb"))
         self._rows[name].write(line)

@@ -58,20 +58,24 @@ def parlai_examples(lines: Iterable[str], name: str) -> Iterator[tuple[int, Dial
 
 def _parlai_fields(line: str) -> tuple[str, list[str], list[str], bool, bool] | None:
     """Return the text of a line, its replies, its candidates, and whether it begins and ends a conversation."""
-    line = line.replace("\\n", "\n")
     if line.startswith("text:"):
         named = dict(cell.split(":", 1) for cell in line.split("\t") if ":" in cell)
         replies = named.get("labels") or named.get("eval_labels") or ""
         ends = named.get("episode_done") == "True"
-        return named["text"], _split(replies), _split(named.get("label_candidates", "")), False, ends
+        return _meant(named["text"]), _split(replies), _split(named.get("label_candidates", "")), False, ends
     if (found := _LINE.fullmatch(line)) is None:
         return None
     text, replies, _, candidates = [*found[2].split("\t"), "", "", ""][:4]
-    return text, _split(replies), _split(candidates), found[1] == "1", False
+    return _meant(text), _split(replies), _split(candidates), found[1] == "1", False
 
 
 def _split(cell: str) -> list[str]:
-    return [text.strip() for text in cell.split("|") if text.strip()]
+    return [_meant(text).strip() for text in cell.split("|") if text.strip()]
+
+
+def _meant(text: str) -> str:
+    """Put in what ParlAI writes otherwise, because its lines cannot hold it."""
+    return text.replace("\\n", "\n").replace("\\t", "\t").replace("__PIPE__", "|")
 
 
 def is_ubuntu(row: Object) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import groupby
+from math import isfinite
 from operator import itemgetter
 from typing import Any
 
@@ -108,7 +109,8 @@ def _seconds(text: str, month_first: bool) -> float:
     Nobody writes the month first between dots.
     """
     with suppress(ValueError):
-        return float(text)
+        if isfinite(number := float(text)):  # "nan", as pandas writes what is missing, is no time
+            return number
     if (found := _TIME.fullmatch(text)) is None:
         return _in_utc(datetime.fromisoformat(text.removesuffix(" UTC")))
     first, mark, second, year, hour, minute, seconds, half = found.groups()

@@ -17,6 +17,7 @@ from polyrank.model.inputs import read_input
 from polyrank.model.text.dialogues import Dialogue
 
 _SAMPLE = 20  # rows that are looked at
+_MOST_LOOKED = 1 << 17  # bad ones included: of an open quote, each of 131,072 characters may be the line of one
 _SPLIT = re.compile(r"(train|validation|valid|dev|test)(?![a-z])", re.IGNORECASE)
 _NAME = re.compile(r"\w[\w.-]*")
 
@@ -73,11 +74,38 @@ def recognised(path: Path, columns: Mapping[str, str] | None = None) -> list[str
     if not is_json(start):
         if corpora.is_parlai(next(text_lines(path), "")):
             return ["convai2"]
-        row = next((row for _, row in rows_of(path, None, _known) if isinstance(row, dict)), {})
-        return ["ubuntu-csv"] if corpora.is_ubuntu(row) else ["csv"] if _is_csv(row, columns or {}) else []
-    rows = [row for _, row in islice(rows_of(path, None, _known), _SAMPLE) if isinstance(row, dict)]
-    found = ([name for name, is_one in _JSON_FORMS.items() if is_one(row)] for row in rows)
+        forms: Mapping[str, Callable[[dict[str, Any]], bool]] = {"ubuntu-csv": corpora.is_ubuntu}
+    else:
+        forms = _JSON_FORMS
+    rows, _ = _sampled(rows_of(path, None, _known))
+    found = ([name for name, is_one in forms.items() if is_one(row)] for row in rows)
     return next(filter(None, found), ["csv"] if any(_is_csv(row, columns or {}) for row in rows) else [])
+
+
+def _sampled(rows: Rows) -> tuple[list[dict[str, Any]], Rows]:
+    """Return the first objects among rows, and all rows."""
+    first: list[tuple[int, object]] = []
+    known: list[dict[str, Any]] = []
+    for number, row in islice(rows, _MOST_LOOKED):
+        first.append((number, row))
+        if isinstance(row, dict):
+            known.append(row)
+        if len(known) == _SAMPLE:
+            break
+    return known, chain(first, rows)
+
+
+def why_unknown(path: Path) -> str:
+    """Say why no format of a file is known. Raises PoolInvalid where it cannot be read."""
+    known, rows = ([{}], iter(())) if path.is_dir() else _sampled(rows_of(path, None, _known))
+    if not known:
+        number, first = next(rows, (0, None))
+        if first is None:
+            return "there are no rows"
+        if isinstance(first, RowError):
+            return f"no row can be read; the first one, in line {number}: {first}"
+    advice = "name it by --from, or the columns of a table by --columns, unless it is polyrank's own"
+    return f"what wrote it cannot be told; {advice}"
 
 
 def _is_sharegpt(row: messages.Object) -> bool:
@@ -139,10 +167,8 @@ def _stem(path: Path) -> str:
 
 def _sniffed(rows: Rows, path: Path, asked: Asked) -> Iterator[tuple[int, Found]]:
     """Read rows as what the first ones are: conversations, messages of conversations, or documents."""
-    first = list(islice(rows, _SAMPLE))
-    known = [row for _, row in first if isinstance(row, dict)]
-    rows = chain(first, rows)
-    if missing := [column for column in asked.columns.values() if not any(column in row for row in known)]:
+    known, rows = _sampled(rows)
+    if known and (missing := [name for name in asked.columns.values() if not any(name in row for row in known)]):
         raise PoolInvalid(path, f"--columns: there is no column {missing[0]!r}, but {_columns(known)}")
     if any(map(messages.list_of, known)):
         return _conversations(rows, path, asked)
@@ -155,14 +181,13 @@ def _sniffed(rows: Rows, path: Path, asked: Asked) -> Iterator[tuple[int, Found]
 
 def _messages(rows: Rows, path: Path, asked: Asked) -> Iterator[tuple[int, Found]]:
     """Read a table of messages, or of questions and answers."""
-    first = list(islice(rows, _SAMPLE))
-    known = [row for _, row in first if isinstance(row, dict)]
-    if not any(_is_csv(row, asked.columns) or messages.list_of(row) for row in known):
+    known, rows = _sampled(rows)
+    if known and not any(_is_csv(row, asked.columns) or messages.list_of(row) for row in known):
         advice = "name them: --columns conversation=…,role=…,text=…,time=…"
         raise PoolInvalid(
             path, f"which columns hold a conversation's id and the text? There are {_columns(known)}; {advice}"
         )
-    return _sniffed(chain(first, rows), path, asked)
+    return _sniffed(rows, path, asked)
 
 
 def _columns(known: Sequence[messages.Object]) -> str:

@@ -126,10 +126,12 @@ def _said(message: object) -> Iterator[Turn]:
         yield from (Turn(_text(text), role) for role, text in zip((USER, ASSISTANT), message, strict=False))
     elif not isinstance(message, dict):
         raise RowError("a message is neither a text nor an object")
-    elif (text := field_of(message, TEXTS)) is None and (speakers := [name for name in message if is_role(name)]):
-        yield from (Turn(_text(message[name]), name) for name in speakers)
     else:
+        text = field_of(message, TEXTS)
         of = field_of({name: value for name, value in message.items() if name != text}, ROLES)
+        if text is of is None:  # both sides in one object
+            yield from (Turn(_text(message[name]), name) for name in message if is_role(name))
+            return
         said = _text(message[text]) if text else ""
         yield Turn(said or _text(message.get("refusal")), None if of is None else side(of, message[of]))
 

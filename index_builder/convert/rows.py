@@ -5,22 +5,21 @@ numbered from 1: by their line in JSON lines and CSV, by their place elsewhere.
 """
 
 import codecs
-import csv
 import io
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import orjson
 import pyarrow as pa
 
 from polyrank.index_builder.errors import PoolInvalid
-from polyrank.index_builder.pool.documents import RowError
+from polyrank.index_builder.pool.documents import MAX_FIELDS, RowError
 from polyrank.index_builder.pool.parquet import plain_rows
-from polyrank.index_builder.pool.text import bounded_lines, json_rows, opened
+from polyrank.index_builder.pool.text import decoded, json_rows, lines_of, marked_encoding, opened, table_of
 from polyrank.model.inputs import open_input
 
 Rows = Iterator[tuple[int, object]]
@@ -30,14 +29,13 @@ _CHUNK = 1 << 18
 _MOST_CHARACTERS = 64 << 20  # of one row of a JSON document
 _BATCH_ROWS = 128
 _PARQUET, _ARROW_FILE, _ARROW_STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
-_SEPARATORS = ",;\t|"
-_SAID = re.compile(r"sep=(.)\r?\n?", re.IGNORECASE)
 _SPACE = re.compile(r"[\s,]*")
 # A list of rows, or an object whose first list is known to hold rows; not one of the lines of JSON lines.
 _IN_OBJECT = r'\{(?:(?!\}\s*\{)[^\[\]])*?"(?:hits|points|result)"\s*:\s*\['
 _LIST = re.compile(rf"\s*(?:\[|{_IN_OBJECT})")
-_NEXT_LIST = re.compile(rf"\s*\[|[\s\S]*?{_IN_OBJECT}")
-_BETWEEN = 4096  # characters between two lists in which the second one is looked for
+_NEXT_LIST = re.compile(r'\A\s*\[|"(?:hits|points|result)"\s*:\s*\[')
+_BEGUN = 64  # characters of a name that one chunk begins and the next one ends
+_BY_LETTER = "polyrank-windows-1252"
 
 
 def beginning(path: Path) -> bytes:
@@ -53,14 +51,18 @@ def is_table(start: bytes) -> bool:
 
 def is_json(start: bytes) -> bool:
     """Whether a file that begins so is taken for JSON."""
-    return start.removeprefix(codecs.BOM_UTF8).lstrip().startswith((b"{", b"["))
+    return _text(start).lstrip().startswith(("{", "["))
+
+
+def _text(start: bytes) -> str:
+    return start.decode(marked_encoding(start) or "UTF-8", "replace")
 
 
 def rows_of(path: Path, encoding: str | None, known: Callable[[Sequence[str]], int]) -> Rows:
     """Yield the number and value of each row, or a RowError in its place.
 
-    `encoding` is that of CSV, whose lines are else UTF-8 or, those that are not, windows-1252. `known` counts the names
-    of a CSV header that mean something; it decides between separators.
+    `encoding` is that of CSV; see `text_lines` for one without. `known` counts the names of a CSV header that mean
+    something; it decides between separators.
 
     Raises PoolInvalid where the file cannot be read, or not to its end.
     """
@@ -73,8 +75,8 @@ def rows_of(path: Path, encoding: str | None, known: Callable[[Sequence[str]], i
 
 
 def _is_lines(path: Path, start: bytes) -> bool:
-    text = start.removeprefix(codecs.BOM_UTF8).decode(errors="replace")
-    if _LIST.match(text):
+    text = _text(start)
+    if _LIST.match(text) or marked_encoding(start) not in (None, "UTF-8-SIG"):
         return False
     if re.search(r"\.(jsonl|ndjson)(\.|$)", path.name.lower()):
         return True
@@ -86,12 +88,11 @@ def _is_lines(path: Path, start: bytes) -> bool:
 
 def _document_rows(path: Path) -> Rows:
     """Rows of lists, of objects around lists, or of objects that follow each other."""
-    with opened(path) as raw:
-        stream = io.TextIOWrapper(raw, "utf-8-sig")
+    with decoded(path, None, "strict") as stream:
         try:
             yield from enumerate(_values(path, stream), 1)
         except UnicodeDecodeError as error:
-            raise PoolInvalid(path, f"is not UTF-8: {error.reason}") from error
+            raise PoolInvalid(path, f"is not {error.encoding.upper()}: {error.reason}") from error
 
 
 def _values(path: Path, stream: IO[str]) -> Iterator[object]:
@@ -101,9 +102,11 @@ def _values(path: Path, stream: IO[str]) -> Iterator[object]:
     while True:
         at = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing, too
         if text.startswith("]", at):
-            text = text[at + 1 :] + stream.read(_BETWEEN)
-            if (found := _NEXT_LIST.match(text, 0, _BETWEEN)) is None:
-                return
+            text = text[at + 1 :] + stream.read(_CHUNK)
+            while (found := _NEXT_LIST.search(text)) is None:
+                if not (more := stream.read(_CHUNK)):
+                    return
+                text = f".{text[-_BEGUN:]}{more}"  # the point, because a list that begins there is none of rows
             at = found.end()
             continue
         try:
@@ -118,6 +121,8 @@ def _values(path: Path, stream: IO[str]) -> Iterator[object]:
                 return
             if not more or len(text) > _MOST_CHARACTERS:
                 raise PoolInvalid(path, f"is not valid JSON, or cut off: {error.msg}") from None
+        except ValueError:  # Python reads no number of more than 4,300 digits
+            raise PoolInvalid(path, "a number has too many digits") from None
 
 
 def _table_rows(path: Path, start: bytes) -> Rows:
@@ -140,59 +145,42 @@ def _batches(raw: io.BufferedReader, start: bytes) -> Iterator[pa.RecordBatch]:
 
 
 def text_lines(path: Path, encoding: str | None = None) -> Iterator[str]:
-    """Yield the lines of a text with their ends; in place of one that is too long, a cell that is too long for CSV.
+    """Yield the lines of a text with their ends, without an encoding those of UTF-8.
 
-    Without an encoding each line is UTF-8, else windows-1252, unless a byte order mark tells UTF-16.
+    Each byte that cannot be UTF-8 is a letter of windows-1252 then.
     """
-    with opened(path) as raw:
-        if encoding is None and raw.peek(2).startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            encoding = "utf-16"
-        stream: Any = raw if encoding is None else io.TextIOWrapper(raw, encoding, "replace", newline="")
-        ends = (b"\n",) if encoding is None else ("\n", "\r")
-        for number, line in bounded_lines(stream, ends):
-            if isinstance(line, RowError):
-                yield "x" * (csv.field_size_limit() + 1) + "\n"
-            else:
-                yield line if encoding else _decoded(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line)
+    with _text_of(path, encoding) as stream:
+        yield from lines_of(stream)
 
 
-def _decoded(line: bytes) -> str:
-    try:
-        return line.decode()
-    except UnicodeDecodeError:
-        return line.decode("windows-1252", "replace")
+def _text_of(path: Path, encoding: str | None) -> AbstractContextManager[io.TextIOWrapper]:
+    return decoded(path, encoding, "replace" if encoding else _BY_LETTER)
+
+
+def _letters(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    return error.object[error.start : error.end].decode("windows-1252", "replace"), error.end
+
+
+codecs.register_error(_BY_LETTER, _letters)
 
 
 def _csv_rows(path: Path, encoding: str | None, known: Callable[[Sequence[str]], int]) -> Rows:
-    lines = text_lines(path, encoding)
-    first, skipped = next(lines, ""), 0
-    if said := _SAID.fullmatch(first):
-        first, skipped = next(lines, ""), 1
-
-    def fits(separator: str) -> tuple[int, int]:
-        cells = next(csv.reader([first], delimiter=separator), [])
-        return known(cells), len(cells)
-
-    reader = csv.reader(chain([first], lines), delimiter=said[1] if said else max(_SEPARATORS, key=fits))
-    header: list[str] | None = None
-    while True:
-        line = reader.line_num + 1 + skipped
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            yield line, RowError(f"not valid CSV: {error}")
-            continue
-        if not any(map(str.strip, cells)):
-            continue
-        if header is None:
-            header = [name.strip() for name in cells]
-        elif len(cells) != len(header):
-            yield line, RowError(f"the row has another number of cells than the header, {len(header)}")
-        else:
-            yield line, _object(header, cells)
-
-
-def _object(header: Sequence[str], cells: Sequence[str]) -> dict[str, Any]:
-    return {name: cell for name, cell in zip(header, cells, strict=True) if cell.strip()}
+    """Yield the cells by their columns; an empty one is None. Of columns of one name the first counts."""
+    with _text_of(path, encoding) as stream:
+        columns: dict[str, int] = {}
+        count = 0
+        for line, cells in table_of(path, stream, known).rows:
+            if isinstance(cells, RowError):
+                yield line, cells
+            elif not columns:
+                if len(cells) > MAX_FIELDS:
+                    raise PoolInvalid(path, f"there are {len(cells)} columns, more than {MAX_FIELDS}")
+                count = len(cells)
+                for place, name in enumerate(cells):
+                    columns.setdefault(name.strip(), place)
+            elif len(cells) != count:
+                yield line, RowError(f"the row has another number of cells than the header, {count}")
+            else:
+                yield line, {name: cells[place] if cells[place].strip() else None for name, place in columns.items()}

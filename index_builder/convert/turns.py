@@ -1,6 +1,7 @@
 """From what was said to examples: who answers, and one example for each of their replies."""
 
 import re
+import string
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -18,6 +19,7 @@ _NAMES = {
     TOOL: "function observation function_call function_response tool_call tool_response",
 }
 _ROLES = {name: role for role, names in _NAMES.items() for name in (role, *names.split())}
+_BETWEEN_WORDS = re.compile(rf"[\s{re.escape(string.punctuation)}]+")  # not \W: vowels of Thai and Hindi are marks
 # Of one context. No model reads as much, and a channel in which thousands speak is one conversation.
 MOST_TURNS, MOST_CHARACTERS = 1000, 1_000_000
 
@@ -30,7 +32,7 @@ def words(text: str) -> tuple[str, ...]:
 @lru_cache(maxsize=4096)
 def plain_name(name: str) -> str:
     """Return a name as names are compared: `Created At` and `createdAt` are `created_at`."""
-    return re.sub(r"\W+|_+", "_", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).casefold()).strip("_")
+    return _BETWEEN_WORDS.sub("_", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).casefold()).strip("_")
 
 
 def role_called(name: object) -> str | None:

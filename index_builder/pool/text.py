@@ -14,11 +14,11 @@ import errno
 import io
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import IO, AnyStr
+from typing import IO, AnyStr, NamedTuple
 
 from polyrank.index_builder.errors import PoolInvalid
 from polyrank.index_builder.pool.documents import KNOWN, MAX_FIELDS, RowError, column_names, parsed, shown_names
@@ -146,48 +146,90 @@ def _value(cell: str) -> bool | float | str:
 
 def _rows(path: Path, encoding: str | None) -> Iterator[tuple[int, dict[str, str] | RowError]]:
     """Yield the cells that are not empty by their columns."""
-    with _decoded(path, encoding) as stream:
-        lines, encoding, blank = _lines(stream), stream.encoding.removesuffix("-SIG"), BlankLines()
-        skipped, first, said = _first_line(lines, blank)
-        separator = said or _separator(first)
-        reader = csv.reader(chain([first], lines), delimiter=separator, strict=True)
+    with decoded(path, encoding) as stream:
+        table, encoding = table_of(path, stream, lambda names: "text" in column_names(names)), stream.encoding
+        encoding = encoding.removesuffix("-SIG")
         header: list[str] | None = None
-        while True:
-            line = reader.line_num + 1 + skipped
-            try:
-                cells = next(reader)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                if header is None:
-                    raise PoolInvalid(path, f"the header is not valid CSV: {error}") from error
-                yield line, RowError(f"not valid CSV: {error}")
-                # A bad row each: without an end the quotes may hold most of a file.
-                for lost in range(line + 1, reader.line_num + skipped + 1):
-                    yield lost, RowError(f"in the quotes that begin in line {line}")
-                continue
-            if not any(map(str.strip, cells)):
-                blank.skip()
-                continue
-            if header is None:
-                header = _header(path, cells, separator, encoding)
+        for line, cells in table.rows:
+            if isinstance(cells, RowError):
+                yield line, cells
+            elif header is None:
+                header = _header(path, cells, table.separator, encoding)
             else:
-                yield line, _row(header, cells, separator, encoding)
+                yield line, _row(header, cells, table.separator, encoding)
+
+
+class Table(NamedTuple):
+    """A table in a text.
+
+    Attributes:
+        separator: what stands between two cells.
+        rows: the line of each row that is not blank, and its cells, or what is wrong with it; the header is the first.
+    """
+
+    separator: str
+    rows: Iterator[tuple[int, list[str] | RowError]]
+
+
+def table_of(path: Path, stream: io.TextIOWrapper, known: Callable[[Sequence[str]], int]) -> Table:
+    """Read a text as a table. Of the separators the one counts whose header has the most known names, then cells.
+
+    known: how many of a header's names mean something.
+
+    Raises PoolInvalid, then or while rows are read, where the header is not valid, or lines are too long or blank.
+    """
+    lines, blank = lines_of(stream), BlankLines()
+    skipped, first, said = _first_line(lines, blank)
+    separator = said or _separator(first, known)
+    return Table(separator, _cells(path, chain([first], lines), separator, skipped, blank))
+
+
+def _cells(
+    path: Path, lines: Iterator[str], separator: str, skipped: int, blank: BlankLines
+) -> Iterator[tuple[int, list[str] | RowError]]:
+    reader, has_header = csv.reader(lines, delimiter=separator, strict=True), False
+    while True:
+        line = reader.line_num + 1 + skipped
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            if not has_header:
+                raise PoolInvalid(path, f"the header is not valid CSV: {error}") from error
+            yield line, RowError(f"not valid CSV: {error}")
+            # A bad row each: without an end the quotes may hold most of a file.
+            for lost in range(line + 1, reader.line_num + skipped + 1):
+                yield lost, RowError(f"in the quotes that begin in line {line}")
+            continue
+        if any(map(str.strip, cells)):
+            has_header = True
+            yield line, cells
+        else:
+            blank.skip()
+
+
+def marked_encoding(start: bytes) -> str | None:
+    """Return the encoding that the byte order mark of a file that begins so tells; None: it has no mark."""
+    return next((name for bom, name in _BOMS if start.startswith(bom)), None)
 
 
 @contextmanager
-def _decoded(path: Path, encoding: str | None) -> Iterator[io.TextIOWrapper]:
+def decoded(path: Path, encoding: str | None, errors: str = _MARK) -> Iterator[io.TextIOWrapper]:
+    """Open a text: by its byte order mark, else in the encoding, else in UTF-8; `errors` is that of `open`.
+
+    Raises PoolInvalid where it cannot be read.
+    """
     with opened(path) as raw:
-        start = raw.peek(4)
-        found = next((name for bom, name in _BOMS if start.startswith(bom)), encoding or "UTF-8")
+        found = marked_encoding(raw.peek(4)) or encoding or "UTF-8"
         try:
-            with io.TextIOWrapper(raw, found, _MARK, newline="") as stream:
+            with io.TextIOWrapper(raw, found, errors, newline="") as stream:
                 yield stream
         except UnicodeError as error:  # of UTF-16 and UTF-32 without a byte order mark
             raise PoolInvalid(path, f"cannot be read as {found}: {error}; try --encoding {found}-le") from error
 
 
-def _lines(stream: io.TextIOWrapper) -> Iterator[str]:
+def lines_of(stream: io.TextIOWrapper) -> Iterator[str]:
     """Lines with their ends, of any kind. One that is too long becomes a cell too long, which spoils only its row."""
     for _, line in bounded_lines(stream, ("\n", "\r")):
         yield "x" * (csv.field_size_limit() + 1) + "\n" if isinstance(line, RowError) else line
@@ -206,12 +248,12 @@ def _first_line(lines: Iterator[str], blank: BlankLines) -> tuple[int, str, str 
     return 0, "", said
 
 
-def _separator(line: str) -> str:
-    """Return the separator that gives a header the column `text`; else the one that gives the most columns, if any."""
+def _separator(line: str, known: Callable[[Sequence[str]], int]) -> str:
+    """Return the separator that gives a header the most known names, then the most columns; _NOTHING: there is none."""
 
-    def fits(separator: str) -> tuple[bool, int]:
+    def fits(separator: str) -> tuple[int, int]:
         cells = next(csv.reader([line], delimiter=separator), [])
-        return "text" in column_names(cells), len(cells)
+        return known(cells), len(cells)
 
     best = max(_SEPARATORS, key=fits) if len(line) <= csv.field_size_limit() else ","
     return best if best in line else _NOTHING

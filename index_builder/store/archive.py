@@ -11,8 +11,8 @@ A restored store is a store of its own: its locks, its name in Redis, its jobs a
 import os
 import shutil
 import tarfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import sha256
 from io import BytesIO
@@ -25,12 +25,11 @@ from polyrank.index_builder.errors import BackupInvalid, GenerationCorrupt
 from polyrank.index_builder.generation.manifest import MANIFEST_FILE
 from polyrank.index_builder.layout import GENERATIONS, is_time_id
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.model.durable import make_directory, rename_durably, sync_tree
-from polyrank.model.errors import InvalidInput
+from polyrank.model.checkpoint.files import require_free
+from polyrank.model.durable import filling
 from polyrank.model.inputs import open_input
 
 _CURRENT, _HISTORY, _LOGS = "CURRENT", "HISTORY", "log"
-_RESTORING = ".restoring"
 
 Progress = Callable[[str, int, int | None], object]
 
@@ -76,10 +75,9 @@ def back_up(store: GenerationStore, to: BinaryIO, progress: Progress) -> Backup:
     store.active()  # or there is nothing to lock
     with ExitStack() as stack:
         with store.unchanged():
-            current = store.active().id
-            generations = [*dict.fromkeys([*store.history(), current])]
+            current, history = store.active().id, store.history()
+            generations = _generations(history, current)
             entries = [entry for each in generations for entry in _entries(store, each, stack)]
-            history = "".join(f"{each}\n" for each in generations[:-1]).encode()
         ends = {entry.generation: entry.size for entry in entries if entry.name.startswith(f"{_LOGS}/")}
         revisions = [_revision(store, each, ends.get(each, 0)) for each in generations]
         done, total = 0, sum(entry.size for entry in entries)
@@ -87,9 +85,15 @@ def back_up(store: GenerationStore, to: BinaryIO, progress: Progress) -> Backup:
             for entry in entries:
                 _add(tar, entry)
                 progress("back up", done := done + entry.size, total)
-            for name, content in ((_HISTORY, history), (_CURRENT, f"{current}\n".encode())):
+            for name, ids in ((_HISTORY, history), (_CURRENT, [current])):
+                content = "".join(f"{each}\n" for each in ids).encode()
                 tar.addfile(_described(name, len(content)), BytesIO(content))
     return Backup(current, generations, revisions[-1])
+
+
+def _generations(history: Sequence[str], current: str) -> list[str]:
+    """Return each generation of a history once, the active one last: a history names one twice that came back."""
+    return [*dict.fromkeys(each for each in history if each != current), current]
 
 
 def _entries(store: GenerationStore, generation: str, stack: ExitStack) -> Iterator[_Entry]:
@@ -153,40 +157,17 @@ def restore(source: BinaryIO, root: Path, progress: Progress) -> Backup:
         GenerationCorrupt: a generation in it is damaged; likewise.
         OSError: the directory cannot be written, or the archive cannot be read; likewise.
     """
-    if root.exists() and (not root.is_dir() or {path.name for path in root.iterdir()} - {_RESTORING}):
-        raise InvalidInput(f"{root} is not an empty directory; name another one")
-    with _made(root) as inside:
+    require_free(root)
+    with filling(root, last=_CURRENT) as inside:
         _unpack(source, inside, progress)
         store = GenerationStore(inside)
-        generations, current = [*store.history(), store.active().id], store.active().id
-        for each in store.ids():
+        current = store.current()
+        if current is None or {*store.history(), current} != {*store.ids()}:
+            raise BackupInvalid("its generations are not those that its HISTORY and CURRENT name")
+        for each in (generations := _generations(store.history(), current)):
             store.verify(each)
         _, revision = store.updated(current)
-        sync_tree(inside)
-        for name in (_LOGS, GENERATIONS, _HISTORY, _CURRENT):
-            rename_durably(inside / name, root / name)
     return Backup(current, generations, revision)
-
-
-@contextmanager
-def _made(root: Path) -> Iterator[Path]:
-    """Yield a directory to unpack into. Where the block raises, nothing is left, neither in it nor in `root`."""
-    missing, inside = not root.exists(), root / _RESTORING
-    try:
-        make_directory(root)
-        shutil.rmtree(inside, ignore_errors=True)  # left by a restore that was killed
-        inside.mkdir()
-        yield inside
-        inside.rmdir()
-    except BaseException:
-        for name in (_RESTORING, _LOGS, GENERATIONS):
-            shutil.rmtree(root / name, ignore_errors=True)
-        for name in (_HISTORY, _CURRENT):
-            (root / name).unlink(missing_ok=True)
-        if missing:
-            with suppress(OSError):
-                root.rmdir()
-        raise
 
 
 def _unpack(source: BinaryIO, inside: Path, progress: Progress) -> None:
@@ -198,14 +179,15 @@ def _unpack(source: BinaryIO, inside: Path, progress: Progress) -> None:
         ):
             for member in tar:
                 name = member.name
-                target, content = inside / name, tar.extractfile(member) if member.isreg() else None
+                is_plain = member.isreg() and not member.issparse()  # a sparse file unfolds to any size
+                target, content = inside / name, tar.extractfile(member) if is_plain else None
                 if content is None or not _is_known(name) or target.exists():
                     raise BackupInvalid(f"it holds {name[:80]!r}, which no backup does")
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with target.open("xb") as file:
                     shutil.copyfileobj(content, file)
                 progress("restore", done := done + member.size, None)
-    except tarfile.TarError as error:
+    except (tarfile.TarError, ValueError) as error:  # a header's numbers are no numbers
         raise BackupInvalid(f"it is cut off, or no archive: {error}") from error
     except OSError as error:
         if error.errno is not None:  # of the system, not of the decompressor

@@ -14,7 +14,7 @@ import orjson
 
 from polyrank.model.checkpoint.quantised import MOST_QUANTISED_BYTES, QUANTISED_FILE, Quantisation, read_quantisation
 from polyrank.model.config import ModelConfig
-from polyrank.model.durable import replacing, write_atomically
+from polyrank.model.durable import is_free, replacing, write_atomically
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
 from polyrank.model.inputs import MOST_TOKENIZER_BYTES, open_input, read_input
 
@@ -143,7 +143,7 @@ def begin_directory(directory: Path) -> None:
 
 def require_free(directory: Path) -> None:
     """Raise InvalidInput for a directory that holds something, or a file."""
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+    if directory.exists() and not (directory.is_dir() and is_free(directory)):
         raise InvalidInput(f"{directory} is not an empty directory; name another one")
 
 

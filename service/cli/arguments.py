@@ -106,10 +106,12 @@ def require_writable(option: str, output: Path, inputs: Iterable[Path]) -> None:
     """Refuse, before the work begins, an option's file that could not be written after it or that is an input.
 
     Raises:
-        UsageError: it is a directory, its directory is missing, or it is one of the inputs.
+        UsageError: it is no plain file, its directory is missing, or it is one of the inputs.
     """
     if output.is_dir():
         raise UsageError(f"{option} {output} is a directory; name a file")
+    if output.exists() and not output.is_file():  # it would be replaced: also /dev/null, by whoever may
+        raise UsageError(f"{option} {output} is no plain file; name another one")
     if not output.parent.is_dir():
         raise UsageError(f"{option} {output}: there is no directory {output.parent}")
     if output.exists() and any(path.exists() and output.samefile(path) for path in inputs):

@@ -1,5 +1,6 @@
 """`polyrank store backup` and `restore`: beside a server under updates and a switch, and through pipes."""
 
+import os
 import signal
 import subprocess
 import threading
@@ -120,6 +121,14 @@ def test_what_is_refused(capsys: Capture, store: Path, tmp_path: Path) -> None:
     assert "there is no directory" in call(capsys, "store", "backup", "--store", store, "--to", "no/f").failure(2)
     assert "without --json" in call(capsys, "store", "backup", "--store", store, "--to", "-", "--json").failure(2)
     assert not file.exists()
+    before = (store / "CURRENT").read_text()
+    failure = call(capsys, "store", "backup", "--store", store, "--to", store / "CURRENT").failure(2)
+    assert "is in the store" in failure
+    assert (store / "CURRENT").read_text() == before
+    os.mkfifo(tmp_path / "pipe")
+    failure = call(capsys, "store", "backup", "--store", store, "--to", tmp_path / "pipe").failure(2)
+    assert "is no plain file" in failure
+    assert (tmp_path / "pipe").is_fifo()
     call(capsys, "store", "backup", "--store", store, "--to", file)
     refused = call(capsys, "store", "restore", "--from", file, "--store", store).failure(2)
     assert refused == f"--store {store} is not an empty directory; name another one"

@@ -106,6 +106,29 @@ def test_a_restored_store_is_what_is_served_and_what_rollbacks_reach(active: Gen
         each.close()
 
 
+def test_a_generation_that_came_back_keeps_its_place_in_the_history(active: GenerationStore, tmp_path: Path) -> None:
+    _, second, third, _ = active.ids()
+    active.activate(second)
+    content, done = backed_up(active)
+    assert done == Backup(second, [third, second], 1)
+    found = restored(content, tmp_path / "new")
+    assert (found.current(), found.history()) == (second, active.history()) == (second, [second, third])
+
+
+def test_of_two_restores_at_once_the_first_one_stays(active: GenerationStore, tmp_path: Path) -> None:
+    content, _ = backed_up(active)
+    second = [lambda: restored(content, tmp_path / "new")]
+
+    def meanwhile(*_: object) -> None:
+        while second:
+            second.pop()()
+
+    with pytest.raises(FileExistsError, match="filled by another process"):
+        restore(BytesIO(content), tmp_path / "new", meanwhile)
+    assert GenerationStore(tmp_path / "new").current() == active.current()
+    assert not list((tmp_path / "new").glob(".*"))
+
+
 def test_what_changes_while_it_is_written_is_not_in_it(active: GenerationStore, tmp_path: Path) -> None:
     before, third = files(active.root), active.current()
 
@@ -186,6 +209,13 @@ def link(name: str, to: str) -> tarfile.TarInfo:
     return info
 
 
+def sparse(name: str) -> tarfile.TarInfo:
+    """A file of which few bytes make a gigabyte."""
+    info = tarfile.TarInfo(name)
+    info.pax_headers = {"GNU.sparse.map": "0,0", "GNU.sparse.size": "1000000000"}
+    return info
+
+
 GENERATION = "20261127T060430511988-c1a37cba"
 
 
@@ -204,6 +234,7 @@ GENERATION = "20261127T060430511988-c1a37cba"
         ("", b"x"),
         link("CURRENT", "/etc/passwd"),
         link(f"generations/{GENERATION}/a", "/"),
+        sparse(f"generations/{GENERATION}/sparse"),
     ],
     ids=lambda entry: entry.name if isinstance(entry, tarfile.TarInfo) else entry[0] or "no name",
 )
@@ -218,6 +249,20 @@ def test_entries_that_lead_elsewhere_are_refused(tmp_path: Path, entry: Any) -> 
 def test_an_entry_that_comes_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BackupInvalid, match="'CURRENT', which no backup does"):
         restored(packed(("CURRENT", b"a"), ("CURRENT", b"b")), tmp_path / "new")
+
+
+@pytest.mark.parametrize("headers", [{"GNU.sparse.size": "x"}, {"GNU.sparse.map": "a"}])
+def test_a_header_that_cannot_be_read_is_refused(tmp_path: Path, headers: dict[str, str]) -> None:
+    info = tarfile.TarInfo("HISTORY")
+    info.pax_headers = headers
+    with pytest.raises(BackupInvalid, match="it is cut off, or no archive"):
+        restored(packed(info, ("CURRENT", b"x")), tmp_path / "new")
+
+
+@pytest.mark.parametrize("entries", [[], [("HISTORY", f"{GENERATION}\n".encode())]])
+def test_generations_other_than_those_that_are_named_are_refused(tmp_path: Path, entries: Any) -> None:
+    with pytest.raises(BackupInvalid, match="that its HISTORY and CURRENT name"):
+        restored(packed(*entries, ("CURRENT", f"{GENERATION}\n".encode())), tmp_path / "new")
 
 
 def test_no_archive_is_refused(tmp_path: Path) -> None:
@@ -261,7 +306,7 @@ def test_a_directory_that_holds_something_is_left_alone(active: GenerationStore,
 
 
 def test_what_a_killed_restore_left_is_replaced(active: GenerationStore, tmp_path: Path) -> None:
-    left = tmp_path / "new" / ".restoring" / "generations"
+    left = tmp_path / "new" / ".unfinished-0" / "generations"
     left.mkdir(parents=True)
     (left / "x").write_text("x")
     found = restored(backed_up(active)[0], tmp_path / "new")

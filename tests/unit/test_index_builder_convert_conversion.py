@@ -1,6 +1,7 @@
 """What a conversion writes, counts and leaves out; that it writes all or nothing."""
 
 import json
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,9 @@ def test_several_files_of_one_format(tmp_path: Path) -> None:
     ("contents", "form", "reason"),
     [
         (["a,b\n1,2\n"], "auto", "what wrote it cannot be told; name it by --from"),
+        (["a,b\n"], "auto", "there are no rows"),
+        (["a,b\n1\n"], "auto", "no row can be read; the first one, in line 2: the row has another number"),
+        (["a,b\n1\n"], "csv", "nothing was kept of .*: the row has another number"),
         (
             [lines([{"id": 1, "payload": {"text": "x"}, **OPENAI[0]}])],
             "auto",
@@ -123,6 +127,19 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(KeyboardInterrupt):
         converted(tmp_path, tmp_path, form="openai")
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
+    rows = [{"messages": ["q" * 100, f"a {n}"]} for n in range(100)]
+    source = file(tmp_path, lines([{}, *rows]))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))  # holds the pool, and not the examples
+    try:
+        with pytest.raises(OSError, match="too large"):
+            converted(tmp_path, source, form="openai")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not (tmp_path / "out").exists()
 
 
 def test_reasons_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,15 @@ def test_the_newer_form_of_parlai() -> None:
     ]
 
 
+def test_what_a_line_of_parlai_cannot_hold() -> None:
+    line = "text:a\\tb\\nc\tlabels:x__PIPE__y|z\tlabel_candidates:z|x__PIPE__y\n"
+    (said_first, first), (_, second) = [
+        (each.conversation, each) for each in parlai(line) if isinstance(each, Dialogue)
+    ]
+    assert [turn.text for turn in said_first.turns] == ["a\tb", "c"]
+    assert (first.response, second.response, first.candidates) == ("x|y", "z", ("z", "x|y"))
+
+
 def test_lines_without_an_answer_are_part_of_the_context() -> None:
     assert parlai("1 Sam went out.\n2 Where is Sam?\tout\t1\thall|bath\nnonsense\n") == [
         Dialogue(said("Sam went out.", "Where is Sam?"), "out", ("out", "hall", "bath"), 0, dialogue="f:1"),

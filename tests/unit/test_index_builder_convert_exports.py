@@ -81,7 +81,7 @@ def test_equal_times_stay_in_order_also_where_the_newest_is_first() -> None:
     assert said(["5", "5", "6"], [2, 1, 0]) == ["m0", "m1", "m2"]
 
 
-@pytest.mark.parametrize("bad", ["", "yesterday", "1e999999x", "99/99/2026 10:00"])
+@pytest.mark.parametrize("bad", ["", "yesterday", "nan", "1e999999x", "99/99/2026 10:00"])
 def test_a_time_that_cannot_be_read_leaves_the_order_of_the_file(bad: str) -> None:
     assert said(["3", bad, "1"]) == ["m0", "m1", "m2"]
 

@@ -40,6 +40,8 @@ FILES = [
     ("ubuntu-csv", UBUNTU_VALID),
     ("csv", HELPDESK),
     ("csv", "question,answer\nq,a\n"),
+    ("csv", "ticket,role,text\n1,system,\n1,agent,a\n"),
+    ("csv", 'ticket,text\n1,"no end\n' + "1,a\n" * 50_000),
     ("csv", json.dumps([{"instruction": "q", "input": "", "output": "a"}])),
     ("csv", lines([{"conv_id": "1", "speaker": "0", "utterance": "q"}])),
     ("elasticsearch", json.dumps(SEARCH)),

@@ -56,6 +56,13 @@ def test_other_names_of_the_same(row: dict[str, Any]) -> None:
     assert read(row) == [(["q"], "a")]
 
 
+def test_a_call_of_a_function_is_no_speaker() -> None:
+    call = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
+    said = [{"role": "user", "content": "q"}, call, {"role": "function", "name": "f", "content": "1"}]
+    answer = {"role": "assistant", "content": "a"}
+    assert read({"messages": [*said, answer]}) == ["a reply without text", (["q", "1"], "a")]
+
+
 def test_instructions_come_first() -> None:
     assert read({"system": "s", "conversations": SHAREGPT[1]["conversations"]}) == [(["s", "hi"], "hello")]
     assert read({"instruction": "do", "input": "this", "output": "a", "system": "s"}) == [(["s", "do\nthis"], "a")]

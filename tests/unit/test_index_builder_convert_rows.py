@@ -67,8 +67,9 @@ def test_a_bad_line_costs_itself_alone(tmp_path: Path) -> None:
         ('[{"a": 1} x {"b": 2}]', "is not valid JSON, or cut off"),
         (b'[{"a": "\xff"}]', "is not UTF-8"),
         ("[" * 200_000, "a row is nested too deep"),
+        (f'[{{"a": {"1" * 5000}}}]', "a number has too many digits"),
     ],
-    ids=["cut in a text", "cut at the end", "damaged", "Latin-1", "nested"],
+    ids=["cut in a text", "cut at the end", "damaged", "Latin-1", "nested", "digits"],
 )
 def test_a_damaged_document_is_refused(tmp_path: Path, content: str | bytes, reason: str) -> None:
     with pytest.raises(PoolInvalid, match=reason):
@@ -88,7 +89,7 @@ def test_tables_of_every_separator_and_encoding(tmp_path: Path, separator: str, 
     content = f'id{separator}text\r\n1{separator}"grüß; dich,\r\n| ""du"""\r\n\r\n2{separator}\r\n3\r\n'
     assert read(tmp_path, content.encode(encoding), "t.csv") == [
         {"id": "1", "text": 'grüß; dich,\r\n| "du"'},
-        {"id": "2"},
+        {"id": "2", "text": None},
         "the row has another number of cells than the header, 2",
     ]
 
@@ -98,6 +99,31 @@ def test_a_table_that_says_its_separator_or_is_given_an_encoding(tmp_path: Path)
     assert read(tmp_path, "id,text\n1,東京\n".encode("shift_jis"), "t.csv", "shift_jis") == [
         {"id": "1", "text": "東京"}
     ]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
+@pytest.mark.parametrize("as_lines", [True, False])
+def test_json_of_windows(tmp_path: Path, encoding: str, as_lines: bool) -> None:
+    content = "".join(map(json.dumps, SHAREGPT)) if as_lines else json.dumps(SHAREGPT, ensure_ascii=False)
+    assert read(tmp_path, content.encode(encoding), "s.jsonl" if as_lines else "s.json") == SHAREGPT
+
+
+@pytest.mark.parametrize("between", ["", '"of": {"buckets": [%s]}, ' % ("1, " * 300_000 + "1")])
+def test_lists_of_several_answers_are_all_read(tmp_path: Path, between: str) -> None:
+    page = '{"hits": {"hits": [{"_id": "1"}]}, %s"took": 1}\n'
+    assert read(tmp_path, (page % between) * 3, "pages.json") == [{"_id": "1"}] * 3
+
+
+@pytest.mark.parametrize("content", ["\n \nid;text\n1;a\n", "id;text\r1;a\r", "id;text;text\n1;a;b\n"])
+def test_tables_of_other_programs(tmp_path: Path, content: str) -> None:
+    assert read(tmp_path, content, "t.csv") == [{"id": "1", "text": "a"}]
+
+
+def test_a_table_of_too_many_columns_or_without_the_encoding_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PoolInvalid, match="there are 5000 columns"):
+        read(tmp_path, ",".join("c" * 5000) + "\n", "t.csv")
+    with pytest.raises(PoolInvalid, match="cannot be read as utf-16"):
+        read(tmp_path, "id,text\n1,a\n", "t.csv", "utf-16")
 
 
 def test_a_cell_that_is_too_long_costs_its_row(tmp_path: Path) -> None:
@@ -131,6 +157,7 @@ def test_compressed_files(tmp_path: Path) -> None:
         assert [row for _, row in rows_of(tmp_path / name, None, len)] == SHAREGPT
 
 
-def test_lines_are_of_one_encoding_each(tmp_path: Path) -> None:
-    (tmp_path / "t.txt").write_bytes("\ufeffgrüß\r\n".encode() + "größer €\n".encode("windows-1252"))
-    assert list(text_lines(tmp_path / "t.txt")) == ["grüß\r\n", "größer €\n"]
+def test_bytes_that_are_no_utf8_are_letters_of_windows(tmp_path: Path) -> None:
+    content = "\ufeffgrüß\r\n".encode() + "größer €,".encode("windows-1252") + "größer\n".encode() + b"\x81\n"
+    (tmp_path / "t.txt").write_bytes(content)
+    assert list(text_lines(tmp_path / "t.txt")) == ["grüß\r\n", "größer €,größer\n", "\ufffd\n"]

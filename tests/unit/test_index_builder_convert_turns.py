@@ -26,6 +26,12 @@ def test_names_are_compared_without_their_spelling(name: str) -> None:
     assert plain_name(name) == "created_at"
 
 
+def test_names_of_other_scripts_differ() -> None:
+    names = ["का", "की", "ลูกค้า", "ลกคา", "🤖", "👩"]
+    assert len({*map(plain_name, names)}) == len(names)
+    assert plain_name("Anna (Shop)") == "anna_shop"
+
+
 def test_names_of_roles() -> None:
     assert sides("human", "gpt", "Observation", "system", "developer") == [
         "user",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from full_disk import FULL, fill_disk
 
-from polyrank.model.durable import make_directory, replacing, sync_file, write_atomically
+from polyrank.model.durable import filling, make_directory, replacing, sync_file, write_atomically
 
 TOKEN = "0123456789abcdef"
 
@@ -187,3 +187,62 @@ def test_a_pipe_in_the_place_of_a_directory_or_a_file_keeps_nobody_waiting(tmp_p
         make_directory(tmp_path / "pipe")
     with suppress(OSError):  # most kernels cannot
         sync_file(tmp_path / "pipe")
+
+
+@pytest.fixture(params=["new", "empty"])
+def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A directory to fill."""
+    if request.param == "empty":
+        (tmp_path / "directory").mkdir()
+    return tmp_path / "directory"
+
+
+def fill(inside: Path) -> None:
+    (inside / "folder").mkdir()
+    for name in ("a", "last", "z", "folder/file"):
+        (inside / name).write_text(name)
+
+
+def test_a_directory_is_filled_when_the_block_ends(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    renamed: list[str] = []
+    rename = os.replace
+    monkeypatch.setattr(os, "replace", lambda old, new: (renamed.append(Path(new).name), rename(old, new)))
+    with filling(directory, last="last") as inside:
+        fill(inside)
+        assert names(directory) == {inside.name}
+    assert names(directory) == {"a", "folder", "last", "z"}
+    assert renamed[-1] == "last"
+
+
+@pytest.mark.parametrize("failing", ["block", "rename"])
+def test_a_directory_that_cannot_be_filled_stays_empty(
+    directory: Path, failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = directory.exists()
+    renames = [os.replace] * 2
+    monkeypatch.setattr(os, "replace", lambda old, new: renames.pop()(old, new))  # IndexError at the third
+    with suppress(IndexError), filling(directory) as inside:
+        fill(inside)
+        if failing == "block":
+            raise IndexError
+    assert directory.exists() == before
+    assert not before or names(directory) == set()
+
+
+def test_of_two_that_fill_a_directory_the_earlier_one_stays(directory: Path) -> None:
+    def filled_twice() -> None:
+        with filling(directory) as inside:
+            with filling(directory) as other:
+                (other / "mine").touch()
+            assert inside.is_dir()
+
+    with pytest.raises(FileExistsError):
+        filled_twice()
+    assert names(directory) == {"mine"}
+
+
+def test_what_a_killed_process_left_in_a_directory_is_removed(directory: Path) -> None:
+    (directory / ".unfinished-0" / "folder").mkdir(parents=True)
+    with filling(directory) as inside:
+        (inside / "file").touch()
+    assert names(directory) == {"file"}

@@ -1,5 +1,6 @@
 """Models named on the command line: what is wrong with them is told as what it is."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from polyrank.model.inference import openvino_backend
 from polyrank.model.inference.runners import Runner
 from polyrank.model.rankers.load import load_cross, load_late
 from polyrank.model.registry import names_in_words
-from polyrank.service.cli.arguments import chosen_runner, loaded, reference_runner
+from polyrank.service.cli.arguments import chosen_runner, loaded, reference_runner, require_writable
+from polyrank.service.cli.output import UsageError
 
 
 def test_only_a_model_of_the_wrong_kind_is_told_with_the_flag_that_names_it(
@@ -30,6 +32,14 @@ def test_only_a_model_of_the_wrong_kind_is_told_with_the_flag_that_names_it(
         loaded(load_late, bi, Runner("openvino", "float32"), after=", and this one as --reranker")
     with pytest.raises(InvalidInput, match=needed):
         loaded(load_cross, cross, Runner("openvino", "float32"), "--reranker ")
+
+
+def test_a_pipe_or_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path(os.devnull)):
+        with pytest.raises(UsageError, match="is no plain file"):
+            require_writable("--report", path, ())
+    require_writable("--report", tmp_path / "new", ())
 
 
 def test_a_flag_goes_before_the_environment_and_that_before_auto(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,9 @@ def add_to(commands: Any) -> None:
     add("--answering", nargs="+", default=[], metavar="NAME", help=_ANSWERING)
     add("--columns", type=_columns, default={}, metavar="PART=COLUMN,…", help=f"of a table: {', '.join(_PARTS)}")
     add("--text", metavar="FIELD", help="where the text of a document is; inside an object: body.en")
-    add_encoding_option(parser, "of .csv files, such as windows-1252; default: UTF-8, else windows-1252, line by line")
+    add_encoding_option(
+        parser, "of .csv files, such as windows-1252; default: UTF-8, and windows-1252 where bytes are not"
+    )
     add_json_option(parser)
     parser.set_defaults(run=run)
 

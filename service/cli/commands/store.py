@@ -224,6 +224,8 @@ def _back_up(store: "GenerationStore", arguments: argparse.Namespace) -> int:
             return 0
         path = Path(arguments.to)
         require_writable("--to", path, ())
+        if path.resolve().is_relative_to(store.root.resolve()):
+            raise UsageError(f"--to {path} is in the store, and would be lost with it; name a file elsewhere")
         done = back_up(store, stack.enter_context(stack.enter_context(replacing(path)).open("wb")), progress)
     print_result(arguments, asdict(done), f"{path}: {_backed_up(done)}")
     return 0
