@@ -24,7 +24,7 @@ class HashEncoder:
 
     name = "hash"
     architecture = "bi"
-    backend, precision = "none", "float32"
+    backend, precision, rounding = "none", "float32", "float32"
 
     def __init__(
         self,

@@ -68,7 +68,7 @@ class WordRanker:
 
     architecture = "poly"
     calibration: CalibrationConfig | None = None
-    backend, precision, choice = "torch", "float32", None
+    backend, precision, rounding, choice = "torch", "float32", "float32", None
     dim = DIM
     max_input_tokens = MAX_TOKENS
 
@@ -182,7 +182,7 @@ class WordCross:
 
     name = "overlap"
     architecture = "cross"
-    backend, precision, choice = "torch", "float32", None
+    backend, precision, rounding, choice = "torch", "float32", "float32", None
     fingerprint = sha256(b"overlap").hexdigest()
     max_input_tokens = 2 * MAX_TOKENS
     evidence: LexicalScore | None = None

@@ -229,6 +229,7 @@ class ModelFiles:
         self.name, self.architecture, self.fingerprint = reference.name, reference.architecture, reference.fingerprint
         self.dim, self.late_rows = generation.manifest.dim, generation.manifest.late
         self.backend, self.precision = generation.manifest.backend, generation.manifest.precision
+        self.rounding = self.precision  # which calibration is not told; no other one takes part
         self._directory = generation.model_directory
 
     def save(self, directory: Path) -> None:

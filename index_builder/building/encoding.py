@@ -298,7 +298,7 @@ class _Assembly:
 
     def _described(self, ids: Sequence[str], texts: Sequence[str], made: Representations, truncated: int) -> Chunk:
         model = self._model
-        source = source_digest(model.fingerprint, (model.backend, model.precision), self._dtype, ids, texts)
+        source = source_digest(model.fingerprint, (model.backend, model.rounding), self._dtype, ids, texts)
         return Chunk(self._part, len(ids), truncated, source, content_digest(made, truncated))
 
 

@@ -50,7 +50,7 @@ class Maker(NamedTuple):
         """Return what would make vectors in this process."""
         software = [f"{name} {version}" for name, version in versions().items()]
         own = f"polyrank's model code {code('.')[:12]}"
-        return cls(model.fingerprint, model.backend, model.precision, ", ".join([own, *software]))
+        return cls(model.fingerprint, model.backend, model.rounding, ", ".join([own, *software]))
 
     def difference(self, other: "Maker") -> str:
         """Say how another differs: "backend torch, not openvino"; empty: it does not."""

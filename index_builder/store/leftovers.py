@@ -70,7 +70,7 @@ class Chunk:
 def source_digest(model: str, runner: tuple[str, str], dtype: str, ids: Sequence[str], texts: Sequence[str]) -> str:
     """Digest what the vectors of rows depend on.
 
-    `model` is its fingerprint, `runner` the back-end and the precision that run it, `dtype` that of the matrix.
+    `model` is its fingerprint, `runner` the back-end that runs it and how it rounds, `dtype` that of the matrix.
     """
     return sha256(orjson.dumps([model, runner, dtype, ids, texts])).hexdigest()
 

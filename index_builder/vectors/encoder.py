@@ -51,6 +51,7 @@ class Model(Protocol):
         architecture: its name in polyrank.model.registry.
         fingerprint: identifies everything that its vectors depend on; 64 hexadecimal digits.
         backend, precision: what runs its forward passes (polyrank.model.inference.runners.Runner).
+        rounding: the precision, and of int8 which calibration.
         late_rows: what it keeps of each candidate for a second stage; None: it has none.
     """
 
@@ -61,6 +62,10 @@ class Model(Protocol):
     backend: str
     precision: str
     late_rows: LateRows | None
+
+    @property
+    def rounding(self) -> str:
+        """See above."""
 
     def save(self, directory: Path) -> None:
         """Write a checkpoint from which the same model is loaded."""

@@ -17,7 +17,7 @@ from polyrank.model.architectures.batching import TokenBatch, joined, length_bat
 from polyrank.model.config import ModelConfig
 from polyrank.model.inference.compiler import Compiler
 from polyrank.model.inference.network import E, Network, Ready, first_stage
-from polyrank.model.inference.runners import Choice, PartName
+from polyrank.model.inference.runners import INT8, Choice, PartName
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.representations import ContextEncoding, LateRows, Representations
 from polyrank.model.search.topk import scores_of
@@ -49,6 +49,12 @@ class Passes(Generic[E]):
     def encoder(self) -> E:
         """The torch module; what runs by another back-end reads it when it is first asked for."""
         return self._network.encoder
+
+    @property
+    def rounding(self) -> str:
+        """How its numbers are rounded: the precision, and of int8 which calibration."""
+        said = self._network.config.quantisation
+        return f"{INT8}-{said.sha256[:16]}" if said and self.precision == INT8 else self.precision
 
     @property
     def choice(self) -> Choice | None:

@@ -143,6 +143,7 @@ class LexicalRanker(TextRanker):
     dim = 1
     max_input_tokens = COUNTED_LETTERS // _LETTERS_A_TOKEN
     backend, precision = NO_RUNNER
+    rounding = precision
     choice: Choice | None = None
     late_rows: LateRows | None = None
     evidence: LexicalScore

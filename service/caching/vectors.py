@@ -282,15 +282,15 @@ class Caches:
         if self._url is not None:
             self.server = RedisServer(self._url, metrics.observe_redis, metrics.show_breaker)
 
-    def texts(self, manifest: Manifest, backend: str, precision: str, largest: Largest) -> TextCache | None:
+    def texts(self, manifest: Manifest, backend: str, rounding: str, largest: Largest) -> TextCache | None:
         """Return the cache of texts under a generation's model, as it is run here; None: there is none."""
         lifetime, model = self._settings.text_cache_ttl_s, manifest.model.fingerprint
         server = self.server if lifetime else None
         if server is None and self._memory is None:
             return None
-        beginning = f"pe:t:{{{model}}}:{backend}:{precision}:"
+        beginning = f"pe:t:{{{model}}}:{backend}:{rounding}:"
         keys = beginning, f"{beginning}r:"
-        vectors, rows = self._of(f"{model} {backend} {precision}", manifest, server, "text", keys, largest, lifetime)
+        vectors, rows = self._of(f"{model} {backend} {rounding}", manifest, server, "text", keys, largest, lifetime)
         return TextCache(vectors, rows, largest.rows)
 
     def vectors(self, generation: Generation, encode: EncodeTexts, largest: Largest) -> CandidateVectors:

@@ -46,6 +46,10 @@ class LateScorer(Protocol):
     precision: str
 
     @property
+    def rounding(self) -> str:
+        """How its numbers are rounded: the precision, and of int8 which calibration."""
+
+    @property
     def choice(self) -> Choice | None:
         """How it was chosen what runs; None: there was no choice."""
 
@@ -87,6 +91,10 @@ class PairScorer(Protocol):
     precision: str
     evidence: LexicalScore | None
     calibration: CalibrationConfig | None
+
+    @property
+    def rounding(self) -> str:
+        """How its numbers are rounded: the precision, and of int8 which calibration."""
 
     @property
     def choice(self) -> Choice | None:

@@ -211,7 +211,7 @@ class Opener:
         """
         if self._caches is None or not ARCHITECTURES[ranker.architecture].embeds:
             return None  # a vector that says nothing is made faster than found
-        return self._caches.texts(manifest, ranker.backend, ranker.precision, self._largest(manifest, ranker))
+        return self._caches.texts(manifest, ranker.backend, ranker.rounding, self._largest(manifest, ranker))
 
     def _largest(self, manifest: Manifest, ranker: LateScorer) -> Largest:
         rows = ranker.max_input_tokens + 1  # a marker

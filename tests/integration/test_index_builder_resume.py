@@ -288,14 +288,21 @@ def test_a_shorter_pool_keeps_what_it_has(killed: Path) -> None:
     assert_whole(GenerationStore(killed).open(result.generation), ENCODER, pool(3 * CHUNK + 2))
 
 
+def quantised_again() -> HashEncoder:
+    encoder = HashEncoder(dim=32)
+    encoder.rounding = "int8-ab"
+    return encoder
+
+
 @pytest.mark.parametrize(
     "options",
     [
         {"encoder": HashEncoder(dim=32, fingerprint="ab" * 32)},
+        {"encoder": quantised_again()},
         {"dtype": "float32"},
         {"rows": pool(ROWS, "other ")},
     ],
-    ids=lambda options: next(iter(options)),
+    ids=["model", "calibration", "dtype", "rows"],
 )
 def test_nothing_is_taken_over_from_a_build_of_something_else(killed: Path, options: dict[str, Any]) -> None:
     result, encoded = built(killed, **options)

@@ -221,7 +221,7 @@ def test_servers_share_answers_through_redis(start: Start, redis_process: RedisP
     assert len(key) == len("pe:r:") + 64
 
 
-@pytest.mark.parametrize("attribute", ["backend", "precision"])
+@pytest.mark.parametrize("attribute", ["backend", "rounding"])
 @pytest.mark.parametrize("model", [WordRanker, WordCross])
 def test_what_another_back_end_or_precision_answered_is_not_given(
     start: Start, redis_process: RedisProcess, monkeypatch: pytest.MonkeyPatch, model: type, attribute: str

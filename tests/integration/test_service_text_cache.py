@@ -98,7 +98,7 @@ def test_what_is_cached_is_what_is_scored(start: Start, redis_process: RedisProc
     assert answer(server)[0][0]["text"] == last
 
 
-@pytest.mark.parametrize("attribute", ["backend", "precision"])
+@pytest.mark.parametrize("attribute", ["backend", "rounding"])
 def test_what_another_back_end_or_precision_made_is_not_used(
     start: Start, redis_process: RedisProcess, monkeypatch: pytest.MonkeyPatch, attribute: str
 ) -> None:

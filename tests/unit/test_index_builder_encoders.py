@@ -19,6 +19,8 @@ from polyrank.model.representations import Representations
 
 MODEL = HashEncoder()
 MAKER = Maker.of(MODEL)
+QUANTISED = HashEncoder()
+QUANTISED.precision, QUANTISED.rounding = "int8", "int8-ab"
 
 
 class RayError(Exception):
@@ -229,6 +231,7 @@ def test_what_an_encoder_raises_ends_the_build(cause: Exception, message: str) -
             {"backend": "openvino", "precision": "bfloat16"},
             "backend openvino, not none; precision bfloat16, not float32",
         ),
+        ({"precision": Maker.of(QUANTISED).precision}, "precision int8-ab, not float32"),
         ({"software": "torch 1.0"}, "software torch 1.0, not polyrank's model code"),
     ],
 )

@@ -14,6 +14,7 @@ from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_conf
 from polyrank.model.checkpoint.quantised import QUANTISED_FILE, MapInput, quantisation_bytes, read_quantisation
 from polyrank.model.config import ModelConfig, QuantisationConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
+from polyrank.model.rankers.networks import load_network
 
 ONES = np.ones(3, np.float16)
 ENDS = np.array([-1, 1], np.float32)
@@ -72,6 +73,16 @@ def test_a_copy_carries_it_and_the_fingerprint_does_not_tell(checkpoint: Path, t
     assert plain.fingerprint == copy.fingerprint == ranker.fingerprint
     plain.save(tmp_path / "copy")
     assert not (tmp_path / "copy" / QUANTISED_FILE).exists(), "it would be of no use"
+
+
+def test_what_is_kept_of_one_calibration_is_not_taken_for_anothers(checkpoint: Path) -> None:
+    found = []
+    for reach in (8.0, 4.0):
+        ranker = load_network(quantised_checkpoint(checkpoint, reach), "cpu", "openvino", "int8")
+        found.append((ranker.fingerprint, ranker.precision, ranker.rounding))
+    assert found[0][:2] == found[1][:2]
+    assert found[0][2] != found[1][2]
+    assert load_network(checkpoint, "cpu", "torch", "float32").rounding == "float32"
 
 
 def test_another_model_or_file_is_told_from_its_own(checkpoint: Path) -> None:

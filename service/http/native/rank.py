@@ -223,9 +223,9 @@ def _cache_key(request: Request, held: Resources, serving: Serving, body: RankIn
     if held.results is None or _refuses_caches(request):
         return None
     asked = body.model_dump(mode="json", exclude=_NOT_IN_THE_ANSWER)
-    # Each back-end rounds in its own way, and so does each precision.
+    # Each back-end rounds in its own way, and so does each precision, and each calibration for int8.
     used = [model for model in (serving.ranker, held.runtime.scorer) if model is not None]
-    models = [(model.fingerprint, model.backend, model.precision) for model in used]
+    models = [(model.fingerprint, model.backend, model.rounding) for model in used]
     # The revision counts the updates, the checksum says which they are: a log from a backup reuses the numbers.
     of = serving.generation.id, serving.snapshot.revision, serving.checksum, models
     scopes = sorted(request.state.principal.scopes)
