@@ -17,6 +17,7 @@ from polyrank.model.config import ModelConfig
 from polyrank.model.durable import is_free, replacing, write_atomically
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
 from polyrank.model.inputs import MOST_TOKENIZER_BYTES, open_input, read_input
+from polyrank.model.registry import ARCHITECTURES, in_words
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,7 +65,7 @@ class CheckpointFiles:
         """
         said = self.config.quantisation
         if said is None:
-            raise InvalidInput(f"{self.source} is not quantised, so it has no int8; run polyrank quantise first")
+            raise InvalidInput(self._why_no_int8())
         if said.made_for != self.fingerprint:
             raise InvalidInput(f"{self.source} was quantised with other weights; run polyrank quantise again")
         try:
@@ -74,6 +75,17 @@ class CheckpointFiles:
         if found.sha256 != said.sha256:
             raise InvalidInput(f"{self.source / QUANTISED_FILE} is of another run; run polyrank quantise again")
         return found
+
+    def _why_no_int8(self) -> str:
+        if not (self.source / CONFIG_FILE).is_file():
+            kind = "a base model"
+        elif self.config.labels:
+            kind = "a classifier"
+        elif ARCHITECTURES[self.config.architecture].reads_once:
+            kind = in_words(self.config.architecture)
+        else:
+            return f"{self.source} is not quantised, so it has no int8; run polyrank quantise first"
+        return f"{self.source} is {kind}, which does not run in int8; use another precision"
 
     def write(self, directory: Path) -> None:
         """Write the files to a directory, new or existing; another checkpoint in it is replaced file by file."""

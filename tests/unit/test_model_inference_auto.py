@@ -26,6 +26,7 @@ from polyrank.model.inference.parts import PARTS, NetworkPart
 from polyrank.model.inference.passes import LateForwards
 from polyrank.model.inference.runners import Runner
 from polyrank.model.inference.torch_backend import TorchBackend
+from polyrank.model.rankers.load import load_classifier
 from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.text.assembly import Assembler
 from polyrank.model.text.tokenizer import Tokenizer
@@ -234,8 +235,18 @@ def test_int8_needs_a_processor_whose_sums_do_not_overflow(
 
 
 def test_int8_is_refused_where_it_cannot_run(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r" is not quantised, so it has no int8; run polyrank quantise first$"):
+    plain = write_checkpoint(tmp_path, "plain", seed=0, architecture="bi")
+    with pytest.raises(InvalidInput, match=r"plain is not quantised, so it has no int8; run polyrank quantise first$"):
+        polyrank.load(plain, backend="auto", precision="int8")
+    why = "which does not run in int8; use another precision$"
+    with pytest.raises(InvalidInput, match=f"base is a base model, {why}"):
         polyrank.load(write_base(tmp_path / "base", 0), backend="auto", precision="int8")
+    with pytest.raises(InvalidInput, match=f"uni is a uni-encoder, {why}"):
+        polyrank.load(write_checkpoint(tmp_path, "uni", seed=0, architecture="uni"), precision="int8", backend="auto")
+    with pytest.raises(InvalidInput, match=f"classes is a classifier, {why}"):
+        load_classifier(
+            write_checkpoint(tmp_path, "classes", seed=0, architecture="bi", labels=("a", "b")), "cpu", "auto", "int8"
+        )
     config = ModelConfig(architecture="bi", base_name="", max_context_tokens=40, max_candidate_tokens=16)
     with pytest.raises(InvalidInput, match=r"^the model is not quantised, so it has no int8; run polyrank quantise"):
         polyrank.from_base(str(tmp_path / "base"), config, "openvino", "int8")
