@@ -1,4 +1,4 @@
-"""What quantising takes: packages, and examples in two parts. Importing this needs no torch."""
+"""What quantising takes: a machine that can, and examples in two parts. Importing this needs no torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,17 +7,22 @@ from importlib.util import find_spec
 import numpy as np
 
 from polyrank.model.errors import InvalidInput
+from polyrank.model.inference import openvino_backend
+from polyrank.model.inference.runners import INT8
 from polyrank.model.text.conversations import DRAWN, ReplyDraw
 from polyrank.model.text.dialogues import Dialogue
 
 CALIBRATED_ON = 300  # conversations, one example of each
 
 
-def require_packages() -> None:
-    """Raise InvalidInput where a package is missing that calibration takes."""
+def require_able() -> None:
+    """Raise InvalidInput where calibration lacks a package, or where nothing computes in int8 to prove it."""
     missing = [name for name in ("openvino", "nncf") if find_spec(name) is None]
     if missing:
         raise InvalidInput(f"polyrank quantise needs {' and '.join(missing)}: pip install 'polyrank[quantise]'")
+    with openvino_backend.translated():
+        if not openvino_backend.is_supported(INT8):
+            raise InvalidInput("this processor does not compute in int8; run polyrank quantise on one with VNNI")
 
 
 @dataclass(frozen=True, slots=True)

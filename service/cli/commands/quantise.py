@@ -50,7 +50,7 @@ def _check(model: Path) -> None:
     """Refuse a model that cannot be quantised, before torch is imported."""
     from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
     from polyrank.model.checkpoint.lookup import is_checkpoint, require_ranker
-    from polyrank.model.quantisation.needs import require_packages
+    from polyrank.model.quantisation.needs import require_able
     from polyrank.model.registry import ARCHITECTURES, in_words
 
     if not is_checkpoint(model):
@@ -61,7 +61,7 @@ def _check(model: Path) -> None:
         raise UsageError(f"--model {model} ranks by words alone; there is no transformer to quantise")
     if ARCHITECTURES[config.architecture].reads_once:
         raise UsageError(f"--model {model} is {in_words(config.architecture)}, which does not run in int8")
-    require_packages()
+    require_able()
 
 
 def _examples(arguments: argparse.Namespace) -> "Split":
