@@ -1,17 +1,21 @@
 """The proof beside the same figures computed apart."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tiny import write_checkpoint
 from tiny_int8 import quantised_checkpoint
 
 import polyrank
 from polyrank.model.evaluation.rankings import rank_lists
 from polyrank.model.measures import rank_values
-from polyrank.model.quantisation.proof import proof
-from polyrank.model.rankers.networks import NetworkRanker
+from polyrank.model.quantisation import proof as proof_module
+from polyrank.model.quantisation.proof import _nearness, proof
+from polyrank.model.rankers.load import load_late
+from polyrank.model.rankers.networks import LateRanker, NetworkRanker
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
 
@@ -24,6 +28,22 @@ LISTS = [
 
 def silent(*_: object) -> None:
     pass
+
+
+def test_few_vectors_are_compared_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = (load_late(write_checkpoint(tmp_path, f"{seed}", seed=seed, architecture="poly")) for seed in (0, 1))
+    ranked = [rank_lists(each, LISTS, silent) for each in (one, other)]
+    whole = _nearness(one, other, LISTS, ranked)
+    encode, counts = LateRanker.encode_contexts, list[int]()
+
+    def counted(ranker: LateRanker, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
+        counts.append(len(contexts))
+        return encode(ranker, contexts)
+
+    monkeypatch.setattr(LateRanker, "encode_contexts", counted)
+    monkeypatch.setattr(proof_module, "_AT_ONCE", 25)
+    assert _nearness(one, other, LISTS, ranked) == pytest.approx(whole, abs=1e-5)
+    assert counts == [25, 25, 25, 25, 10, 10]
 
 
 def first_right(ranker: NetworkRanker) -> np.ndarray:
