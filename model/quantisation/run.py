@@ -15,6 +15,8 @@ from polyrank.model.quantisation.needs import Split
 from polyrank.model.quantisation.proof import Report, proof
 from polyrank.model.rankers.networks import load_network
 
+_KEPT = "surrogateescape"  # what is no UTF-8 in a card stays as it is
+
 
 def quantise(checkpoint: Path, examples: Split, report: Report) -> QuantisationConfig:
     """Calibrate a checkpoint for int8, compare it with float32, and write what was found and its proof into it.
@@ -36,5 +38,6 @@ def quantise(checkpoint: Path, examples: Split, report: Report) -> QuantisationC
     write_config(checkpoint / CONFIG_FILE, config)
     card = checkpoint / CARD_FILE
     if card.is_file():
-        write_atomically(card, with_quantisation(read_input(card).decode(), proved).encode())
+        before = read_input(card).decode(errors=_KEPT)
+        write_atomically(card, with_quantisation(before, proved).encode(errors=_KEPT))
     return proved

@@ -86,8 +86,10 @@ def test_an_interrupt_leaves_the_checkpoint_as_it_was(
 
 def test_equal_runs_find_the_same(tmp_path: Path, capsys: Capture) -> None:
     checkpoint = write_checkpoint(tmp_path, "mine", seed=0, architecture="bi")
+    (checkpoint / "README.md").write_bytes(b"# Caf\xe9\n")  # of another encoding
     found = []
     for seed in (1, 1, 2):
         assert quantise(capsys, checkpoint, "--seed", seed).status == 0
         found.append(content(checkpoint))
     assert found[0] == found[1] != found[2]
+    assert found[0]["README.md"].startswith(b"# Caf\xe9\n\n## In int8\n")
