@@ -76,7 +76,9 @@ def read_quantisation(content: bytes) -> Quantisation:
 
 def _map_input(ends: NDArray[np.floating], smoothing: NDArray[np.floating] | None) -> MapInput | None:
     """Return an entry; None where its numbers cannot be what calibration found."""
-    if smoothing is None or smoothing.ndim != 1 or smoothing.dtype != np.float16 or ends.shape != (2,):
+    if smoothing is None or smoothing.ndim != 1 or smoothing.dtype != np.float16:
+        return None
+    if ends.shape != (2,) or ends.dtype != np.float32:
         return None
     low, high = (float(end) for end in ends)
     usable = np.isfinite(smoothing).all() and (smoothing > 0).all() and np.isfinite([low, high]).all()

@@ -127,7 +127,9 @@ def compiled(part: "NetworkPart", precision: str, quantisation: Quantisation | N
     if precision == INT8:
         if quantisation is None:
             raise InvalidInput("the model is not quantised, so it has no int8; run polyrank quantise first")
-        transformer = quantised(transformer, quantisation.parts.get(part.reads, {}))
+        if part.reads not in quantisation.parts:
+            raise InvalidInput(f"the calibration for int8 knows nothing of {part.reads}; run polyrank quantise again")
+        transformer = quantised(transformer, quantisation.parts[part.reads])
     models = [
         openvino_core.core().compile_model(model, "CPU", _properties(each))
         for model, each in zip((transformer, ending), _precisions(precision), strict=True)

@@ -39,6 +39,8 @@ def test_what_is_written_is_read() -> None:
         ({"p/a.range": ENDS[::-1].copy(), "p/a.smoothing": ONES}, "p/a has no usable numbers"),
         ({"p/a.range": ENDS + 2, "p/a.smoothing": ONES}, "p/a has no usable numbers"),
         ({"p/a.range": ENDS * np.nan, "p/a.smoothing": ONES}, "p/a has no usable numbers"),
+        ({"p/a.range": np.array([-1e300, 1e300]), "p/a.smoothing": ONES}, "p/a has no usable numbers"),
+        ({"p/a.range": ENDS.astype(np.complex64), "p/a.smoothing": ONES}, "p/a has no usable numbers"),
         ({"p/a.range": ENDS, "p/a.smoothing": ONES * 0}, "p/a has no usable numbers"),
         ({"p/a.range": ENDS, "p/a.smoothing": np.ones((3, 1), np.float16)}, "p/a has no usable numbers"),
         ({"p/a.range": ENDS, "p/a.smoothing": np.ones(3, np.float32)}, "p/a has no usable numbers"),
@@ -95,6 +97,12 @@ def test_another_model_or_file_is_told_from_its_own(checkpoint: Path) -> None:
     content = (checkpoint / QUANTISED_FILE).read_bytes()
     (checkpoint / QUANTISED_FILE).write_bytes(quantisation_bytes({"contexts": {"a": MapInput(ONES, -1, 1)}}))
     refused("is of another run")
+    short = quantisation_bytes({"contexts": read_quantisation(content).parts["contexts"]})
+    (checkpoint / QUANTISED_FILE).write_bytes(short)
+    said = replace(config.quantisation, sha256=read_quantisation(short).sha256)
+    write_config(checkpoint / CONFIG_FILE, replace(config, quantisation=said))
+    refused("the calibration for int8 knows nothing of candidates")
+    write_config(checkpoint / CONFIG_FILE, config)
     (checkpoint / QUANTISED_FILE).write_bytes(content)
     write_config(checkpoint / CONFIG_FILE, replace(config, score_scale=3.0))
     refused("was quantised with other weights")
