@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from polyrank.model import openvino_core
 from polyrank.model.checkpoint.quantised import MapInput
 from polyrank.model.errors import InvalidInput
-from polyrank.model.inference import int8, openvino_backend
+from polyrank.model.inference import int8
 
 ov = pytest.importorskip("openvino")
 
@@ -37,7 +38,7 @@ def transformer(transposed: bool) -> tuple[Any, dict[str, np.ndarray]]:
 
 
 def outputs(model: Any, given: np.ndarray) -> list[np.ndarray]:
-    compiled = openvino_backend._core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    compiled = openvino_core.core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     return [each.copy() for each in compiled(given).to_tuple()]
 
 
