@@ -125,7 +125,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
             file.write(f"{json.dumps(SHAREGPT[0])},")
         file.write(f"{json.dumps(SHAREGPT[1])}]")
     process = start("convert", tmp_path / "in.json", "--output", tmp_path / "out")
-    while not list(tmp_path.glob("out/.dialogues*")):
+    while not list(tmp_path.glob("out/.unfinished-*/.dialogues*")):
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     assert ended(process).failure(1) == "interrupted; nothing was left half-written"
