@@ -108,9 +108,9 @@ def test_other_commands_say_how_a_file_of_another_tool_is_converted(
     capsys: Capture, tmp_path: Path, line: list[str], form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("in.jsonl").write_text(lines(SHAREGPT) if form == "sharegpt" else {**WITH_EXAMPLES, **WITHOUT}[form])
-    failure = call(capsys, *line, "in.jsonl").failure(1)
-    assert failure.endswith(f": polyrank convert --from {form} in.jsonl --output DIR")
+    Path("in it.jsonl").write_text(lines(SHAREGPT) if form == "sharegpt" else {**WITH_EXAMPLES, **WITHOUT}[form])
+    failure = call(capsys, *line, "in it.jsonl").failure(1)
+    assert failure.endswith(f": polyrank convert --from {form} 'in it.jsonl' --output DIR")
 
 
 def test_an_error_that_has_nothing_to_do_with_the_file_says_no_more(capsys: Capture, tmp_path: Path) -> None:
