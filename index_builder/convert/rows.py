@@ -31,9 +31,9 @@ _BATCH_ROWS = 128
 _PARQUET, _ARROW_FILE, _ARROW_STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
 _SPACE = re.compile(r"[\s,]*")
 # A list of rows, or an object whose first list is known to hold rows; not one of the lines of JSON lines.
-_IN_OBJECT = r'\{(?:(?!\}\s*\{)[^\[\]])*?"(?:hits|points|result)"\s*:\s*\['
-_LIST = re.compile(rf"\s*(?:\[|{_IN_OBJECT})")
-_NEXT_LIST = re.compile(r'\A\s*\[|"(?:hits|points|result)"\s*:\s*\[')
+_IN_OBJECT = r'"(?:hits|points|result)"\s*:\s*\[(?=\s*[{\]])'
+_LIST = re.compile(rf"\s*(?:\[|\{{(?:(?!\}}\s*\{{)[^\[\]])*?{_IN_OBJECT})")
+_NEXT_LIST = re.compile(rf"\A\s*\[|{_IN_OBJECT}")
 _BEGUN = 64  # characters of a name that one chunk begins and the next one ends
 _BY_LETTER = "polyrank-windows-1252"
 
