@@ -1,12 +1,13 @@
 """Documents of search engines and collections become rows of a pool: `id`, `text`, and the other fields as metadata."""
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from polyrank.index_builder.convert.disk import table_on_disk
 from polyrank.index_builder.convert.messages import TEXTS, field_of
+from polyrank.index_builder.convert.rows import Rows
 from polyrank.index_builder.convert.turns import words
 from polyrank.index_builder.pool.documents import RowError
 from polyrank.model.errors import InvalidInput
@@ -21,48 +22,45 @@ _ACTIONS = {"index", "create", "update", "delete"}
 _VECTOR_NUMBERS = 16  # so many numbers in a list are a vector, of which no filter asks
 
 
-def action_of(row: object) -> str | None:
+def action_of(row: Object) -> str | None:
     """Return the action of a line that is none but an action of Elasticsearch's `_bulk`."""
-    name = next(iter(row)) if isinstance(row, dict) and len(row) == 1 else None
-    return name if name in _ACTIONS and isinstance(row[name], dict) else None  # type: ignore[index]
+    name = next(iter(row)) if len(row) == 1 else None
+    return name if name in _ACTIONS and isinstance(row[name], dict) else None
 
 
-def hits(rows: Iterable[tuple[int, object]], text: str | None) -> Iterator[tuple[int, Object | RowError]]:
+def hits(rows: Rows, text: str | None) -> Rows:
     """Yield the documents of Elasticsearch: hits, lines of elasticdump, and lines of `_bulk` after their actions."""
     named: Object = {}
     for number, row in rows:
-        if (action := action_of(row)) and isinstance(row, dict):
+        if isinstance(row, RowError):
+            yield number, row
+            continue
+        if action := action_of(row):
             named = row[action]
             if action == "delete":
                 yield number, RowError("a deletion")
                 named = {}
-            continue
-        if not isinstance(row, dict):
-            yield number, row if isinstance(row, RowError) else RowError("the row must be an object")
             continue
         hit, named = named | row if "_source" in row else named, {}
         source = row.get("_source", row.get("doc", row) if hit else row)
         yield number, _row(source, hit.get("_id"), text)
 
 
-def points(rows: Iterable[tuple[int, object]], text: str | None) -> Iterator[tuple[int, Object | RowError]]:
+def points(rows: Rows, text: str | None) -> Rows:
     """Yield the points of Qdrant as rows."""
     for number, row in rows:
-        if isinstance(row, dict):
-            yield number, _row(row.get("payload"), row.get("id"), text)
-        else:
-            yield number, row if isinstance(row, RowError) else RowError("the row must be an object")
+        yield number, row if isinstance(row, RowError) else _row(row.get("payload"), row.get("id"), text)
 
 
-def rows(rows: Iterable[tuple[int, object]], text: str | None) -> Iterator[tuple[int, Object | RowError]]:
+def rows(rows: Rows, text: str | None) -> Rows:
     """Yield plain objects, of which `id` or `_id` is the id."""
     for number, row in rows:
-        if isinstance(row, dict):
+        if isinstance(row, RowError):
+            yield number, row
+        else:
             named = field_of(row, ("id", "_id"))
             others = {name: value for name, value in row.items() if name != named}
             yield number, _row(others, row[named] if named else None, text)
-        else:
-            yield number, row if isinstance(row, RowError) else RowError("the row must be an object")
 
 
 def text_field(source: Object, asked: str | None) -> str | None:

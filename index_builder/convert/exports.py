@@ -6,7 +6,7 @@ one that can be read, else in that of the file.
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import groupby
@@ -16,6 +16,7 @@ from typing import Any
 
 from polyrank.index_builder.convert.disk import table_on_disk
 from polyrank.index_builder.convert.messages import IDS, ROLES, TEXTS, Object, field_of, side
+from polyrank.index_builder.convert.rows import Rows
 from polyrank.index_builder.convert.turns import examples_of, with_sides, words
 from polyrank.index_builder.pool.documents import RowError
 from polyrank.model.text.assembly import Turn
@@ -40,7 +41,7 @@ def is_export(columns: Collection[str]) -> bool:
 
 
 def examples(
-    rows: Iterable[tuple[int, object]], given: Mapping[str, str], answering: Collection[str]
+    rows: Rows, given: Mapping[str, str], answering: Collection[str]
 ) -> Iterator[tuple[int, Dialogue | RowError]]:
     """Yield the examples of all rows, with the numbers of their conversations' first rows, and the rows left out.
 
@@ -66,12 +67,10 @@ def examples(
             yield from ((first, example) for example in examples_of(turns, said[0][1]))
 
 
-def _message(row: object, given: Mapping[str, str]) -> tuple[str, str | None, str, str]:
+def _message(row: Object | RowError, given: Mapping[str, str]) -> tuple[str, str | None, str, str]:
     """Return conversation, role, text and time of a row. Raises RowError where it is no message."""
     if isinstance(row, RowError):
         raise row
-    if not isinstance(row, dict):
-        raise RowError("the row must be an object")
     columns = columns_of(row, given)
     conversation, text = (row.get(columns.get(part, ""), "") for part in ("conversation", "text"))
     if not str(conversation).strip():

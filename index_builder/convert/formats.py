@@ -84,7 +84,7 @@ def recognised(path: Path, columns: Mapping[str, str] | None = None) -> list[str
 
 def _sampled(rows: Rows) -> tuple[list[dict[str, Any]], Rows]:
     """Return the first objects among rows, and all rows."""
-    first: list[tuple[int, object]] = []
+    first: list[tuple[int, dict[str, Any] | RowError]] = []
     known: list[dict[str, Any]] = []
     for number, row in islice(rows, _MOST_LOOKED):
         first.append((number, row))
@@ -99,11 +99,9 @@ def why_unknown(path: Path) -> str:
     """Say why no format of a file is known. Raises PoolInvalid where it cannot be read."""
     known, rows = ([{}], iter(())) if path.is_dir() else _sampled(rows_of(path, None, _known))
     if not known:
-        number, first = next(rows, (0, None))
-        if first is None:
-            return "there are no rows"
-        if isinstance(first, RowError):
+        for number, first in rows:
             return f"no row can be read; the first one, in line {number}: {first}"
+        return "there are no rows"
     advice = "name it by --from, or the columns of a table by --columns, unless it is polyrank's own"
     return f"what wrote it cannot be told; {advice}"
 
@@ -201,8 +199,8 @@ def _conversations(rows: Rows, path: Path, asked: Asked) -> Iterator[tuple[int, 
 def _each(rows: Rows, examples: Callable[[int, Any], Iterator[Found]]) -> Iterator[tuple[int, Found]]:
     for number, row in rows:
         try:
-            if not isinstance(row, dict):
-                raise row if isinstance(row, RowError) else RowError("the row must be an object")
+            if isinstance(row, RowError):
+                raise row
             yield from ((number, found) for found in examples(number, row))
         except RowError as error:
             yield number, error

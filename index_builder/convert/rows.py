@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import orjson
 import pyarrow as pa
@@ -22,7 +22,7 @@ from polyrank.index_builder.pool.parquet import plain_rows
 from polyrank.index_builder.pool.text import decoded, json_rows, lines_of, marked_encoding, opened, table_of
 from polyrank.model.inputs import open_input
 
-Rows = Iterator[tuple[int, object]]
+Rows = Iterator[tuple[int, dict[str, Any] | RowError]]
 
 BEGINNING_BYTES = 1 << 16  # what is looked at to tell what a file is
 _CHUNK = 1 << 18
@@ -31,9 +31,9 @@ _BATCH_ROWS = 128
 _PARQUET, _ARROW_FILE, _ARROW_STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
 _SPACE = re.compile(r"[\s,]*")
 # A list of rows, or an object whose first list is known to hold rows; not one of the lines of JSON lines.
-_IN_OBJECT = r'\{(?:(?!\}\s*\{)[^\[\]])*?"(?:hits|points|result)"\s*:\s*\['
-_LIST = re.compile(rf"\s*(?:\[|{_IN_OBJECT})")
-_NEXT_LIST = re.compile(r'\A\s*\[|"(?:hits|points|result)"\s*:\s*\[')
+_IN_OBJECT = r'"(?:hits|points|result)"\s*:\s*\[(?=\s*[{\]])'
+_LIST = re.compile(rf"\s*(?:\[|\{{(?:(?!\}}\s*\{{)[^\[\]])*?{_IN_OBJECT})")
+_NEXT_LIST = re.compile(rf"\A\s*\[|{_IN_OBJECT}")
 _BEGUN = 64  # characters of a name that one chunk begins and the next one ends
 _BY_LETTER = "polyrank-windows-1252"
 
@@ -59,13 +59,18 @@ def _text(start: bytes) -> str:
 
 
 def rows_of(path: Path, encoding: str | None, known: Callable[[Sequence[str]], int]) -> Rows:
-    """Yield the number and value of each row, or a RowError in its place.
+    """Yield the number of each row and the object that it is, or a RowError in its place.
 
     `encoding` is that of CSV; see `text_lines` for one without. `known` counts the names of a CSV header that mean
     something; it decides between separators.
 
     Raises PoolInvalid where the file cannot be read, or not to its end.
     """
+    for number, row in _values_of(path, encoding, known):
+        yield number, row if isinstance(row, dict | RowError) else RowError("the row must be an object")
+
+
+def _values_of(path: Path, encoding: str | None, known: Callable[[Sequence[str]], int]) -> Iterator[tuple[int, object]]:
     start = beginning(path)
     if is_table(start):
         return _table_rows(path, start)
@@ -86,7 +91,7 @@ def _is_lines(path: Path, start: bytes) -> bool:
         return False
 
 
-def _document_rows(path: Path) -> Rows:
+def _document_rows(path: Path) -> Iterator[tuple[int, object]]:
     """Rows of lists, of objects around lists, or of objects that follow each other."""
     with decoded(path, None, "strict") as stream:
         try:
@@ -125,7 +130,7 @@ def _values(path: Path, stream: IO[str]) -> Iterator[object]:
             raise PoolInvalid(path, "a number has too many digits") from None
 
 
-def _table_rows(path: Path, start: bytes) -> Rows:
+def _table_rows(path: Path, start: bytes) -> Iterator[tuple[int, object]]:
     try:
         with open_input(path) as raw:
             yield from enumerate(plain_rows(_batches(raw, start)), 1)

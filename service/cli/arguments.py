@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from polyrank.index_builder.errors import PoolError
@@ -98,7 +99,7 @@ def _advice(arguments: argparse.Namespace) -> str | None:
         with suppress(RankingError, OSError):
             if forms := recognised(path):
                 what = FOREIGN_FORMATS[forms[0]]
-                return f"{path} looks like {what}: polyrank convert --from {forms[0]} {path} --output DIR"
+                return f"{path} looks like {what}: polyrank convert --from {forms[0]} {quote(str(path))} --output DIR"
     return None
 
 

@@ -108,9 +108,9 @@ def test_other_commands_say_how_a_file_of_another_tool_is_converted(
     capsys: Capture, tmp_path: Path, line: list[str], form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("in.jsonl").write_text(lines(SHAREGPT) if form == "sharegpt" else {**WITH_EXAMPLES, **WITHOUT}[form])
-    failure = call(capsys, *line, "in.jsonl").failure(1)
-    assert failure.endswith(f": polyrank convert --from {form} in.jsonl --output DIR")
+    Path("in it.jsonl").write_text(lines(SHAREGPT) if form == "sharegpt" else {**WITH_EXAMPLES, **WITHOUT}[form])
+    failure = call(capsys, *line, "in it.jsonl").failure(1)
+    assert failure.endswith(f": polyrank convert --from {form} 'in it.jsonl' --output DIR")
 
 
 def test_an_error_that_has_nothing_to_do_with_the_file_says_no_more(capsys: Capture, tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
             file.write(f"{json.dumps(SHAREGPT[0])},")
         file.write(f"{json.dumps(SHAREGPT[1])}]")
     process = start("convert", tmp_path / "in.json", "--output", tmp_path / "out")
-    while not list(tmp_path.glob("out/.dialogues*")):
+    while not list(tmp_path.glob("out/.unfinished-*/.dialogues*")):
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     assert ended(process).failure(1) == "interrupted; nothing was left half-written"

@@ -57,9 +57,9 @@ def test_the_field_of_the_text(asked: str | None, source: dict[str, Any], found:
     assert (row["text"] if isinstance(row, dict) else row) == found
 
 
-def test_rows_that_are_no_objects_are_told() -> None:
+def test_rows_that_cannot_be_read_are_passed_on() -> None:
     for reader in (hits, points, rows):
-        assert shown(reader(enumerate([[], RowError("bad")], 1), None)) == ["the row must be an object", "bad"]
+        assert shown(reader(iter([(1, RowError("bad"))]), None)) == ["bad"]
 
 
 def test_plain_rows() -> None:

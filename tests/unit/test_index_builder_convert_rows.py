@@ -38,6 +38,16 @@ def test_json_in_every_layout(tmp_path: Path, content: str) -> None:
     assert read(tmp_path, content) == SHAREGPT
 
 
+def test_a_field_that_holds_no_rows_is_a_field(tmp_path: Path) -> None:
+    own = [{"id": str(n), "points": [n, 2]} for n in range(3)]
+    assert read(tmp_path, lines(own), "own.jsonl") == own
+
+
+@pytest.mark.parametrize("content", ['[{"a": 1}, [], "b", null]', '{"a": 1}\n[]\n"b"\nnull\n'])
+def test_rows_that_are_no_objects_are_told(tmp_path: Path, content: str) -> None:
+    assert read(tmp_path, content, "file.jsonl") == [{"a": 1}, *["the row must be an object"] * 3]
+
+
 @pytest.mark.parametrize("chunk", [1, 7, 1 << 18])
 def test_rows_are_found_wherever_a_chunk_ends(tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     content = json.dumps(SHAREGPT, indent=1, ensure_ascii=False)
