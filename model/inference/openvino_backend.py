@@ -108,15 +108,15 @@ class OpenVinoBackend:
 
 
 @contextmanager
-def translated() -> Iterator[None]:
-    """Turn any error of tracing or OpenVINO into an InvalidInput of one line."""
+def translated(what: str = "OpenVINO cannot run this model here, use the back-end torch") -> Iterator[None]:
+    """Turn any error of tracing or OpenVINO into an InvalidInput of one line, which says what cannot be done."""
     try:
         yield
     except InvalidInput:
         raise
     except Exception as error:
         why = (str(error).strip() or type(error).__name__).splitlines()[-1]
-        raise InvalidInput(f"OpenVINO cannot run this model here, use the back-end torch: {why}") from error
+        raise InvalidInput(f"{what}: {why}") from error
 
 
 def compiled(part: "NetworkPart", precision: str, quantisation: Quantisation | None = None) -> Forward:

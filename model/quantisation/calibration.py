@@ -48,7 +48,7 @@ def calibrated(
     parts = list(parts_of(ranker))
     for done, part in enumerate(parts):
         report("calibration", done, len(parts))
-        with translated():
+        with translated("NNCF cannot calibrate this model"):
             found[part.reads] = _inputs(part, list(_batches(part, ranker, examples)))
     report("calibration", len(parts), len(parts))
     return found
