@@ -1,10 +1,10 @@
 """The choice of a back-end and a precision: by their names, or measured (`auto`).
 
 `auto` takes the fastest of what was left open. A precision below float32 must pass the trials of quality on each part
-of a model (trials.py). int8 is left open where the checkpoint says that it ranks as well; it need not be near. Speed is
-measured once in a process, with the first part of the first model: a later measurement would run beside requests, and
-chance would decide. What was found out is kept on disk (compiler.py); what was measured beside other work only for a
-day, so that processes that start together agree and a later start measures anew.
+of a model (trials.py). int8 is left open where the checkpoint says that it ranks as well; it need be like float32, but
+not near. Speed is measured once in a process, with the first part of the first model: a later measurement would run
+beside requests, and chance would decide. What was found out is kept on disk (compiler.py); what was measured beside
+other work only for a day, so that processes that start together agree and a later start measures anew.
 """
 
 import logging
@@ -235,8 +235,8 @@ class Chooser:
         if runner.precision == FLOAT32 or self._is_asked_for:
             return ""
         # Of int8 the checkpoint says how many rankings it changes, which a few sentences cannot.
-        reference = None if runner.precision == INT8 else TorchBackend(self._device).compile(part)
-        return trials.why_refused(forward, reference, sequences(part, self._assembler), part)
+        reference, proved = TorchBackend(self._device).compile(part), runner.precision == INT8
+        return trials.why_refused(forward, reference, sequences(part, self._assembler), part, proved)
 
     def _warn(self, message: str, runner: Runner, part: str) -> None:
         fields = {**runner._asdict(), "part": part, "why": self._verdicts[part][runner]}

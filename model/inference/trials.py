@@ -111,6 +111,9 @@ LEAST_COSINE = 0.9995
 MOST_LENGTH = 0.01
 LEAST_CORRELATION = 0.999
 MOST_ERROR = 0.05
+# What was compared over many lists before must be like float32 here, too, or something is broken: the mean cosine of
+# vectors, or the rank correlation of scores.
+LEAST_LIKENESS = 0.9
 # Lengths of usual batches in tokens: one sequence alone, several, and the contexts of several callers.
 _USUAL = ([24], [48, 48, 40, 40, 32, 32, 24, 24], [87] * 8)
 _LARGE = [87] * 128  # only such a batch keeps a GPU busy
@@ -149,27 +152,46 @@ def are_finite(forward: Forward, batches: list[Batch]) -> bool:
     return all(np.isfinite(output).all() for batch in batches for output in forward(batch))
 
 
-def why_refused(forward: Forward, reference: Forward | None, given: List[Sequence], part: "NetworkPart") -> str:
+def why_refused(
+    forward: Forward, reference: Forward, given: List[Sequence], part: "NetworkPart", was_proved: bool = False
+) -> str:
     """Return why a part must not be run this way unless somebody asks for it; empty: it may.
 
     `given` are what the `part` is tried on. The outputs must be near to the reference's, and each must be the same to
-    the last bit alone and in batches of several sizes. reference: None: what is far from it was measured before.
+    the last bit alone and in batches of several sizes. was_proved: how it ranks was measured before, so outputs need
+    only be like the reference's.
     """
     alone = [_outputs(forward, [each], part)[0] for each in given]
     if not all(np.isfinite(each).all() for each in alone):
         return "its numbers are not finite"
-    if reference is not None and (why := _why_not_near(alone, reference, given, part)):
+    expected = _expected(reference, given, part)
+    if why := _why_unlike(alone, expected) if was_proved else _why_not_near(alone, expected):
         return why
     return "" if _is_same_together(forward, given, alone, part) else "a text's output depends on its batch"
 
 
-def _why_not_near(alone: List[NDArray[Any]], reference: Forward, given: List[Sequence], part: "NetworkPart") -> str:
-    """Return why outputs are too far from the reference's; empty: they are not."""
+def _expected(reference: Forward, given: List[Sequence], part: "NetworkPart") -> list[NDArray[Any]]:
     expected: list[NDArray[Any]] = [np.empty(0)] * len(given)
     for positions in length_batches([len(each.ids) for each in given]):
         for position, output in zip(positions, _outputs(reference, [given[at] for at in positions], part), strict=True):
             expected[position] = output
-    return _too_far(np.vstack(alone), np.vstack(expected)) if alone[0].ndim else _misranked(alone, expected)
+    return expected
+
+
+def _why_not_near(ours: List[NDArray[Any]], theirs: List[NDArray[Any]]) -> str:
+    """Return why outputs are too far from the reference's; empty: they are not."""
+    return _too_far(np.vstack(ours), np.vstack(theirs)) if ours[0].ndim else _misranked(ours, theirs)
+
+
+def _why_unlike(ours: List[NDArray[Any]], theirs: List[NDArray[Any]]) -> str:
+    """Return why outputs cannot be what was proved; empty: they may be."""
+    if ours[0].ndim:
+        likeness = float(_cosines(np.vstack(ours), np.vstack(theirs)).mean())
+    else:
+        likeness = _rank_correlation(ours, theirs)
+    if likeness >= LEAST_LIKENESS:
+        return ""
+    return f"its numbers are like float32's by {likeness:.3f}, less than {LEAST_LIKENESS}; run polyrank quantise again"
 
 
 def _outputs(forward: Forward, given: List[Sequence], part: "NetworkPart") -> list[NDArray[Any]]:
@@ -181,22 +203,33 @@ def _outputs(forward: Forward, given: List[Sequence], part: "NetworkPart") -> li
 
 def _too_far(ours: NDArray[Any], theirs: NDArray[Any]) -> str:
     """Return what is wrong with vectors (N, D); empty: nothing."""
-    lengths, others = np.linalg.norm(ours, axis=1), np.linalg.norm(theirs, axis=1)
-    cosine = float(((ours * theirs).sum(axis=1) / np.maximum(lengths * others, np.finfo(np.float32).tiny)).min())
+    cosine = float(_cosines(ours, theirs).min())
     if cosine < LEAST_COSINE:
         return f"a vector's cosine with that of float32 is {cosine:.5f}, less than {LEAST_COSINE}"
-    apart = float(np.abs(lengths / others - 1).max())
+    apart = float(np.abs(np.linalg.norm(ours, axis=1) / np.linalg.norm(theirs, axis=1) - 1).max())
     return f"a vector's length is {apart:.1%} off" if apart > MOST_LENGTH else ""
+
+
+def _cosines(ours: NDArray[Any], theirs: NDArray[Any]) -> NDArray[Any]:
+    lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
+    cosines: NDArray[Any] = (ours * theirs).sum(axis=1) / np.maximum(lengths, np.finfo(np.float32).tiny)
+    return cosines
 
 
 def _misranked(ours: List[NDArray[Any]], theirs: List[NDArray[Any]]) -> str:
     """Return what is wrong with scores; empty: nothing."""
     scores, others = np.array(ours), np.array(theirs)
-    correlation = float(np.corrcoef(_ranks(scores), _ranks(others))[0, 1]) if others.std() else 0.0
+    correlation = _rank_correlation(ours, theirs)
     if not correlation >= LEAST_CORRELATION:
         return f"scores have a rank correlation of {correlation:.5f} with float32's, less than {LEAST_CORRELATION}"
     error = float(np.sqrt(np.mean((scores - others) ** 2)) / others.std())
     return f"scores are off by {error:.1%} of their spread" if error > MOST_ERROR else ""
+
+
+def _rank_correlation(ours: List[NDArray[Any]], theirs: List[NDArray[Any]]) -> float:
+    """Return that of scores; 0 where they are all equal."""
+    scores, others = np.array(ours), np.array(theirs)
+    return float(np.corrcoef(_ranks(scores), _ranks(others))[0, 1]) if scores.std() and others.std() else 0.0
 
 
 def _ranks(values: NDArray[Any]) -> NDArray[np.float64]:

@@ -263,7 +263,7 @@ def quantised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return quantised_checkpoint(write_checkpoint(tmp_path, "bi", seed=0, architecture="bi"))
 
 
-def test_auto_takes_int8_that_the_checkpoint_proves_however_far_it_is(quantised: Path) -> None:
+def test_auto_takes_int8_that_the_checkpoint_proves_though_it_is_not_near(quantised: Path) -> None:
     ranker = polyrank.load(quantised, backend="auto", precision="auto")
     assert (ranker.backend, ranker.precision) == ("openvino", "int8")
     assert polyrank.load(quantised, backend="torch", precision="auto").precision == "float32"
@@ -283,6 +283,16 @@ def test_auto_leaves_out_int8_without_a_proof_and_says_so_once(
     assert polyrank.load(quantised, backend="auto", precision="auto").precision != "int8"
     [told] = [record for record in caplog.records if record.message == "int8 is left out"]
     assert told.fields["why"].endswith(why)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("architecture", ["bi", "cross"])
+def test_auto_takes_no_int8_that_is_unlike_float32(quantised: Path, tmp_path: Path, architecture: str) -> None:
+    path = write_checkpoint(tmp_path, "mine", seed=0, architecture=architecture)
+    ranker = polyrank.load(quantised_checkpoint(path, reach=0.001), backend="auto", precision="auto")
+    assert ranker.precision == "float32"
+    assert ranker.choice is not None
+    [why] = ranker.choice.refused.values()
+    assert why.startswith("its numbers are like float32's by ")
 
 
 def test_auto_takes_no_int8_whose_outputs_depend_on_their_batch(
