@@ -256,7 +256,7 @@ class ModelConfig:
         retrieves, fits = row.retrieves, self.own is None or type(self.own) is row.options
         require(fits, f"{self.architecture} has no {type(self.own).__name__}")
         require(self.has_network or self.evidence is not None, "evidence is missing, by which a lexical model ranks")
-        require(not self.residual or not retrieves, "residual is for cross")
+        require(not self.residual or not retrieves, "residual is for a model that scores pairs")
         require(self.head == "linear" or not (retrieves or self.residual), "a published head is for a cross alone")
         able = comparing_vectors()
         require(not self.dense or self.architecture in able, f"dense is for {listed(able)}")

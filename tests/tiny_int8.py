@@ -17,7 +17,7 @@ from polyrank.model.checkpoint.quantised import (
     read_quantisation,
 )
 from polyrank.model.config import QuantisationConfig
-from polyrank.model.inference.int8 import linear_maps
+from polyrank.model.inference.int8 import linear_maps, width_of
 from polyrank.model.inference.tracing import traced
 from polyrank.model.quantisation.calibration import parts_of
 from polyrank.model.rankers.networks import NetworkRanker, load_network
@@ -39,8 +39,7 @@ def found_inputs(ranker: NetworkRanker, reach: float = 8.0) -> dict[str, Inputs]
     for part in parts_of(ranker):
         inputs: dict[str, MapInput] = {}
         for name, products in linear_maps(traced(part)[0]):
-            width = products[0].input_value(1).get_node().shape[1]
-            inputs[name] = MapInput(np.ones(width, np.float16), -reach, reach)
+            inputs[name] = MapInput(np.ones(width_of(products[0]), np.float16), -reach, reach)
         found[part.reads] = inputs
     return found
 

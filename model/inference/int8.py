@@ -44,6 +44,12 @@ def _has_weights(product: "ov.Node") -> bool:
     return weights.get_type_name() == "Constant" and len(weights.shape) == 2
 
 
+def width_of(product: "ov.Node") -> int:
+    """Return how many components a product with weights reads."""
+    width: int = product.input_value(1).get_node().shape[int(product.get_attributes()["transpose_b"])]
+    return width
+
+
 def quantised(model: "ov.Model", inputs: Inputs) -> "ov.Model":
     """Return a copy of a traced transformer in which the maps that `inputs` names work in int8; others stay float32.
 
@@ -64,8 +70,7 @@ def _quantise(name: str, products: "list[ov.Node]", found: MapInput) -> None:
 
     smoothing = found.smoothing.astype(np.float32)
     for product in products:
-        width = product.input_value(1).get_node().shape[int(product.get_attributes()["transpose_b"])]
-        if width != len(smoothing):
+        if (width := width_of(product)) != len(smoothing):
             raise _misfit(name, f"it reads {width} components, not {len(smoothing)}")
     smooth = ops.multiply(products[0].input_value(0), ops.constant(smoothing))
     low, high = (ops.constant(np.float32(end)) for end in (found.low, found.high))

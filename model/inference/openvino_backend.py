@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 class _Format(NamedTuple):
     """The number format of products.
 
-    hint: OpenVINO's name of it; beside int8 float32, so that outputs are the same on every processor. needs: what the
+    hint: OpenVINO's name of it; for int8 that of float32, in which attention and all else then stay. needs: what the
     processor must offer; empty: nothing. width_step: sequences are padded to a multiple of it. Products in 16 bits sum
     over tokens in blocks of 16; with whole blocks a sequence has the same output in every batch, because a block of
-    padding adds nothing. With int8, where another rounding can become another byte, attention needs them too. In
-    float32 a step keeps the number of shapes small: 4 was as fast as 1, and a sixth faster than 16 for a pool.
+    padding adds nothing. Beside int8 attention needs whole blocks, too: what it rounds otherwise can become another
+    byte. In float32 a step keeps the number of shapes small: 4 was as fast as 1, and a sixth faster than 16 for a pool.
     """
 
     hint: str

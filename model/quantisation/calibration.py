@@ -116,6 +116,5 @@ def _found(transformer: "ov.Model", quantised: "ov.Model") -> Iterator[tuple[str
         if before.get_friendly_name().endswith(_SMOOTHED):
             factors = before.input_value(1).get_node().data.ravel()
         else:
-            width = products[0].input_value(1).get_node().shape[int(products[0].get_attributes()["transpose_b"])]
-            factors = np.ones(width, np.float32)
+            factors = np.ones(int8.width_of(products[0]), np.float32)
         yield name, MapInput(np.clip(factors, _LEAST_FACTOR, 1 / _LEAST_FACTOR).astype(np.float16), low, high)

@@ -64,7 +64,7 @@ def test_the_format_of_the_file() -> None:
         ),
         ({"architecture": ["poly"]}, "architecture"),
         ({"residual": "yes"}, "residual is 'yes', not true or false"),
-        ({"residual": True}, "residual is for cross"),
+        ({"residual": True}, "residual is for a model that scores pairs"),
         ({"architecture": {}}, "architecture"),
         ({"context_vectors": "middle"}, "context_vectors"),
         ({"reduction": None}, "reduction"),
