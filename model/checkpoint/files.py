@@ -67,7 +67,7 @@ class CheckpointFiles:
         if said is None:
             raise InvalidInput(self._why_no_int8())
         if said.made_for != self.fingerprint:
-            raise InvalidInput(f"{self.source} was quantised with other weights; run polyrank quantise again")
+            raise InvalidInput(f"{self.source} was changed after it was quantised; run polyrank quantise again")
         try:
             found = read_quantisation(read_input(self.source / QUANTISED_FILE, MOST_QUANTISED_BYTES))
         except OSError as error:

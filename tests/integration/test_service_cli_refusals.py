@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,7 @@ TABLE = f"""
 2 | quantise --model poly              | the following arguments are required: --data
 2 | quantise --model none --data data.jsonl | --model none is no checkpoint; give the directory of one
 2 | quantise --model poly-base --data data.jsonl | --model poly-base is no checkpoint; give the directory of one
+2 | quantise --model generations/1/model --data data.jsonl | is a generation's own copy, whose files never change
 2 | quantise --model poly --data data.jsonl --lists 0 | --lists: must be a whole number from 1 to 1,000,000, not '0'
 2 | {BUILD} --dtype int8               | --dtype: invalid choice: 'int8'
 2 | {BUILD} --engine ray               | unrecognized arguments: --engine ray
@@ -226,6 +228,8 @@ def files(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "store").mkdir()
     for model in ("poly", "cross", "poly-base"):
         (folder / model).symlink_to(checkpoints / model)
+    shutil.copytree(checkpoints / "poly", folder / "generations/1/model")
+    (folder / "generations/1/manifest.json").write_bytes(b"{}")
     return folder
 
 

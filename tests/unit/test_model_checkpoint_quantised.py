@@ -105,7 +105,7 @@ def test_another_model_or_file_is_told_from_its_own(checkpoint: Path) -> None:
     write_config(checkpoint / CONFIG_FILE, config)
     (checkpoint / QUANTISED_FILE).write_bytes(content)
     write_config(checkpoint / CONFIG_FILE, replace(config, score_scale=3.0))
-    refused("was quantised with other weights")
+    refused("was changed after it was quantised")
     write_config(checkpoint / CONFIG_FILE, replace(config, quantisation=None))
     refused("is not quantised, so it has no int8")
     write_config(checkpoint / CONFIG_FILE, config)

@@ -273,7 +273,7 @@ def test_auto_takes_int8_that_the_checkpoint_proves_though_it_is_not_near(quanti
     ("proof", "why"),
     [
         ({"recall_change": (-0.004, -0.005, -0.003)}, "R@1 changes by -0.40 points, more than -0.3"),
-        ({"made_for": "another"}, "was quantised with other weights; run polyrank quantise again"),
+        ({"made_for": "another"}, "was changed after it was quantised; run polyrank quantise again"),
     ],
 )
 def test_auto_leaves_out_int8_without_a_proof_and_says_so_once(

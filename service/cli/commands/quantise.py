@@ -48,6 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check(model: Path) -> None:
     """Refuse a model that cannot be quantised, before torch is imported."""
+    from polyrank.index_builder.generation.manifest import MANIFEST_FILE
+    from polyrank.index_builder.layout import GENERATIONS
     from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
     from polyrank.model.checkpoint.lookup import is_checkpoint, require_ranker
     from polyrank.model.quantisation.needs import require_able
@@ -55,6 +57,10 @@ def _check(model: Path) -> None:
 
     if not is_checkpoint(model):
         raise UsageError(f"--model {model} is no checkpoint; give the directory of one, into which int8 is written")
+    generation = model.resolve().parent
+    if generation.parent.name == GENERATIONS and (generation / MANIFEST_FILE).is_file():
+        why = f"--model {model} is a generation's own copy, whose files never change"
+        raise UsageError(f"{why}; quantise the checkpoint that it was built from, and build again")
     require_ranker(model)
     config = read_config(model / CONFIG_FILE)
     if not config.has_network:
