@@ -15,7 +15,7 @@ from polyrank.model.text.dialogues import Dialogue
 CALIBRATED_ON = 300  # conversations, one example of each
 
 
-def require_able() -> None:
+def require_equipped() -> None:
     """Raise InvalidInput where calibration lacks a package, or where nothing computes in int8 to prove it."""
     missing = [name for name in ("openvino", "nncf") if find_spec(name) is None]
     if missing:

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import Outcome, call, write_rows
-from tiny import write_checkpoint
+from tiny import write_base, write_checkpoint
 
 import polyrank
 from polyrank.model.checkpoint.files import CONFIG_FILE
 from polyrank.model.checkpoint.quantised import QUANTISED_FILE
 from polyrank.model.quantisation import needs, run
 from polyrank.model.text.assembly import Conversation
+from polyrank.service.cli.commands import train
 
 pytest.importorskip("nncf")
 pytestmark = pytest.mark.slow
@@ -93,3 +94,26 @@ def test_equal_runs_find_the_same(tmp_path: Path, capsys: Capture) -> None:
         found.append(content(checkpoint))
     assert found[0] == found[1] != found[2]
     assert found[0]["README.md"].startswith(b"# Caf\xe9\n\n## In int8\n")
+
+
+def test_training_may_end_with_it(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train, "LISTS", 60)
+    data = write_rows(tmp_path / "data.jsonl", ROWS)
+    base = write_base(tmp_path / "base", seed=0)
+    given = ["--architecture", "bi", "--base", base, "--train", data, "--output", tmp_path / "out", "--no-evidence"]
+    settings = ["--steps", 2, "--batch-size", 4, "--max-context-tokens", 40, "--max-candidate-tokens", 16]
+    outcome = call(capsys, "train", *given, *settings, "--quantise", data, "--json")
+    assert outcome.status == 0, outcome.err
+    proof = json.loads((tmp_path / "out" / CONFIG_FILE).read_text())["quantisation"]
+    assert outcome.result["quantisation"] == proof
+    assert proof["lists"] == 60
+    assert "## In int8" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_training_refuses_what_cannot_be_quantised_before_it_begins(tmp_path: Path, capsys: Capture) -> None:
+    data = write_rows(tmp_path / "data.jsonl", ROWS)
+    base = write_base(tmp_path / "base", seed=0)
+    given = ["--base", base, "--train", data, "--output", tmp_path / "out", "--quantise", data]
+    outcome = call(capsys, "train", "--architecture", "uni", *given)
+    assert (outcome.status, outcome.err) == (2, "polyrank: a uni-encoder does not run in int8\n")
+    assert not (tmp_path / "out").exists()

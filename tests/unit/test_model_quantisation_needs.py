@@ -58,11 +58,11 @@ def test_too_few_lists_are_refused() -> None:
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(needs, "find_spec", lambda name: None if name == "nncf" else object())
     with pytest.raises(InvalidInput, match=r"^polyrank quantise needs nncf: pip install 'polyrank\[quantise\]'$"):
-        needs.require_able()
+        needs.require_equipped()
 
 
 def test_a_processor_without_int8_is_told_before_anything_is_calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(needs, "find_spec", lambda name: object())
     monkeypatch.setattr(openvino_backend, "is_supported", lambda precision: precision != "int8")
     with pytest.raises(InvalidInput, match=r"^this processor does not compute in int8; run polyrank quantise on one"):
-        needs.require_able()
+        needs.require_equipped()

@@ -1,6 +1,7 @@
 """`polyrank quantise`: calibrate a checkpoint for int8, and write into it what that changes."""
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +12,8 @@ from polyrank.service.cli.parsing import ANY_SEED, Within
 
 if TYPE_CHECKING:
     from polyrank.model.config import QuantisationConfig
-    from polyrank.model.quantisation.needs import Split
 
-_LISTS = 3000
+LISTS = 3000
 _DESCRIPTION = """Calibrates a checkpoint's transformers for weights and inputs of 8 bits (int8) by NNCF, on 300
 conversations of --data. Over lists of other conversations it measures R@1 and MRR in int8 and in float32, and the
 difference with its 95 % interval. What was found, and that proof, are written into the checkpoint. The back-end and
@@ -27,8 +27,8 @@ def add_to(commands: Any) -> None:
     add = parser.add_argument
     add("--model", required=True, type=Path, metavar="DIR", help="checkpoint directory, which is written to")
     add("--data", required=True, nargs="+", type=Path, metavar="F", help="dialogues, .jsonl[.gz|.zst]")
-    lists_help = f"how many lists prove it; default: {_LISTS}"
-    add("--lists", type=Within(Bounds(1, 1_000_000)), default=_LISTS, metavar="N", help=lists_help)
+    lists_help = f"how many lists prove it; default: {LISTS}"
+    add("--lists", type=Within(Bounds(1, 1_000_000)), default=LISTS, metavar="N", help=lists_help)
     add("--seed", type=Within(ANY_SEED), default=0, metavar="N", help="of every draw; default: 0")
     add_json_option(parser)
     parser.set_defaults(run=run)
@@ -37,13 +37,24 @@ def add_to(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Quantise, and print what it changes."""
     _check(arguments.model)
-    examples = _examples(arguments)
+    proof = quantised(arguments.model, arguments.data, arguments.lists, arguments.seed)
+    print_result(arguments, asdict(proof), *in_lines(proof))
+    return 0
+
+
+def quantised(model: Path, data: Sequence[Path], lists: int, seed: int) -> "QuantisationConfig":
+    """Quantise a checkpoint by dialogues of files; returns what it changes, which is written into it, too.
+
+    Raises InvalidInput where there are too few, or where NNCF or OpenVINO cannot do it.
+    """
+    from polyrank.model.quantisation.needs import split
+    from polyrank.service.cli.examples import read_identified
+
+    examples = split([read_identified(file).examples for file in data], lists, seed)
     from polyrank.model.quantisation.run import quantise
 
     with Progress("steps") as progress:
-        proof = quantise(arguments.model, examples, progress)
-    print_result(arguments, asdict(proof), *_told(proof))
-    return 0
+        return quantise(model, examples, progress)
 
 
 def _check(model: Path) -> None:
@@ -52,8 +63,6 @@ def _check(model: Path) -> None:
     from polyrank.index_builder.layout import GENERATIONS
     from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
     from polyrank.model.checkpoint.lookup import is_checkpoint, require_ranker
-    from polyrank.model.quantisation.needs import require_able
-    from polyrank.model.registry import ARCHITECTURES, in_words
 
     if not is_checkpoint(model):
         raise UsageError(f"--model {model} is no checkpoint; give the directory of one, into which int8 is written")
@@ -62,23 +71,24 @@ def _check(model: Path) -> None:
         why = f"--model {model} is a generation's own copy, whose files never change"
         raise UsageError(f"{why}; quantise the checkpoint that it was built from, and build again")
     require_ranker(model)
-    config = read_config(model / CONFIG_FILE)
-    if not config.has_network:
-        raise UsageError(f"--model {model} ranks by words alone; there is no transformer to quantise")
-    if ARCHITECTURES[config.architecture].reads_once:
-        raise UsageError(f"--model {model} is {in_words(config.architecture)}, which does not run in int8")
-    require_able()
+    require_able(read_config(model / CONFIG_FILE).architecture)
 
 
-def _examples(arguments: argparse.Namespace) -> "Split":
-    from polyrank.model.quantisation.needs import split
-    from polyrank.service.cli.examples import read_identified
+def require_able(architecture: str) -> None:
+    """Raise UsageError for an architecture that does not run in int8, InvalidInput where a package is missing."""
+    from polyrank.model.quantisation.needs import require_equipped
+    from polyrank.model.registry import ARCHITECTURES, in_words
 
-    files = [read_identified(file).examples for file in arguments.data]
-    return split(files, arguments.lists, arguments.seed)
+    row = ARCHITECTURES[architecture]
+    if row.encoder is None:
+        raise UsageError(f"{in_words(architecture)}; there is no transformer to quantise")
+    if row.reads_once:
+        raise UsageError(f"{in_words(architecture)} does not run in int8")
+    require_equipped()
 
 
-def _told(proof: "QuantisationConfig") -> list[str]:
+def in_lines(proof: "QuantisationConfig") -> list[str]:
+    """Say what int8 changes, in lines."""
     lines = [f"int8 beside float32, over {proof.lists} lists of {proof.conversations} conversations:"]
     for name, value, change in (
         ("R@1", proof.recall_at_1, proof.recall_change),

@@ -5,6 +5,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from polyrank.model.registry import ARCHITECTURES, in_words, listed, trainable
 from polyrank.model.training.config import MODEL_FIELDS, SCORE_FIELDS, Data, PretrainConfig, TrainConfig
 from polyrank.model.training.recipes import PRETRAINING, RECIPES
 from polyrank.service.cli.arguments import loaded, require_writable
+from polyrank.service.cli.commands.quantise import LISTS, in_lines, quantised, require_able
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 from polyrank.service.cli.parsing import add_options_of, given
 
@@ -42,6 +44,8 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--base", required=True, help="base model, or a checkpoint to go on from; or lexical")
     parser.add_argument("--output", required=True, type=Path, help="directory of the checkpoint; new or empty")
     parser.add_argument("--resume", action="store_true", help="go on with the unfinished run in --output")
+    quantise_help = "as the last step, quantise it by these dialogues, which it must not have learnt from"
+    parser.add_argument("--quantise", nargs="+", type=Path, metavar="F", help=quantise_help)
     parser.add_argument("--report", type=Path, metavar="F", help="write a page with the run's curves, .html")
     parser.add_argument("--push-to-hub", metavar="OWNER/NAME", help="send it to the Hugging Face hub, as private")
     parser.add_argument("--public", action="store_true", help="with --push-to-hub: everybody may read it")
@@ -107,6 +111,10 @@ def run(arguments: argparse.Namespace) -> int:
         result["valid"] = measured.as_object()
         lines.append(measured.as_text())
     _write_card(arguments.output, ranker.config, arguments.valid, result.get("valid"))
+    if arguments.quantise:
+        proof = quantised(arguments.output, arguments.quantise, LISTS, arguments.seed or 0)
+        result["quantisation"] = asdict(proof)
+        lines += in_lines(proof)
     if arguments.report:
         from polyrank.service.cli.reports import write_training
 
@@ -223,6 +231,19 @@ def _check(arguments: argparse.Namespace) -> None:
     for file in arguments.train:
         read_dialogues(file)
     _check_hub(arguments)
+    if arguments.quantise:
+        _check_quantise(arguments)
+
+
+def _check_quantise(arguments: argparse.Namespace) -> None:
+    from polyrank.model.checkpoint.lookup import architecture_of
+    from polyrank.model.text.dialogues import read_dialogues
+
+    if arguments.task == "classify":
+        raise UsageError("--quantise goes with models that rank")
+    require_able(architecture_of(arguments.base) if _only_fits(arguments) else arguments.architecture)
+    for file in arguments.quantise:
+        read_dialogues(file)
 
 
 def _check_report(arguments: argparse.Namespace) -> None:
