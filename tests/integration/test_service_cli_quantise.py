@@ -116,4 +116,7 @@ def test_training_refuses_what_cannot_be_quantised_before_it_begins(tmp_path: Pa
     given = ["--base", base, "--train", data, "--output", tmp_path / "out", "--quantise", data]
     outcome = call(capsys, "train", "--architecture", "uni", *given)
     assert (outcome.status, outcome.err) == (2, "polyrank: a uni-encoder does not run in int8\n")
+    outcome = call(capsys, "train", "--architecture", "bi", *given)
+    assert outcome.status == 1
+    assert outcome.err.startswith("polyrank: 100 conversations, of which 20 are to calibrate on, leave 160 lists")
     assert not (tmp_path / "out").exists()

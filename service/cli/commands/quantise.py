@@ -12,6 +12,7 @@ from polyrank.service.cli.parsing import ANY_SEED, Within
 
 if TYPE_CHECKING:
     from polyrank.model.config import QuantisationConfig
+    from polyrank.model.quantisation.needs import Split
 
 LISTS = 3000
 _DESCRIPTION = """Calibrates a checkpoint's transformers for weights and inputs of 8 bits (int8) by NNCF, on 300
@@ -47,14 +48,19 @@ def quantised(model: Path, data: Sequence[Path], lists: int, seed: int) -> "Quan
 
     Raises InvalidInput where there are too few, or where NNCF or OpenVINO cannot do it.
     """
-    from polyrank.model.quantisation.needs import split
-    from polyrank.service.cli.examples import read_identified
-
-    examples = split([read_identified(file).examples for file in data], lists, seed)
+    examples = examples_of(data, lists, seed)
     from polyrank.model.quantisation.run import quantise
 
     with Progress("steps") as progress:
         return quantise(model, examples, progress)
+
+
+def examples_of(data: Sequence[Path], lists: int, seed: int) -> "Split":
+    """Read what quantising takes of dialogues; raises InvalidInput where there are too few."""
+    from polyrank.model.quantisation.needs import split
+    from polyrank.service.cli.examples import read_identified
+
+    return split([read_identified(file).examples for file in data], lists, seed)
 
 
 def _check(model: Path) -> None:

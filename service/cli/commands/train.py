@@ -15,7 +15,7 @@ from polyrank.model.registry import ARCHITECTURES, in_words, listed, trainable
 from polyrank.model.training.config import MODEL_FIELDS, SCORE_FIELDS, Data, PretrainConfig, TrainConfig
 from polyrank.model.training.recipes import PRETRAINING, RECIPES
 from polyrank.service.cli.arguments import loaded, require_writable
-from polyrank.service.cli.commands.quantise import LISTS, in_lines, quantised, require_able
+from polyrank.service.cli.commands.quantise import LISTS, examples_of, in_lines, quantised, require_able
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 from polyrank.service.cli.parsing import add_options_of, given
 
@@ -237,13 +237,11 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _check_quantise(arguments: argparse.Namespace) -> None:
     from polyrank.model.checkpoint.lookup import architecture_of
-    from polyrank.model.text.dialogues import read_dialogues
 
     if arguments.task == "classify":
         raise UsageError("--quantise goes with models that rank")
     require_able(architecture_of(arguments.base) if _only_fits(arguments) else arguments.architecture)
-    for file in arguments.quantise:
-        read_dialogues(file)
+    examples_of(arguments.quantise, LISTS, arguments.seed or 0)  # too few are told before training
 
 
 def _check_report(arguments: argparse.Namespace) -> None:
