@@ -88,7 +88,7 @@ def _inputs(part: NetworkPart, batches: Sequence[TokenBatch]) -> dict[str, MapIn
     os.environ.setdefault(_UNKNOWN_USE, "1")
     import nncf
 
-    nncf.set_log_level(logging.ERROR)
+    logging.getLogger("nncf").setLevel(logging.ERROR)
     transformer, _ = traced(part)
     with contextlib.redirect_stdout(io.StringIO()):  # its bars
         quantised = nncf.quantize(

@@ -18,6 +18,7 @@ from tiny_training import dialogue, write_first_stage
 from tiny_training import settings as training_settings
 from torch import Tensor, nn
 
+from polyrank.model.architectures.backbone import TensorBatch
 from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.text.dialogues import Dialogue
@@ -181,7 +182,8 @@ def test_a_longer_neighbour_changes_no_score_and_no_gradient(kind: Kind, short: 
         replies = encoder.candidate_batch(encoder.config, [[42, 43], *neighbours], encoder.candidate.pad_id)
         encoder.zero_grad()
         with dropping(encoder, False):
-            score = encoder.late_scores(encoder.encode_contexts(contexts), encoder.encode_candidates(replies))[0, 0]
+            encoded = encoder.encode_contexts(TensorBatch.of(contexts))
+            score = encoder.late_scores(encoded, encoder.encode_candidates(TensorBatch.of(replies)))[0, 0]
             score.backward()  # type: ignore[no-untyped-call]
         return score.item(), {
             name: each.grad.clone() for name, each in encoder.named_parameters() if each.grad is not None

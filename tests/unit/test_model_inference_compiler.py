@@ -17,6 +17,7 @@ from tiny import write_base
 from tiny_int8 import quantised_checkpoint
 
 import polyrank
+from polyrank.model import threads
 from polyrank.model.checkpoint.stored import StoredModel
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput
@@ -256,7 +257,7 @@ def test_other_weights_and_another_number_of_threads_are_compiled_for_themselves
     path, other = checkpoint(tmp_path), checkpoint(tmp_path, seed=1)
     load(path, backend="openvino", precision="float32", disk=disk)
     load(other, backend="openvino", precision="float32", disk=disk)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    monkeypatch.setattr(threads, "_chosen", 3)
     load(path, backend="openvino", precision="float32", disk=disk)
     assert len(unread) == 3
 
