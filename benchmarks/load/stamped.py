@@ -116,6 +116,7 @@ def _stamp_connections() -> None:
 
         await call(self, scope, receive, sent)
 
+    # A run of this script replaces methods of its own process, so that the server has no stamps of its own.
     Connection.data_received, Connection.handle_events = received, handled  # type: ignore[method-assign]
     Requests.__call__ = called  # type: ignore[method-assign]
 
@@ -149,6 +150,7 @@ def _stamp_schedulers() -> None:
         _of_thread.searched = time.monotonic()
         return found
 
+    # As the methods of connections are: in this process alone.
     Scheduler.run, Scheduler._attempt, retrieval.search = ran, attempted, searched  # type: ignore[method-assign]
 
 

@@ -392,7 +392,7 @@ def at_the_ends(kind: str, n: int, d: int, rng: np.random.Generator) -> NDArray[
 def test_every_dimension_equals_scoring_every_row(
     d: int, seeds: range, multiplier: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(product, "library", lambda: product.Library("one of two", multiplier))
+    monkeypatch.setattr(product, "multiplying_library", lambda: product.Library("one of two", multiplier))
     for seed in seeds:
         rng = np.random.default_rng(seed)
         kind = ENDS[seed % len(ENDS)]
@@ -427,7 +427,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     def replace_by(**rounds: float) -> None:
         product.refusal.cache_clear()
         stands_in = product.Library("a stand-in", partial(RoundingProduct, **rounds))
-        monkeypatch.setattr(product, "library", lambda: stands_in)
+        monkeypatch.setattr(product, "multiplying_library", lambda: stands_in)
 
     monkeypatch.setattr(product, "_is_fast", lambda _: True)
     yield replace_by

@@ -16,7 +16,7 @@ from polyrank.model.search.scan.gpu import GuardedScan
 from polyrank.model.search.scan.plain import PlainScan
 from polyrank.model.search.topk import TopK, longest_row, top_k
 
-LIBRARY = product.library().name
+LIBRARY = product.multiplying_library().name
 
 needs_bytes = pytest.mark.skipif(not product.multiplies_bytes(), reason="this processor does not multiply bytes fast")
 

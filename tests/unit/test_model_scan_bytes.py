@@ -70,7 +70,7 @@ def test_a_row_that_is_no_number_is_an_error(
     make: Make, row: int, value: float, dtype: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mean that bytes are counted from is made of some rows, row 0 among them."""
-    monkeypatch.setattr(product, "library", lambda: Library("chosen", make))
+    monkeypatch.setattr(product, "multiplying_library", lambda: Library("chosen", make))
     rng = np.random.default_rng(0)
     matrix, codes = rng.normal(size=(9000, 16)).astype(dtype), rng.normal(size=(8, 16)).astype(np.float32)
     matrix[row, 3] = value
@@ -115,12 +115,12 @@ top_k(pool, codes, 3), scores_of(pool, codes), prepare(pool[:4000]).top_k([Query
 print(sorted({"torch", "openvino"} & set(sys.modules)))
 scan = prepare(pool)
 scan.top_k([Query(codes, 3)])
-print(scan.status.kind, product.library().name, "torch" in sys.modules)
+print(scan.status.kind, product.multiplying_library().name, "torch" in sys.modules)
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.splitlines() == ["[]", "bytes OpenVINO False"]
 
 
 def test_torch_multiplies_where_it_is_imported_already() -> None:
-    code = "import torch; from polyrank.model.search.scan import product; print(product.library().name)"
+    code = "import torch; from polyrank.model.search.scan import product; print(product.multiplying_library().name)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "torch\n"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from polyrank.model.representations import Additions
 from polyrank.model.search.scan import product
 from polyrank.model.search.scan.plain import STORED_ROWS, PlainScan, Query, Scan, Status
-from polyrank.model.search.scan.product import is_slow, library, refusal
+from polyrank.model.search.scan.product import is_slow, multiplying_library, refusal
 from polyrank.model.search.scan.quantised import IN_BYTES, LEAST_ROWS, QuantisedScan
 from polyrank.model.search.topk import longest_row
 
@@ -87,7 +87,7 @@ def _status(rows: int, dim: int, with_bytes: bool) -> Status:
     if (why := refusal(dim)) is not None:
         return Status("stored rows", why, is_fallback=product.multiplies_bytes())
     if is_slow(dim):
-        how = f"{library().name}'s product of bytes takes far longer than that of float32"
+        how = f"{multiplying_library().name}'s product of bytes takes far longer than that of float32"
         why = f"{how} for vectors of {dim} components"
         return Status("stored rows", why, is_fallback=True, is_timed=True)
     return IN_BYTES

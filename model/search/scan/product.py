@@ -66,7 +66,7 @@ class Library(NamedTuple):
 
 
 @cache
-def library() -> Library:
+def multiplying_library() -> Library:
     """Return what multiplies bytes in this process, from the first call on; imports nothing."""
     if "torch" not in sys.modules and importlib.util.find_spec("openvino") is not None:
         return Library("OpenVINO", OpenVinoProduct)
@@ -77,7 +77,7 @@ class ByteProduct:
     """Multiplies rows by the same codes, again and again. codes: (P, D) int8; P a multiple of GROUP."""
 
     def __init__(self, codes: NDArray[np.int8]) -> None:
-        self._multiplier = library().multiplier(codes)
+        self._multiplier = multiplying_library().multiplier(codes)
         self._taken = ZERO * codes.sum(axis=1, dtype=np.float64)  # whole numbers
 
     def groups_above(self, rows: NDArray[np.uint8], bias: NDArray[np.float32]) -> NDArray[np.int64]:
@@ -134,7 +134,7 @@ def refusal(dim: int) -> str | None:
         return "the processor has no instructions that multiply bytes fast (VNNI, AMX)"
     if dim > _LONGEST:
         return f"vectors of more than {_LONGEST} components are too long for sums of bytes"
-    name = library().name
+    name = multiplying_library().name
     try:
         if not _is_right(dim):
             return f"{name}'s product of bytes is wrong for vectors of {dim} components"
