@@ -40,7 +40,7 @@ class HashEncoder:
     """Takes the hash of a text as its vector."""
 
     name, architecture, fingerprint = "hash", "bi", "0123456789abcdef" * 4
-    backend, precision, late_rows = "none", "float32", None
+    backend, precision, rounding, late_rows = "none", "float32", "float32", None
 
     def __init__(self, dim: int, counts_words: bool) -> None:
         self.dim, self.counts_words = dim, counts_words

@@ -110,7 +110,8 @@ def test_nothing_large_waits_of_a_request_that_ran_out_of_time(beaten: tuple[Ser
     gc.disable()
     try:
         answer = beaten[0].rank(context="hello", candidates=texts, timeout_ms=milliseconds)
-        assert answer.status_code == 504
+        # 413: finding the tokens alone takes too long here, so no further try would get any further
+        assert answer.status_code == 504 or answer.json()["type"].endswith("time-too-short")
         time.sleep(1)  # for steps that had begun
         assert bytes_in_circles() <= MOST_BYTES // 10
     finally:
