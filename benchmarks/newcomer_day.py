@@ -92,6 +92,7 @@ class Watched:
             with self._heard:
                 self.marks.append(Mark(time.monotonic(), line.rstrip()))
                 self._heard.notify_all()
+        self._process.stdout.close()
         with self._heard:
             self.marks.append(Mark(time.monotonic(), "its end"))
             self._heard.notify_all()

@@ -24,7 +24,7 @@ def test_the_files_are_as_their_tools_write_them(form: str, tmp_path: Path) -> N
     path = newcomer_day.WRITERS[form](talks, tmp_path)
     done = convert("auto", [path], tmp_path / "out", Asked(), lambda *_: None)
     assert done.form == form
-    assert not done.left_out
+    assert {*done.left_out} <= {"a reply with nothing said before it"}  # some begin with the side that answers
     assert done.candidates >= len({talk["response"] for talk in talks})
     assert (done.examples.total() >= len(talks)) == (form not in ("elasticsearch", "qdrant"))
 

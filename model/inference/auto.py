@@ -218,7 +218,7 @@ class Chooser:
                 self._verdicts[name][runner] = str(error)
                 self._warn("back-end refused", runner, name)
         before = share_of_processors()
-        with telling(f"timing it by {', '.join(map(' '.join, forwards))}, to choose the fastest"):
+        with telling(f"timing the encoder of {name} by {len(forwards)} back-ends, to choose one"):
             seconds = measured(forwards, trials.usual(part, not is_cpu(self._device)))
         until, share = None, min(before, share_of_processors())
         if share < CALM:
@@ -247,7 +247,7 @@ class Chooser:
 
 
 def _compiled(backend: Backend, part: "NetworkPart") -> Forward:
-    with telling(f"compiling it for {' '.join(backend.runner)}"):
+    with telling(f"compiling the encoder of {part.reads} for {' '.join(backend.runner)}"):
         return backend.compile(part)
 
 

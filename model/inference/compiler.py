@@ -190,7 +190,7 @@ class Compiler:
 
     def _made(self, part: LazyPart) -> Ready:
         runner = self._backend.runner
-        with telling("reading the weights"):
+        with telling("loading torch and the weights"):
             module = part.module()
         if self._chooser is None:
             forward = self._backend.compile(module)
