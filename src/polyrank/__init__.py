@@ -7,8 +7,8 @@
     with polyrank.Client("http://127.0.0.1:8000") as client:
         client.rank("hi, my parcel is late").results[0].text
 
-A name is imported when it is first used, so `import polyrank` does not wait for torch. The clients and their errors need
-no more than `pip install polyrank` brings; the other names need the extra `server`.
+A name is imported when it is first used, so `import polyrank` does not wait for torch. The clients and their errors
+need no more than `pip install 'polyrank[client]'` brings; the other names need the extra `server`.
 """
 
 from importlib import import_module

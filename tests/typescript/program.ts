@@ -1,10 +1,10 @@
-/** What an application does with the client: `node program.js DEED URL KEY` prints what came of it as JSON. */
+/** What an application does with the client: `node program.js DEED URL KEY [NO_URL]` prints what came of it as JSON. */
 
 import { CallFailed, createClient, JobEnded, NoAnswer, Refused, type RankIn, type RankOut } from "polyrank";
 
 declare const process: { argv: string[] };
 
-const [deed = "", baseUrl = "", apiKey = ""] = process.argv.slice(2);
+const [deed = "", baseUrl = "", apiKey = "", nowhere = ""] = process.argv.slice(2);
 const polyrank = createClient({ baseUrl, apiKey });
 const hello: RankIn = { context: ["w1 w2", { role: "user", text: "w3" }], top_k: 3 };
 
@@ -56,7 +56,7 @@ const deeds: Record<string, () => Promise<unknown>> = {
       unknown: await error(polyrank.candidate("a/b?c")),
       key: await error(createClient({ baseUrl, apiKey: "another" }).rank(hello)),
       job: await error(polyrank.job("none")),
-      gone: await error(createClient({ baseUrl: "http://127.0.0.1:1" }).upsert([{ text: "w1" }])),
+      gone: await error(createClient({ baseUrl: nowhere }).upsert([{ text: "w1" }])),
       elsewhere: await error(createClient({ baseUrl: `${baseUrl}/docs#` }).index()),
       stopped: await error(polyrank.rank(hello, { signal: AbortSignal.abort() })),
     };

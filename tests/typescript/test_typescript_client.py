@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
 import tarfile
 from collections.abc import Callable, Iterator
@@ -28,7 +29,8 @@ COMPILED = {"target": "ES2022", "module": "NodeNext", "lib": ["ES2022", "DOM"], 
 def run(*words: object, cwd: Path) -> str:
     """What a command of the environment prints."""
     path = os.pathsep.join([*map(str, BIN), os.environ["PATH"]])
-    told = subprocess.run([str(word) for word in words], cwd=cwd, env={**os.environ, "PATH": path}, text=True, capture_output=True)
+    environment = {**os.environ, "PATH": path}
+    told = subprocess.run(list(map(str, words)), cwd=cwd, env=environment, text=True, capture_output=True)
     assert told.returncode == 0, told.stdout + told.stderr
     return told.stdout
 
@@ -70,8 +72,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def does(program: Path, server: str) -> Callable[..., Any]:
-    """Runs the program: what to do, and whose key."""
-    return lambda deed, key="boss": json.loads(run("node", program, deed, server, key, cwd=program.parent))
+    """Runs the program: what to do, whose key, and what else it needs."""
+
+    def do(deed: str, key: str = "boss", *more: str) -> Any:
+        return json.loads(run("node", program, deed, server, key, *more, cwd=program.parent))
+
+    return do
 
 
 def test_the_types_are_those_of_the_api(tmp_path: Path) -> None:
@@ -85,9 +91,9 @@ def test_the_types_are_those_of_the_api(tmp_path: Path) -> None:
 
 
 def test_the_package_needs_no_other_and_has_the_projects_version() -> None:
-    package = json.loads((CLIENT / "package.json").read_text())
+    package, lock = (json.loads((CLIENT / name).read_text()) for name in ("package.json", "package-lock.json"))
     assert "dependencies" not in package
-    assert package["version"] == json.loads((CLIENT / "package-lock.json").read_text())["version"] == polyrank.__version__
+    assert package["version"] == lock["version"] == polyrank.__version__
 
 
 def test_what_reads(does: Callable[..., Any], server: str) -> None:
@@ -104,7 +110,9 @@ def test_what_reads(does: Callable[..., Any], server: str) -> None:
 
 
 def test_refusals(does: Callable[..., Any]) -> None:
-    told = does("refusals")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    told = does("refusals", "boss", f"http://127.0.0.1:{port}")
     wrong = told["wrong"]
     assert (wrong["name"], wrong["status"], wrong["kind"], wrong["named"]) == ("Refused", 422, "invalid-input", True)
     assert wrong["findings"][0]["where"] == "context"
