@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -37,7 +38,7 @@ def run(*words: object, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compiled beside the package, as npm installs it."""
+    """Compiled beside the package, as npm installs it; so is what the README shows."""
     folder = tmp_path_factory.mktemp("typescript")
     source = shutil.copytree(CLIENT, folder / "source", ignore=shutil.ignore_patterns("node_modules", "dist"))
     (source / "node_modules").symlink_to(ENVIRONMENT / "node_modules")
@@ -47,6 +48,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         archive.extractall(folder / "program" / "node_modules", filter="data")
     (folder / "program" / "node_modules" / "package").rename(folder / "program" / "node_modules" / "polyrank")
     shutil.copy(Path(__file__).parent / "program.ts", folder / "program")
+    shown = re.findall(r"^```ts\n(.*?)^```$", (CLIENT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    (folder / "program" / "readme.ts").write_text("".join(shown))
     (folder / "program" / "package.json").write_text('{"type": "module"}')
     (folder / "program" / "tsconfig.json").write_text(json.dumps({"compilerOptions": COMPILED}))
     run("tsc", cwd=folder / "program")
