@@ -73,7 +73,7 @@ test-clients: .venv/.demo .venv-clients/.done .venv-cohere/.done .venv-litellm/.
 	POLYRANK_PYTHON=$(BIN)/python .venv-cohere/bin/python -m pytest -c tests/clients/pytest.ini tests/clients/test_cohere.py
 
 test-typescript: .venv/.dev .venv-typescript/.done
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n0 tests/typescript
+	$(PYTEST) -n0 tests/typescript
 
 test-benchmarks: .venv/.dev
 	$(PYTEST) -n0 benchmarks/tests
