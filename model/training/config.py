@@ -26,6 +26,8 @@ _FOR_RANKING = {"teacher": "", "retriever": "", "first_stage": "", "loss": "list
 SCORE_FIELDS = (
     "context_vectors", "n_codes", "reduction", "reduction_m", "shared_encoder", "normalize", "code_scale", "score_scale"
 )  # fmt: skip
+STATE_FILE = "training-state.pt"
+"""In the output of an unfinished run: all that it needs to go on (polyrank.model.training.state)."""
 MODEL_FIELDS = (*SCORE_FIELDS, "max_context_tokens", "max_candidate_tokens", "max_turns")
 
 
@@ -108,7 +110,9 @@ class TrainConfig:
     gradient_checkpointing: bool = option(
         False, "one layer's activations at a time, at the price of a second forward", group="memory"
     )
-    precision: Literal["no", "bf16", "fp16"] = option("no", "what autocast computes in", group="memory")
+    precision: Literal["auto", "no", "bf16", "fp16"] = option(
+        "auto", "what autocast computes in; auto: bf16 where there are instructions for it, else no", group="memory"
+    )
     context_vectors: ContextVectors | None = option(
         None, "poly: which ones (Humeau et al. 4.4, Appendix C)", start="codes"
     )

@@ -15,7 +15,7 @@ from tiny_training import write_examples
 from warm_python import WarmProcess, WarmPython
 
 import polyrank
-from polyrank.model.training.state import STATE_FILE
+from polyrank.model.training.config import STATE_FILE
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 RECIPE = [
@@ -71,7 +71,7 @@ TWO = """
 import json, os, sys, time
 from pathlib import Path
 from safetensors.torch import save_file
-from polyrank.model.training.config import TrainConfig
+from polyrank.model.training.config import STATE_FILE, TrainConfig
 from polyrank.model.training.data import survey
 from polyrank.model.training.loop import Training
 from polyrank.model.training.apart import LateObjective

@@ -18,7 +18,7 @@ from polyrank.model.checkpoint.files import WEIGHTS_FILE
 from polyrank.model.config import LexicalConfig
 from polyrank.model.lexical.features import FEATURES
 from polyrank.model.training.apart import LateObjective
-from polyrank.model.training.state import STATE_FILE
+from polyrank.model.training.config import STATE_FILE
 from polyrank.service.cli import main
 
 Capture = pytest.CaptureFixture[str]

@@ -23,7 +23,7 @@ from polyrank.model.architectures.batching import joined, pad, pair_batches
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.sequences import Pairs
-from polyrank.model.training.config import Data, LateTrainConfig, PretrainConfig, TrainConfig
+from polyrank.model.training.config import STATE_FILE, Data, LateTrainConfig, PretrainConfig, TrainConfig
 from polyrank.model.training.objective import Batch
 from polyrank.model.training.pretraining import (
     PretrainObjective,
@@ -33,7 +33,6 @@ from polyrank.model.training.pretraining import (
     pretrain,
 )
 from polyrank.model.training.recipes import PRETRAINING_FILE
-from polyrank.model.training.state import STATE_FILE
 from polyrank.model.training.student import start
 
 pytestmark = pytest.mark.slow

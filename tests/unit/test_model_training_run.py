@@ -41,11 +41,11 @@ from polyrank.model.errors import (
 )
 from polyrank.model.training import loop
 from polyrank.model.training.apart import LateObjective
-from polyrank.model.training.config import Data, TrainConfig
+from polyrank.model.training.config import STATE_FILE, Data, TrainConfig
 from polyrank.model.training.data import draw_rows, survey
 from polyrank.model.training.loop import look, selection_batches
 from polyrank.model.training.objective import Batch, Measured
-from polyrank.model.training.state import STATE_FILE, read_state, write_state
+from polyrank.model.training.state import read_state, write_state
 from polyrank.model.training.student import start
 from polyrank.model.training.together import PairObjective
 
@@ -154,11 +154,10 @@ def anew() -> Iterator[None]:
 
 @pytest.mark.usefixtures("anew")
 @pytest.mark.parametrize("kind", ["bi", "cross", "residual"])
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_half_precision_learns_too(base: Path, data: Path, tmp_path: Path, kind: str, precision: str) -> None:
+def test_half_precision_learns_too(base: Path, data: Path, tmp_path: Path, kind: str) -> None:
     fields = KINDS["cross"] | {"first_stage": str(write_first_stage(base)), "n_codes": None}
     fields = fields if kind == "residual" else KINDS[kind]
-    ranker, seen = run(settings(base, **fields, precision=precision), Data([data], held_out=4), tmp_path / "out")
+    ranker, seen = run(settings(base, **fields, precision="bf16"), Data([data], held_out=4), tmp_path / "out")
     assert sum(seen.losses[-5:]) < 0.6 * sum(seen.losses[:5])
     assert {each.dtype for each in weights(tmp_path / "out").values()} == {torch.float32}
     assert (ranker.config.weights, ranker.config.residual) == ("full", kind == "residual")
@@ -336,9 +335,7 @@ def test_a_resumed_run_ends_with_the_same_weights(
     config = settings(base, **{"steps": 24, "looks": 2.0, "dropout": None, **fields})
     _, whole = run(config, data, tmp_path / "whole")
     interrupted(config, data, tmp_path / "out", min(at, len(whole.losses)))
-    with pytest.raises(OutputInUse, match="holds an unfinished run; go on with --resume, or remove it"):
-        run(config, data, tmp_path / "out")
-    _, rest = run(config, data, tmp_path / "out", resume=True)
+    _, rest = run(config, data, tmp_path / "out", resume=at == 7)  # without it the same settings go on, too
     assert 0 < len(rest.losses) < len(whole.losses)
     assert rest.losses == whole.losses[-len(rest.losses) :]
     assert rest.looks == whole.looks[-len(rest.looks) :]
@@ -535,7 +532,7 @@ def test_nothing_is_left_of_a_run_that_could_not_begin(base: Path, data: Path, t
     ):
         with pytest.raises(error):
             run(config, file, tmp_path / "out")
-        assert not (tmp_path / "out" / STATE_FILE).exists()
+        assert not (tmp_path / "out").exists()
     run(settings(base, steps=2), data, tmp_path / "out")
 
 
