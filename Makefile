@@ -30,7 +30,7 @@ IMAGE ?= polyrank:$(TARGET)
 BUILD = $(strip DOCKER_BUILDKIT=1 docker build --file docker/Dockerfile --target $(TARGET) --tag $(IMAGE) \
 	$(if $(TORCH_INDEX),--build-arg TORCH_INDEX=$(TORCH_INDEX)) .)
 BIN := .venv/bin
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+PIP := $(BIN)/python .ci/install.py --constraint constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 export TOKENIZERS_PARALLELISM := false
@@ -153,6 +153,6 @@ clean:
 .venv-clients/.done .venv-cohere/.done: tests/clients/constraints.txt
 .venv-clients/.done .venv-cohere/.done .venv-litellm/.done: | .venv/bin/python
 	$(BIN)/python -m venv --clear $(@D)
-	$(@D)/bin/pip install --quiet --disable-pip-version-check $(foreach each,$(filter %.txt,$^), \
+	$(@D)/bin/python .ci/install.py $(foreach each,$(filter %.txt,$^), \
 		$(if $(findstring constraints,$(each)),--constraint,--requirement) $(each))
 	@touch $@

@@ -25,6 +25,7 @@ from polyrank.model.inference.disk_cache import DiskCache
 from polyrank.model.inference.network import Backend, LazyPart, Ready, Sizes
 from polyrank.model.inference.runners import TORCH, Choice, Runner
 from polyrank.model.registry import ARCHITECTURES
+from polyrank.model.telling import telling
 
 _MODEL = Path(__file__).parents[1]
 # What the numbers of a part come from, beside its weights.
@@ -153,13 +154,14 @@ class Compiler:
             InvalidInput: the back-end cannot run it.
             ModelError: its network cannot be read.
         """
-        if self._disk is None or not part.identity:
-            return self._made(part)
-        kept = Kept(self._disk, part)
-        if (ready := self._found(part, kept)) is None:
-            with self._disk.alone():  # workers start together: one makes it, undisturbed, and the others find it
-                ready = self._found(part, kept) or self._made_and_kept(part, kept)
-        return ready
+        with telling(f"making the encoder of {part.name} ready"):
+            if self._disk is None or not part.identity:
+                return self._made(part)
+            kept = Kept(self._disk, part)
+            if (ready := self._found(part, kept)) is None:
+                with self._disk.alone():  # workers start together: one makes it, undisturbed, and the others find it
+                    ready = self._found(part, kept) or self._made_and_kept(part, kept)
+            return ready
 
     @property
     def choice(self) -> Choice | None:
@@ -187,7 +189,9 @@ class Compiler:
         return self._chooser.backends[runner] if self._chooser else self._backend
 
     def _made(self, part: LazyPart) -> Ready:
-        module, runner = part.module(), self._backend.runner
+        runner = self._backend.runner
+        with telling("loading torch and the weights"):
+            module = part.module()
         if self._chooser is None:
             forward = self._backend.compile(module)
         else:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from polyrank.model.durable import write_atomically
 from polyrank.model.inference.runners import Runner
 from polyrank.model.options import Bounds
+from polyrank.model.telling import telling
 from polyrank.service.cli.arguments import (
     RERANKER_HINT,
     add_encoding_option,
@@ -19,7 +20,7 @@ from polyrank.service.cli.arguments import (
     reference_runner,
     require_writable,
 )
-from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
+from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result, seconds_of
 from polyrank.service.cli.parsing import ANY_COUNT, ANY_SEED, Within
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
     runner = reference_runner(arguments.backend, arguments.precision)
     names = [arguments.model] + ([arguments.against] if arguments.against else [])
     _check_inputs(arguments, names)
-    task = _task(arguments, runner)
+    with telling("reading the examples"):
+        task = _task(arguments, runner)
     report, outcomes = _evaluated(task, names)
     if arguments.output:
         write_atomically(arguments.output, _written(outcomes[0].lines))
@@ -87,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         from polyrank.service.cli.reports import write_evaluation
 
         write_evaluation(arguments.report, report, task, outcomes)
-    print_result(arguments, report.as_object(), report.as_text())
+    print_result(arguments, report.as_object(), report.as_text(), f"The command took {seconds_of(arguments):.0f} s.")
     return 0
 
 
