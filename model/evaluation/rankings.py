@@ -74,11 +74,12 @@ def context_encodings(
 ) -> Iterator[ContextEncoding]:
     """Encode contexts, some at a time. The stage is "contexts"."""
     for start in range(0, len(conversations), _CONTEXTS_AT_ONCE):
+        report("contexts", start, len(conversations))
         chunk = conversations[start : start + _CONTEXTS_AT_ONCE]
         made = ranker.represent_contexts([ranker.tokenize_context(conversation)[0] for conversation in chunk])
         require_finite(ranker.name, (each.codes for each in made))
         yield from made
-        report("contexts", start + len(chunk), len(conversations))
+    report("contexts", len(conversations), len(conversations))
 
 
 def second_stage(

@@ -159,7 +159,7 @@ def test_each_text_is_encoded_once_and_progress_reaches_the_end() -> None:
     ranked = rank_lists(late, dialogues, lambda *numbers: told.append(numbers))  # type: ignore[arg-type]
     assert first(ranked) == [0] * 600
     assert sorted(late.encoded) == ["0", "1", "2", "7"]
-    contexts = [("contexts", done, 600) for done in (256, 512, 600)]
+    contexts = [("contexts", done, 600) for done in (0, 256, 512, 600)]
     assert told == [*(("candidates", done, 4) for done in (1, 2, 3, 4)), *contexts]
 
 
