@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from polyrank.model.errors import RankingError
@@ -145,7 +146,9 @@ class Progress:
         if self._bar is None or self._bar.desc.rstrip(": ") != _SAID.get(stage, stage):
             self._close_bar()
             said, kept = _SAID.get(stage, stage), stage in _KEPT
-            self._bar = tqdm(desc=said, total=total, unit=f" {self._unit_of(stage)}", initial=done, leave=kept)
+            size = get_terminal_size()  # which is not 0 where a terminal says so: tqdm would show nothing
+            shape: dict[str, Any] = {"ncols": size.columns, "nrows": size.lines, "unit": f" {self._unit_of(stage)}"}
+            self._bar = tqdm(desc=said, total=total, initial=done, leave=kept, **shape)
         if figures:
             self._bar.set_postfix_str(figures, refresh=False)
         if self._left is not None:
