@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-SECONDS = 4.0
+SECONDS = 3.0
 _FOUND, _LOADS, _INSTALLS = "Collecting ", "Downloading ", "Installing collected packages: "
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Final
 
 # Nobody shall wait for five without a line, and a busy machine is late.
-SILENT_SECONDS: Final = 4.0
+SILENT_SECONDS: Final = 3.0
 STILL: Final = "still "  # begins what is said of a stage that goes on
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from functools import cache
 from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from polyrank.model import processor, threads
 from polyrank.model.errors import InvalidInput
@@ -26,6 +26,9 @@ from polyrank.model.inference.network import Backend, LazyPart, Ready, Sizes
 from polyrank.model.inference.runners import TORCH, Choice, Runner
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.telling import telling
+
+if TYPE_CHECKING:
+    from polyrank.model.inference.parts import NetworkPart
 
 _MODEL = Path(__file__).parents[1]
 # What the numbers of a part come from, beside its weights.
@@ -174,7 +177,7 @@ class Compiler:
         if runner is None:
             return None
         if runner.backend == TORCH:
-            module = part.module()
+            module = _loaded(part)
             return Ready(self._by(runner).compile(module), Sizes.of(module.backbone()), runner)
         return _restored(kept, runner)
 
@@ -189,9 +192,7 @@ class Compiler:
         return self._chooser.backends[runner] if self._chooser else self._backend
 
     def _made(self, part: LazyPart) -> Ready:
-        runner = self._backend.runner
-        with telling("loading torch and the weights"):
-            module = part.module()
+        module, runner = _loaded(part), self._backend.runner
         if self._chooser is None:
             forward = self._backend.compile(module)
         else:
@@ -207,6 +208,11 @@ class Compiler:
         if (pieces := openvino_backend.exported(ready.run)) is not None:
             kept.keep_model(ready.runner, ready.sizes, pieces)
         return ready
+
+
+def _loaded(part: LazyPart) -> "NetworkPart":
+    with telling("loading torch and the weights"):
+        return part.module()
 
 
 def _restored(kept: Kept, runner: Runner) -> Ready | None:

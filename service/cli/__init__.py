@@ -3,11 +3,13 @@
 Exit status: 0 done, 1 the work failed, 2 wrong usage.
 """
 
+import atexit
 import os
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import NoReturn
 
 from polyrank import __version__
 from polyrank.model.errors import RankingError, WrongKind
@@ -32,6 +34,13 @@ from polyrank.service.errors import SettingsError
 from polyrank.service.observe import logs
 
 _COMMANDS = (demo, convert, train, mine, evaluate, quantise, export, build, store, serve, rank, candidates)
+
+
+def command() -> NoReturn:
+    """Run the command of this process, and end the process: to unload torch would take another second."""
+    status = main()
+    atexit._run_exitfuncs()  # among them those that write what waits
+    os._exit(status)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

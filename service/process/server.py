@@ -137,10 +137,18 @@ def _serve(
             gc.freeze()
             gc.enable()
             server, loop = DrainingServer(app, on_ready, on_beat), asyncio.get_running_loop()
-            signals.stops(partial(loop.call_soon_threadsafe, server.drain))
+
+            def drain() -> None:
+                stopping.enter_context(telling("stopping"))
+                server.drain()
+
+            signals.stops(partial(loop.call_soon_threadsafe, drain))
             await server.serve([listener])
 
-    with asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()) as runner:
+    with (
+        ExitStack() as stopping,
+        asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()) as runner,
+    ):
         runner.run(lifetime())
 
 

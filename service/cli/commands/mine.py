@@ -103,6 +103,7 @@ def _mine(arguments: argparse.Namespace) -> "Tally":
             pool = TextPool.encode(ranker, (candidate.text for candidate in candidates), progress)
         miner = Miner(ranker, pool, positives, _rules(arguments), check)
         with Progress("examples") as progress:
+            progress("mine", 0, len(positives))
             for done, dialogue in enumerate(miner.mine(_good_lines(arguments.data, Report())), 1):
                 write(dialogue)
                 progress("mine", done, len(positives))
