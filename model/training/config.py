@@ -18,6 +18,7 @@ from polyrank.model.registry import ARCHITECTURES, TASKS, Architecture, classifi
 from polyrank.model.training.recipes import PRETRAINING, recipe_settings
 
 Schedule = Literal["plateau", "linear", "cosine", "constant", "inverse-sqrt"]
+Precision = Literal["auto", "no", "bf16", "fp16"]
 
 _STEPS, _RATE, _SCALE, _TOKENS = Bounds(1, 10**9), Bounds(1e-30, 1e30), Bounds(1e-9, 1e6), Bounds(8, 1_000_000)
 _WEIGHT, _EPOCHS, _COUNT, _BATCH = Bounds(0.0, 1e6), Bounds(0.0001, 1e6), Bounds(0, 10**9), Bounds(1, 1_000_000)
@@ -110,7 +111,7 @@ class TrainConfig:
     gradient_checkpointing: bool = option(
         False, "one layer's activations at a time, at the price of a second forward", group="memory"
     )
-    precision: Literal["auto", "no", "bf16", "fp16"] = option(
+    precision: Precision = option(
         "auto", "what autocast computes in; auto: bf16 where there are instructions for it, else no", group="memory"
     )
     context_vectors: ContextVectors | None = option(

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 from accelerate import Accelerator, PartialState
+from accelerate.state import AcceleratorState
 from accelerate.utils import parse_flag_from_env
 from torch import Tensor, nn
 
@@ -350,6 +351,7 @@ class Training:
     def end(self) -> None:
         """Close the logs and leave the other processes."""
         self._accelerator.end_training()
+        AcceleratorState._reset_state()  # it would refuse another precision to the next run of this process
 
 
 def processes() -> PartialState:

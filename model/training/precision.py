@@ -6,12 +6,13 @@ import torch
 
 from polyrank.model import processor
 from polyrank.model.errors import InvalidInput
+from polyrank.model.training.config import Precision
 
 log = logging.getLogger(__name__)
 
 
-def precision_on(device: torch.device, asked: str) -> str:
-    """Return the precision in which a run computes on a device: "no", "bf16" or "fp16".
+def precision_on(device: torch.device, asked: Precision) -> Precision:
+    """Return the precision in which a run computes on a device, which is never "auto".
 
     "auto" is bf16 where the device multiplies it faster than float32, and float32 elsewhere.
 
@@ -22,7 +23,9 @@ def precision_on(device: torch.device, asked: str) -> str:
     native = _multiplies_bf16(device)
     if asked == "bf16" and not native:
         log.warning("this machine has no instructions for bf16: it is slower than float32; give --precision auto")
-    return ("bf16" if native else "no") if asked == "auto" else asked
+    if asked == "auto":
+        return "bf16" if native else "no"
+    return asked
 
 
 def _multiplies_bf16(device: torch.device) -> bool:

@@ -20,7 +20,7 @@ from polyrank.model.training.config import STATE_FILE
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 RECIPE = [
     "--architecture=poly", "--steps=120", "--batch-size=8", "--learning-rate=0.01", "--warmup-steps=2",
-    "--dropout=0.1", "--max-context-tokens=40", "--max-candidate-tokens=16", "--json",
+    "--dropout=0.1", "--precision=no", "--max-context-tokens=40", "--max-candidate-tokens=16", "--json",
 ]  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 import json
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import chain, islice, repeat
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState
 from command_line import write_rows
 from safetensors.torch import load_file, save_file
 from tiny import write_base, write_checkpoint
@@ -144,20 +143,12 @@ def test_gradient_checkpointing_gives_the_same_run(
     assert len(set(saved.losses)) > 1
 
 
-@pytest.fixture
-def anew() -> Iterator[None]:
-    """Accelerate keeps the precision of a process's first run."""
-    AcceleratorState._reset_state()
-    yield
-    AcceleratorState._reset_state()
-
-
-@pytest.mark.usefixtures("anew")
 @pytest.mark.parametrize("kind", ["bi", "cross", "residual"])
 def test_half_precision_learns_too(base: Path, data: Path, tmp_path: Path, kind: str) -> None:
     fields = KINDS["cross"] | {"first_stage": str(write_first_stage(base)), "n_codes": None}
     fields = fields if kind == "residual" else KINDS[kind]
-    ranker, seen = run(settings(base, **fields, precision="bf16"), Data([data], held_out=4), tmp_path / "out")
+    own = {**fields, "precision": "bf16"}
+    ranker, seen = run(settings(base, **own), Data([data], held_out=4), tmp_path / "out")
     assert sum(seen.losses[-5:]) < 0.6 * sum(seen.losses[:5])
     assert {each.dtype for each in weights(tmp_path / "out").values()} == {torch.float32}
     assert (ranker.config.weights, ranker.config.residual) == ("full", kind == "residual")

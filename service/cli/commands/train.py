@@ -444,6 +444,7 @@ class _Shown:
         self._progress = progress
         self._steps: tuple[int, int] | None = None  # done and of the run
         self._end = math.inf  # in seconds of `time.monotonic()`
+        self._values = ""  # of the latest step
 
     def __call__(self, stage: str, done: int, total: int | None) -> None:
         """Show how far a stage is."""
@@ -454,16 +455,18 @@ class _Shown:
         if self._steps is None:
             self._progress(stage, done, total)
         else:
-            self._train("" if stage == "train" else f"{stage}: {done} of {total} examples")
+            self._train(self._values if stage == "train" else f"{stage}: {done} of {total} examples")
 
     def watch(self, event: str, step: int, steps: int, figures: Mapping[str, float]) -> None:
         """Show a step or a look that was made."""
         values = "  ".join(f"{name} {value:.4f}" for name, value in figures.items() if name != "seconds_left")
         if event == "look":
             self._progress.say(f"look {step} of {steps}: {values}")
-            return
-        self._steps, self._end = (step, steps), time.monotonic() + figures.get("seconds_left", math.inf)
-        self._train(values)
+        else:
+            self._steps, self._values = (step, steps), values
+            self._end = time.monotonic() + figures.get("seconds_left", math.inf)
+        if self._steps is not None:
+            self._train(self._values)
 
     def _train(self, figures: str) -> None:
         assert self._steps is not None
