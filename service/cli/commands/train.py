@@ -41,7 +41,7 @@ _APART = ("task", "negatives", "extra_replies", "optimizer", "patience", "lora_r
 _NOT_ASKED = {*_APART, *SCORE_FIELDS}
 _DESCRIPTION = """Teach a base model conversations: to guess masked words, and to tell right replies from others. Writes
 a base model, which `polyrank train --base` takes for any architecture."""
-_RESUME = "refuse to begin anew: --output must hold this run, unfinished; without it a run that is there goes on, too"
+_RESUME = "go on with the unfinished run in --output, or refuse; without --resume it goes on if it is there"
 _PACKAGES = ("accelerate", "peft", "tensorboard")
 _LIBRARIES = "loading libraries"
 
