@@ -118,7 +118,7 @@ clean:
 .venv/bin/python:
 	@$(or $(PYTHON),false) -c '$(USABLE)' || \
 		{ echo "polyrank needs Python 3.11 or 3.12 with venv; name one: make PYTHON=python3.12 ..."; exit 1; }
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv --without-pip .venv
 
 .venv/.demo: pyproject.toml constraints.txt | .venv/bin/python
 	$(PIP) --editable '.[demo,openvino,train]'
@@ -152,7 +152,7 @@ clean:
 .venv-litellm/.done: tests/clients/requirements-litellm.txt
 .venv-clients/.done .venv-cohere/.done: tests/clients/constraints.txt
 .venv-clients/.done .venv-cohere/.done .venv-litellm/.done: | .venv/bin/python
-	$(BIN)/python -m venv --clear $(@D)
+	$(BIN)/python -m venv --clear --without-pip $(@D)
 	$(@D)/bin/python .ci/install.py $(foreach each,$(filter %.txt,$^), \
 		$(if $(findstring constraints,$(each)),--constraint,--requirement) $(each))
 	@touch $@

@@ -22,6 +22,8 @@ def script() -> ModuleType:
 def test_what_pip_does_is_told(script: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(script.sysconfig, "get_path", lambda _: str(tmp_path))
     install = script.Install()
+    assert install.line() == "pip is set up: 0 s"
+    install.follow([])
     assert install.line() == "pip looks for packages: 0 s"
     lines = [
         "Obtaining file:///polyrank\n",
@@ -35,4 +37,4 @@ def test_what_pip_does_is_told(script: ModuleType, monkeypatch: pytest.MonkeyPat
     assert install.line() == "pip downloads torch-2.13.0-cp311.whl (104.1 MB): 0 s"
     install.follow(["Installing collected packages: orjson, torch, polyrank\n"])
     (tmp_path / "orjson-3.11.dist-info").mkdir()
-    assert install.line() == "pip has installed 1 of 3 packages: 0 s"
+    assert install.line() == "pip installs package 1 of 3: 0 s"
