@@ -143,17 +143,19 @@ class Progress:
         from tqdm import tqdm
 
         stage, done, total, figures = self._latest
-        if self._bar is None or self._bar.desc.rstrip(": ") != _SAID.get(stage, stage):
-            self._close_bar()
-            said, kept = _SAID.get(stage, stage), stage in _KEPT
-            size = get_terminal_size()  # which is not 0 where a terminal says so: tqdm would show nothing
-            shape: dict[str, Any] = {"ncols": size.columns, "nrows": size.lines, "unit": f" {self._unit_of(stage)}"}
-            self._bar = tqdm(desc=said, total=total, initial=done, leave=kept, **shape)
-        if figures:
-            self._bar.set_postfix_str(figures, refresh=False)
+        form = "{desc}: {elapsed}" if total is None and not done else None  # None: tqdm's own
         if self._left is not None:
             left = tqdm.format_interval(max(0.0, self._left)) if math.isfinite(self._left) else "?"
-            self._bar.bar_format = _BAR.format(left=left)
+            form = _BAR.format(left=left)
+        if self._bar is None or self._bar.desc.rstrip(": ") != _SAID.get(stage, stage):
+            self._close_bar()
+            said, kept, unit = _SAID.get(stage, stage), stage in _KEPT, f" {self._unit_of(stage)}"
+            size = get_terminal_size()  # which is not 0 where a terminal says so: tqdm would show nothing
+            shape: dict[str, Any] = {"bar_format": form, "ncols": size.columns, "nrows": size.lines}
+            self._bar = tqdm(desc=said, total=total, initial=done, leave=kept, unit=unit, **shape)
+        self._bar.bar_format, self._bar.total = form, total
+        if figures:
+            self._bar.set_postfix_str(figures, refresh=False)
         if done > self._bar.n:
             self._bar.update(done - self._bar.n)
         else:
