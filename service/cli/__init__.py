@@ -59,8 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:  # a full disk, a directory that may not be written
         where = "standard output: " if _unwritable() else ""
         return _say(f"{where}{error.strerror or error}" + (f": {error.filename}" if error.filename else ""), 1)
-    except KeyboardInterrupt:
-        return _say("interrupted; nothing was left half-written", 1)
+    except KeyboardInterrupt as left:  # a command may say what it leaves
+        return _say(f"interrupted; {left or 'nothing was left half-written'}", 1)
     return status
 
 

@@ -2,6 +2,7 @@
 
 import gc
 import io
+import math
 import re
 import signal
 import sys
@@ -196,3 +197,36 @@ def test_other_dropped_errors_are_shown_as_ever(monkeypatch: pytest.MonkeyPatch)
     with no_interrupt_lost():
         Broken()
     assert seen == ["said"]
+
+
+def test_a_time_left_that_is_given_goes_before_that_of_the_rate(clock: list[float]) -> None:
+    progress = Progress("examples", train="steps")
+    progress("train", 0, 10)
+    clock[0] += 5
+    progress("train", 5, 10, "loss 0.1", 100.0)
+    assert progress.line() == "train: 5 of 10, 100 s left (1 steps/s)  loss 0.1"
+    clock[0] += 4
+    assert progress.line() == "train: 5 of 10, 96 s left (1 steps/s)  loss 0.1"
+    progress("train", 6, 10, left=math.inf)
+    assert progress.line() == "train: 6 of 10 (0.67 steps/s)"
+    progress("looking", 0, 10)
+    clock[0] += 1
+    progress("looking", 2, 10)
+    assert progress.line() == "looking: 2 of 10, 4 s left (2 examples/s)"
+
+
+def test_a_terminal_sees_the_time_left_that_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with Progress("examples", train="steps") as progress:
+        progress("loading", 0, None)
+        progress("loading", 0, 4)
+        progress("train", 1, 10, "loss 0.1", math.inf)
+        progress("train", 3, 10, "loss 0.1", 75.0)  # too soon after the first to be drawn
+        progress("train", 3, 10, "looking: 2 of 8", 70.0)
+    monkeypatch.undo()
+    shown = terminal.getvalue()
+    assert "loading: 00:00" in shown
+    assert "| 0/4 [" in shown
+    assert re.search(r"train: +10%\|.*\| 1/10 \[00:00<\?, .*steps.*, loss 0\.1\]", shown)
+    assert re.search(r"train: +30%\|.*\| 3/10 \[00:00<01:10, .*steps.*, looking: 2 of 8\]", shown)
