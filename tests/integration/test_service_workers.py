@@ -221,7 +221,7 @@ def test_the_rate_of_a_key_holds_for_all_workers_and_those_in_their_place(
     assert 0.9 * most <= hammer.allowed <= most + 1
     assert hammer.refused == {(429, "1")}
     with Hammer(port, "other", callers=1) as hammer:
-        wait_for(lambda: hammer.allowed == burst)
+        wait_for(lambda: hammer.allowed >= burst)
 
 
 def test_workers_that_cannot_start_are_one_line(start: Start, tmp_path: Path) -> None:
