@@ -289,4 +289,4 @@ def test_the_files_of_alerts_fit_this_machine_and_the_trial_pages(machine: Machi
         threading.Thread(target=server.serve_forever).start()
         machine.paste(5, 1)
         server.shutdown()
-    assert Alerts.told == [{"alertname": "PolyrankDown", "severity": "page", "instance": "trial"}]
+    assert Alerts.told == [{"alertname": "Trial", "severity": "page"}]
