@@ -57,7 +57,15 @@ class Machine:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.ports = {name: free_port() for name in ("8000", "8001", "9093", "443")}
-        for name in ("etc/polyrank", "etc/prometheus", "etc/ssl", "opt", "var/lib/polyrank", "var/backups/polyrank"):
+        for name in (
+            "etc/polyrank",
+            "etc/prometheus",
+            "etc/ssl",
+            "opt",
+            "var/lib/polyrank",
+            "var/log/nginx",
+            "var/backups/polyrank",
+        ):
             (root / name).mkdir(parents=True)
         for version in ("0.1.0", "0.2.0"):
             (root / f"opt/polyrank-{version}").symlink_to(sys.prefix)
@@ -189,7 +197,7 @@ def proxy(machine: Machine) -> Iterator[None]:
     kept = "".join(
         f"{name}_temp_path {machine.root}/kept; " for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )
-    http = f"{kept} access_log off; include {machine.file(3, 'nginx')};"
+    http = f"{kept} include {machine.file(3, 'nginx')};"
     path.write_text(f"daemon off; pid {machine.root}/pid; events {{}} http {{ {http} }}")
     command = [tool("nginx"), "-p", str(machine.root), "-e", "stderr", "-c", str(path)]
     with (machine.root / "nginx.log").open("wb") as log:
@@ -218,6 +226,7 @@ def test_the_proxy_lets_callers_rank_and_nobody_further(machine: Machine) -> Non
         until = time.monotonic() + 20
         while f'"request_id":"{request_id}"' not in machine.logged():
             assert time.monotonic() < until
+        assert request_id in (machine.root / "var/log/nginx/rank.log").read_text()
         assert public.ask("POST", "/rank", shop, b"{", {"Content-Length": str(17 << 20)})[0] == 413
     names = ("index", "index/jobs", "%69ndex", "INDEX", "index/", "pools/shop/index", "metrics", "metrics/")
     for name in (*names, "/index", "./index", "x/../index", "index?a", "x/..//metrics", "pools/a%2Fb/index"):
