@@ -25,6 +25,7 @@ from polyrank.model.inference.runners import AUTO, INT8, TORCH, Runner
 from polyrank.model.rankers.classifier import Classifier
 from polyrank.model.text.tokenizer import Vocabulary
 from polyrank.service import machine
+from polyrank.service.auth.buckets import SharedBuckets
 from polyrank.service.auth.keys import Access
 from polyrank.service.caching.result_cache import ResultCache
 from polyrank.service.caching.vector_cache import Lru
@@ -118,9 +119,12 @@ def writing(held: Resources) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def opened(settings: Settings, metrics: Metrics, tracing: Tracing, loaders: Loaders) -> AsyncIterator[Resources]:
+async def opened(
+    settings: Settings, metrics: Metrics, tracing: Tracing, loaders: Loaders, shared: SharedBuckets | None = None
+) -> AsyncIterator[Resources]:
     """Load the models and the pool, and follow the store until the end of the block.
 
+    `shared` counts the calls of a key if other processes serve beside this one.
     A generation that cannot be loaded is no error: the server starts, and `/readyz` says why it is not ready.
 
     Raises:
@@ -138,7 +142,8 @@ async def opened(settings: Settings, metrics: Metrics, tracing: Tracing, loaders
             empty = stack.enter_context(TemporaryDirectory(prefix="polyrank-"))  # nothing is written to it
             settings = settings.model_copy(update={"store": Path(empty)})
             open_pool = partial(_pool_here, has_pool=False)
-        async with _opened(settings, metrics, tracing, loaders, open_pool) as held:
+        access = Access(settings.keys_file, settings.rate_limit_per_s, metrics, shared=shared)
+        async with _opened(settings, metrics, tracing, loaders, access, open_pool) as held:
             yield held
 
 
@@ -214,10 +219,9 @@ async def _pool_on_shards(shards: Shards, given: _ForPool) -> AsyncIterator[_Ope
 
 @asynccontextmanager
 async def _opened(
-    settings: Settings, metrics: Metrics, tracing: Tracing, loaders: Loaders, open_pool: _OpenPool
+    settings: Settings, metrics: Metrics, tracing: Tracing, loaders: Loaders, access: Access, open_pool: _OpenPool
 ) -> AsyncIterator[Resources]:
     async with AsyncExitStack() as stack:
-        access = Access(settings.keys_file, settings.rate_limit_per_s, metrics)
         metrics.show_open(settings.is_open)
         vocabulary = _vocabulary(settings)
         caches = Caches(settings, metrics)

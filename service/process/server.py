@@ -20,6 +20,7 @@ import uvicorn
 from polyrank.model.errors import RankingError
 from polyrank.model.telling import telling
 from polyrank.service import machine
+from polyrank.service.auth.buckets import SharedBuckets
 from polyrank.service.observe import logs
 from polyrank.service.process import supervisor
 from polyrank.service.process.listening import bind
@@ -93,10 +94,12 @@ def serve(
     signals: StopSignals,
     on_ready: Callable[[], None],
     on_beat: Callable[[], None] | None = None,
+    shared: SharedBuckets | None = None,
 ) -> None:
     """Serve on a socket that listens until a signal stops the server; the socket is closed then.
 
-    `on_ready` and `on_beat` are called as by `DrainingServer`.
+    `on_ready` and `on_beat` are called as by `DrainingServer`. `shared` counts the calls of a key if other processes
+    serve beside this one.
 
     Raises:
         ModelError, InvalidInput: the reranker cannot be loaded, or is none.
@@ -126,7 +129,7 @@ def _serve(
         from polyrank.service.app import create_app
         from polyrank.service.process.draining import DrainingServer
 
-        app = create_app(settings)
+        app = create_app(settings, shared=shared)
 
     async def lifetime() -> None:
         async with app.router.lifespan_context(app):

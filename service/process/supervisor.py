@@ -26,6 +26,7 @@ from typing import Final, get_args
 
 from polyrank.model.telling import telling
 from polyrank.service import machine
+from polyrank.service.auth.buckets import shared_memory
 from polyrank.service.errors import WorkerFailed
 from polyrank.service.observe import metrics
 from polyrank.service.observe.metrics import Mode
@@ -136,8 +137,8 @@ def run(settings: Settings, listener: socket.socket, on_ready: Callable[[], None
     if settings.threads is None:
         share = max(1, machine.processors() // settings.workers)
         settings = settings.model_copy(update={"threads": share})
-    with metric_files(settings.workers) as files:
-        return asyncio.run(_Supervisor(settings, listener, files, on_ready).run())
+    with metric_files(settings.workers) as files, shared_memory() as rates:
+        return asyncio.run(_Supervisor(settings, listener, files, rates, on_ready).run())
 
 
 class _Worker:
@@ -173,9 +174,10 @@ class _Worker:
 
 class _Supervisor:
     def __init__(
-        self, settings: Settings, listener: socket.socket, files: MetricFiles, on_ready: Callable[[], None]
+        self, settings: Settings, listener: socket.socket, files: MetricFiles, rates: int, on_ready: Callable[[], None]
     ) -> None:
         self._settings, self._listener, self._files, self._on_ready = settings, listener, files, on_ready
+        self._rates = rates
         self._workers: set[_Worker] = set()
         self._starting = ExitStack()
         self._stopping = asyncio.Event()
@@ -246,10 +248,10 @@ class _Supervisor:
         self._files.link()
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "polyrank.service.process.worker_process"),
-            *(str(self._listener.fileno()), str(slot)),
+            *(str(self._listener.fileno()), str(self._rates), str(slot)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            pass_fds=[self._listener.fileno(), *self._files.descriptors],
+            pass_fds=[self._listener.fileno(), self._rates, *self._files.descriptors],
             env={**os.environ, metrics.DIRECTORY: str(self._files.directory)},
         )
         worker = _Worker(process)
