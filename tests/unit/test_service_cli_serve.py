@@ -136,14 +136,6 @@ def test_a_round_trip(capsys: Capture, file: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     listed = call(capsys, "keys", "list", "--file", file)
     assert listed.out == "shop  rank  2.5 a second, 7 at once\nboss  admin\n"
-
-
-def test_a_key_may_be_for_some_pools(capsys: Capture, file: Path) -> None:
-    call(capsys, "keys", "add", "--file", file, "--name", "shop", "--pools", "shop", "support")
-    assert keys.read(file)[0].pools == ("shop", "support")
-    assert call(capsys, "keys", "list", "--file", file).out == "shop  rank  for shop, support\n"
-    outcome = call(capsys, "keys", "add", "--file", file, "--name", "other", "--pools", "a/b")
-    assert (outcome.status, "--pools: 'a/b' names no pool" in outcome.err) == (2, True)
     assert call(capsys, "keys", "list", "--file", file, "--json").result == {
         "keys": [
             {"name": "shop", "scopes": ["rank"], "rate_per_s": 2.5, "burst": 7},
@@ -154,6 +146,14 @@ def test_a_key_may_be_for_some_pools(capsys: Capture, file: Path) -> None:
     assert [key.name for key in keys.read(file)] == ["boss"]
     assert call(capsys, "keys", "remove", "--file", file, "--name", "boss", "--json").result == {"removed": "boss"}
     assert "holds no key" in call(capsys, "keys", "list", "--file", file).out
+
+
+def test_a_key_may_be_for_some_pools(capsys: Capture, file: Path) -> None:
+    call(capsys, "keys", "add", "--file", file, "--name", "shop", "--pools", "shop", "support")
+    assert keys.read(file)[0].pools == ("shop", "support")
+    assert call(capsys, "keys", "list", "--file", file).out == "shop  rank  for shop, support\n"
+    outcome = call(capsys, "keys", "add", "--file", file, "--name", "other", "--pools", "a/b")
+    assert (outcome.status, "--pools: 'a/b' names no pool" in outcome.err) == (2, True)
 
 
 def test_a_name_is_one_keys(capsys: Capture, file: Path) -> None:

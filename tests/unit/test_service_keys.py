@@ -118,7 +118,8 @@ def test_pools_that_are_none(tmp_path: Path, pools: object) -> None:
 
 def test_a_key_for_some_pools_is_for_no_other_and_not_for_the_server(tmp_path: Path) -> None:
     path = tmp_path / "keys"
-    add(path, key("all", "all"), key("some", "some", pools=("shop", "support")))
+    for made in (key("all", "all"), key("some", "some", pools=("shop", "support"))):
+        add(path, made)
     access = Access(path, None, Metrics())
     everywhere, some = access.identify([b"all"]), access.identify([b"some"])
     assert access.identify([b"some", b"all"]) == everywhere, "it goes further"
