@@ -42,7 +42,7 @@ DESCRIPTION = (
     "Ranks replies, or anything else with a text, against a conversation. Errors are `application/problem+json`. "
     "In a JSON object that has a key twice, the last one counts. Bodies may be sent with `Content-Encoding: gzip`; "
     "answers of 8 KiB and more are, where the caller accepts it. On a server with named pools every path also stands "
-    "under `/pools/{name}`, for the pool of that name."
+    "under `/pools/{name}`, for the pool of that name; where there is no such pool, any path is 404 `pool-not-found`."
 )
 
 

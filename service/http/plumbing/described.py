@@ -135,7 +135,7 @@ READS: Final = (*ASKS, service.TimeTooShort)
 # Errors of every route that ranks texts, whose vectors are kept.
 RANKS: Final = (*READS, service.TextsLeft)
 REFUSALS: Final = (service.Unauthenticated, service.Forbidden, service.OriginNotAllowed, service.RateLimited)
-_ALWAYS = (RankingError, Shortage, service.HostNotAllowed, service.PoolNotFound)
+_ALWAYS = (RankingError, Shortage, service.HostNotAllowed)
 _WITH_BODY = (
     *(service.BodyMalformed, service.BodyTimeout, service.TooManyValues, service.BodyTooLarge),
     *(service.MediaTypeUnsupported, InvalidInput, service.BodiesHeld, service.DeadlineExceeded),
