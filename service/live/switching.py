@@ -147,9 +147,10 @@ class Live(Generic[S]):
                 try:
                     self._serve(self.load(generation))
                     return
-                except RankingError as error:
-                    self._refuse(generation, error)
-                    if isinstance(error, Shortage):
+                except (RankingError, OSError) as error:
+                    told = error if isinstance(error, RankingError) else GenerationCorrupt(generation, str(error))
+                    self._refuse(generation, told)
+                    if isinstance(error, Shortage | OSError):
                         self._seen = None  # so that `follow` tries again
             if self.absent is None:
                 log.warning("not ready", extra={"fields": {"why": self.reason()}})
