@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import logging
 import os
 import shutil
 import signal
@@ -30,6 +31,7 @@ from polyrank.service.app import create_app
 from polyrank.service.auth import keys
 from polyrank.service.auth.keys import Key
 from polyrank.service.http.plumbing.described import operations
+from polyrank.service.observe.logs import POOL
 from polyrank.service.settings import Settings
 
 NAMES = ("support", "shop")
@@ -75,7 +77,6 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.quick
 def test_each_pool_answers_with_its_own_candidates(server: Served) -> None:
     for name, count in zip(NAMES, (50, 40), strict=True):
         found = ids(server, f"/pools/{name}")
@@ -131,7 +132,6 @@ def test_a_pool_that_is_not_there_is_refused_in_every_dialect(server: Served) ->
     assert server.client.get("/pools/shop/nothing").json()["detail"].startswith("there is no /nothing; ")
 
 
-@pytest.mark.quick
 def test_without_a_name_only_what_needs_no_pool_is_answered(server: Served) -> None:
     for method, path, body in (
         ("POST", "/rank", {"context": "w1"}),
@@ -150,7 +150,6 @@ def test_without_a_name_only_what_needs_no_pool_is_answered(server: Served) -> N
     assert server.client.get("/").headers["location"] == "/pools/support/playground"
 
 
-@pytest.mark.quick
 def test_a_pool_without_a_name_stays_at_the_root_beside_others(start: Callable[..., Served], tmp_path: Path) -> None:
     build_store(tmp_path / "own", pool(30, "own-"))
     server = start(store={"": tmp_path / "own", "shop": tmp_path / "shop"})
@@ -160,7 +159,6 @@ def test_a_pool_without_a_name_stays_at_the_root_beside_others(start: Callable[.
     assert server.client.get("/").headers["location"] == "/playground"
 
 
-@pytest.mark.quick
 def test_links_lead_back_into_the_pool(server: Served) -> None:
     get = server.client.get
     assert get("/pools/shop/").headers["location"] == get("/pools/shop").headers["location"] == "/pools/shop/playground"
@@ -230,7 +228,6 @@ def test_a_key_is_for_its_pools_alone(start: Callable[..., Served], stores: dict
     assert [each["name"] for each in listed] == ["shop"]
 
 
-@pytest.mark.quick
 def test_what_belongs_to_a_pool_is_counted_for_it(server: Served) -> None:
     ids(server, "/pools/shop")
     server.client.post("/pools/support/rank", json={"context": ""})
@@ -247,6 +244,32 @@ def test_what_belongs_to_a_pool_is_counted_for_it(server: Served) -> None:
     lines = server.client.get("/metrics").text.splitlines()
     assert sum(line.startswith("polyrank_index_info{") for line in lines) == 2
     assert sum(line.startswith("polyrank_model_info{") for line in lines) == 2
+
+
+class Heard(logging.Handler):
+    """What the log says of requests: the pool and the route."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[tuple[str, str]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append((POOL.get(), record.fields["route"]))  # type: ignore[attr-defined]
+
+
+def test_the_log_names_the_pool_of_each_request_of_a_connection(
+    server: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard, log = Heard(), logging.getLogger("polyrank.request")
+    caplog.set_level(logging.INFO, log.name)
+    log.addHandler(heard)
+    try:
+        for path in ("/pools/shop/info", "/info", "/pools/a%0Ab/info", "/pools/support/info", "/pools"):
+            server.client.get(path)
+        wait_for(lambda: len(heard.lines) == 5)
+    finally:
+        log.removeHandler(heard)
+    assert heard.lines == [("shop", "/info"), ("", "/info"), ("", "unmatched"), ("support", "/info"), ("", "/pools")]
 
 
 # One model, many pools.
@@ -285,7 +308,6 @@ def test_pools_of_one_model_share_it_until_the_last_leaves_it(
     assert pools["support"].live.require().ranker is pools["shop"].live.require().ranker is loaded[1]()
 
 
-@pytest.mark.quick
 def test_answers_are_kept_for_their_own_pool(start: Callable[..., Served]) -> None:
     server = start(result_cache_ttl_s=60)
     for cache in ("miss", "hit"):
@@ -298,7 +320,6 @@ def test_answers_are_kept_for_their_own_pool(start: Callable[..., Served]) -> No
 # Faults.
 
 
-@pytest.mark.quick
 def test_a_pool_that_cannot_be_served_leaves_the_others_alone(
     start: Callable[..., Served], stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,8 +344,7 @@ def test_a_pool_that_cannot_be_served_leaves_the_others_alone(
     assert len(ids(server, "/pools/shop")) == 20
 
 
-@pytest.mark.quick
-@pytest.mark.parametrize("ways", ["calls", "another process"])
+@pytest.mark.parametrize("ways", [pytest.param("calls", marks=pytest.mark.quick), "another process"])
 def test_a_switch_of_one_under_load_fails_no_request_of_any(
     start: Callable[..., Served], stores: dict[str, Path], ways: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -363,7 +383,6 @@ def test_a_switch_of_one_under_load_fails_no_request_of_any(
 # Clients.
 
 
-@pytest.mark.quick
 def test_clients_take_the_path_of_a_pool_as_the_server(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"{server.url}/pools/shop"
 

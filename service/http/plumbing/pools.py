@@ -28,6 +28,8 @@ class Pools:
                 problem = from_error(PoolNotFound(name), scope["state"]["request_id"])
                 await self.in_form(scope, problem)(scope, receive, send)
                 return
+            if name:  # a known one: the log holds nothing else that a path says
+                POOL.set(name)
             scope["state"]["resources"] = held  # None before the lifespan begins
         await self.app(scope, receive, send)
 
@@ -38,7 +40,6 @@ def _named(scope: Scope) -> str:
     if name:
         scope["root_path"] = f"{_POOLS}{name}"
         scope["path"] += "" if slash else "/"
-        POOL.set(name)
     return str(name)
 
 
