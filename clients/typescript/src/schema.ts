@@ -1400,7 +1400,7 @@ export interface components {
             mm_processor_kwargs?: components["schemas"]["JsonValue"] | null;
             /**
              * Model
-             * @description one that /v1/models lists; any other: the one served
+             * @description one that /v1/models lists; any other: the served one
              * @default null
              */
             model?: string | null;
