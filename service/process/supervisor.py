@@ -19,11 +19,12 @@ import socket
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, get_args
 
+from polyrank.model.telling import telling
 from polyrank.service import machine
 from polyrank.service.auth.buckets import shared_memory
 from polyrank.service.errors import WorkerFailed
@@ -178,6 +179,7 @@ class _Supervisor:
         self._settings, self._listener, self._files, self._on_ready = settings, listener, files, on_ready
         self._rates = rates
         self._workers: set[_Worker] = set()
+        self._starting = ExitStack()
         self._stopping = asyncio.Event()
         self._was_ready = self._second_signal = False
         self._failure = self._unlinked = ""
@@ -185,7 +187,8 @@ class _Supervisor:
     async def run(self) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
-        await asyncio.gather(*(self._keep(slot) for slot in range(self._settings.workers)))
+        with self._starting:
+            await asyncio.gather(*(self._keep(slot) for slot in range(self._settings.workers)))
         if self._failure:
             raise WorkerFailed(self._failure)
         return int(self._second_signal)
@@ -288,11 +291,15 @@ class _Supervisor:
 
     def _count_in(self, worker: _Worker) -> None:
         worker.is_ready = True
+        ready = sum(worker.is_ready for worker in self._workers)
         if self._was_ready:
             log.info("a worker is ready", extra={"fields": {"pid": worker.process.pid}})
-        elif sum(worker.is_ready for worker in self._workers) == self._settings.workers:
+        elif ready == self._settings.workers:
             self._was_ready = True
+            self._starting.close()
             self._on_ready()
+        elif ready == 1:  # until now the first worker may have told how far it is
+            self._starting.enter_context(telling("waiting for the other workers"))
 
 
 def _ended(pid: int, status: int) -> str:

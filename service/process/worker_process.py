@@ -32,7 +32,7 @@ def main() -> int:
     # Its files of metrics are named by the slot instead of the pid, so that its successor goes on with its counters.
     values.ValueClass = values.MultiProcessValue(lambda: slot)
     settings: Settings = pickle.load(sys.stdin.buffer)
-    logs.configure(settings.log_level, settings.log_format)
+    logs.configure(settings.log_level, settings.log_format, tells=slot == 0)  # one speaks for all
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     try:
         said = partial(_say, READY), partial(_say, BEAT)
