@@ -23,9 +23,9 @@ MODEL = str(SOURCE / "checkpoints" / "chat-poly")
 RERANKER = str(SOURCE / "checkpoints" / "chat-cross")
 STORE = Path(".demo-store")
 EXAMPLE = [
-    "I just got an email that my package was handed over, but there is nothing at my door.",
-    "Did you choose a drop-off place, or could somebody have taken it in for you?",
-    "I was home all day and no one rang. What now?",
+    "Hi, my parcel is late.",
+    "Sorry to hear that. Has the tracking moved?",
+    "No, it has said the same for five days.",
 ]
 
 
