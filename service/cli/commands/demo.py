@@ -39,12 +39,12 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Build the sample if need be, show one ranking, then evaluate or serve."""
-    from polyrank.service.process import server
-    from polyrank.service.settings import Settings
-
     pool, conversations = _sample("pool.jsonl"), _sample("conversations.jsonl")
-    settings = Settings.load({"store": STORE, "port": arguments.port, "reranker": RERANKER, "drain_delay_s": 0.0})
     with Progress(""):
+        from polyrank.service.process import server
+        from polyrank.service.settings import Settings
+
+        settings = Settings.load({"store": STORE, "port": arguments.port, "reranker": RERANKER, "drain_delay_s": 0.0})
         _build(pool, arguments)
         ranked = from_store(STORE, EXAMPLE, 5)
     print("\n".join(f"  {'customer' if at % 2 == 0 else 'agent'}: {turn}" for at, turn in enumerate(EXAMPLE)))
