@@ -20,6 +20,7 @@ from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.model.inference import auto
 from polyrank.model.rankers import load as checkpoint
 from polyrank.service.api.findings import found_in
+from polyrank.service.auth.buckets import SharedBuckets
 from polyrank.service.errors import BodyInvalid, BodyTooLarge, ClientGone, MethodNotAllowed, NoSuchPath, SettingsError
 from polyrank.service.http import operations
 from polyrank.service.http.compat import embeddings, rerank
@@ -46,11 +47,16 @@ DESCRIPTION = (
 )
 
 
-def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: LoadScorer | None = None) -> FastAPI:
+def create_app(
+    settings: Settings,
+    load: LoadRanker | None = None,
+    load_cross: LoadScorer | None = None,
+    shared: SharedBuckets | None = None,
+) -> FastAPI:
     """Make the app; its models and its generation are loaded when its lifespan begins.
 
     `load` and `load_cross` load a generation's model and the cross-encoder; None: from the checkpoint, onto the device
-    of the settings.
+    of the settings. `shared` counts the calls of a key if other processes serve beside this one.
 
     Raises:
         SettingsError: the device does not exist, or the back-end cannot run on it in the precision.
@@ -69,7 +75,7 @@ def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: L
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         try:
-            async with opened(settings, metrics, spans, loaders) as pools:
+            async with opened(settings, metrics, spans, loaders, shared) as pools:
                 app.state.pools, app.state.resources = pools, pools[""]
                 yield
         finally:

@@ -25,6 +25,7 @@ from polyrank.model.inference.runners import AUTO, INT8, TORCH, Runner
 from polyrank.model.rankers.classifier import Classifier
 from polyrank.model.text.tokenizer import Vocabulary
 from polyrank.service import machine
+from polyrank.service.auth.buckets import SharedBuckets
 from polyrank.service.auth.keys import Access
 from polyrank.service.caching.result_cache import ResultCache
 from polyrank.service.caching.vector_cache import Lru
@@ -131,12 +132,13 @@ def writing(held: Resources) -> Iterator[None]:
 
 @asynccontextmanager
 async def opened(
-    settings: Settings, metrics: Metrics, tracing: Tracing, loaders: Loaders
+    settings: Settings, metrics: Metrics, tracing: Tracing, loaders: Loaders, shared: SharedBuckets | None = None
 ) -> AsyncIterator[dict[str, Resources]]:
     """Load the models and the pools, and follow their stores until the end of the block; yields each by its name.
 
     There is always one without a name, if only an empty one. A generation that cannot be loaded is no error: the server
-    starts, and `/readyz` says why it is not ready.
+    starts, and `/readyz` says why it is not ready. `shared` counts the calls of a key if other processes serve beside
+    this one.
 
     Raises:
         SettingsError: the keys file or the vocabulary is missing or broken.
@@ -149,7 +151,8 @@ async def opened(
         if settings.cluster is not None:
             ray = stack.enter_context(connected(settings.cluster))
             open_pool = partial(_pool_on_shards, RayShards(ray, str(settings.store[""].resolve()), settings.threads))
-        async with _opened(settings, metrics, tracing, loaders, open_pool) as held:
+        access = Access(settings.keys_file, settings.rate_limit_per_s, metrics, shared=shared)
+        async with _opened(settings, metrics, tracing, loaders, access, open_pool) as held:
             yield held
 
 
@@ -234,10 +237,9 @@ async def _pool_on_shards(shards: Shards, given: _ForPool) -> AsyncIterator[_Ope
 
 @asynccontextmanager
 async def _opened(
-    settings: Settings, metrics: Metrics, tracing: Tracing, loaders: Loaders, open_pool: _OpenPool
+    settings: Settings, metrics: Metrics, tracing: Tracing, loaders: Loaders, access: Access, open_pool: _OpenPool
 ) -> AsyncIterator[dict[str, Resources]]:
     async with AsyncExitStack() as stack:
-        access = Access(settings.keys_file, settings.rate_limit_per_s, metrics)
         metrics.show_open(settings.is_open)
         vocabulary = _vocabulary(settings)
         caches = Caches(settings, metrics)

@@ -14,7 +14,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -30,6 +30,7 @@ from polyrank.model.errors import shortage_in
 from polyrank.model.inputs import read_input
 from polyrank.service import POOL_NAME
 from polyrank.service.auth import AT_ONCE, PER_S
+from polyrank.service.auth.buckets import Clock, SharedBuckets, TokenBucket
 from polyrank.service.errors import Forbidden, OtherPools, RateLimited, SettingsError, Unauthenticated
 
 if TYPE_CHECKING:  # settings import this, and a start need not wait for prometheus_client
@@ -144,8 +145,6 @@ def changing(path: Path) -> Iterator[list[Key]]:
 
 log = logging.getLogger(__name__)
 
-Clock = Callable[[], float]  # monotonic seconds
-
 
 @dataclass(frozen=True, slots=True)
 class Principal:
@@ -158,27 +157,6 @@ class Principal:
 
 # Every caller, where the server has no keys file.
 ANYBODY = Principal("", frozenset({"rank", "admin"}))
-
-
-class TokenBucket:
-    """Bounds how often somebody calls: it holds at most `burst` tokens and gains `rate_per_s`; a call takes one."""
-
-    def __init__(self, rate_per_s: float, burst: int, clock: Clock = time.monotonic) -> None:
-        self.rate_per_s = rate_per_s
-        self.burst = burst
-        self._clock = clock
-        self._tokens = float(burst)
-        self._at = clock()
-
-    def take(self) -> float:
-        """Take a token; returns 0.0, or, where there is none, the seconds until there will be one."""
-        now = self._clock()
-        self._tokens = min(self.burst, self._tokens + (now - self._at) * self.rate_per_s)
-        self._at = now
-        if self._tokens >= 1:
-            self._tokens -= 1
-            return 0.0
-        return (1 - self._tokens) / self.rate_per_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +172,7 @@ class Access:
     """Identifies callers by the keys that are in force, and bounds how often they call.
 
     Without a keys file everybody may do everything. `default_rate`, calls a second, is for keys that name no rate.
+    `shared` holds the buckets if other processes count the same calls.
 
     Raises:
         SettingsError: the keys file is missing or broken at the start. (If it breaks later, the keys read before stay
@@ -201,12 +180,18 @@ class Access:
     """
 
     def __init__(
-        self, path: Path | None, default_rate: float | None, metrics: "Metrics", clock: Clock = time.monotonic
+        self,
+        path: Path | None,
+        default_rate: float | None,
+        metrics: "Metrics",
+        clock: Clock = time.monotonic,
+        shared: SharedBuckets | None = None,
     ) -> None:
         self._path = path
         self._default = default_rate
         self._metrics = metrics
         self._clock = clock
+        self._shared = shared
         self._stamp = path and _stamp(path)
         self._in_force = self._made_of(read(path) if path else (), {})
 
@@ -282,8 +267,13 @@ class Access:
             if rate_per_s is not None:
                 old, burst = before.get(name), given_burst or math.ceil(rate_per_s)
                 same = old is not None and (old.rate_per_s, old.burst) == (rate_per_s, burst)
-                buckets[name] = old if old is not None and same else TokenBucket(rate_per_s, burst, self._clock)
+                buckets[name] = old if old is not None and same else self._bucket(name, rate_per_s, burst)
         return _InForce(listed, principals, buckets)
+
+    def _bucket(self, name: str, rate_per_s: float, burst: int) -> TokenBucket:
+        if self._shared is None:
+            return TokenBucket(rate_per_s, burst, self._clock)
+        return self._shared.bucket(name, rate_per_s, burst, self._clock)
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:

@@ -57,7 +57,7 @@ def _add_flags(parser: CommandParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal stops it. A store or a model of the wrong kind is refused before anything is loaded."""
-    flags = {name: value for name, value in vars(arguments).items() if name != "run"}
+    flags = {name: getattr(arguments, name) for name in FLAGS}
     from polyrank.model.checkpoint.lookup import require_classifier, require_lone_scorer
     from polyrank.service.settings import Settings
 
