@@ -5,6 +5,7 @@ Exit status: 0 done, 1 the work failed, 2 wrong usage.
 
 import atexit
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -39,6 +40,7 @@ _COMMANDS = (demo, convert, train, mine, evaluate, quantise, export, build, stor
 def command() -> NoReturn:
     """Run the command of this process, and end the process: to unload torch would take another second."""
     status = main()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever presses Ctrl-C twice would see where Python is
     atexit._run_exitfuncs()  # among them those that write what waits
     os._exit(status)
 
