@@ -90,9 +90,7 @@ def train(
     if ended is None:
         return None
     begun, progress = ended
-    path = output / CONFIG_FILE  # the summary is not part of the checkpoint's identity
-    trained = read_config(path)
-    write_config(path, replace(trained, training={**trained.training, **summary(begun, progress)}))
+    _describe(output, summary(begun, progress))
     if config.task == "rank":
         _weigh(output, [corpus for corpus, _ in begun.corpora], evidence, on_progress)
     model = load(output) if config.task == "rank" else load_classifier(output)
@@ -145,9 +143,9 @@ def to_the_end(
         training = Training(config, student, corpora, output, started, objective, words, after)
         if everyone.is_main_process:
             _warn_of_short_run(training.steps, config.warmup_steps)
-        if state is not None:
-            training.restore(state)
         try:
+            if state is not None:
+                training.restore(state)
             training.run(watch, on_progress)
         finally:
             training.end()
@@ -197,6 +195,19 @@ def _objective(reference: str | None) -> type[AnyObjective]:
     assert reference is not None, "the settings check it"
     objective: type[AnyObjective] = resolve_name(reference)
     return objective
+
+
+def _describe(output: Path, made: Mapping[str, Any]) -> None:
+    """Write the summary of a run into its checkpoint, which is not part of its identity.
+
+    What follows it is left out: a run that was interrupted later may have written that, with other options.
+    """
+    path = output / CONFIG_FILE
+    trained = read_config(path)
+    found = {name: trained.training[name] for name in ("step", "selection")}
+    without: dict[str, None] = {"evidence": None, "calibration": None, "quantisation": None}
+    write_config(path, replace(trained, training={**found, **made}, **without))
+    (output / QUANTISED_FILE).unlink(missing_ok=True)
 
 
 def _weigh(output: Path, corpora: Sequence[Corpus], evidence: bool, on_progress: OnProgress) -> None:

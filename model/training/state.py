@@ -73,9 +73,11 @@ class Origin:
         """Raise InvalidInput where the run of that state was started with something else."""
         was = "the unfinished run was started with"
         if differing := self.config.differences(state["config"]):
-            raise InvalidInput(f"{was} another {', '.join(differing)}; give the same, or another --output")
+            told = ", ".join(f"{name.replace('_', '-')} ({_told(state['config'].get(name))})" for name in differing)
+            raise InvalidInput(f"{was} another {told}; give the same, or another --output")
         if state["data"] != self.data:
-            raise InvalidInput(f"the training files are not those that {was}")
+            told = "training files, --weights, --every-turn or --held-out"
+            raise InvalidInput(f"{was} other {told}; give the same, or another --output")
         if changed := [name for name, content in self.models.items() if state["models"].get(name) != content]:
             raise InvalidInput(f"{was} another {', '.join(changed)}: its files are not the same; give the same")
         if state["processes"] != self.processes:
@@ -83,6 +85,10 @@ class Origin:
         if state["words"] != self.words:
             counted = "no words count" if self.words else "words count"
             raise InvalidInput(f"in the loss of the unfinished run {counted}: --no-evidence is not as it was")
+
+
+def _told(setting: Any) -> Any:
+    return "not given" if setting is None else setting
 
 
 def write_state(directory: Path, state: Mapping[str, Any]) -> None:
