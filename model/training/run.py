@@ -132,14 +132,13 @@ def to_the_end(
     [goes_on] = broadcast_object_list([resume or (output / STATE_FILE).exists()])  # what the main one sees
     state = read_state(output) if goes_on else None
     with begun_in(output) if state is None else nullcontext():
-        everyone.wait_for_everyone()  # each checks that the directory is unused before one of them makes it
+        everyone.wait_for_everyone()  # each checks that the directory is unused before one of them fills it
         begun = begin(on_progress)
         config, student, corpora, objective, words, after = begun
         for corpus, report in corpora:
             on_survey(corpus.path, report)
         if isinstance(config, LateTrainConfig) and config.teacher:
             _require_negatives(corpora)
-        output.mkdir(parents=True, exist_ok=True)
         training = Training(config, student, corpora, output, started, objective, words, after)
         if everyone.is_main_process:
             _warn_of_short_run(training.steps, config.warmup_steps)

@@ -125,12 +125,13 @@ def require_unused(directory: Path) -> None:
 
 @contextmanager
 def begun_in(directory: Path) -> Iterator[None]:
-    """Fill an unused directory. If the block raises, it is unused again, unless it holds a state to go on from.
+    """Make an unused directory, and fill it. If the block raises, it is unused again, unless it holds a state.
 
-    Raises OutputInUse as `require_unused`.
+    Raises OutputInUse as `require_unused`, OSError where it cannot be made.
     """
     require_unused(directory)
     existed = directory.exists()
+    directory.mkdir(parents=True, exist_ok=True)
     try:
         yield
     except BaseException:  # Ctrl-C too

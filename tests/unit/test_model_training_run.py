@@ -499,7 +499,7 @@ def test_a_resumed_run_must_have_the_same_files(
     config = settings(base, steps=20, looks=3.0)
     data = write_examples(tmp_path / "data.jsonl")
     interrupted(config, data, tmp_path / "out", 8)
-    with pytest.raises(InvalidInput, match="the training files are not those that the unfinished run was started with"):
+    with pytest.raises(InvalidInput, match="other training files, --weights, --every-turn or --held-out; give"):
         run(config, other(data, tmp_path), tmp_path / "out", resume=True)
 
 

@@ -135,3 +135,9 @@ def test_what_a_run_has_begun_goes_where_it_fails_without_a_state(tmp_path: Path
     with pytest.raises(OutputInUse), begun_in(output):
         pass
     assert len(list(output.iterdir())) == 3, "what was there before stays"
+
+
+def test_what_cannot_be_made_is_told_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError), begun_in(tmp_path / "file" / "out"):
+        raise AssertionError("work began")
