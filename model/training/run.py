@@ -204,8 +204,8 @@ def _describe(output: Path, made: Mapping[str, Any]) -> None:
     path = output / CONFIG_FILE
     trained = read_config(path)
     found = {name: trained.training[name] for name in ("step", "selection")}
-    without: dict[str, None] = {"evidence": None, "calibration": None, "quantisation": None}
-    write_config(path, replace(trained, training={**found, **made}, **without))
+    training = {**found, **made}
+    write_config(path, replace(trained, training=training, evidence=None, calibration=None, quantisation=None))
     (output / QUANTISED_FILE).unlink(missing_ok=True)
 
 
