@@ -2,8 +2,8 @@
 
     {"keys": [{"name": "shop", "sha256": "<of the key, in hex>", "scopes": ["rank"], "rate_per_s": 50, "burst": 100}]}
 
-`rate_per_s` and `burst` may be left out. The file holds a hash instead of the key; a key has 256 random bits, so a
-plain SHA-256 gives nothing away. This knows nothing of HTTP:
+`rate_per_s` and `burst` may be left out. `"pools": ["shop"]` makes it a key for these pools alone. The file holds a
+hash instead of the key; a key has 256 random bits, so a plain SHA-256 gives nothing away. This knows nothing of HTTP:
 `http/plumbing/described.py` takes the keys out of requests.
 """
 
@@ -28,9 +28,10 @@ from polyrank.index_builder.store.locks import WAIT_SECONDS, take_lock
 from polyrank.model.durable import replacing
 from polyrank.model.errors import shortage_in
 from polyrank.model.inputs import read_input
+from polyrank.service import POOL_NAME
 from polyrank.service.auth import AT_ONCE, PER_S
 from polyrank.service.auth.buckets import Clock, SharedBuckets, TokenBucket
-from polyrank.service.errors import Forbidden, RateLimited, SettingsError, Unauthenticated
+from polyrank.service.errors import Forbidden, OtherPools, RateLimited, SettingsError, Unauthenticated
 
 if TYPE_CHECKING:  # settings import this, and a start need not wait for prometheus_client
     from polyrank.service.observe.metrics import Metrics
@@ -54,6 +55,7 @@ class Key(_Strict):
     name: str = Field(pattern=f"^{NAME.pattern}$")
     sha256: str = Field(pattern="^[0-9a-f]{64}$", repr=False)
     scopes: tuple[Scope, ...] = Field(min_length=1)
+    pools: Annotated[tuple[Annotated[str, Field(pattern=f"^{POOL_NAME}$")], ...], Field(min_length=1)] | None = None
     rate_per_s: Annotated[float, Field(ge=PER_S.least, le=PER_S.most)] | None = None
     burst: Annotated[int, Field(ge=AT_ONCE.least, le=AT_ONCE.most)] | None = None
 
@@ -146,10 +148,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who sent a request: the name of the key, and its scopes."""
+    """Who sent a request: the name of the key, its scopes, and the pools that it is for; None: all, and the server."""
 
     name: str
     scopes: frozenset[Scope]
+    pools: tuple[str, ...] | None = None
 
 
 # Every caller, where the server has no keys file.
@@ -225,15 +228,19 @@ class Access:
         in_force = self._in_force
         found = [key for sent in given if (key := find(in_force.keys, sent)) is not None]
         if found:
-            return max((in_force.principals[key.name] for key in found), key=lambda principal: len(principal.scopes))
+            return max(
+                (in_force.principals[key.name] for key in found), key=lambda who: (len(who.scopes), who.pools is None)
+            )
         raise Unauthenticated("the API key is not one of this server's" if given else "send an API key")
 
-    def require(self, principal: Principal, scope: Scope) -> None:
-        """Check that the caller has a scope.
+    def require(self, principal: Principal, scope: Scope, pool: str | None = None) -> None:
+        """Check that the caller has a scope, in the pool of a name; None: in any.
 
         Raises:
             Forbidden: the caller's key has not.
         """
+        if principal.pools is not None and pool is not None and pool not in principal.pools:
+            raise OtherPools(principal.pools)
         if scope not in principal.scopes:
             raise Forbidden(scope)
 
@@ -250,7 +257,7 @@ class Access:
     def _made_of(self, listed: tuple[Key, ...], before: dict[str, TokenBucket]) -> _InForce:
         """Make a state of these keys; a bucket whose rate stays the same is kept, so that a reload refills none."""
         principals = {
-            key.name: Principal(key.name, frozenset({"rank", *key.scopes})) for key in listed
+            key.name: Principal(key.name, frozenset({"rank", *key.scopes}), key.pools) for key in listed
         }  # admin may rank
         rates = {key.name: (key.rate_per_s, key.burst) if key.rate_per_s else (self._default, None) for key in listed}
         if self._path is None:

@@ -10,12 +10,15 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from threading import Condition, Thread
 from typing import Any, Final, Literal
 
 from polyrank.model import telling
 
+# The name of the pool that a thread or a task works for: each of its lines tells it.
+POOL: Final[ContextVar[str]] = ContextVar("pool", default="")
 # Lines that wait for the writer may take so much memory; further ones are dropped.
 WAITING_BYTES: Final = 4 * 2**20
 # The end of the process waits so long for the writer.
@@ -176,7 +179,7 @@ def _written(descriptor: int, line: bytes) -> bool:
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
     fields: dict[str, Any] = getattr(record, "fields", {})
-    return fields
+    return {"pool": pool, **fields} if (pool := POOL.get()) else fields
 
 
 def configure(level: str, fmt: Literal["text", "json"], tells: bool = True) -> None:

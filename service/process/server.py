@@ -111,7 +111,7 @@ def serve(
             starting.close()
             on_ready()
 
-        _serve(settings, listener, signals, ready, on_beat)
+        _serve(settings, listener, signals, ready, on_beat, shared)
 
 
 def _serve(
@@ -120,6 +120,7 @@ def _serve(
     signals: StopSignals,
     on_ready: Callable[[], None],
     on_beat: Callable[[], None] | None,
+    shared: SharedBuckets | None,
 ) -> None:
     gc.disable()  # until all is loaded: it would look at what only grows, for a fifth of the time of the imports
     machine.share_arenas()

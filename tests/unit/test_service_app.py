@@ -28,7 +28,7 @@ def test_the_stages_of_a_start_are_told(tmp_path: Path, caplog: pytest.LogCaptur
     generation = build_store(tmp_path)
     with TestClient(create_app(Settings(store=tmp_path), load)):
         said = [record.getMessage() for record in caplog.records if record.name == telling.log.name]
-    assert said == [f"opening generation {generation}", "preparing the search", "warming up the model"]
+    assert said == [f"opening generation {generation}", "warming up the model", "preparing the search"]
 
 
 def test_the_paths_that_there_are_are_listed_once_for_all_calls(

@@ -110,6 +110,29 @@ def test_two_keys_alike(tmp_path: Path, what: str) -> None:
         keys.read(written(tmp_path / "keys", *rows))
 
 
+@pytest.mark.parametrize("pools", [[], [""], ["a/b"], ["a" * 65], "shop", [".."]])
+def test_pools_that_are_none(tmp_path: Path, pools: object) -> None:
+    row = {"name": "n", "sha256": "0" * 64, "scopes": ["rank"], "pools": pools}
+    with pytest.raises(SettingsError, match=r"is no keys file: keys.0.pools"):
+        keys.read(written(tmp_path / "keys", row))
+
+
+def test_a_key_for_some_pools_is_for_no_other_and_not_for_the_server(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    for made in (key("all", "all"), key("some", "some", pools=("shop", "support"))):
+        add(path, made)
+    access = Access(path, None, Metrics())
+    everywhere, some = access.identify([b"all"]), access.identify([b"some"])
+    assert access.identify([b"some", b"all"]) == everywhere, "it goes further"
+    for pool in ("shop", "support", "other", "", None):
+        access.require(everywhere, "rank", pool)
+    for pool in ("shop", "support", None):
+        access.require(some, "rank", pool)
+    for pool in ("other", ""):
+        with pytest.raises(Forbidden, match="ask under /pools/shop, /pools/support"):
+            access.require(some, "rank", pool)
+
+
 def test_a_missing_file_or_a_directory(tmp_path: Path) -> None:
     for path in (tmp_path / "nothing", tmp_path):
         with pytest.raises(SettingsError, match=f"{path} cannot be read"):
