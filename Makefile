@@ -6,6 +6,7 @@
 #   make test-slow [WORKERS=3]        the slow tests: those of whole processes, of many random cases, of kills
 #   make test-soak                    some of the longest: the first hour of a reader, a wheel, a training run, scans
 #   make test-clients                 other systems' own clients against a server, in environments of their own
+#   make test-typescript              the TypeScript client: compiled, and run against a server; its types are current
 #   make test-benchmarks              the benchmark scripts, over tiny models and without a GPU
 #   make test-kernels                 the GPU's kernels, in Triton's interpreter and compiled; no GPU is needed, but Linux
 #   make test-browser                 the page in Debian's chromium; without one it is skipped, with CI set an error
@@ -14,7 +15,7 @@
 #   make structure                    how wide the code is: lines, files, and how many of them a request passes
 #   make lint                         code, workflows, files of deployment; a tool that is missing is named, with CI set an error
 #   make format
-#   make docs                         write docs/openapi.json and the generated pages of docs/reference/
+#   make docs                         write docs/openapi.json, the pages of docs/reference/, and the TypeScript client's types
 #   make image [IMAGE=polyrank:runtime-cpu] [TARGET=runtime-cpu]    the container image; needs Docker with BuildKit
 #   make screenshots                  the pictures of the page in README and docs, by chromium and the bundled sample
 #   make figures                      draw the figures of docs/results.md, in an environment of their own under build/
@@ -36,7 +37,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: setup demo test test-all test-slow test-soak test-clients test-benchmarks test-kernels test-browser test-scale test-image structure lint format docs image screenshots figures clean
+.PHONY: setup demo test test-all test-slow test-soak test-clients test-typescript test-benchmarks test-kernels test-browser test-scale test-image structure lint format docs image screenshots figures clean
 
 setup: .venv/.dev
 	$(BIN)/pre-commit install
@@ -54,7 +55,7 @@ test: .venv/.dev
 # Two at a time: most of them take one core. What one prints comes when it ends; the others end, too, if it fails.
 test-all: test
 	$(MAKE) --jobs 2 --keep-going $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) \
-		test-scale test-slow test-soak test-benchmarks test-clients test-browser test-kernels
+		test-scale test-slow test-soak test-benchmarks test-clients test-browser test-kernels test-typescript
 
 test-slow: .venv/.dev
 	$(PYTEST) $(IN_PARALLEL) -m 'slow and not soak'
@@ -71,6 +72,9 @@ test-clients: .venv/.demo .venv-clients/.done .venv-cohere/.done .venv-litellm/.
 		--ignore tests/clients/test_litellm.py
 	POLYRANK_PYTHON=$(BIN)/python .venv-litellm/bin/python -m pytest -c tests/clients/pytest.ini tests/clients/test_litellm.py
 	POLYRANK_PYTHON=$(BIN)/python .venv-cohere/bin/python -m pytest -c tests/clients/pytest.ini tests/clients/test_cohere.py
+
+test-typescript: .venv/.dev .venv-typescript/.done
+	$(PYTEST) -n0 tests/typescript
 
 test-benchmarks: .venv/.dev
 	$(PYTEST) -n0 benchmarks/tests
@@ -102,8 +106,9 @@ format: .venv/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: .venv/.dev
+docs: .venv/.dev .venv-typescript/.done
 	$(BIN)/python docs/generate.py
+	$(NODE) npm --prefix clients/typescript run generate
 
 # The command is shown first, to be pasted where there is a Docker.
 image:
@@ -118,7 +123,7 @@ figures: .venv/.dev
 	$$($(BIN)/python -c "from benchmarks.peers.environments import python_of; print(python_of('figures'))") docs/draw.py
 
 clean:
-	rm -rf .venv .venv-browser .venv-clients .venv-cohere .venv-litellm .venv-scale .venv-triton .demo-store build dist
+	rm -rf .venv .venv-browser .venv-clients .venv-cohere .venv-litellm .venv-scale .venv-triton .venv-typescript .demo-store build dist
 
 .venv/bin/python:
 	@$(or $(PYTHON),false) -c '$(USABLE)' || \
@@ -150,6 +155,17 @@ clean:
 .venv-scale/.done: pyproject.toml constraints.txt | .venv/bin/python
 	rm -rf $(@D)
 	$(PIP) --target $(@D) ray
+	@touch $@
+
+# Node.js and npm are in a wheel. The packages stand beside it, and not in clients/typescript.
+NODE = PATH=$(CURDIR)/.venv-typescript/node_modules/.bin:$(CURDIR)/.venv-typescript/bin:$$PATH
+NODE_LOCK := clients/typescript/package.json clients/typescript/package-lock.json
+
+.venv-typescript/.done: tests/typescript/requirements.txt $(NODE_LOCK) | .venv/bin/python
+	$(BIN)/python -m venv --clear $(@D)
+	$(@D)/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	cp $(NODE_LOCK) $(@D)
+	$(NODE) npm ci --prefix $(@D) --ignore-scripts --no-audit --no-fund
 	@touch $@
 
 .venv-clients/.done: tests/clients/requirements.txt

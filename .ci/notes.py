@@ -10,6 +10,7 @@ VERSIONS = {
     "pyproject.toml": r'^version = "(.+)"$',
     "src/polyrank/__init__.py": r'^__version__ = "(.+)"$',
     "docker/helm/Chart.yaml": r"^appVersion: (.+)$",
+    "clients/typescript/package.json": r'^  "version": "(.+)",$',
 }
 
 

@@ -74,8 +74,11 @@ _SHORT_OF = (
     *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.ENOBUFS),
     *(errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT, errno.ESTALE),
 )
-# Libraries in C++ and Rust raise errors of their own, which contain the system's words.
-_WORDS = (*map(os.strerror, (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC)), "out of memory", "bad_alloc")
+# Libraries in C++ and Rust, and Python's threads, raise errors of their own, which contain these words.
+_WORDS = (
+    *map(os.strerror, (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC)),
+    *("out of memory", "bad_alloc", "can't start new thread"),
+)
 
 
 def shortage_in(error: BaseException | None) -> Shortage | None:

@@ -20,11 +20,10 @@ K = 10
 
 def scan(folder: Path, threads: int) -> Callable[[int], Any]:
     """Return the search of polyrank for the context of a number."""
-    import torch
-
+    from polyrank.model import threads as chosen
     from polyrank.model.search.scan import Query, prepare
 
-    torch.set_num_threads(threads)
+    chosen.choose(threads)  # as a server does, which imports no torch
     prepared, codes = prepare(np.load(folder / ROWS_FILE, mmap_mode="r")), np.load(folder / CODES_FILE)
     return lambda number: prepared.top_k([Query(codes[number], K)])[0].rows
 

@@ -140,7 +140,8 @@ def compare_manifests(check: Checks, kind: str, old: Path, new: Path) -> None:
 
 
 def _reason(place: str) -> str | None:
-    return next((why for field, why in DIFFERENT_EACH_TIME.items() if f"{place}.".startswith(f"{field}.")), None)
+    within = re.sub(r"^parts\[\d+\]\.", "", place)  # a part has fields of the whole
+    return next((why for field, why in DIFFERENT_EACH_TIME.items() if f"{within}.".startswith(f"{field}.")), None)
 
 
 def build(checkout: Checkout, data: Checkout, store: Path, index: str) -> Path:

@@ -44,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _say(f"{error}", 2)
     except RankingError as error:
         return _say(f"{error}", 1)
+    except ModuleNotFoundError as missing:
+        return _say(f"this needs {missing.name}, which is not installed: pip install 'polyrank[server]'", 2)
     except OSError as error:  # a full disk, a directory that may not be written
         where = "standard output: " if _unwritable() else ""
         return _say(f"{where}{error.strerror or error}" + (f": {error.filename}" if error.filename else ""), 1)

@@ -3,18 +3,21 @@
 import base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial, reduce
+from importlib.util import find_spec
 from operator import or_
 from types import UnionType
-from typing import Any, Literal, TypedDict, TypeVar, Union, Unpack, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Union, Unpack, get_args, get_origin
 from urllib.parse import quote, urlencode
 from uuid import uuid4
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from polyrank.service.api import answers, generations
 from polyrank.service.client.attempts import Call, Refused, in_json, refused
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -212,13 +215,17 @@ def classify(context: Context, texts: Sequence[str], **options: Unpack[ClassifyO
     return Call("POST", "/classify", _as(answers.ClassifyOut), body, timeout_ms=timeout_ms, deadline_in="body")
 
 
-def embed(texts: Sequence[str], *, timeout_ms: int | None = None) -> Call[NDArray[np.float32]]:
-    """Return the vectors of texts as candidates, (N, D), of length 1."""
+def embed(texts: Sequence[str], *, timeout_ms: int | None = None) -> Call["NDArray[np.float32]"]:
+    """Return the vectors of texts as candidates, (N, D), of length 1; raises ImportError where NumPy is missing."""
+    if find_spec("numpy") is None:
+        raise ImportError("embed returns a NumPy array: pip install numpy")
     body = {"input": _several("texts", texts), "encoding_format": "base64"}
     return Call("POST", "/v1/embeddings", _vectors, body, timeout_ms=timeout_ms)
 
 
-def _vectors(answer: Any) -> NDArray[np.float32]:
+def _vectors(answer: Any) -> "NDArray[np.float32]":
+    import numpy as np
+
     rows = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in answer["data"]]
     return np.stack(rows).astype(np.float32, copy=False)
 

@@ -50,7 +50,7 @@ class Trials(Generic[S]):
         current = self.current
         if current is None:
             why = "".join(f"; {generation} was refused: {reason}" for generation, reason in self.refused.items())
-            raise NoTrial(f"no generation is on trial; POST /index/trial begins a trial{why}")
+            raise NoTrial(f"begin a trial with POST /index/trial, or on the page with Try under Index{why}")
         return current
 
     def begin(self, generation: str) -> S:

@@ -7,7 +7,8 @@
     with polyrank.Client("http://127.0.0.1:8000") as client:
         client.rank("hi, my parcel is late").results[0].text
 
-A name is imported when it is first used, so `import polyrank` does not wait for torch.
+A name is imported when it is first used, so `import polyrank` does not wait for torch. The clients and their errors
+need no more than `pip install 'polyrank[client]'` brings; the other names need the extra `server`.
 """
 
 from importlib import import_module
@@ -105,4 +106,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'polyrank' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    try:
+        return getattr(import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as missing:
+        needs = f"polyrank.{name} needs {missing.name}, which is not installed: pip install 'polyrank[server]'"
+        raise ImportError(needs, name=missing.name) from None

@@ -1,13 +1,21 @@
-"""The wheel in an environment that holds nothing else: what is missing is said, and the demo runs without a clone."""
+"""The wheel in an environment that holds nothing else.
+
+What is missing is said, the demo runs without a clone, and the client ranks without the server's packages.
+"""
 
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from server_process import ServerProcess
+from service_fakes import pool
+
+import polyrank
+from polyrank.index_builder.building.pipeline import build
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -56,7 +64,7 @@ def machine() -> Iterator[Machine]:
 
 
 def test_without_the_base_weights_the_demo_says_how_to_get_them(machine: Machine, wheel: Path) -> None:
-    machine.install(str(wheel))
+    machine.install(f"{wheel}[server]")
     done = machine.run(machine.bin / "polyrank", "demo", "--once")
     assert done.returncode != 0
     [line] = done.stderr.splitlines()
@@ -75,3 +83,39 @@ def test_what_it_built_can_be_asked(machine: Machine, wheel: Path) -> None:
     done = machine.run(machine.bin / "polyrank", "rank", "my parcel is late", "--store", ".demo-store", "--top-k", "1")
     assert done.returncode == 0, done.stderr
     assert "parcel" in done.stdout
+
+
+RANK = """
+import asyncio, sys, polyrank
+
+async def later():
+    async with polyrank.AsyncClient(sys.argv[1]) as client:
+        return (await client.rank("w1 w2", top_k=2)).results
+
+with polyrank.Client(sys.argv[1]) as client:
+    ranked = client.rank("w1 w2", top_k=2).results
+    assert ranked == asyncio.run(later())
+    print(*(each.id for each in ranked))
+"""
+
+
+def test_the_client_alone_ranks(
+    wheel: Path, checkpoints: Path, start: Callable[..., ServerProcess], tmp_path: Path
+) -> None:
+    build(polyrank.load(checkpoints / "poly"), pool(20), tmp_path / "store")
+    url = f"http://127.0.0.1:{start(store=tmp_path / 'store').ready()}"
+    with polyrank.Client(url) as client:
+        ids = [str(each.id) for each in client.rank("w1 w2", top_k=2).results]
+    machine = Machine(tmp_path)
+    machine.install(f"{wheel}[client]")
+    found = {each.name for each in machine.bin.parent.glob("lib/python*/site-packages/*")}
+    assert {"polyrank", "httpx2", "pydantic"} <= found
+    assert not {"torch", "transformers", "faiss", "numpy", "pyarrow", "redis", "fastapi"} & found
+    assert machine.run(machine.bin / "python", "-c", RANK, url).stdout.split() == ids
+    ranked = machine.run(machine.bin / "polyrank", "rank", "w1 w2", "--url", url, "--top-k", "1")
+    assert ranked.returncode == 0
+    assert ranked.stdout.startswith("  1 ")
+    refused = machine.run(machine.bin / "polyrank", "serve", "--store", tmp_path / "store")
+    assert refused.returncode == 2
+    [line] = refused.stderr.splitlines()
+    assert line.endswith(", which is not installed: pip install 'polyrank[server]'")

@@ -41,7 +41,9 @@ def test_the_notes_are_the_section_of_the_version_alone(script: ModuleType, rele
     assert script.notes(f"v{__version__}", released) == "### Added\n\n- This.\n"
 
 
-@pytest.mark.parametrize("name", ["pyproject.toml", "src/polyrank/__init__.py", "docker/helm/Chart.yaml"])
+@pytest.mark.parametrize(
+    "name", ["pyproject.toml", "src/polyrank/__init__.py", "docker/helm/Chart.yaml", "clients/typescript/package.json"]
+)
 def test_another_version_in_a_file_is_refused(script: ModuleType, released: Path, name: str) -> None:
     text = (released / name).read_text(encoding="utf-8")
     assert __version__ in text

@@ -8,7 +8,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("docs", "checkpoints", "examples", "benchmarks")
-PAGES = [*sorted(ROOT.glob("*.md")), *(page for each in FOLDERS for page in sorted((ROOT / each).rglob("*.md")))]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted(ROOT.glob("clients/*/*.md")),
+    *(page for each in FOLDERS for page in sorted((ROOT / each).rglob("*.md"))),
+]
 SOURCES = ("model", "index_builder", "service", "benchmarks", "checkpoints", "docker", "examples", "tests")
 TEXTS = {".md", ".py", ".sh", ".yml", ".json"}
 

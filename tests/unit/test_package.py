@@ -38,10 +38,62 @@ def test_importing_it_is_light(imports: str, tmp_path: Path) -> None:
     assert run("-c", code, cwd=tmp_path) == "[]"
 
 
-def test_the_clients_need_no_model(tmp_path: Path) -> None:
-    heavy = "{'torch', 'transformers', 'tokenizers', 'huggingface_hub', 'fastapi', 'faiss', 'redis', 'pyarrow'}"
-    code = f"import sys, polyrank; polyrank.Client, polyrank.AsyncClient; print(sorted({heavy} & set(sys.modules)))"
-    assert run("-c", code, cwd=tmp_path) == "[]"
+# What is found where only the client is installed.
+CLIENT_ALONE = """
+import sys
+from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
+
+CLIENTS = {"httpx2", "httpcore2", "anyio", "h11", "idna", "truststore", "typing_extensions", "typing_inspection"}
+FOUND = {*sys.stdlib_module_names, *CLIENTS, "pydantic", "pydantic_core", "annotated_types", "polyrank"}
+
+
+class Found(PathFinder):
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        is_there = name.partition(".")[0] in FOUND or name.startswith("_")
+        return PathFinder.find_spec(name, path, target) if is_there else None
+
+
+sys.meta_path[:] = [BuiltinImporter, FrozenImporter, Found]
+"""
+
+
+def test_the_clients_need_nothing_of_the_servers(tmp_path: Path) -> None:
+    script = tmp_path / "alone.py"
+    script.write_text(
+        f"{CLIENT_ALONE}\n"
+        "import asyncio, polyrank\n"
+        "from polyrank.service.cli import main\n"
+        "async def later():\n"
+        "    async with polyrank.AsyncClient('http://127.0.0.1:1', max_retries=0) as client:\n"
+        "        await client.rank('hi')\n"
+        "with polyrank.Client('http://127.0.0.1:1', max_retries=0) as client:\n"
+        "    for call in (lambda: client.rank('hi'), lambda: asyncio.run(later())):\n"
+        "        try:\n"
+        "            call()\n"
+        "        except polyrank.NoAnswer:\n"
+        "            print('no answer')\n"
+        "    for wanted in (lambda: client.embed(['hi']), lambda: polyrank.load, lambda: polyrank.Turn):\n"
+        "        try:\n"
+        "            wanted()\n"
+        "        except ImportError as error:\n"
+        "            print(error)\n"
+        "sys.stderr = sys.stdout\n"
+        "print(main(['rank', 'hi', '--url', 'http://127.0.0.1:1']))\n"
+        "print(main(['serve', '--store', 'store']))\n"
+        "print(main(['build', '--model', 'm', '--pool', sys.argv[0], '--store', 'store']))\n"
+    )
+    server = "which is not installed: pip install 'polyrank[server]'"
+    unreached = "polyrank: http://127.0.0.1:1: no answer ([Errno 111] Connection refused); is polyrank serve running?"
+    assert run(script, cwd=tmp_path).splitlines() == [
+        *["no answer"] * 2,
+        "embed returns a NumPy array: pip install numpy",
+        f"polyrank.load needs orjson, {server}",
+        f"polyrank.Turn needs orjson, {server}",
+        *[unreached, "1"],
+        *[f"polyrank: this needs pydantic_settings, {server}", "2"],
+        *[f"polyrank: this needs orjson, {server}", "2"],
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,143 @@
+/** The attempts of one call: when to try again, after how long, and what it ends with. */
+
+import { type CallFailed, NoAnswer, NotAnAnswer, Refused } from "./errors.js";
+
+export interface CallOptions {
+  /** Ends the call, which throws its reason. */
+  signal?: AbortSignal;
+  /** Milliseconds of the call with all its attempts; the server is told what is left, and answers or refuses by then. */
+  timeoutMs?: number;
+  /** Sent besides, such as `X-Request-ID`. */
+  headers?: Record<string, string>;
+}
+
+export interface Connection {
+  baseUrl: string;
+  headers: Record<string, string>;
+  timeoutMs: number;
+  maxRetries: number;
+  fetch: typeof fetch;
+}
+
+// The server's own 504 arrives a little after the deadline; without it the caller would only know that time is over.
+const ANSWER_MS = 1000;
+const FIRST_PAUSE_MS = 100;
+// Refused before anything was done, so even a change may be asked for again.
+const AT_THE_DOOR = ["overloaded", "rate-limited", "bodies-held", "draining", "not-ready", "store-busy"];
+// No connection was made, as Node says it; browsers do not tell.
+const UNREACHED = ["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "UND_ERR_CONNECT_TIMEOUT"];
+// What changes more when it is asked for twice. A rebuild with an Idempotency-Key is known to the server.
+const CHANGES = [
+  "PUT /index/candidates",
+  "POST /index/candidates/delete",
+  "POST /index/activate",
+  "POST /index/rollback",
+  "POST /index/compact",
+];
+
+export class Attempts {
+  readonly #deadline: number;
+  readonly #isChange: boolean;
+
+  constructor(
+    private readonly connection: Connection,
+    private readonly method: string,
+    private readonly path: string,
+    private readonly body: unknown,
+    private readonly options: CallOptions,
+  ) {
+    this.#deadline = performance.now() + (options.timeoutMs ?? connection.timeoutMs);
+    this.#isChange = CHANGES.includes(`${method} ${path}`);
+  }
+
+  /** Returns the answer, or throws what the last attempt ended with. */
+  async made(): Promise<unknown> {
+    for (let tried = 0; ; tried += 1) {
+      this.options.signal?.throwIfAborted();
+      const ended = await this.#attempt();
+      if ("answer" in ended) return ended.answer;
+      const { failed, retryAfter, mayRepeat } = ended;
+      const growing = FIRST_PAUSE_MS * 2 ** tried * (1 + Math.random() / 2); // not all clients at once
+      const pause = retryAfter === undefined ? growing : retryAfter * 1000;
+      const isOver = tried >= this.connection.maxRetries || performance.now() + pause >= this.#deadline;
+      if (isOver || !mayRepeat) throw failed;
+      await slept(pause, this.options.signal);
+    }
+  }
+
+  async #attempt(): Promise<{ answer: unknown } | { failed: CallFailed; retryAfter?: number; mayRepeat: boolean }> {
+    const { baseUrl, fetch } = this.connection;
+    try {
+      const response = await fetch(baseUrl + this.path, this.#request());
+      const text = await response.text();
+      const answer = parsed(text);
+      if (!response.ok) return this.#refusal(response, answer);
+      if (answer !== undefined) return { answer };
+      throw new NotAnAnswer(`${baseUrl}: something answers, but not as polyrank serve does`);
+    } catch (error) {
+      if (error instanceof NotAnAnswer) throw error;
+      this.options.signal?.throwIfAborted();
+      const why = reason(error);
+      const maybeDone = this.#isChange && !UNREACHED.includes(why.code);
+      const message = `${baseUrl}: no answer (${why.message}); is polyrank serve running?`;
+      return { failed: new NoAnswer(message, maybeDone, error), mayRepeat: !maybeDone };
+    }
+  }
+
+  #request(): RequestInit {
+    const { timeoutMs, signal, headers } = this.options;
+    const left = Math.max(1, Math.floor(this.#deadline - performance.now()));
+    const over = AbortSignal.timeout(timeoutMs === undefined ? left : left + ANSWER_MS);
+    return {
+      method: this.method,
+      headers: {
+        ...this.connection.headers,
+        ...(this.body !== undefined && { "Content-Type": "application/json" }),
+        ...(timeoutMs !== undefined && { "X-Request-Timeout-Ms": String(left) }),
+        ...headers,
+      },
+      body: this.body === undefined ? null : JSON.stringify(this.body),
+      signal: signal ? AbortSignal.any([signal, over]) : over,
+    };
+  }
+
+  #refusal(response: Response, body: unknown): { failed: CallFailed; retryAfter?: number; mayRepeat: boolean } {
+    const told = response.headers.get("Retry-After");
+    const retryAfter = told !== null && /^\d+$/.test(told) ? Number(told) : undefined;
+    const failed = new Refused(response.status, body, retryAfter);
+    const isForNow = [429, 503].includes(failed.status) || (failed.status === 504 && retryAfter !== undefined);
+    const mayRepeat = isForNow && (!this.#isChange || AT_THE_DOOR.includes(failed.kind));
+    return retryAfter === undefined ? { failed, mayRepeat } : { failed, retryAfter, mayRepeat };
+  }
+}
+
+/** Returns what a text holds as JSON; undefined: it is none. */
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}
+
+/** Returns what an error of fetch says; Node has it in the error's cause. */
+function reason(error: unknown): { message: string; code: string } {
+  const found = error instanceof Error && error.cause instanceof Error ? error.cause : error;
+  const { message, code } = Object(found) as { message?: unknown; code?: unknown };
+  return { message: String(message || code || found), code: String(code) };
+}
+
+function slept(milliseconds: number, signal?: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(done, milliseconds);
+    function done(): void {
+      signal?.removeEventListener("abort", stopped);
+      resolve();
+    }
+    function stopped(): void {
+      clearTimeout(timer);
+      reject(signal?.reason);
+    }
+    signal?.addEventListener("abort", stopped, { once: true });
+  });
+}

@@ -1,0 +1,133 @@
+/** What an application does with the client: `node program.js DEED URL KEY [NO_URL]` prints what came of it as JSON. */
+
+import { CallFailed, createClient, JobEnded, NoAnswer, Refused, type RankIn, type RankOut } from "polyrank";
+
+declare const process: { argv: string[] };
+
+const [deed = "", baseUrl = "", apiKey = "", nowhere = ""] = process.argv.slice(2);
+const polyrank = createClient({ baseUrl, apiKey });
+const hello: RankIn = { context: ["w1 w2", { role: "user", text: "w3" }], top_k: 3 };
+
+// @ts-expect-error a field that the API does not have
+const misspelt: RankIn = { context: "w1", topk: 3 };
+// @ts-expect-error a route that takes no PUT
+const wrongMethod = () => polyrank.call("put", "/rank", { body: hello });
+// @ts-expect-error a body is needed
+const noBody = () => polyrank.call("post", "/rank", {});
+
+/** Returns the error that a call ends with. */
+async function error(call: Promise<unknown>): Promise<unknown> {
+  return call.then(
+    (answer) => ({ answer }),
+    (failed: unknown) => {
+      if (failed instanceof Refused) {
+        const { name, status, kind, requestId, findings, retryAfter } = failed;
+        return { name, status, kind, named: requestId !== "", findings, retryAfter };
+      }
+      if (failed instanceof NoAnswer) return { name: failed.name, maybeDone: failed.maybeDone, message: failed.message };
+      return { name: (failed as Error).name, isOurs: failed instanceof CallFailed };
+    },
+  );
+}
+
+const deeds: Record<string, () => Promise<unknown>> = {
+  /** The requests that read. */
+  async asks() {
+    const ranking: RankOut = await polyrank.rank(hello, { timeoutMs: 20_000 });
+    const [first, ...others] = await polyrank.rankBatch([hello, { context: "w1", candidates: [{ id: "none" }] }]);
+    const ids: string[] = [];
+    for await (const candidate of polyrank.candidates({ even: true })) ids.push(candidate.id);
+    return {
+      ids: ranking.results.map((each) => each.id),
+      late: typeof ranking.results[0]?.scores.late,
+      batch: [first instanceof Refused ? null : first?.results.map((each) => each.id), others.map((each) => each instanceof Refused && each.kind)],
+      rerank: await polyrank.rerank({ query: "w1 w2", documents: ["w9", "w1 w2"], top_n: 1 }),
+      lengths: (await polyrank.embed(["w1", "w2 w3"])).map((each) => Math.hypot(...each)),
+      explained: (await polyrank.explain({ context: "w1", candidates: [{ id: ids[0] ?? "" }] })).candidates.length,
+      even: ids.length,
+      stored: (await polyrank.candidate("c1")).text,
+      unheard: (await polyrank.call("get", "/info", {})).version,
+    };
+  },
+
+  async refusals() {
+    return {
+      wrong: await error(polyrank.rank({ context: [] })),
+      unknown: await error(polyrank.candidate("a/b?c")),
+      key: await error(createClient({ baseUrl, apiKey: "another" }).rank(hello)),
+      job: await error(polyrank.job("none")),
+      gone: await error(createClient({ baseUrl: nowhere }).upsert([{ text: "w1" }])),
+      elsewhere: await error(createClient({ baseUrl: `${baseUrl}/docs#` }).index()),
+      stopped: await error(polyrank.rank(hello, { signal: AbortSignal.abort() })),
+    };
+  },
+
+  /** Updates while rankings go on: what was acknowledged is found, and nothing fails. */
+  async updates() {
+    let isOver = false;
+    let rankings = 0;
+    const others = [1, 2, 3].map(async () => {
+      for (; !isOver; rankings += 1) await polyrank.rank(hello);
+    });
+    const found: boolean[] = [];
+    for (let at = 0; at < 10; at += 1) {
+      const { revision } = await polyrank.upsert([{ id: "new", text: `w4 w5 w${at + 10}`, metadata: { at } }]);
+      const asked = { context: "w4 w5", min_revision: revision, filter: { at }, top_k: 1 };
+      found.push((await polyrank.rank(asked)).results[0]?.text === `w4 w5 w${at + 10}`);
+    }
+    const { revision } = await polyrank.delete(["new"]);
+    isOver = true;
+    await Promise.all(others);
+    const left = await polyrank.rank({ context: "w4", min_revision: revision, filter: { at: { exists: true } } });
+    return { found, rankings, left: left.results.length };
+  },
+
+  async rebuild() {
+    const texts = ["w1 w2", "w3"].map((text) => ({ text }));
+    const states: string[] = [];
+    const begun = await polyrank.rebuild({ candidates: texts });
+    for await (const job of polyrank.watch(begun.id, 50)) states.push(job.state);
+    const count = (await polyrank.index()).active?.count;
+    const back = (await polyrank.rollback()).active?.count;
+    const wrong = await polyrank.rebuild({ pool: "damaged.jsonl" });
+    let ended: unknown;
+    try {
+      for await (const _ of polyrank.watch(wrong.id, 50));
+    } catch (failed) {
+      ended = failed instanceof JobEnded && failed.job.state;
+    }
+    return { state: states.at(-1), count, back, ended, jobs: (await polyrank.jobs()).length };
+  },
+
+  /** With a key that may ask once a second. */
+  async patience() {
+    const began = performance.now();
+    const answered = [await polyrank.rank(hello), await polyrank.rank(hello)].length;
+    const waited = performance.now() - began;
+    const hasty = createClient({ baseUrl, apiKey, maxRetries: 0 });
+    const inVain = performance.now();
+    return {
+      answered,
+      waited,
+      refused: await error(hasty.rank(hello)),
+      late: await error(polyrank.rank(hello, { timeoutMs: 100 })),
+      within: performance.now() - inVain,
+    };
+  },
+
+  /** Where requests go, and with which headers. */
+  async paths() {
+    const asked: unknown[] = [];
+    const told: typeof fetch = (url, init) => {
+      asked.push([init?.method, url, init?.headers]);
+      return Promise.resolve(new Response("{}"));
+    };
+    const shop = createClient({ baseUrl: "https://host/pools/shop/", apiKey: "k", fetch: told });
+    await shop.rank(hello, { timeoutMs: 500, headers: { "X-Request-ID": "mine" } });
+    await shop.candidate("a/b?c");
+    await shop.call("get", "/index/candidates", { query: { limit: 2, filter: '{"a": 1}' } });
+    return asked;
+  },
+};
+
+console.log(JSON.stringify(await deeds[deed]?.()));
