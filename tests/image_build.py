@@ -176,7 +176,7 @@ class Workshop:
         manifest = json.loads((archives / "manifest.json").read_text(encoding="utf-8"))
         makers = [each.get("created_by", "") for each in self._described["history"] if not each.get("empty_layer")]
         paths = [archives / each["digest"].partition(":")[2] for each in manifest["layers"]]
-        return [Layer(maker, path) for maker, path in zip(makers, paths, strict=True)]
+        return [Layer(maker.split("#(nop) ")[-1], path) for maker, path in zip(makers, paths, strict=True)]
 
     def image(self) -> Image:
         """The image, its files laid out to be run."""

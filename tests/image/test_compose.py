@@ -7,8 +7,10 @@ ports, and limits of memory and processors, which only a container engine sets.
 """
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,8 @@ def packages(workshop: Workshop) -> Image:
     """Debian with the servers that are not polyrank's."""
     root = workshop.folder / "servers"
     workshop.bootstrap(PACKAGES, root)
+    for name in ("redis", "prometheus"):  # closed to others in Debian; the images have none, or open ones
+        shutil.rmtree(root / "etc" / name)
     return Image(root, NOBODY, {"PATH": PATH})
 
 
@@ -61,15 +65,15 @@ class Composed:
     def start(self, name: str, **variables: str) -> Container:
         """Start a service; it may have further variables."""
         service, image = self.services[name], self._image(name)
-        entrypoint, command = service.get("entrypoint"), service.get("command")
+        environment = {key: value or "" for key, value in service.get("environment", {}).items()}  # YAML reads a null
         self.running[name] = Container(
             image,
             self._network,
             self._folder / f"{name}.log",
             [Mount("/etc/hosts", self._hosts, read_only=True), *self._mounts(service, image)],
-            [*command, *ADDED.get(name, [])],
-            entrypoint,
-            {**service.get("environment", {}), **variables},
+            [*service["command"], *ADDED.get(name, [])],
+            service.get("entrypoint"),
+            {**environment, **variables},
             service.get("user", ""),
         )
         return self.running[name]
@@ -113,13 +117,12 @@ class Composed:
 def composed(
     image: Image, packages: Image, network: Network, tmp_path_factory: pytest.TempPathFactory, measured: list[str]
 ) -> Iterator[Composed]:
-    composed = Composed(image, packages, network, tmp_path_factory.mktemp("compose"))
-    composed.up()
-    measured.append(f"the builder of the compose file ended after {composed.seconds['builder']:.0f} s")
-    took = composed.running["api"].until_healthy(image.probe, image.patience_s)
-    measured.append(f"api was healthy {took:.1f} s after its start")
-    yield composed
-    composed.close()
+    with closing(Composed(image, packages, network, tmp_path_factory.mktemp("compose"))) as composed:
+        composed.up()
+        measured.append(f"the builder of the compose file ended after {composed.seconds['builder']:.0f} s")
+        took = composed.running["api"].until_healthy(image.probe, image.patience_s)
+        measured.append(f"api was healthy {took:.1f} s after its start")
+        yield composed
 
 
 def eventually(ask: Callable[[], Any], seconds: float) -> Any:
@@ -176,14 +179,13 @@ def test_every_rule_is_loaded_and_can_be_computed(composed: Composed, network: N
     written = yaml.safe_load((ROOT / "docker/alerts.yml").read_text(encoding="utf-8"))["groups"]
     expected = sorted(rule.get("alert") or rule["record"] for group in written for rule in group["rules"])
 
-    def rules() -> list[dict[str, Any]]:
+    def rules(slowest: int) -> list[dict[str, Any]]:
         groups = network.json(f"{PROMETHEUS}/api/v1/rules")["data"]["groups"]
-        return [rule for group in groups for rule in group["rules"]]
+        return [rule for group in groups if group["interval"] <= slowest for rule in group["rules"]]
 
-    assert sorted(rule["name"] for rule in rules()) == expected
-    # Those of budgets are computed once a minute, those of days every five.
-    eventually(lambda: sum(rule["health"] == "ok" for rule in rules()) >= len(expected) // 2, 120)
-    assert [rule["lastError"] for rule in rules() if rule["health"] == "err"] == []
+    assert sorted(rule["name"] for rule in rules(300)) == expected
+    # Those of days are computed every five minutes; nobody waits for them here.
+    eventually(lambda: {rule["health"] for rule in rules(60)} == {"ok"}, 120)
 
 
 def test_a_service_that_is_down_is_told_by_alertmanager(
