@@ -32,7 +32,7 @@ IMAGE ?= polyrank:$(TARGET)
 BUILD = $(strip DOCKER_BUILDKIT=1 docker build --file docker/Dockerfile --target $(TARGET) --tag $(IMAGE) \
 	$(if $(TORCH_INDEX),--build-arg TORCH_INDEX=$(TORCH_INDEX)) .)
 BIN := .venv/bin
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+PIP := $(BIN)/python .ci/install.py --constraint constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 export TOKENIZERS_PARALLELISM := false
@@ -128,7 +128,7 @@ clean:
 .venv/bin/python:
 	@$(or $(PYTHON),false) -c '$(USABLE)' || \
 		{ echo "polyrank needs Python 3.11 or 3.12 with venv; name one: make PYTHON=python3.12 ..."; exit 1; }
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv --without-pip .venv
 
 .venv/.demo: pyproject.toml constraints.txt | .venv/bin/python
 	$(PIP) --editable '.[demo,openvino,train]'
@@ -173,7 +173,7 @@ NODE_LOCK := clients/typescript/package.json clients/typescript/package-lock.jso
 .venv-litellm/.done: tests/clients/requirements-litellm.txt
 .venv-clients/.done .venv-cohere/.done: tests/clients/constraints.txt
 .venv-clients/.done .venv-cohere/.done .venv-litellm/.done: | .venv/bin/python
-	$(BIN)/python -m venv --clear $(@D)
-	$(@D)/bin/pip install --quiet --disable-pip-version-check $(foreach each,$(filter %.txt,$^), \
+	$(BIN)/python -m venv --clear --without-pip $(@D)
+	$(@D)/bin/python .ci/install.py $(foreach each,$(filter %.txt,$^), \
 		$(if $(findstring constraints,$(each)),--constraint,--requirement) $(each))
 	@touch $@

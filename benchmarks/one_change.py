@@ -26,10 +26,9 @@ from benchmarks.poly_against_bi import trained
 from numpy.typing import NDArray
 
 from polyrank.model.errors import RankingError
-from polyrank.model.training.config import Data, PretrainConfig
+from polyrank.model.training.config import STATE_FILE, Data, PretrainConfig
 from polyrank.model.training.pretraining import pretrain
 from polyrank.model.training.recipes import PRETRAINING_FILE
-from polyrank.model.training.state import STATE_FILE
 
 NEGATIVES = 3
 

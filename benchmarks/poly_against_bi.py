@@ -16,9 +16,8 @@ from benchmarks.words.quality import Yardstick, report
 
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
 from polyrank.model.errors import InvalidInput, RankingError
-from polyrank.model.training.config import Data, TrainConfig
+from polyrank.model.training.config import STATE_FILE, Data, TrainConfig
 from polyrank.model.training.run import train
-from polyrank.model.training.state import STATE_FILE
 
 TRAIN = {
     "synthetic_persona_chat/train.jsonl.zst": 5.0,

@@ -1,10 +1,10 @@
-"""What a training step costs on a CPU, by dropout, implementation of attention, and what is tuned.
+"""What a training step costs on a CPU, by dropout, implementation of attention, what is tuned, and precision.
 
     python -m benchmarks.training_step [--base MODEL] [--sequences 32] [--tokens 128] [--rounds 6]
 
-Times one forward and backward pass of the base model's transformer under bfloat16 autocast, over random token ids,
-without an optimizer. The ways take turns in each round, and the best of the rounds counts: other work on the machine
-can only add time.
+Times one forward and backward pass of the base model's transformer over random token ids, without an optimizer, under
+bfloat16 autocast but for the last way. The ways take turns in each round, and the best of the rounds counts: other work
+on the machine can only add time.
 """
 
 import argparse
@@ -26,20 +26,22 @@ from polyrank.model.checkpoint.lookup import resolve_base
 from polyrank.model.training.tuning import add_adapters, select_layers, set_dropout
 
 RANK = 32
-WAYS = {  # implementation of attention, whether dropout is kept, whether only adapters are tuned
-    "as published": ("sdpa", True, False),
-    "attention as plain products": ("eager", True, False),
-    "no dropout": ("sdpa", False, False),
-    "both": ("eager", False, False),
-    f"both, adapters of rank {RANK}": ("eager", False, True),
+WAYS = {  # implementation of attention, whether dropout is kept, whether only adapters are tuned, whether in bfloat16
+    "as published": ("sdpa", True, False, True),
+    "attention as plain products": ("eager", True, False, True),
+    "no dropout": ("sdpa", False, False, True),
+    "both": ("eager", False, False, True),
+    f"both, adapters of rank {RANK}": ("eager", False, True, True),
+    f"both, adapters of rank {RANK}, in float32": ("eager", False, True, False),
 }
 
 
 class Encoder(nn.Module):
     """A transformer alone, in the form that the training code expects."""
 
-    def __init__(self, base: str, attention: str, dropout: bool, adapters: bool) -> None:
+    def __init__(self, base: str, attention: str, dropout: bool, adapters: bool, halved: bool) -> None:
         super().__init__()
+        self.halved = halved
         found = resolve_base(base)
         self.backbone = Backbone(backbone_config(config := found.directory / BASE_BACKBONE_FILE, read_object(config)))
         load_base_weights(self.backbone, read_weights(found.directory / WEIGHTS_FILE), base)
@@ -53,7 +55,7 @@ class Encoder(nn.Module):
     def step(self, batch: TensorBatch) -> None:
         """Make one step."""
         self.zero_grad(set_to_none=True)
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, self.halved):
             states = self.backbone(batch)
         torch.autograd.backward(states.float().square().mean())
 

@@ -10,10 +10,8 @@ texts=$OUTPUT/texts
 [ -d "$texts" ] || { python "$(dirname "$0")/real_chat.py" "$DATA" "$texts.new" && mv "$texts.new" "$texts"; }
 
 run() { # name, flags: one run, then how much words count, fitted on what was held out
-  local resume=()
   [ -e "$OUTPUT/$1/polyrank.json" ] && [ ! -e "$OUTPUT/$1/training-state.pt" ] && return
-  [ -e "$OUTPUT/$1/training-state.pt" ] && resume=(--resume)
-  polyrank train --base sentence-transformers/all-MiniLM-L6-v2 --output "$OUTPUT/$1" "${resume[@]}" \
+  polyrank train --base sentence-transformers/all-MiniLM-L6-v2 --output "$OUTPUT/$1" \
     --train "$texts"/{convai2_train,ubuntu_irc,multiwoz22_train,synthetic_persona_chat,taskmaster4}.jsonl.zst \
     --weights 6.5 3 2 1 0.3 --held-out 300 --seed 11 \
     --lora-rank 64 --schedule cosine --warmup-steps 100 --looks 5 --dropout 0.1 --precision bf16 --chunk-tokens 32768 \

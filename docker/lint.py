@@ -42,7 +42,8 @@ def expressions(dashboard: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Title of each panel and its queries, with Grafana's own variables filled in."""
     for panel in dashboard["panels"]:
         for target in panel.get("targets", []):
-            yield panel["title"], target["expr"].replace("$__rate_interval", "1m").replace("$instance", ".*")
+            filled = target["expr"].replace("$__rate_interval", "1m").replace("$instance", ".*").replace("$pool", ".*")
+            yield panel["title"], filled
 
 
 def as_rules(dashboard: dict[str, Any]) -> str:

@@ -162,7 +162,7 @@ def _code(text: str | None) -> str:
 
 
 def _default(field: FieldInfo) -> str:
-    if field.is_required() or field.default in (None, ()):
+    if field.is_required() or field.default in (None, (), {}):
         return ""
     return str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
 

@@ -8,3 +8,5 @@ CONFIG = f"{PREFIX}CONFIG"
 API_KEY = f"{PREFIX}API_KEY"  # read by clients; not a setting, but known
 BACKEND = f"{PREFIX}BACKEND"
 PRECISION = f"{PREFIX}PRECISION"
+
+POOL_NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"  # a name of a pool, as a pattern; "" stands for the pool without one

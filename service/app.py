@@ -20,6 +20,7 @@ from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.model.inference import auto
 from polyrank.model.rankers import load as checkpoint
 from polyrank.service.api.findings import found_in
+from polyrank.service.auth.buckets import SharedBuckets
 from polyrank.service.errors import BodyInvalid, BodyTooLarge, ClientGone, MethodNotAllowed, NoSuchPath, SettingsError
 from polyrank.service.http import operations
 from polyrank.service.http.compat import embeddings, rerank
@@ -29,6 +30,7 @@ from polyrank.service.http.playground import page as playground
 from polyrank.service.http.plumbing import described, problems
 from polyrank.service.http.plumbing.gzipped import Zip
 from polyrank.service.http.plumbing.middleware import BodyBound, HeadAsGet, Hosts, Requests, Sites
+from polyrank.service.http.plumbing.pools import Pools, base_of, path_of
 from polyrank.service.http.plumbing.problems import Kind, ProblemAnswer
 from polyrank.service.live.models import Loaders, LoadRanker, LoadScorer
 from polyrank.service.observe import tracing
@@ -40,15 +42,21 @@ MAX_PATH_CHARS = 128  # of the one asked for, in the answer that there is no suc
 DESCRIPTION = (
     "Ranks replies, or anything else with a text, against a conversation. Errors are `application/problem+json`. "
     "In a JSON object that has a key twice, the last one counts. Bodies may be sent with `Content-Encoding: gzip`; "
-    "answers of 8 KiB and more are, where the caller accepts it."
+    "answers of 8 KiB and more are, where the caller accepts it. On a server with named pools every path also stands "
+    "under `/pools/{name}`, for the pool of that name; where there is no such pool, any path is 404 `pool-not-found`."
 )
 
 
-def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: LoadScorer | None = None) -> FastAPI:
+def create_app(
+    settings: Settings,
+    load: LoadRanker | None = None,
+    load_cross: LoadScorer | None = None,
+    shared: SharedBuckets | None = None,
+) -> FastAPI:
     """Make the app; its models and its generation are loaded when its lifespan begins.
 
     `load` and `load_cross` load a generation's model and the cross-encoder; None: from the checkpoint, onto the device
-    of the settings.
+    of the settings. `shared` counts the calls of a key if other processes serve beside this one.
 
     Raises:
         SettingsError: the device does not exist, or the back-end cannot run on it in the precision.
@@ -61,14 +69,14 @@ def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: L
         load_cross or (lambda name: checkpoint.load_reranker(name, *runs)),
         lambda name: checkpoint.load_classifier(name, *runs),
     )
-    metrics = Metrics()
+    metrics = Metrics([name for name in settings.store if name])
     spans = tracing.exporting() if settings.tracing else tracing.OFF
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         try:
-            async with opened(settings, metrics, spans, loaders) as held:
-                app.state.resources = held
+            async with opened(settings, metrics, spans, loaders, shared) as pools:
+                app.state.pools, app.state.resources = pools, pools[""]
                 yield
         finally:
             await asyncio.to_thread(spans.close)
@@ -83,19 +91,20 @@ def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: L
         telemetry={"tracing": False, "metrics": False, "logs": False},  # `Requests` has its own
         redirect_slashes=False,  # a redirect would lead to any host that the caller names, before anything is checked
     )
-    app.state.draining = False
+    app.state.draining, app.state.pools = False, {}
     for routes in (rank, explain, classify, rerank, embeddings, index, candidates, operations):
         app.include_router(routes.router)
     if settings.playground:
         app.include_router(playground.router)
     # FastAPI's own way to replace it. Made when it is first asked for, and once: it takes a third of a second.
     app.openapi = cache(partial(described.describe, app))  # type: ignore[method-assign]  # as FastAPI says to
-    app.state.openapi_answer = cache(lambda: JSONResponse(app.openapi()))
+    app.state.openapi_answer = cache(partial(_description, app))
     _add_handlers(app, metrics)
     # The middleware added last is the outermost.
     app.add_middleware(BodyBound, limit=settings.max_body_bytes, metrics=metrics, in_form=of_route)
     app.add_middleware(Zip)
     app.add_middleware(HeadAsGet)
+    app.add_middleware(Pools, in_form=of_route)
     hosts = Hosts(settings.allowed_hosts, settings.host)
     app.add_middleware(Sites, hosts=hosts, origins=settings.cors_origins, metrics=metrics, in_form=of_route)
     app.add_middleware(Requests, metrics=metrics, tracing=spans, in_form=of_route)
@@ -109,6 +118,11 @@ def create_app(settings: Settings, load: LoadRanker | None = None, load_cross: L
         )
     metrics.create_routes(described.operations(app))
     return app
+
+
+def _description(app: FastAPI, base: str) -> JSONResponse:
+    """Return the document as the pool shows it whose routes' paths begin with `base`."""
+    return JSONResponse({**app.openapi(), "servers": [{"url": base}]} if base else app.openapi())
 
 
 def _check_runner(settings: Settings, device: str) -> None:
@@ -139,7 +153,8 @@ async def _on_error(metrics: Metrics, request: Request, error: RankingError) -> 
     if isinstance(error, ClientGone):
         metrics.count_cancelled()
         return Response(status_code=error.status)
-    return of_route(request.scope, problems.from_error(error, request.state.request_id))
+    problem = problems.from_error(error, request.state.request_id, base_of(request.scope))
+    return of_route(request.scope, problem)
 
 
 async def _on_parameters(request: Request, error: RequestValidationError) -> Response:
@@ -175,7 +190,7 @@ def _paths(app: FastAPI) -> dict[str, str]:
 def _no_such_path(request: Request) -> str:
     """Name the paths that are like the one asked for, or all of them."""
     paths = request.app.state.paths()
-    asked = request.url.path[:MAX_PATH_CHARS]
+    asked = path_of(request.scope)[:MAX_PATH_CHARS]
     like = get_close_matches(asked.rstrip("/"), paths, 3, cutoff=0.75)
     if like:
         return f"there is no {asked}; did you mean {' or '.join(paths[path] for path in like)}?"

@@ -7,6 +7,7 @@ in `model/errors.py` and `index_builder/errors.py`.
 
 from collections.abc import Sequence
 
+from polyrank.index_builder.errors import JobConflict
 from polyrank.model.errors import InvalidInput, RankingError
 
 SHOWN_IDS = 20
@@ -113,6 +114,16 @@ class NoSuchPath(ServiceError):
     status, slug, title = 404, "not-found", "No such path"
 
 
+class PoolNotFound(ServiceError):
+    """The path leads to no pool: the server has none of the name, or none without a name."""
+
+    status, slug, title = 404, "pool-not-found", "No such pool"
+
+    def __init__(self, name: str) -> None:
+        what = f"no pool {name[:64]!r}" if name else "no pool without a name; ask under /pools/{name}"
+        super().__init__(f"there is {what}; GET /pools lists those there are")
+
+
 class MethodNotAllowed(ServiceError):
     """The path has other methods: `allowed`, as the header Allow lists them."""
 
@@ -170,6 +181,14 @@ class Forbidden(ServiceError):
 
     def __init__(self, scope: str) -> None:
         super().__init__(f"this needs an API key with the scope {scope}")
+
+
+class OtherPools(Forbidden):
+    """The caller's API key is for other pools."""
+
+    def __init__(self, pools: Sequence[str]) -> None:
+        shown = ", ".join(f"/pools/{name}" for name in pools[:SHOWN_IDS])
+        ServiceError.__init__(self, f"the API key is for some pools alone; ask under {shown}")
 
 
 class HostNotAllowed(ServiceError):
@@ -386,6 +405,17 @@ class StoreReadOnly(ServiceError):
 
     def __init__(self) -> None:
         super().__init__("this server may not write to its store; change it from where it can be written")
+
+
+class OtherPoolBuilt(JobConflict):
+    """A build of another pool has not finished; `base` is the path of that pool."""
+
+    def __init__(self, job_id: str, pool: str) -> None:
+        name = f"the pool {pool}" if pool else "the pool without a name"
+        RankingError.__init__(
+            self, f"job {job_id} of {name} has not finished, and one builds at a time; try again then"
+        )
+        self.job_id, self.base = job_id, f"/pools/{pool}" if pool else ""
 
 
 class InferenceFailed(ServiceError):

@@ -3,15 +3,15 @@
 import asyncio
 import errno
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import cast
+from typing import Any, TypeVar, cast
 
 from starlette.requests import Request
 
@@ -25,13 +25,14 @@ from polyrank.model.inference.runners import AUTO, INT8, TORCH, Runner
 from polyrank.model.rankers.classifier import Classifier
 from polyrank.model.text.tokenizer import Vocabulary
 from polyrank.service import machine
+from polyrank.service.auth.buckets import SharedBuckets
 from polyrank.service.auth.keys import Access
 from polyrank.service.caching.result_cache import ResultCache
 from polyrank.service.caching.vector_cache import Lru
 from polyrank.service.caching.vectors import Caches
 from polyrank.service.changes.jobs import Compacting, Jobs
 from polyrank.service.changes.updating import Updating
-from polyrank.service.errors import SettingsError, StoreReadOnly
+from polyrank.service.errors import NotReady, PoolNotFound, SettingsError, StoreReadOnly
 from polyrank.service.live.models import (
     LoadClassifier,
     Loaders,
@@ -43,6 +44,7 @@ from polyrank.service.live.models import (
 from polyrank.service.live.serving import Opener
 from polyrank.service.live.switching import Holder, Live
 from polyrank.service.live.trial import Trials
+from polyrank.service.observe.logs import POOL
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import Tracing
 from polyrank.service.ranking.engine import Engine
@@ -64,6 +66,10 @@ TIDY_SECONDS = 5.0
 CPU_BATCH_TOKENS = 512
 GPU_BATCH_TOKENS = 16_384
 
+NO_STORE = "this server has no store; start it with --store to rank a pool"
+
+T = TypeVar("T")
+
 log = logging.getLogger(__name__)
 
 
@@ -72,23 +78,30 @@ class Resources:
     """What routes work with.
 
     Attributes:
+        pool: the name of the pool; empty where it has none.
         trials: the generation that is on trial beside the live one.
-        loader: the one thread that opens generations and switches to them.
+        loader: the one thread that opens the pool's generations and switches to them.
+
+    What follows is the same for all pools of a server:
+
+    Attributes:
         reading: the one thread that checks requests of many values.
         results: answers of /rank; None: they are not kept.
         vocabulary: of the token ids that OpenAI's clients may send; None: they may not.
     """
 
-    settings: Settings
+    pool: str
     metrics: Metrics
     store: GenerationStore
     live: Live[Serving]
     trials: Trials[Serving]
-    runtime: Runtime
-    engine: Engine
     jobs: Jobs
     updating: Updating
     loader: ThreadPoolExecutor
+
+    settings: Settings
+    runtime: Runtime
+    engine: Engine
     reading: FairThread
     access: Access
     results: ResultCache | None
@@ -96,19 +109,19 @@ class Resources:
 
     @property
     def has_pool(self) -> bool:
-        """Whether the server was started with a store; without one only reranker and classifier serve."""
-        return self.live.has_pool
+        """Whether there is a pool; without one only reranker and classifier serve."""
+        return self.live.absent is None
 
 
 def resources(request: Request) -> Resources:
-    """Return the resources of the app that received the request."""
-    return cast(Resources, request.app.state.resources)
+    """Return the resources of the pool that the request's path names, or of the one without a name."""
+    return cast(Resources, request.state.resources)
 
 
 @contextmanager
 def writing(held: Resources) -> Iterator[None]:
     """Raise DiskFull or StoreReadOnly where the store cannot be written to for these reasons."""
-    with disk_full_named(held.settings.root):
+    with disk_full_named(held.store.root):
         try:
             yield
         except OSError as error:
@@ -118,10 +131,14 @@ def writing(held: Resources) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def opened(settings: Settings, metrics: Metrics, tracing: Tracing, loaders: Loaders) -> AsyncIterator[Resources]:
-    """Load the models and the pool, and follow the store until the end of the block.
+async def opened(
+    settings: Settings, metrics: Metrics, tracing: Tracing, loaders: Loaders, shared: SharedBuckets | None = None
+) -> AsyncIterator[dict[str, Resources]]:
+    """Load the models and the pools, and follow their stores until the end of the block; yields each by its name.
 
-    A generation that cannot be loaded is no error: the server starts, and `/readyz` says why it is not ready.
+    There is always one without a name, if only an empty one. A generation that cannot be loaded is no error: the server
+    starts, and `/readyz` says why it is not ready. `shared` counts the calls of a key if other processes serve beside
+    this one.
 
     Raises:
         SettingsError: the keys file or the vocabulary is missing or broken.
@@ -133,23 +150,44 @@ async def opened(settings: Settings, metrics: Metrics, tracing: Tracing, loaders
         open_pool: _OpenPool = _pool_here
         if settings.cluster is not None:
             ray = stack.enter_context(connected(settings.cluster))
-            open_pool = partial(_pool_on_shards, RayShards(ray, str(settings.root.resolve()), settings.threads))
-        elif settings.store is None:
-            empty = stack.enter_context(TemporaryDirectory(prefix="polyrank-"))  # nothing is written to it
-            settings = settings.model_copy(update={"store": Path(empty)})
-            open_pool = partial(_pool_here, has_pool=False)
-        async with _opened(settings, metrics, tracing, loaders, open_pool) as held:
+            open_pool = partial(_pool_on_shards, RayShards(ray, str(settings.store[""].resolve()), settings.threads))
+        access = Access(settings.keys_file, settings.rate_limit_per_s, metrics, shared=shared)
+        async with _opened(settings, metrics, tracing, loaders, access, open_pool) as held:
             yield held
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """Something to look at once a second, or after another `pause`; `what` names it in the log."""
+    """Something to look at once a second, or after another `pause`; `what` and `pool` name it in the log."""
 
     what: str
     look: Callable[[], Awaitable[None]]
     pause: float = field(default_factory=lambda: LOOK_SECONDS)
     longest_pause: float = 4 * LOOK_SECONDS  # after failures
+    pool: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _ForPool:
+    """What a pool is opened with; `absent` as of `Live`, `loader` as of `Resources`."""
+
+    name: str
+    root: Path
+    absent: Callable[[], RankingError] | None
+    loader: ThreadPoolExecutor
+    settings: Settings
+    metrics: Metrics
+    opener: Opener
+    scorer: PairScorer | None
+
+    def live(self, store: GenerationStore, holder: Holder[Serving]) -> Live[Serving]:
+        """Return what holds the generation that is served."""
+        reads_words = self.scorer is not None and self.scorer.evidence is not None
+        return Live(store, holder, self.metrics, reads_words, self.absent)
+
+    async def in_loader(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Call a function in the loader."""
+        return await asyncio.get_running_loop().run_in_executor(self.loader, work, *arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,28 +205,13 @@ class _OpenedPool:
     looks: tuple[_Look, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _ForPool:
-    """What a pool is opened with."""
-
-    settings: Settings
-    metrics: Metrics
-    opener: Opener
-    scorer: PairScorer | None
-
-    def live(self, store: GenerationStore, holder: Holder[Serving], has_pool: bool) -> Live[Serving]:
-        """Return what holds the generation that is served."""
-        reads_words = self.scorer is not None and self.scorer.evidence is not None
-        return Live(store, holder, self.metrics, reads_words, has_pool)
-
-
 _OpenPool = Callable[[_ForPool], AbstractAsyncContextManager[_OpenedPool]]
 
 
 @asynccontextmanager
-async def _pool_here(given: _ForPool, has_pool: bool = True) -> AsyncIterator[_OpenedPool]:
-    store = GenerationStore(given.settings.root, needs_matrix=given.settings.vectors == "local")
-    live = given.live(store, Here(store, given.opener), has_pool)
+async def _pool_here(given: _ForPool) -> AsyncIterator[_OpenedPool]:
+    store = GenerationStore(given.root, needs_matrix=given.settings.vectors == "local")
+    live = given.live(store, Here(store, given.opener))
     try:
         yield _OpenedPool(store, live, longest_pause=LONGEST_PAUSE_SECONDS)
     finally:
@@ -200,9 +223,9 @@ async def _pool_on_shards(shards: Shards, given: _ForPool) -> AsyncIterator[_Ope
     settings, metrics = given.settings, given.metrics
     asking = Asking(metrics, settings.hedge_ms / 1000)
     replicas = Replicas(shards, asking, metrics, settings.shard_replicas)
-    store = GenerationStore(settings.root)
+    store = GenerationStore(given.root)
     on_shards = OnShards(store, given.opener, replicas, asking, metrics, settings.max_timeout_ms / 1000)
-    live = given.live(store, on_shards, has_pool=True)
+    live = given.live(store, on_shards)
     look = _Look("the shards", partial(asyncio.to_thread, on_shards.look))
     try:
         yield _OpenedPool(store, live, 4 * LOOK_SECONDS, (look,))  # shards are back in seconds
@@ -214,65 +237,119 @@ async def _pool_on_shards(shards: Shards, given: _ForPool) -> AsyncIterator[_Ope
 
 @asynccontextmanager
 async def _opened(
-    settings: Settings, metrics: Metrics, tracing: Tracing, loaders: Loaders, open_pool: _OpenPool
-) -> AsyncIterator[Resources]:
+    settings: Settings, metrics: Metrics, tracing: Tracing, loaders: Loaders, access: Access, open_pool: _OpenPool
+) -> AsyncIterator[dict[str, Resources]]:
     async with AsyncExitStack() as stack:
-        access = Access(settings.keys_file, settings.rate_limit_per_s, metrics)
         metrics.show_open(settings.is_open)
         vocabulary = _vocabulary(settings)
         caches = Caches(settings, metrics)
         stack.callback(caches.close)
-        show_last_build(metrics, await asyncio.to_thread(JobStore(settings.root).records))
-        loader = stack.enter_context(ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader"))
         reading = FairThread("reading")
         stack.callback(reading.close)
-        in_loader = partial(asyncio.get_running_loop().run_in_executor, loader)
+        loading = {
+            name: stack.enter_context(ThreadPoolExecutor(1, "loader", POOL.set, (name,)))
+            for name in dict.fromkeys(["", *settings.store])
+        }
+        in_loader = partial(asyncio.get_running_loop().run_in_executor, loading[""])
         scorer = await in_loader(_load_scorer, settings, loaders.scorer, metrics)
         classifier = await in_loader(_load_classifier, settings, loaders.classifier, metrics)
         opener = Opener(metrics.count_cache, caches, loaders.ranker, device_of(settings))
-        pool = await stack.enter_async_context(open_pool(_ForPool(settings, metrics, opener, scorer)))
-        await in_loader(pool.live.start)
-        trials = Trials(pool.store, pool.live, metrics)
-        await in_loader(trials.follow_if_possible)
+        opening = [
+            _ForPool(
+                *(name, *_place(settings, name, stack)),
+                loader=loader,
+                settings=settings,
+                metrics=metrics.of(name),
+                opener=opener,
+                scorer=scorer,
+            )
+            for name, loader in loading.items()
+        ]
+        pools = [(given, await stack.enter_async_context(open_pool(given))) for given in opening]
+        for given, pool in pools:
+            await given.in_loader(pool.live.start)
         runtime = Runtime(_runtime_settings(settings), metrics, scorer, tracing, classifier)
         stack.push_async_callback(asyncio.to_thread, runtime.close)
-        updating = Updating(pool.store, pool.live, runtime, metrics)
-        stack.push_async_callback(asyncio.to_thread, updating.close)
-        jobs = Jobs(
-            settings,
-            pool.store,
-            partial(_runner_of_job, settings, pool.live),
-            partial(in_loader, _switch, settings, pool.store, pool.live),
-            partial(_show_job, metrics),
+        make = partial(
+            Resources,
+            settings=settings,
+            runtime=runtime,
+            engine=Engine(runtime),
+            reading=reading,
+            access=access,
+            results=_results(settings, metrics, caches),
+            vocabulary=vocabulary,
         )
-        stack.push_async_callback(jobs.close)
-        looks = (
-            _Look("the active generation", partial(in_loader, pool.live.follow), longest_pause=pool.longest_pause),
-            _Look("the trial", partial(in_loader, trials.follow), longest_pause=pool.longest_pause),
-            *pool.looks,
-            _Look("the log of updates", updating.follow),
-            _Look("compaction", Compacting(pool.store, pool.live, jobs, settings.compact_after).look),
-            _Look("the model", partial(_probe, runtime, pool.live)),
+        stores = {given.name: JobStore(pool.store.root) for given, pool in pools}
+        held = {given.name: await _followed(stack, make, runtime, given, pool, stores) for given, pool in pools}
+        lives = [one.live for one in held.values() if one.has_pool] or [held[""].live]
+        looks = [
+            _Look("the model", partial(_probe, runtime, lives)),
             _Look("the keys file", partial(asyncio.to_thread, access.look)),
             _Look("memory", partial(asyncio.to_thread, machine.Tidying().tidy), TIDY_SECONDS, LONGEST_PAUSE_SECONDS),
-        )
+        ]
+        for given, pool in pools:
+            looks += _looks(held[given.name], pool)
         async with _looking(looks):
-            yield Resources(
-                settings=settings,
-                metrics=metrics,
-                store=pool.store,
-                live=pool.live,
-                trials=trials,
-                runtime=runtime,
-                engine=Engine(runtime),
-                jobs=jobs,
-                updating=updating,
-                loader=loader,
-                reading=reading,
-                access=access,
-                results=_results(settings, metrics, caches),
-                vocabulary=vocabulary,
-            )
+            yield held
+
+
+def _place(settings: Settings, name: str, stack: AsyncExitStack) -> tuple[Path, Callable[[], RankingError] | None]:
+    """Return the directory of a pool's store, and what is raised if there is no pool: then nothing is written to it."""
+    if (root := settings.store.get(name)) is not None:
+        return root, None
+    empty = Path(stack.enter_context(TemporaryDirectory(prefix="polyrank-")))
+    return empty, partial(PoolNotFound, name) if settings.store else partial(NotReady, NO_STORE)
+
+
+async def _followed(
+    stack: AsyncExitStack,
+    make: Callable[..., Resources],
+    runtime: Runtime,
+    given: _ForPool,
+    pool: _OpenedPool,
+    jobs: Mapping[str, JobStore],
+) -> Resources:
+    """Make what routes work with of an open pool; `jobs` are those of all pools."""
+    settings, metrics, store, live = given.settings, given.metrics, pool.store, pool.live
+    show_last_build(metrics, await asyncio.to_thread(jobs[given.name].records))
+    trials = Trials(store, live, metrics)
+    await given.in_loader(trials.follow_if_possible)
+    updating = Updating(store, live, runtime, metrics, given.name)
+    stack.push_async_callback(asyncio.to_thread, updating.close)
+    own = Jobs(
+        settings,
+        store,
+        partial(_runner_of_job, settings, live),
+        partial(given.in_loader, _switch, settings, store, live),
+        partial(_show_job, metrics),
+        {name: other for name, other in jobs.items() if name != given.name},
+    )
+    stack.push_async_callback(own.close)
+    return make(
+        pool=given.name,
+        metrics=metrics,
+        store=store,
+        live=live,
+        trials=trials,
+        jobs=own,
+        updating=updating,
+        loader=given.loader,
+    )
+
+
+def _looks(held: Resources, pool: _OpenedPool) -> Iterator[_Look]:
+    """Yield what keeps a pool up to date."""
+    in_loader = partial(asyncio.get_running_loop().run_in_executor, held.loader)
+    compacting = Compacting(held.store, held.live, held.jobs, held.settings.compact_after)
+    for look in (
+        _Look("the active generation", partial(in_loader, held.live.follow), longest_pause=pool.longest_pause),
+        _Look("the trial", partial(in_loader, held.trials.follow), longest_pause=pool.longest_pause),
+        *pool.looks,
+        _Look("the log of updates", held.updating.follow),
+        _Look("compaction", compacting.look),
+    ):
+        yield replace(look, pool=held.pool)
 
 
 def _vocabulary(settings: Settings) -> Vocabulary | None:
@@ -298,6 +375,7 @@ async def _looking(looks: Iterable[_Look]) -> AsyncIterator[None]:
 
 async def _repeat(given: _Look) -> None:
     """Look again and again; after failures less often."""
+    POOL.set(given.pool)
     pause = given.pause
     while True:
         await asyncio.sleep(pause)
@@ -312,8 +390,9 @@ async def _repeat(given: _Look) -> None:
             log.error(message, exc_info=None if shortage else error, extra={"fields": fields})
 
 
-async def _probe(runtime: Runtime, live: Live[Serving]) -> None:
-    await probe(runtime, live.current)
+async def _probe(runtime: Runtime, lives: Iterable[Live[Serving]]) -> None:
+    for live in lives:
+        await probe(runtime, live.current)
 
 
 def _switch(settings: Settings, store: GenerationStore, live: Live[Serving]) -> None:

@@ -7,7 +7,7 @@ variables, variables over the file. The constructor uses its arguments alone.
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,7 +24,7 @@ from polyrank.model.inference.disk_cache import DEFAULT_MIB, MEBIBYTES, DiskCach
 from polyrank.model.inference.runners import INT8, OPENVINO, BackendName, PrecisionName, Runner, why_refused
 from polyrank.model.inputs import read_input
 from polyrank.model.options import Bounds
-from polyrank.service import API_KEY, CONFIG, PREFIX
+from polyrank.service import API_KEY, CONFIG, POOL_NAME, PREFIX
 from polyrank.service.api import CANDIDATES_CEILING
 from polyrank.service.api.findings import TYPES, what_is_wrong
 from polyrank.service.auth import PER_S, keys
@@ -43,9 +43,10 @@ class Settings(BaseSettings):
     )
 
     # Ordered by how often people set them: `make docs` keeps this order.
-    store: Path | None = Field(
-        default=None,
-        description="the store's directory: generations, jobs, log of updates; not set: only the other models serve",
+    store: Annotated[dict[str, Path], NoDecode] = Field(
+        default={},
+        description="the store's directory: generations, jobs, log of updates; `NAME=DIR` for each of several pools,"
+        " separated by commas in the variable, a table in the file; not set: only the other models serve",
     )
     host: str = Field(default="127.0.0.1", description="where to listen")
     port: int = Field(default=8000, ge=0, le=65535, description="0: any free one, printed when ready")
@@ -222,6 +223,36 @@ class Settings(BaseSettings):
         """Let the constructor use its arguments alone; `load` reads the other sources."""
         return (init_settings,)
 
+    @field_validator("store", mode="before")
+    @classmethod
+    def _name_stores(cls, given: object) -> object:
+        if given is None or isinstance(given, Mapping):
+            return given or {}
+        found: dict[str, str | Path] = {}
+        for name, path in _named_stores(given if isinstance(given, list | tuple) else [given]):
+            if name in found:
+                whose = f"are given for the pool {name}" if name else "have no name: write NAME=DIR"
+                raise ValueError(f"two directories {whose}")
+            if not path:
+                raise ValueError(f"{name}= lacks the directory: write {name}=DIR")
+            found[name] = path
+        return found
+
+    @field_validator("store")
+    @classmethod
+    def _check_stores(cls, stores: dict[str, Path]) -> dict[str, Path]:
+        for name in filter(None, stores):
+            if not re.fullmatch(POOL_NAME, name):
+                raise ValueError(
+                    f"{name[:80]!r} names no pool: up to 64 letters, digits, dots, hyphens and underscores, first a "
+                    "letter or a digit"
+                )
+        known: dict[Path, str] = {}
+        for name, path in stores.items():
+            if (other := known.setdefault(path.resolve(), name)) != name:
+                raise ValueError(f"the pools {other or '(no name)'} and {name or '(no name)'} are both in {path}")
+        return stores
+
     @field_validator("redis_url")
     @classmethod
     def _check_redis_url(cls, url: SecretStr | None) -> SecretStr | None:
@@ -295,7 +326,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _settings_go_together(self) -> Self:
-        if self.store is None and self.reranker is None and self.classifier is None:
+        if not self.store and self.reranker is None and self.classifier is None:
             alone = "or a reranker or a classifier alone"
             raise ValueError(f"store: name the store directory (--store DIR or POLYRANK_STORE), {alone}")
         if self.vectors == "redis" and self.redis_url is None:
@@ -319,8 +350,10 @@ class Settings(BaseSettings):
             return
         if why := why_unusable(self.cluster):
             raise ValueError(why)
-        if self.store is None:
+        if not self.store:
             raise ValueError("cluster: name the store (--store DIR)")
+        if [*self.store] != [""]:
+            raise ValueError("cluster: shards hold one pool, without a name (--store DIR)")
         if self.vectors == "redis":
             raise ValueError("cluster: shards read vectors from the store's disk; leave vectors = redis out")
         if self.workers > 1:
@@ -345,12 +378,6 @@ class Settings(BaseSettings):
         return settings
 
     @property
-    def root(self) -> Path:
-        """The store's directory; a running server has one, if only an empty one of its own."""
-        assert self.store is not None, "`resources.opened` gives a server without a store an empty one"
-        return self.store
-
-    @property
     def is_open(self) -> bool:
         """Whether callers on other machines may do everything: there are no keys, and it listens beyond this one."""
         return self.keys_file is None and not Address(self.host, self.port).is_loopback
@@ -362,6 +389,18 @@ class Settings(BaseSettings):
     def redis(self) -> str | None:
         """Return the Redis URL with its password, which `repr` of the settings hides."""
         return self.redis_url.get_secret_value() if self.redis_url else None
+
+
+def _named_stores(given: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield names and directories; "" is the name where none is given.
+
+    A text that begins with `NAME=` may go on after a comma with the next one. A path that looks so is written `./a=b`.
+    """
+    for each in given:
+        if isinstance(each, str) and re.match(f"{POOL_NAME}=", each):
+            yield from (tuple(one.split("=", 1)) for one in re.split(f",(?={POOL_NAME}=)", each))
+        elif each:
+            yield "", each
 
 
 def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
@@ -408,7 +447,7 @@ def bounds_of(name: str) -> Bounds | None:
 
 
 def _explain(error: Any) -> str:
-    where = ".".join(str(part) for part in error["loc"])
+    where = ".".join(str(part) for part in error["loc"] if part != "")
     if where in Settings.model_fields and (bounds := bounds_of(where)):
         return f"{where}: must be {bounds}"
     wanted = TYPES.get(error["type"])

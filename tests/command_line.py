@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -17,6 +18,8 @@ from polyrank.service.cli import main, parser
 REPOSITORY = Path(__file__).resolve().parents[1]
 COMMAND = [sys.executable, "-m", "polyrank.service.cli"]
 READY = "polyrank is ready on "
+# What a command says that works for long: on a busy machine each one may.
+WAITS = re.compile(r"(?:: \d+ s|: \d+ of \d+, \d+ s|\(\S+ \S+/s\))(?:  .*)?$")
 
 
 class Outcome(NamedTuple):
@@ -60,7 +63,8 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: object) -> Outcome:
         status = int(end.code or 0)
     except KeyboardInterrupt:
         pytest.fail("Ctrl-C went through the command")
-    return Outcome(status, *capsys.readouterr())
+    out, err = capsys.readouterr()
+    return Outcome(status, out, _without_waits(err))
 
 
 def options() -> Iterator[tuple[str, argparse.Action]]:
@@ -96,7 +100,11 @@ def start(*arguments: object, command: Iterable[str] = COMMAND, **environment: s
 def ended(process: "subprocess.Popen[str] | WarmProcess") -> Outcome:
     """Wait for its end."""
     out, err = process.communicate(timeout=60)
-    return Outcome(process.returncode, out, err)
+    return Outcome(process.returncode, out, _without_waits(err))
+
+
+def _without_waits(err: str) -> str:
+    return "".join(line for line in err.splitlines(keepends=True) if not WAITS.search(line.rstrip("\n")))
 
 
 def write_rows(path: Path, rows: Iterable[Any]) -> Path:

@@ -101,6 +101,7 @@ class Load:
         fresh: a new connection for each request; otherwise one is used until the server closes it in an answer.
         heeds_readyz: no new connection once /readyz is 503, as behind a balancer.
         check: returns what is wrong with an answer, if anything.
+        base: the path of a pool; empty: of the one without a name.
 
     Attributes:
         answered: statuses.
@@ -117,8 +118,10 @@ class Load:
         fresh: bool = False,
         heeds_readyz: bool = False,
         check: Callable[[dict[str, object]], str | None] = lambda _: None,
+        base: str = "",
     ) -> None:
         self.port, self.fresh, self.heeds_readyz, self.check = port, fresh, heeds_readyz, check
+        self.path = f"{base}/rank"
         self.body = json.dumps(body or {"context": "w1 w2", "top_k": 5})
         self.answered: Counter[int] = Counter()
         self.lost: list[str] = []
@@ -181,7 +184,7 @@ class Load:
     def _one(self, connection: http.client.HTTPConnection) -> bool:
         """Send a request; returns whether its connection is not to be used again."""
         try:
-            connection.request("POST", "/rank", self.body, HEADERS)
+            connection.request("POST", self.path, self.body, HEADERS)
             response = connection.getresponse()
             content = response.read()
         except (OSError, http.client.HTTPException) as error:

@@ -19,9 +19,8 @@ from polyrank.model.rankers.networks import CrossRanker, LateRanker, NetworkRank
 from polyrank.model.registry import ARCHITECTURES, trainable
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue, Report
-from polyrank.model.training.config import Data, TrainConfig, TwoStageTrainConfig, settings_of
+from polyrank.model.training.config import STATE_FILE, Data, TrainConfig, TwoStageTrainConfig, settings_of
 from polyrank.model.training.run import train
-from polyrank.model.training.state import STATE_FILE
 from polyrank.model.training.student import Student, start
 
 TWO_STAGES = [name for name in trainable() if issubclass(settings_of(name), TwoStageTrainConfig)]
@@ -39,6 +38,7 @@ SETTINGS: dict[str, Any] = {
     "max_context_tokens": 40,
     "max_candidate_tokens": 16,
     "tune": "all",
+    "precision": "no",  # auto depends on the processor
 }
 
 

@@ -62,6 +62,7 @@ from polyrank.index_builder.store.switch import Switch
 from polyrank.index_builder.vectors.encoder import Encode
 from polyrank.model.durable import make_directory, rename_durably, sync_tree
 from polyrank.model.errors import InvalidInput
+from polyrank.model.telling import telling
 
 _STRAYS_NAMED = 10
 
@@ -211,8 +212,8 @@ class GenerationStore:
             GenerationNotFound, GenerationCorrupt, Shortage: see `Generation.open` and `UpdateLog.read`.
         """
         manifest = self.manifest(generation)
-        check_beside_parts(self.path(generation), manifest, verify=verify)
-        with ExitStack() as stack:
+        with telling(f"opening generation {generation}"), ExitStack() as stack:
+            check_beside_parts(self.path(generation), manifest, verify=verify)
             opened = []
             for part in range(len(manifest.parts)):
                 opened.append(self.open(generation, part, verify=verify))
@@ -225,10 +226,11 @@ class GenerationStore:
     def verify(self, generation: str) -> Manifest:
         """Check every byte of a generation, a part at a time, and of its update log; errors as `open_parts`."""
         manifest = self.manifest(generation)
-        check_beside_parts(self.path(generation), manifest)
-        for part in range(len(manifest.parts)):
-            self.open(generation, part).close()
-        self.check_updates(manifest)
+        with telling(f"checking generation {generation}"):
+            check_beside_parts(self.path(generation), manifest)
+            for part in range(len(manifest.parts)):
+                self.open(generation, part).close()
+            self.check_updates(manifest)
         return manifest
 
     def snapshots(self, parts: Sequence[Generation]) -> list[Snapshot]:

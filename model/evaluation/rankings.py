@@ -57,6 +57,7 @@ def candidate_representations(
         done += more
         report("candidates", done, len(distinct))
 
+    on_done(0)
     made = ranker.represent_candidates([tokens[position] for position in distinct], on_done)
     require_finite(ranker.name, [made.first] if made.late is None else [made.first, made.late])
     return made.take(places), cut
@@ -73,6 +74,7 @@ def context_encodings(
     ranker: Retriever, conversations: Sequence[Conversation], report: ReportProgress
 ) -> Iterator[ContextEncoding]:
     """Encode contexts, some at a time. The stage is "contexts"."""
+    report("contexts", 0, len(conversations))
     for start in range(0, len(conversations), _CONTEXTS_AT_ONCE):
         chunk = conversations[start : start + _CONTEXTS_AT_ONCE]
         made = ranker.represent_contexts([ranker.tokenize_context(conversation)[0] for conversation in chunk])
@@ -168,6 +170,7 @@ def _cross_scores(
     """Score each list; where words count, how rare one is follows from the same pool as for a late model."""
     statistics = ranker.statistics(sorted({text for dialogue in dialogues for text in dialogue.candidates}))
     scores = []
+    report("pairs", 0, len(dialogues))
     for done, dialogue in enumerate(dialogues, 1):
         scores.append(ranker.score_texts(dialogue.conversation, dialogue.candidates, statistics))
         report("pairs", done, len(dialogues))
@@ -271,7 +274,8 @@ def rerank(
         the rest as it was.
     """
     statistics = reranker.statistics(texts) if counts_words else None
-    reranked = []
+    reranked: list[Retrieved] = []
+    report("pairs", 0, len(found))
     for conversation, own in zip(conversations, found, strict=True):
         rows, rest = np.split(own.best.rows, [top_n])
         scores = reranker.score_texts(conversation, [texts[row] for row in rows], statistics, found=True)

@@ -37,6 +37,7 @@ from polyrank.model.inference.runners import (
 )
 from polyrank.model.inference.torch_backend import TorchBackend
 from polyrank.model.inference.trials import sequences
+from polyrank.model.telling import telling
 from polyrank.model.text.assembly import Assembler
 
 if TYPE_CHECKING:
@@ -200,7 +201,7 @@ class Chooser:
             if not verdicts[best]:
                 break
             self._warn("back-end refused", best, name)
-        return best, forwards.get(best) or self.backends[best].compile(part)
+        return best, forwards.get(best) or _compiled(self.backends[best], part)
 
     def _best(self, part: str) -> Runner:
         verdicts = self._verdicts[part]
@@ -210,14 +211,15 @@ class Chooser:
         """Return what each back-end takes for a usual batch; fills `forwards`."""
         for runner, backend in self.backends.items():
             try:
-                forwards[runner] = backend.compile(part)
+                forwards[runner] = _compiled(backend, part)
             except InvalidInput as error:
                 if runner == self._first:
                     raise
                 self._verdicts[name][runner] = str(error)
                 self._warn("back-end refused", runner, name)
         before = share_of_processors()
-        seconds = measured(forwards, trials.usual(part, not is_cpu(self._device)))
+        with telling(f"timing the encoder of {name} by {len(forwards)} back-ends, to choose one"):
+            seconds = measured(forwards, trials.usual(part, not is_cpu(self._device)))
         until, share = None, min(before, share_of_processors())
         if share < CALM:
             until = time.time() + DISTURBED_HOLDS_SECONDS
@@ -229,18 +231,24 @@ class Chooser:
     def _why_not(self, runner: Runner, part: "NetworkPart", forwards: dict[Runner, Forward]) -> str:
         """Return why a back-end must not run a part, empty if it may; compiles it if need be."""
         try:
-            forward = forwards[runner] = forwards.get(runner) or self.backends[runner].compile(part)
+            forward = forwards[runner] = forwards.get(runner) or _compiled(self.backends[runner], part)
         except InvalidInput as error:
             return str(error)
         if runner.precision == FLOAT32 or self._is_asked_for:
             return ""
         # Of int8 the checkpoint says how many rankings it changes, which a few sentences cannot.
         reference, proved = TorchBackend(self._device).compile(part), runner.precision == INT8
-        return trials.why_refused(forward, reference, sequences(part, self._assembler), part, proved)
+        with telling(f"comparing what {' '.join(runner)} computes with {TORCH} {FLOAT32}"):
+            return trials.why_refused(forward, reference, sequences(part, self._assembler), part, proved)
 
     def _warn(self, message: str, runner: Runner, part: str) -> None:
         fields = {**runner._asdict(), "part": part, "why": self._verdicts[part][runner]}
         log.warning(message, extra={"fields": fields})
+
+
+def _compiled(backend: Backend, part: "NetworkPart") -> Forward:
+    with telling(f"compiling the encoder of {part.reads} for {' '.join(backend.runner)}"):
+        return backend.compile(part)
 
 
 def fastest(seconds: Mapping[Runner, float]) -> Runner:

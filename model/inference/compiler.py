@@ -15,7 +15,7 @@ from functools import cache
 from importlib.util import find_spec
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from polyrank.model import processor, threads
 from polyrank.model.errors import InvalidInput
@@ -25,6 +25,10 @@ from polyrank.model.inference.disk_cache import DiskCache
 from polyrank.model.inference.network import Backend, LazyPart, Ready, Sizes
 from polyrank.model.inference.runners import TORCH, Choice, Runner
 from polyrank.model.registry import ARCHITECTURES
+from polyrank.model.telling import telling
+
+if TYPE_CHECKING:
+    from polyrank.model.inference.parts import NetworkPart
 
 _MODEL = Path(__file__).parents[1]
 # What the numbers of a part come from, beside its weights.
@@ -153,13 +157,14 @@ class Compiler:
             InvalidInput: the back-end cannot run it.
             ModelError: its network cannot be read.
         """
-        if self._disk is None or not part.identity:
-            return self._made(part)
-        kept = Kept(self._disk, part)
-        if (ready := self._found(part, kept)) is None:
-            with self._disk.alone():  # workers start together: one makes it, undisturbed, and the others find it
-                ready = self._found(part, kept) or self._made_and_kept(part, kept)
-        return ready
+        with telling(f"making the encoder of {part.name} ready"):
+            if self._disk is None or not part.identity:
+                return self._made(part)
+            kept = Kept(self._disk, part)
+            if (ready := self._found(part, kept)) is None:
+                with self._disk.alone():  # workers start together: one makes it, undisturbed, and the others find it
+                    ready = self._found(part, kept) or self._made_and_kept(part, kept)
+            return ready
 
     @property
     def choice(self) -> Choice | None:
@@ -172,7 +177,7 @@ class Compiler:
         if runner is None:
             return None
         if runner.backend == TORCH:
-            module = part.module()
+            module = _loaded(part)
             return Ready(self._by(runner).compile(module), Sizes.of(module.backbone()), runner)
         return _restored(kept, runner)
 
@@ -187,7 +192,7 @@ class Compiler:
         return self._chooser.backends[runner] if self._chooser else self._backend
 
     def _made(self, part: LazyPart) -> Ready:
-        module, runner = part.module(), self._backend.runner
+        module, runner = _loaded(part), self._backend.runner
         if self._chooser is None:
             forward = self._backend.compile(module)
         else:
@@ -203,6 +208,11 @@ class Compiler:
         if (pieces := openvino_backend.exported(ready.run)) is not None:
             kept.keep_model(ready.runner, ready.sizes, pieces)
         return ready
+
+
+def _loaded(part: LazyPart) -> "NetworkPart":
+    with telling("loading torch and the weights"):
+        return part.module()
 
 
 def _restored(kept: Kept, runner: Runner) -> Ready | None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from polyrank.model.architectures.batching import distinct_sequences
 from polyrank.model.checkpoint.files import TOKENIZER_FILE, CheckpointFiles, backbone_file, read_object
-from polyrank.model.checkpoint.lookup import architecture_of, is_checkpoint
+from polyrank.model.checkpoint.lookup import architecture_of, called, is_checkpoint
 from polyrank.model.checkpoint.quantised import Quantisation
 from polyrank.model.checkpoint.stored import find_base, find_checkpoint
 from polyrank.model.config import ModelConfig
@@ -29,6 +29,7 @@ from polyrank.model.rankers.lexical import LexicalRanker, TextRanker
 from polyrank.model.registry import ARCHITECTURES, in_words
 from polyrank.model.representations import Additions, ContextEncoding, Representations
 from polyrank.model.search.topk import scores_of
+from polyrank.model.telling import telling
 from polyrank.model.text.assembly import Assembler, Conversation, Truncation
 from polyrank.model.text.reading import Steps
 from polyrank.model.text.sequences import Pairs
@@ -215,11 +216,12 @@ def load_network(
 
     quantisation: for int8, instead of the checkpoint's.
     """
-    stored = find_checkpoint(Path(name)) if is_checkpoint(name) else find_base(str(name))
-    network = Network(stored.files.config, lambda: _moved(stored.read(), device), _identity(stored.files))
-    asked, where = Runner(backend, precision), _known(device)
-    found = quantisation or _quantisation(stored.files, asked, where)
-    return _ranker(str(name), network, stored.files, asked, where, disk, found)
+    with telling(f"loading {called(name)}"):
+        stored = find_checkpoint(Path(name)) if is_checkpoint(name) else find_base(str(name))
+        network = Network(stored.files.config, lambda: _moved(stored.read(), device), _identity(stored.files))
+        asked, where = Runner(backend, precision), _known(device)
+        found = quantisation or _quantisation(stored.files, asked, where)
+        return _ranker(str(name), network, stored.files, asked, where, disk, found)
 
 
 def from_base(

@@ -18,6 +18,7 @@ from polyrank.model.registry import ARCHITECTURES, TASKS, Architecture, classifi
 from polyrank.model.training.recipes import PRETRAINING, recipe_settings
 
 Schedule = Literal["plateau", "linear", "cosine", "constant", "inverse-sqrt"]
+Precision = Literal["auto", "no", "bf16", "fp16"]
 
 _STEPS, _RATE, _SCALE, _TOKENS = Bounds(1, 10**9), Bounds(1e-30, 1e30), Bounds(1e-9, 1e6), Bounds(8, 1_000_000)
 _WEIGHT, _EPOCHS, _COUNT, _BATCH = Bounds(0.0, 1e6), Bounds(0.0001, 1e6), Bounds(0, 10**9), Bounds(1, 1_000_000)
@@ -26,6 +27,8 @@ _FOR_RANKING = {"teacher": "", "retriever": "", "first_stage": "", "loss": "list
 SCORE_FIELDS = (
     "context_vectors", "n_codes", "reduction", "reduction_m", "shared_encoder", "normalize", "code_scale", "score_scale"
 )  # fmt: skip
+STATE_FILE = "training-state.pt"
+"""In the output of an unfinished run: all that it needs to go on (polyrank.model.training.state)."""
 MODEL_FIELDS = (*SCORE_FIELDS, "max_context_tokens", "max_candidate_tokens", "max_turns")
 
 
@@ -108,7 +111,9 @@ class TrainConfig:
     gradient_checkpointing: bool = option(
         False, "one layer's activations at a time, at the price of a second forward", group="memory"
     )
-    precision: Literal["no", "bf16", "fp16"] = option("no", "what autocast computes in", group="memory")
+    precision: Precision = option(
+        "auto", "what autocast computes in; auto: bf16 where there are instructions for it, else no", group="memory"
+    )
     context_vectors: ContextVectors | None = option(
         None, "poly: which ones (Humeau et al. 4.4, Appendix C)", start="codes"
     )

@@ -7,6 +7,7 @@ import random
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +29,14 @@ from polyrank.model.text.folding import hash64, text_key
 _LARGEST_SHARE = SELECTION_SHARE / 2  # a larger dialogue is trained on, so that two make no more than a tenth
 _ASSISTANT = "assistant"  # the role of the side that replies, in OpenAI's messages
 _CONTRADICTS = "another line gives these texts another class"
+_TOLD_EVERY = 1000  # lines
+
+OnProgress = Callable[[str, int, int | None], None]
+"""Called with a stage, how much of it is done, and how much there is; None: nobody knows."""
+
+
+def no_progress(_stage: str, _done: int, _total: int | None) -> None:
+    """Tell nobody."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +75,9 @@ class Corpus:
         return _kept(good_lines(self.path, report), self.every_turn, report)
 
 
-def survey(path: Path, every_turn: bool, max_rejected: float, held_out: int) -> tuple[Corpus, Report]:
+def survey(
+    path: Path, every_turn: bool, max_rejected: float, held_out: int, on_progress: OnProgress = no_progress
+) -> tuple[Corpus, Report]:
     """Read a file once: count and check its lines, and choose the dialogues to hold out.
 
     The choice depends on the dialogues alone, so every later reading makes the same one. A smaller slice is part of a
@@ -74,15 +85,15 @@ def survey(path: Path, every_turn: bool, max_rejected: float, held_out: int) -> 
 
     Whole dialogues of about `held_out` examples are held out; of a small file a tenth, but at least two dialogues.
     `max_rejected` is the share of bad lines above which the file is refused. The corpus has the number of its examples
-    as its weight.
+    as its weight. The stage is "reading FILE", of lines.
 
     Raises:
         DialoguesInvalid: the file cannot be read.
         TrainingDataInvalid: it has no examples, too many bad lines, or fewer than four dialogues.
     """
-    report, finder = Report(), ConversationFinder()
+    report, finder, told = Report(), ConversationFinder(), partial(on_progress, f"reading {path.name}")
     lines, listing = array("L"), array("b")  # of each example, the place of its line, and whether it lists negatives
-    for place, example in _kept(_noted(good_lines(path, report), finder), every_turn, report):
+    for place, example in _kept(_noted(good_lines(path, report), finder, told), every_turn, report):
         lines.append(place)
         listing.append(bool(example.negatives))
         report.categories[example.category] += 1
@@ -119,8 +130,12 @@ def _bytes(key: int) -> bytes:
     return key.to_bytes(8, "little")
 
 
-def _noted(lines: Iterable[tuple[int, Dialogue]], finder: ConversationFinder) -> Iterator[tuple[int, Dialogue]]:
-    for number, line in lines:
+def _noted(
+    lines: Iterable[tuple[int, Dialogue]], finder: ConversationFinder, told: Callable[[int, None], None]
+) -> Iterator[tuple[int, Dialogue]]:
+    for count, (number, line) in enumerate(lines):
+        if count % _TOLD_EVERY == 0:
+            told(count, None)
         finder.add(line)
         yield number, line
 

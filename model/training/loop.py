@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 from accelerate import Accelerator, PartialState
+from accelerate.state import AcceleratorState
 from accelerate.utils import parse_flag_from_env
 from torch import Tensor, nn
 
@@ -26,7 +27,8 @@ from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.errors import OutOfMemory, TrainingDiverged
 from polyrank.model.text.dialogues import Dialogue, Report
 from polyrank.model.training.config import Schedule, TrainConfig
-from polyrank.model.training.data import Corpus, PairWords, Rows, draw_rows
+from polyrank.model.training.data import Corpus, OnProgress, PairWords, Rows, draw_rows, no_progress
+from polyrank.model.training.forecast import Forecast
 from polyrank.model.training.objective import AnyObjective, Batch
 from polyrank.model.training.state import Origin, RunProgress, write_state
 from polyrank.model.training.student import Student
@@ -110,11 +112,21 @@ def selection_batches(corpora: Sequence[Corpus], n_replies: int) -> list[list[Di
     return found
 
 
-def look(encoder: nn.Module, objective: AnyObjective, batches: Sequence[Sequence[Dialogue]]) -> Look:
-    """Measure all batches with dropout off; larger batches count for more."""
-    draw = random.Random(_SEED)
+def look(
+    encoder: nn.Module,
+    objective: AnyObjective,
+    batches: Sequence[Sequence[Dialogue]],
+    on_progress: OnProgress = no_progress,
+) -> Look:
+    """Measure all batches with dropout off; larger batches count for more. The stage is "looking", of examples."""
+    draw, done, examples = random.Random(_SEED), 0, sum(map(len, batches))
     encoder.eval()
-    measured = [objective.measure(Batch(batch, (), draw)) for batch in batches]
+    measured = []
+    for batch in batches:
+        on_progress("looking", done, examples)
+        measured.append(objective.measure(Batch(batch, (), draw)))
+        done += len(batch)
+    on_progress("looking", done, examples)
     encoder.train()
     rows = sum(batch.rows for batch in measured)
     return Look(
@@ -125,12 +137,15 @@ def look(encoder: nn.Module, objective: AnyObjective, batches: Sequence[Sequence
 
 
 _MAX_GRADIENT_NORM = 1.0
-_SAVE_SECONDS = 600.0
+_SAVE_SECONDS, _SAVE_SHARE = 60.0, 0.02  # a state is written so often, unless that took more than this share of it
 _LOOKS_A_RUN = 2  # at least, even in a short run
 _NO_MEMORY = "a training step does not fit into memory; use --gradient-cache, lower --chunk-tokens, then --batch-size"
 
 Watch = Callable[[str, int, int, Mapping[str, float]], None]
-"""Called with what happened ("step" or "look"), steps done, steps of the run, and figures."""
+"""Called with what happened ("step" or "look"), steps done, steps of the run, and figures.
+
+Those of a step are its loss and, from the third one on, how many seconds are left until the checkpoint is done.
+"""
 
 
 class Training:
@@ -145,8 +160,9 @@ class Training:
         began: float,
         objective: type[AnyObjective],
         words: PairWords | None = None,
+        after: Callable[[float], float] = lambda _look_seconds: 0.0,
     ) -> None:
-        """Prepare a run that began at that value of `time.monotonic()`; `words` as in Objective."""
+        """Prepare a run that began at that value of `time.monotonic()`; `words`: as in Objective, `after`: Forecast."""
         self.config = config
         self.student = student
         self.progress = RunProgress()
@@ -179,6 +195,7 @@ class Training:
         self.steps = config.steps or math.ceil(config.epochs * epoch)
         self._look_every = max(1, min(round(epoch / config.looks), self.steps // _LOOKS_A_RUN))
         self._schedule = LearningRate(config.schedule, config.warmup_steps, self.steps)
+        self._forecast = Forecast(self.steps, self._look_every, after)
 
     def _prepared(self, objective: type[AnyObjective], words: PairWords | None) -> AnyObjective:
         """Move the encoder to the device, wrap its transformers, and make the objective."""
@@ -190,37 +207,43 @@ class Training:
                 backbone.transformer.activation_checkpointing_enable()
         return objective(self.student, self.config, device, words)
 
-    def run(self, watch: Watch) -> None:
+    def run(self, watch: Watch, on_progress: OnProgress = no_progress) -> None:
         """Train to the end, or until the selection loss has not improved for `patience` looks.
 
         Raises TrainingDiverged where the loss is not a finite number, OutOfMemory where a step or a look does not fit.
         """
         try:
-            self._run(watch)
+            self._run(watch, on_progress)
         except (MemoryError, RuntimeError) as error:  # torch raises some lack of memory as a plain RuntimeError
             if _is_lack_of_memory(error):
                 raise OutOfMemory(_NO_MEMORY) from error
             raise
 
-    def _run(self, watch: Watch) -> None:
+    def _run(self, watch: Watch, on_progress: OnProgress) -> None:
         self._accelerator.init_trackers("")
+        on_progress("reading what is held out", 0, None)
         selection = selection_batches(self._corpora, self._batch_size + self.config.extra_replies)
         if math.isinf(self.progress.best_loss):
-            self._look(selection, watch)
+            self._look(selection, watch, on_progress)
             self._save_state()
         rows = self._rows_from_here()
-        saved = time.monotonic()
+        save_at = time.monotonic() + _SAVE_SECONDS
+        on_progress("train", self.progress.step, self.steps)
         while self.progress.step < self.steps and not self._has_stopped():
+            began = time.monotonic()
             loss = self._step(list(islice(rows, self.config.accumulate)))
             self.progress.step += 1
-            watch("step", self.progress.step, self.steps, {"loss": loss})
+            self._forecast.step_took(time.monotonic() - began)
+            watch("step", self.progress.step, self.steps, {"loss": loss, **self._forecast.figures(self.progress.step)})
             self._accelerator.log({"train/loss": loss, "train/rate": self._factor()}, step=self.progress.step)
             if self.progress.step % self._look_every == 0 or self.progress.step == self.steps:
-                self._look(selection, watch)
-            elif time.monotonic() - saved < _SAVE_SECONDS:
+                self._look(selection, watch, on_progress)
+            elif time.monotonic() < save_at:
                 continue
+            began = time.monotonic()
             self._save_state()
-            saved = time.monotonic()
+            took = time.monotonic() - began
+            save_at = began + took + max(_SAVE_SECONDS, took / _SAVE_SHARE)
 
     def _step(self, drawn: Sequence[Rows]) -> float:
         """Make one optimizer step from some batches; returns their mean loss."""
@@ -275,10 +298,11 @@ class Training:
     def _has_stopped(self) -> bool:
         return 0 < self.config.patience <= self.progress.looks_without
 
-    def _look(self, selection: Sequence[list[Dialogue]], watch: Watch) -> None:
+    def _look(self, selection: Sequence[list[Dialogue]], watch: Watch, on_progress: OnProgress) -> None:
         """Measure the selection slice, and write a checkpoint if its loss is the best so far."""
-        progress = self.progress
-        seen = look(self.student.encoder, self._objective, selection)
+        progress, began = self.progress, time.monotonic()
+        seen = look(self.student.encoder, self._objective, selection, on_progress)
+        self._forecast.look_seconds = time.monotonic() - began
         figures = seen._asdict()
         watch("look", progress.step, self.steps, figures)
         self._accelerator.log({f"selection/{name}": value for name, value in figures.items()}, progress.step)
@@ -308,6 +332,7 @@ class Training:
                 "schedule": self._schedule.state(),
                 "scaler": scaler and scaler.state_dict(),
                 "progress": vars(self.progress),
+                "look_seconds": self._forecast.look_seconds,
             },
         )
 
@@ -321,10 +346,12 @@ class Training:
         if self._accelerator.scaler and state["scaler"]:  # a CPU has none
             self._accelerator.scaler.load_state_dict(state["scaler"])
         self.progress = RunProgress(**state["progress"])
+        self._forecast.look_seconds = state["look_seconds"]
 
     def end(self) -> None:
         """Close the logs and leave the other processes."""
         self._accelerator.end_training()
+        AcceleratorState._reset_state()  # it would refuse another precision to the next run of this process
 
 
 def processes() -> PartialState:

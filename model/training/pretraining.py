@@ -7,7 +7,7 @@ dimensions, V words of the vocabulary.
 import random
 import shutil
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,15 +24,15 @@ from polyrank.model.architectures.backbone import TensorBatch
 from polyrank.model.architectures.batching import TokenBatch, joined, pair_batches
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.checkpoint.files import BASE_BACKBONE_FILE, TOKENIZER_FILE, WEIGHTS_FILE, backbone_file
-from polyrank.model.checkpoint.lookup import PUBLISHED_FILES
+from polyrank.model.checkpoint.lookup import PUBLISHED_FILES, called
 from polyrank.model.durable import replacing, write_atomically
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inputs import read_input
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.text.sequences import Pairs
-from polyrank.model.training.config import Data, PretrainConfig
-from polyrank.model.training.data import columns
-from polyrank.model.training.loop import Watch
+from polyrank.model.training.config import STATE_FILE, Data, PretrainConfig
+from polyrank.model.training.data import OnProgress, columns, no_progress
+from polyrank.model.training.loop import Watch, processes
 from polyrank.model.training.objective import (
     Batch,
     Encode,
@@ -42,9 +42,9 @@ from polyrank.model.training.objective import (
     ScoredBatch,
     in_order,
 )
+from polyrank.model.training.precision import precision_on
 from polyrank.model.training.recipes import PRETRAINING_FILE
 from polyrank.model.training.run import Begun, OnSurvey, require_no_classes, summary, surveyed, to_the_end
-from polyrank.model.training.state import STATE_FILE
 from polyrank.model.training.student import Student, start
 
 _MASKED_SHARE, _RANDOM_SHARE = 0.8, 0.1  # of the chosen tokens; the rest stay as they are (Devlin et al. 2019)
@@ -213,6 +213,7 @@ def pretrain(
     resume: bool = False,
     on_survey: OnSurvey,
     watch: Watch,
+    on_progress: OnProgress = no_progress,
 ) -> dict[str, Any] | None:
     """Pre-train a base model, and write that with the least loss on the selection slice as a base model.
 
@@ -224,7 +225,8 @@ def pretrain(
     Raises:
         InvalidInput: also for a base without a mask token.
     """
-    ended = to_the_end(partial(_begun, config, data), output, resume, on_survey, watch)
+    config = replace(config, precision=precision_on(processes().device, config.precision))
+    ended = to_the_end(partial(_begun, config, data), output, resume, on_survey, watch, on_progress)
     if ended is None:
         return None
     path = output / PRETRAINING_FILE
@@ -234,12 +236,13 @@ def pretrain(
     return told
 
 
-def _begun(config: PretrainConfig, data: Data) -> Begun:
+def _begun(config: PretrainConfig, data: Data, on_progress: OnProgress) -> Begun:
+    on_progress(f"loading {called(config.base)}", 0, None)
     began = start(config)
     if began.assembler.tokenizer.mask_id is None:
         raise InvalidInput(f"{config.base} has no mask token, so words cannot be masked; give another base model")
     assert isinstance(began.encoder, CrossEncoder)
-    corpora = surveyed(data)
+    corpora = surveyed(data, on_progress)
     require_no_classes(corpora)
     student = PretrainStudent(WordGuesser(began.encoder), began.config, began.directory, began.assembler)
     return Begun(config, student, corpora, PretrainObjective)

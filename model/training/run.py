@@ -4,6 +4,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -11,7 +12,10 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
+from accelerate.utils import broadcast_object_list
+
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
+from polyrank.model.checkpoint.lookup import called
 from polyrank.model.checkpoint.quantised import QUANTISED_FILE
 from polyrank.model.config import ClassFrom, ModelConfig
 from polyrank.model.errors import InvalidInput, TrainingDataInvalid
@@ -23,18 +27,33 @@ from polyrank.model.rankers.networks import Ranker
 from polyrank.model.registry import ARCHITECTURES, in_words
 from polyrank.model.text.dialogues import Report
 from polyrank.model.text.folding import text_key
-from polyrank.model.training.config import Data, LateTrainConfig, OneStageTrainConfig, PairTrainConfig, TrainConfig
-from polyrank.model.training.data import Corpus, PairWords, survey
+from polyrank.model.training.config import (
+    STATE_FILE,
+    Data,
+    LateTrainConfig,
+    OneStageTrainConfig,
+    PairTrainConfig,
+    TrainConfig,
+)
+from polyrank.model.training.data import Corpus, OnProgress, PairWords, no_progress, survey
 from polyrank.model.training.loop import Training, Watch, processes
 from polyrank.model.training.objective import AnyObjective
-from polyrank.model.training.state import STATE_FILE, RunProgress, read_state, require_unused
+from polyrank.model.training.precision import precision_on
+from polyrank.model.training.state import RunProgress, begun_in, read_state
 from polyrank.model.training.student import Student, first_stage_config, rescale, start
-from polyrank.model.training.weighing import Calibrated, Weighed, calibrate, lack, scored_lists, weigh
+from polyrank.model.training.weighing import Calibrated, Weighed, calibrate, lack, looks_to_score, scored_lists, weigh
 
 log = logging.getLogger(__name__)
 
 _RESCALED_BY = 64  # examples of each file; outputs of single texts hardly differ in spread
+_READ_AGAIN = 2  # times, to make lists for words
 OnSurvey = Callable[[Path, Report], None]
+Then = Callable[[Ranker | Classifier], object]
+"""Called with a finished checkpoint, when the run has not ended yet."""
+
+
+def no_more(_model: Ranker | Classifier) -> None:
+    """Do no more."""
 
 
 def train(
@@ -46,14 +65,18 @@ def train(
     evidence: bool = True,
     on_survey: OnSurvey,
     watch: Watch,
+    on_progress: OnProgress = no_progress,
+    then: Then = no_more,
 ) -> Ranker | Classifier | None:
     """Train a model, and write the checkpoint with the least loss on the selection slice.
 
-    `output` is a directory that is empty or does not exist yet; with `resume`, that of an unfinished run to go on with.
+    `output` is a directory that is empty or does not exist yet, or that of an unfinished run of the same settings,
+    which goes on; with `resume` it must be one. Where the run is interrupted, `output` is one of the three again.
     `evidence` says whether words count beside the network, never in a classifier; their weights are fitted on the
     selection slice at the end. Words that do not help are left out, with a warning. A first stage's words count while a
     Cross-encoder is trained.
-    `on_survey` is called with each file and what it holds, `watch` after every step and every look.
+    `on_survey` is called with each file and what it holds, `watch` after every step and every look. `then` is called
+    with the checkpoint: the run has ended when it returns.
 
     Returns:
         The best checkpoint, loaded; None in all but the main one of several processes (`torchrun`).
@@ -62,7 +85,8 @@ def train(
         OutputInUse, TrainingDataInvalid, TrainingDiverged, OutOfMemory: see polyrank.model.errors.
         InvalidInput: settings that do not go together.
     """
-    ended = to_the_end(partial(_begun, config, data, evidence), output, resume, on_survey, watch)
+    config = replace(config, precision=precision_on(processes().device, config.precision))
+    ended = to_the_end(partial(_begun, config, data, evidence), output, resume, on_survey, watch, on_progress)
     if ended is None:
         return None
     begun, progress = ended
@@ -70,51 +94,63 @@ def train(
     trained = read_config(path)
     write_config(path, replace(trained, training={**trained.training, **summary(begun, progress)}))
     if config.task == "rank":
-        _weigh(output, [corpus for corpus, _ in begun.corpora], evidence)
+        _weigh(output, [corpus for corpus, _ in begun.corpora], evidence, on_progress)
+    model = load(output) if config.task == "rank" else load_classifier(output)
+    then(model)
     (output / STATE_FILE).unlink(missing_ok=True)  # last, so that a run killed before can be resumed
-    return load(output) if config.task == "rank" else load_classifier(output)
+    return model
 
 
 class Begun(NamedTuple):
-    """What a run begins with: settings, model, surveyed files, what trains it, and words beside a first stage."""
+    """What a run begins with: settings, model, surveyed files, what trains it, and words beside a first stage.
+
+    after: as in Forecast.
+    """
 
     config: TrainConfig
     student: Student
     corpora: list[tuple[Corpus, Report]]
     objective: type[AnyObjective]
     words: PairWords | None = None
+    after: Callable[[float], float] = lambda _look_seconds: 0.0
 
 
 def to_the_end(
-    begin: Callable[[], Begun], output: Path, resume: bool, on_survey: OnSurvey, watch: Watch
+    begin: Callable[[OnProgress], Begun],
+    output: Path,
+    resume: bool,
+    on_survey: OnSurvey,
+    watch: Watch,
+    on_progress: OnProgress,
 ) -> tuple[Begun, RunProgress] | None:
-    """Run the steps of a training, those that are left with `resume`; arguments, errors and None as in `train`.
+    """Run the steps of a training, those that are left of an unfinished one; arguments, errors and None as in `train`.
 
     The state stays: who calls this removes it when all files are written.
     """
     started = time.monotonic()
-    state = read_state(output) if resume else None
-    if state is None:
-        require_unused(output)
     everyone = processes()
-    everyone.wait_for_everyone()  # each checks that the directory is unused before one of them makes it
-    begun = begin()
-    config, student, corpora, objective, words = begun
-    if everyone.is_main_process:
+    if not everyone.is_main_process:
+        on_survey, watch, on_progress = (lambda *_: None,) * 3
+    [goes_on] = broadcast_object_list([resume or (output / STATE_FILE).exists()])  # what the main one sees
+    state = read_state(output) if goes_on else None
+    with begun_in(output) if state is None else nullcontext():
+        everyone.wait_for_everyone()  # each checks that the directory is unused before one of them makes it
+        begun = begin(on_progress)
+        config, student, corpora, objective, words, after = begun
         for corpus, report in corpora:
             on_survey(corpus.path, report)
-    if isinstance(config, LateTrainConfig) and config.teacher:
-        _require_negatives(corpora)
-    output.mkdir(parents=True, exist_ok=True)
-    training = Training(config, student, corpora, output, started, objective, words)
-    if everyone.is_main_process:
-        _warn_of_short_run(training.steps, config.warmup_steps)
-    if state is not None:
-        training.restore(state)
-    try:
-        training.run(watch if everyone.is_main_process else lambda *_: None)
-    finally:
-        training.end()
+        if isinstance(config, LateTrainConfig) and config.teacher:
+            _require_negatives(corpora)
+        output.mkdir(parents=True, exist_ok=True)
+        training = Training(config, student, corpora, output, started, objective, words, after)
+        if everyone.is_main_process:
+            _warn_of_short_run(training.steps, config.warmup_steps)
+        if state is not None:
+            training.restore(state)
+        try:
+            training.run(watch, on_progress)
+        finally:
+            training.end()
     if not everyone.is_main_process:
         return None
     if training.progress.best_step == 0:
@@ -122,20 +158,29 @@ def to_the_end(
     return begun, training.progress
 
 
-def _begun(config: TrainConfig, data: Data, evidence: bool) -> Begun:
+def _begun(config: TrainConfig, data: Data, evidence: bool, on_progress: OnProgress) -> Begun:
     """Load what is trained, and read the files; a classifier's settings then name the classes that it found."""
-    row = ARCHITECTURES[config.architecture]
+    row, base = ARCHITECTURES[config.architecture], called(config.base)
     if config.task == "rank":
+        on_progress(f"loading {base}", 0, None)
         student = start(config)  # first, because it refuses wrong settings, and reading the files may take minutes
-        corpora = surveyed(data)
+        began = time.monotonic()
+        corpora = surveyed(data, on_progress)
+        reading = time.monotonic() - began
         require_no_classes(corpora)
         _rescale(config, student, corpora)
         words = _words_of_first_stage(config, [corpus for corpus, _ in corpora]) if evidence else None
-        return Begun(config, student, corpora, _objective(row.objective), words)
+        looks = looks_to_score([report.held_out for _, report in corpora], row.retrieves, config.negatives)
+
+        def after(look_seconds: float) -> float:
+            return _READ_AGAIN * reading + looks * look_seconds
+
+        return Begun(config, student, corpora, _objective(row.objective), words, after)
     if data.every_turn:
         raise InvalidInput("every-turn is for task rank: an earlier turn has no class")
-    corpora = surveyed(data)
+    corpora = surveyed(data, on_progress)
     config = replace(config, labels=_labels(corpora), class_from=_class_from(corpora))
+    on_progress(f"loading {base}", 0, None)
     student = start(config)
     _rescale(config, student, corpora)
     return Begun(config, student, corpora, _objective(row.classifier if config.class_from == "head" else row.objective))
@@ -154,11 +199,14 @@ def _objective(reference: str | None) -> type[AnyObjective]:
     return objective
 
 
-def _weigh(output: Path, corpora: Sequence[Corpus], evidence: bool) -> None:
+def _weigh(output: Path, corpora: Sequence[Corpus], evidence: bool, on_progress: OnProgress) -> None:
     """Add to a checkpoint how much words count, if that is wanted, and what its scores say."""
-    lists = scored_lists(load(output), corpora, seen=True)
+    on_progress(f"loading {output.name}", 0, None)
+    lists = scored_lists(load(output), corpora, True, on_progress)
     if evidence:
+        on_progress("weighing words", 0, None)
         _add_words_that_help(output, lists)
+    on_progress("calibrating", 0, None)
     _add_calibration(output, lists)
 
 
@@ -173,7 +221,16 @@ def _warn_of_short_run(steps: int, warmup_steps: int) -> None:
         )
 
 
-def train_evidence(base: str, data: Data, output: Path, *, seen: bool, on_survey: OnSurvey) -> Ranker:
+def train_evidence(
+    base: str,
+    data: Data,
+    output: Path,
+    *,
+    seen: bool,
+    on_survey: OnSurvey,
+    on_progress: OnProgress = no_progress,
+    then: Then = no_more,
+) -> Ranker:
     """Fit how much words count beside the network of a model, and write it with these weights.
 
     `base` is a checkpoint or a base model; its network stays as it is. `seen` says that it was trained on these
@@ -185,23 +242,41 @@ def train_evidence(base: str, data: Data, output: Path, *, seen: bool, on_survey
     Raises:
         InvalidInput: also where words do not help, or too few dialogues are there to tell; nothing is written.
     """
-    require_unused(output)
-    ranker = load(base)
-    if seen and not ranker.config.has_network:
-        raise InvalidInput(f"{base} is {in_words(ranker.architecture)}: no weights have seen the files; give no --seen")
-    lists = scored_lists(ranker, _told(data, on_survey), seen)
-    weighed = weigh(lists)
-    if why := weighed.lack() if seen else weighed.objection():
-        raise InvalidInput(f"nothing is written: {why}")
-    if why := weighed.loss():
-        log.warning("%s; the model knows dialogues of this kind, and on others words may help", why)
-    ranker.save(output)
-    _add_evidence(output, weighed)
-    _add_calibration(output, lists)
-    return load(output)
+    with begun_in(output):
+        ranker = _loaded(base, on_progress)
+        if seen and not ranker.config.has_network:
+            what = in_words(ranker.architecture)
+            raise InvalidInput(f"{base} is {what}: no weights have seen the files; give no --seen")
+        lists = scored_lists(ranker, _told(data, on_survey, on_progress), seen, on_progress)
+        on_progress("weighing words", 0, None)
+        weighed = weigh(lists)
+        if why := weighed.lack() if seen else weighed.objection():
+            raise InvalidInput(f"nothing is written: {why}")
+        if why := weighed.loss():
+            log.warning("%s; the model knows dialogues of this kind, and on others words may help", why)
+        ranker.save(output)
+        _add_evidence(output, weighed)
+        on_progress("calibrating", 0, None)
+        _add_calibration(output, lists)
+        return _ended(output, then)
 
 
-def train_calibration(base: str, data: Data, output: Path, *, seen: bool, on_survey: OnSurvey) -> Ranker:
+def _ended(output: Path, then: Then) -> Ranker:
+    ranker = load(output)
+    then(ranker)
+    return ranker
+
+
+def train_calibration(
+    base: str,
+    data: Data,
+    output: Path,
+    *,
+    seen: bool,
+    on_survey: OnSurvey,
+    on_progress: OnProgress = no_progress,
+    then: Then = no_more,
+) -> Ranker:
     """Fit what the scores of a model say, and write it with this calibration; everything else stays as it is.
 
     Arguments and errors are those of `train_evidence`.
@@ -209,19 +284,25 @@ def train_calibration(base: str, data: Data, output: Path, *, seen: bool, on_sur
     Raises:
         InvalidInput: also where there are too few dialogues; nothing is written.
     """
-    require_unused(output)
-    ranker = load(base)
-    lists = scored_lists(ranker, _told(data, on_survey), seen)
-    calibrated = _calibrated(ranker.config, lists)
-    if calibrated is None:
-        raise InvalidInput(f"nothing is written: {lack(lists)}")
-    ranker.save(output)
-    _note(output, "calibration", calibrated.summary(), calibration=calibrated.calibration)
-    return load(output)
+    with begun_in(output):
+        ranker = _loaded(base, on_progress)
+        lists = scored_lists(ranker, _told(data, on_survey, on_progress), seen, on_progress)
+        on_progress("calibrating", 0, None)
+        calibrated = _calibrated(ranker.config, lists)
+        if calibrated is None:
+            raise InvalidInput(f"nothing is written: {lack(lists)}")
+        ranker.save(output)
+        _note(output, "calibration", calibrated.summary(), calibration=calibrated.calibration)
+        return _ended(output, then)
 
 
-def _told(data: Data, on_survey: OnSurvey) -> list[Corpus]:
-    corpora = surveyed(data)
+def _loaded(base: str, on_progress: OnProgress) -> Ranker:
+    on_progress(f"loading {called(base)}", 0, None)
+    return load(base)
+
+
+def _told(data: Data, on_survey: OnSurvey, on_progress: OnProgress) -> list[Corpus]:
+    corpora = surveyed(data, on_progress)
     require_no_classes(corpora)
     for corpus, report in corpora:
         on_survey(corpus.path, report)
@@ -272,9 +353,9 @@ def _words_of_first_stage(config: TrainConfig, corpora: Sequence[Corpus]) -> Pai
     return None if evidence is None else PairWords(LexicalScore(evidence), corpora)
 
 
-def surveyed(data: Data) -> list[tuple[Corpus, Report]]:
-    """Read the files once, and give them their weights; errors as `survey`."""
-    corpora = [survey(path, data.every_turn, data.max_rejected, data.held_out) for path in data.paths]
+def surveyed(data: Data, on_progress: OnProgress) -> list[tuple[Corpus, Report]]:
+    """Read the files once, and give them their weights; stages and errors as `survey`."""
+    corpora = [survey(path, data.every_turn, data.max_rejected, data.held_out, on_progress) for path in data.paths]
     if not data.weights:
         return corpora
     return [

@@ -1,7 +1,9 @@
 """The state of an unfinished run on disk: all that a resumed run needs to end with the same weights."""
 
 import math
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +15,8 @@ from polyrank.model.checkpoint.files import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS
 from polyrank.model.durable import replacing
 from polyrank.model.errors import InvalidInput, OutputInUse
 from polyrank.model.rankers.networks import NetworkRanker
-from polyrank.model.training.config import PairTrainConfig, TrainConfig
+from polyrank.model.training.config import STATE_FILE, PairTrainConfig, TrainConfig
 from polyrank.model.training.data import Corpus
-
-STATE_FILE = "training-state.pt"
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Origin:
         """Raise InvalidInput where the run of that state was started with something else."""
         was = "the unfinished run was started with"
         if differing := self.config.differences(state["config"]):
-            raise InvalidInput(f"{was} another {', '.join(differing)}; give the same")
+            raise InvalidInput(f"{was} another {', '.join(differing)}; give the same, or another --output")
         if state["data"] != self.data:
             raise InvalidInput(f"the training files are not those that {was}")
         if changed := [name for name, content in self.models.items() if state["models"].get(name) != content]:
@@ -112,9 +112,28 @@ def read_state(directory: Path) -> dict[str, Any]:
 def require_unused(directory: Path) -> None:
     """Raise OutputInUse where the directory holds anything that this run would overwrite."""
     if (directory / STATE_FILE).exists():
-        raise OutputInUse(f"{directory} holds an unfinished run; go on with --resume, or remove it")
+        raise OutputInUse(f"{directory} holds an unfinished run; give the command that began it, or remove it")
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise OutputInUse(f"{directory} is not empty; give --output a new directory")
+
+
+@contextmanager
+def begun_in(directory: Path) -> Iterator[None]:
+    """Fill an unused directory. If the block raises, it is unused again, unless it holds a state to go on from.
+
+    Raises OutputInUse as `require_unused`.
+    """
+    require_unused(directory)
+    existed = directory.exists()
+    try:
+        yield
+    except BaseException:  # Ctrl-C too
+        if not (directory / STATE_FILE).exists():
+            for path in directory.iterdir() if directory.exists() else ():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            if directory.exists() and not existed:
+                directory.rmdir()
+        raise
 
 
 def _files_sha256(directory: Path) -> dict[str, str]:

@@ -11,7 +11,7 @@ many there are.
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -26,11 +26,12 @@ from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics, normalised
 from polyrank.model.rankers.networks import CrossRanker, Ranker, Retriever
 from polyrank.model.text.dialogues import Dialogue
-from polyrank.model.training.data import Corpus
+from polyrank.model.training.data import Corpus, OnProgress, no_progress
 
 FEWEST_LISTS = 50  # weights fitted to noise on fewer lists cost up to a quarter of R@1, on as many under a tenth
 _SEED = 0
 _CONTEXTS_AT_ONCE = 256
+_SCORING = "scoring lists"
 
 
 class _Size(NamedTuple):
@@ -75,13 +76,27 @@ class Weighed(NamedTuple):
         return {"lists": self.lists, "recall_at_1": {name: own._asdict() for name, own in self.figures.items()}}
 
 
-def scored_lists(ranker: Ranker, corpora: Sequence[Corpus], seen: bool) -> list[list[ScoredList]]:
+def scored_lists(
+    ranker: Ranker, corpora: Sequence[Corpus], seen: bool, on_progress: OnProgress = no_progress
+) -> list[list[ScoredList]]:
     """Make lists of each file of dialogues, and score them by a model's network.
 
-    seen: the model was trained on these files. Then only their selection slices are used.
+    seen: the model was trained on these files. Then only their selection slices are used. The stage is "scoring lists",
+    of texts.
     """
     totals = [0, 0]  # lists of each fold in all files
-    return [_scored_lists(ranker, corpus, seen, totals) for corpus in corpora]
+    return [_scored_lists(ranker, corpus, seen, totals, on_progress) for corpus in corpora]
+
+
+def looks_to_score(held_out: Sequence[int], retrieves: bool, negatives: int) -> float:
+    """Return how many looks at the selection slice it takes, about, to score the lists of a model that has seen it.
+
+    held_out: examples of each file in the slice. negatives: how many pairs a look reads beside the right one of each,
+    unless the model `retrieves`.
+    """
+    lists, others = _OF_VECTORS if retrieves else _OF_PAIRS
+    longer = 1.0 if retrieves else (1 + others) / (1 + negatives)
+    return longer * sum(min(lists, count) for count in held_out) / sum(held_out)
 
 
 def weigh(files: Files) -> Weighed:
@@ -89,13 +104,16 @@ def weigh(files: Files) -> Weighed:
     return Weighed(fit(files), sum(map(len, files)), shares(files))
 
 
-def _scored_lists(ranker: Ranker, corpus: Corpus, seen: bool, totals: list[int]) -> list[ScoredList]:
+def _scored_lists(
+    ranker: Ranker, corpus: Corpus, seen: bool, totals: list[int], on_progress: OnProgress
+) -> list[ScoredList]:
+    on_progress(_SCORING, 0, None)
     draw = random.Random(_SEED)
     size = _OF_VECTORS if ranker.retrieves else _OF_PAIRS
     examples = chain(corpus.examples(selection=True), () if seen else corpus.examples())
     lists = _lists(_drawn(examples, size.lists, draw), size.others, draw)
     statistics = Statistics.of(corpus.replies())
-    scores = _late_scores(ranker, lists) if ranker.retrieves else _pair_scores(ranker, lists)
+    scored = _late_scores(ranker, lists, on_progress) if ranker.retrieves else _pair_scores(ranker, lists, on_progress)
     fold_of = _folds(Counter(each.example.dialogue for each in lists), totals)
     return [
         ScoredList(
@@ -104,7 +122,7 @@ def _scored_lists(ranker: Ranker, corpus: Corpus, seen: bool, totals: list[int])
             each.repeats,
             fold_of[each.example.dialogue],
         )
-        for each, own in zip(lists, scores, strict=True)
+        for each, own in zip(lists, scored, strict=True)
     ]
 
 
@@ -164,26 +182,34 @@ def _list(example: Dialogue, replies: Sequence[tuple[str, str]], others: int, dr
     return _List(example, [example.response, *wrong, *repeated], len(repeated))
 
 
-def _pair_scores(ranker: CrossRanker, lists: Sequence[_List]) -> list[NDArray[np.float32]]:
-    return [ranker.score_pairs(ranker.tokenize_pairs(each.example.conversation, each.texts)[0]) for each in lists]
+def _pair_scores(ranker: CrossRanker, lists: Sequence[_List], on_progress: OnProgress) -> Iterator[NDArray[np.float32]]:
+    total = sum(len(each.texts) for each in lists)
+    done = 0
+    for each in lists:
+        yield ranker.score_pairs(ranker.tokenize_pairs(each.example.conversation, each.texts)[0])
+        done += len(each.texts)
+        on_progress(_SCORING, done, total)
 
 
-def _late_scores(ranker: Retriever, lists: Sequence[_List]) -> list[NDArray[np.float32]]:
+def _late_scores(ranker: Retriever, lists: Sequence[_List], on_progress: OnProgress) -> Iterator[NDArray[np.float32]]:
     row_of: dict[str, int] = {}
     for each in lists:
         for text in each.texts:
             row_of.setdefault(text, len(row_of))
-    made = ranker.represent_candidates(ranker.tokenize_candidates(list(row_of))[0])
-    tokens = [ranker.tokenize_context(each.example.conversation)[0] for each in lists]
-    contexts = (
-        context
-        for start in range(0, len(tokens), _CONTEXTS_AT_ONCE)
-        for context in ranker.represent_contexts(tokens[start : start + _CONTEXTS_AT_ONCE])
-    )
-    return [
-        ranker.scores(context, made.take([row_of[text] for text in each.texts]), None)
-        for each, context in zip(lists, contexts, strict=True)
-    ]
+    total, done = len(row_of) + len(lists), 0
+
+    def on_done(more: int) -> None:
+        nonlocal done
+        done += more
+        on_progress(_SCORING, done, total)
+
+    made = ranker.represent_candidates(ranker.tokenize_candidates(list(row_of))[0], on_done)
+    for start in range(0, len(lists), _CONTEXTS_AT_ONCE):
+        some = lists[start : start + _CONTEXTS_AT_ONCE]
+        tokens = [ranker.tokenize_context(each.example.conversation)[0] for each in some]
+        for each, context in zip(some, ranker.represent_contexts(tokens), strict=True):
+            yield ranker.scores(context, made.take([row_of[text] for text in each.texts]), None)
+        on_done(len(some))
 
 
 PRIOR = 0.1  # one text in ten is right: a search has found ten, one of which answers

@@ -2,8 +2,8 @@
 
     {"keys": [{"name": "shop", "sha256": "<of the key, in hex>", "scopes": ["rank"], "rate_per_s": 50, "burst": 100}]}
 
-`rate_per_s` and `burst` may be left out. The file holds a hash instead of the key; a key has 256 random bits, so a
-plain SHA-256 gives nothing away. This knows nothing of HTTP:
+`rate_per_s` and `burst` may be left out. `"pools": ["shop"]` makes it a key for these pools alone. The file holds a
+hash instead of the key; a key has 256 random bits, so a plain SHA-256 gives nothing away. This knows nothing of HTTP:
 `http/plumbing/described.py` takes the keys out of requests.
 """
 
@@ -14,7 +14,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -28,8 +28,10 @@ from polyrank.index_builder.store.locks import WAIT_SECONDS, take_lock
 from polyrank.model.durable import replacing
 from polyrank.model.errors import shortage_in
 from polyrank.model.inputs import read_input
+from polyrank.service import POOL_NAME
 from polyrank.service.auth import AT_ONCE, PER_S
-from polyrank.service.errors import Forbidden, RateLimited, SettingsError, Unauthenticated
+from polyrank.service.auth.buckets import Clock, SharedBuckets, TokenBucket
+from polyrank.service.errors import Forbidden, OtherPools, RateLimited, SettingsError, Unauthenticated
 
 if TYPE_CHECKING:  # settings import this, and a start need not wait for prometheus_client
     from polyrank.service.observe.metrics import Metrics
@@ -53,6 +55,7 @@ class Key(_Strict):
     name: str = Field(pattern=f"^{NAME.pattern}$")
     sha256: str = Field(pattern="^[0-9a-f]{64}$", repr=False)
     scopes: tuple[Scope, ...] = Field(min_length=1)
+    pools: Annotated[tuple[Annotated[str, Field(pattern=f"^{POOL_NAME}$")], ...], Field(min_length=1)] | None = None
     rate_per_s: Annotated[float, Field(ge=PER_S.least, le=PER_S.most)] | None = None
     burst: Annotated[int, Field(ge=AT_ONCE.least, le=AT_ONCE.most)] | None = None
 
@@ -142,40 +145,18 @@ def changing(path: Path) -> Iterator[list[Key]]:
 
 log = logging.getLogger(__name__)
 
-Clock = Callable[[], float]  # monotonic seconds
-
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who sent a request: the name of the key, and its scopes."""
+    """Who sent a request: the name of the key, its scopes, and the pools that it is for; None: all, and the server."""
 
     name: str
     scopes: frozenset[Scope]
+    pools: tuple[str, ...] | None = None
 
 
 # Every caller, where the server has no keys file.
 ANYBODY = Principal("", frozenset({"rank", "admin"}))
-
-
-class TokenBucket:
-    """Bounds how often somebody calls: it holds at most `burst` tokens and gains `rate_per_s`; a call takes one."""
-
-    def __init__(self, rate_per_s: float, burst: int, clock: Clock = time.monotonic) -> None:
-        self.rate_per_s = rate_per_s
-        self.burst = burst
-        self._clock = clock
-        self._tokens = float(burst)
-        self._at = clock()
-
-    def take(self) -> float:
-        """Take a token; returns 0.0, or, where there is none, the seconds until there will be one."""
-        now = self._clock()
-        self._tokens = min(self.burst, self._tokens + (now - self._at) * self.rate_per_s)
-        self._at = now
-        if self._tokens >= 1:
-            self._tokens -= 1
-            return 0.0
-        return (1 - self._tokens) / self.rate_per_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +172,7 @@ class Access:
     """Identifies callers by the keys that are in force, and bounds how often they call.
 
     Without a keys file everybody may do everything. `default_rate`, calls a second, is for keys that name no rate.
+    `shared` holds the buckets if other processes count the same calls.
 
     Raises:
         SettingsError: the keys file is missing or broken at the start. (If it breaks later, the keys read before stay
@@ -198,12 +180,18 @@ class Access:
     """
 
     def __init__(
-        self, path: Path | None, default_rate: float | None, metrics: "Metrics", clock: Clock = time.monotonic
+        self,
+        path: Path | None,
+        default_rate: float | None,
+        metrics: "Metrics",
+        clock: Clock = time.monotonic,
+        shared: SharedBuckets | None = None,
     ) -> None:
         self._path = path
         self._default = default_rate
         self._metrics = metrics
         self._clock = clock
+        self._shared = shared
         self._stamp = path and _stamp(path)
         self._in_force = self._made_of(read(path) if path else (), {})
 
@@ -240,15 +228,19 @@ class Access:
         in_force = self._in_force
         found = [key for sent in given if (key := find(in_force.keys, sent)) is not None]
         if found:
-            return max((in_force.principals[key.name] for key in found), key=lambda principal: len(principal.scopes))
+            return max(
+                (in_force.principals[key.name] for key in found), key=lambda who: (len(who.scopes), who.pools is None)
+            )
         raise Unauthenticated("the API key is not one of this server's" if given else "send an API key")
 
-    def require(self, principal: Principal, scope: Scope) -> None:
-        """Check that the caller has a scope.
+    def require(self, principal: Principal, scope: Scope, pool: str | None = None) -> None:
+        """Check that the caller has a scope, in the pool of a name; None: in any.
 
         Raises:
             Forbidden: the caller's key has not.
         """
+        if principal.pools is not None and pool is not None and pool not in principal.pools:
+            raise OtherPools(principal.pools)
         if scope not in principal.scopes:
             raise Forbidden(scope)
 
@@ -265,7 +257,7 @@ class Access:
     def _made_of(self, listed: tuple[Key, ...], before: dict[str, TokenBucket]) -> _InForce:
         """Make a state of these keys; a bucket whose rate stays the same is kept, so that a reload refills none."""
         principals = {
-            key.name: Principal(key.name, frozenset({"rank", *key.scopes})) for key in listed
+            key.name: Principal(key.name, frozenset({"rank", *key.scopes}), key.pools) for key in listed
         }  # admin may rank
         rates = {key.name: (key.rate_per_s, key.burst) if key.rate_per_s else (self._default, None) for key in listed}
         if self._path is None:
@@ -275,8 +267,13 @@ class Access:
             if rate_per_s is not None:
                 old, burst = before.get(name), given_burst or math.ceil(rate_per_s)
                 same = old is not None and (old.rate_per_s, old.burst) == (rate_per_s, burst)
-                buckets[name] = old if old is not None and same else TokenBucket(rate_per_s, burst, self._clock)
+                buckets[name] = old if old is not None and same else self._bucket(name, rate_per_s, burst)
         return _InForce(listed, principals, buckets)
+
+    def _bucket(self, name: str, rate_per_s: float, burst: int) -> TokenBucket:
+        if self._shared is None:
+            return TokenBucket(rate_per_s, burst, self._clock)
+        return self._shared.bucket(name, rate_per_s, burst, self._clock)
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:

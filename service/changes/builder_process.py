@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from polyrank.model.inference.runners import Runner
 from polyrank.service import PREFIX
@@ -30,16 +31,16 @@ class BuilderProcess:
 
     @classmethod
     async def start(
-        cls, settings: Settings, job_id: str, runner: Runner, is_publishing: Callable[[], bool]
+        cls, settings: Settings, store: Path, job_id: str, runner: Runner, is_publishing: Callable[[], bool]
     ) -> "BuilderProcess":
-        """Start the builder of a job.
+        """Start the builder of a job of a store.
 
         Raises:
             OSError: the process cannot be started.
         """
         process = await asyncio.create_subprocess_exec(
             # -P: nothing is imported from the folder that the server was started in.
-            *(sys.executable, "-P", "-m", "polyrank.index_builder", "--store", str(settings.root), "--job", job_id),
+            *(sys.executable, "-P", "-m", "polyrank.index_builder", "--store", str(store), "--job", job_id),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,

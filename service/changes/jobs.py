@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -39,7 +40,7 @@ from polyrank.model.errors import InvalidInput, RankingError, shortage_in
 from polyrank.model.inference.runners import Runner
 from polyrank.model.inputs import read_input
 from polyrank.service.changes.builder_process import BuilderProcess
-from polyrank.service.errors import HeaderInvalid, IdempotencyMismatch, NotConfigured
+from polyrank.service.errors import HeaderInvalid, IdempotencyMismatch, NotConfigured, OtherPoolBuilt
 from polyrank.service.live.switching import Live
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.settings import Settings
@@ -126,7 +127,8 @@ class Jobs:
     """Starts, watches and cancels the jobs of one store.
 
     `runner_of` returns what runs a job's model. `on_success` serves the new generation; the job counts as
-    running until it returns. `on_end` receives every job that has ended.
+    running until it returns. `on_end` receives every job that has ended. `others` are the jobs of the server's other
+    pools: builders take processors and memory, so one of all pools runs at a time.
     """
 
     def __init__(
@@ -136,10 +138,12 @@ class Jobs:
         runner_of: Callable[[JobRequest], Runner],
         on_success: Callable[[], Awaitable[None]],
         on_end: Callable[[JobRecord], None],
+        others: Mapping[str, JobStore] = MappingProxyType({}),
     ) -> None:
         self._settings, self._generations = settings, generations
         self._runner_of, self._on_success, self._on_end = runner_of, on_success, on_end
-        self._store, self._keys = JobStore(settings.root), IdempotencyKeys(settings.root)
+        self._store, self._keys = JobStore(generations.root), IdempotencyKeys(generations.root)
+        self._others = others
         self._starting = asyncio.Lock()
         self._builders: dict[str, tuple[BuilderProcess, asyncio.Task[None]]] = {}
 
@@ -195,6 +199,9 @@ class Jobs:
             raise JobConflict(active.id)
         if self._builders:  # the job's record has ended, its process has not
             raise JobConflict(next(iter(self._builders)))
+        for pool, jobs in self._others.items():
+            if (active := jobs.active()) is not None:
+                raise OtherPoolBuilt(active.id, pool)
 
     def _queue(self, rebuild: Rebuild, has_active: bool) -> JobRecord:
         if rebuild.model is None and not has_active:
@@ -211,7 +218,7 @@ class Jobs:
             with pool.open("wb") as file:
                 for candidate in rebuild.candidates:
                     file.write(orjson.dumps(candidate, option=orjson.OPT_APPEND_NEWLINE))
-            revision = UpdateLogs(self._settings.root).highest()  # updates after the request are newer than its pool
+            revision = UpdateLogs(self._generations.root).highest()  # updates after the request are newer than its pool
             request = JobRequest(pool=(str(pool),), model=model, activate=rebuild.activate, revision=revision)
             return self._store.create(request, job_id)
         except BaseException:
@@ -227,7 +234,9 @@ class Jobs:
     async def _spawn(self, record: JobRecord) -> None:
         runner, is_publishing = self._runner_of(record.request), partial(self._is_publishing, record.id)
         try:
-            builder = await BuilderProcess.start(self._settings, record.id, runner, is_publishing)
+            builder = await BuilderProcess.start(
+                self._settings, self._generations.root, record.id, runner, is_publishing
+            )
         except OSError as error:
             failed = record.finish(FAILED, error=f"the builder could not be started: {error.strerror}")
             await asyncio.to_thread(self._store.update, failed)

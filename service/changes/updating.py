@@ -17,6 +17,7 @@ from polyrank.index_builder.vectors.encoder import rounded_all
 from polyrank.model.representations import Representations
 from polyrank.service.errors import NotReady, Overloaded, RevisionNotReached
 from polyrank.service.live.switching import Live
+from polyrank.service.observe.logs import POOL
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.pool import Pool
@@ -61,10 +62,12 @@ class _Encoded:
 class Updating:
     """Writes updates, one at a time; processes on the same store wait for each other."""
 
-    def __init__(self, store: GenerationStore, live: Live[Serving], runtime: Runtime, metrics: Metrics) -> None:
+    def __init__(
+        self, store: GenerationStore, live: Live[Serving], runtime: Runtime, metrics: Metrics, pool: str = ""
+    ) -> None:
         self._store, self._live, self._runtime, self._metrics = store, live, runtime, metrics
-        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="updates-write")
-        self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="updates-read")
+        self._writer = ThreadPoolExecutor(1, "updates-write", POOL.set, (pool,))
+        self._reader = ThreadPoolExecutor(1, "updates-read", POOL.set, (pool,))
         self._waiting = 0
         self._changing: dict[str, asyncio.Future[None]] = {}  # texts of updates in progress, and their ends
         self._refreshing: asyncio.Future[Serving | None] | None = None

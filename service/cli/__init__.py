@@ -3,10 +3,13 @@
 Exit status: 0 done, 1 the work failed, 2 wrong usage.
 """
 
+import atexit
 import os
 import sys
+import time
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
+from typing import NoReturn
 
 from polyrank import __version__
 from polyrank.model.errors import RankingError, WrongKind
@@ -25,12 +28,19 @@ from polyrank.service.cli.commands import (
     store,
     train,
 )
-from polyrank.service.cli.output import UsageError, no_interrupt_lost
+from polyrank.service.cli.output import Progress, UsageError, no_interrupt_lost
 from polyrank.service.cli.parsing import CommandParser
 from polyrank.service.errors import SettingsError
 from polyrank.service.observe import logs
 
 _COMMANDS = (demo, convert, train, mine, evaluate, quantise, export, build, store, serve, rank, candidates)
+
+
+def command() -> NoReturn:
+    """Run the command of this process, and end the process: to unload torch would take another second."""
+    status = main()
+    atexit._run_exitfuncs()  # among them those that write what waits
+    os._exit(status)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,20 +59,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:  # a full disk, a directory that may not be written
         where = "standard output: " if _unwritable() else ""
         return _say(f"{where}{error.strerror or error}" + (f": {error.filename}" if error.filename else ""), 1)
-    except KeyboardInterrupt:
-        return _say("interrupted; nothing was left half-written", 1)
+    except KeyboardInterrupt as left:  # a command may say what it leaves
+        return _say(f"interrupted; {left or 'nothing was left half-written'}", 1)
     return status
 
 
 def _run(argv: Sequence[str] | None) -> int:
+    began = time.monotonic()
     try:
         arguments = parser().parse_args(argv)
     except SystemExit as end:
         if end.code:
             raise
         return 0  # --help or --version
+    arguments.began = began
     logs.show_warnings()
-    with no_interrupt_lost(), nullcontext() if arguments.run is convert.run else foreign_files_named(arguments):
+    with ExitStack() as stack:
+        stack.enter_context(no_interrupt_lost())
+        if arguments.run not in (serve.run, demo.run):  # a server says itself what it does
+            stack.enter_context(Progress(""))
+        if arguments.run is not convert.run:
+            stack.enter_context(foreign_files_named(arguments))
         status: int = arguments.run(arguments)
     return status
 

@@ -70,7 +70,8 @@ class EvaluationReport:
     def as_text(self) -> str:
         """Return what is printed without `--json`: the models, a line for each figure, and what the intervals are."""
         heads = [
-            f"{role:{_NAME_WIDTH}}{figures.name} ({figures.seconds:.0f} s)" for role, figures in self._measured.items()
+            f"{role:{_NAME_WIDTH}}{figures.name} (measured in {figures.seconds:.0f} s)"
+            for role, figures in self._measured.items()
         ]
         about = [f"{name:{_NAME_WIDTH}}{value}" for name, value in self.about.items()]
         rows = [_row("", list(self.estimates))]

@@ -1,22 +1,39 @@
 """Prints results on standard output, and progress on standard error."""
 
 import argparse
+import math
 import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from polyrank.model.errors import RankingError
+from polyrank.model.telling import told_meanwhile, told_now
 
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-_LOG_EVERY_SECONDS = 5.0
 # A build encodes and appends in turns, with the same numbers; two bars would begin anew with every turn.
 _NOT_SHOWN = {"append"}
 _KEPT = {"encode", "train"}  # bars that stay on the screen
+_SAID = {  # stages that are not called by what they do
+    "": "at work",
+    "words": "counting words",
+    "resume": "reading what a killed build has left",
+    "choose": "timing searches, to choose an index",
+    "index": "making the index",
+    "recall": "measuring the index",
+    "manifest": "checking the files",
+    "redis": "copying to Redis",
+    "rename": "publishing",
+    "CURRENT": "activating",
+}
+
+# tqdm's own, with another time left.
+_BAR = "{{l_bar}}{{bar}}| {{n_fmt}}/{{total_fmt}} [{{elapsed}}<{left}, {{rate_fmt}}{{postfix}}]"
 
 _AGAIN_SECONDS = 0.01
 
@@ -47,64 +64,106 @@ def print_json(result: Mapping[str, Any]) -> None:
     sys.stdout.flush()
 
 
+def seconds_of(arguments: argparse.Namespace) -> float:
+    """Return how many seconds the command has taken so far."""
+    return time.monotonic() - float(arguments.began)
+
+
 class Progress:
     """Shows how far work is: a bar with rate and time left on a terminal, plain lines elsewhere.
 
     Use it as a context manager, and call it with stage, done and total, and with figures to be seen beside them.
     """
 
-    def __init__(self, unit: str) -> None:
-        self._unit = unit
+    def __init__(self, unit: str, **units: str) -> None:
+        """`units` are those of stages that have another one, by their first word."""
+        self._unit, self._units = unit, units
         self._bar: tqdm[Any] | None = None
-        self._stage = ""
-        self._logged = self._began = 0.0
+        self._latest: tuple[str, int, int | None, str] = ("", 0, 1, "")
+        self._left: float | None = None
+        self._began = self._at = time.monotonic()  # of the stage, and of the latest call
         self._first = 0
+        self._telling = ExitStack()
 
     def __enter__(self) -> "Progress":
+        self._telling.enter_context(told_meanwhile(self._tell))
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
+        self._telling.close()
+        self._close_bar()
 
-    def __call__(self, stage: str, done: int, total: int | None, figures: str = "") -> None:
-        """Show how far the stage is."""
+    def __call__(self, stage: str, done: int, total: int | None, figures: str = "", left: float | None = None) -> None:
+        """Show how far the stage is.
+
+        left: seconds that are left, of this stage or of more; infinite: nobody can tell yet; None: as the rate says.
+        """
         if stage in _NOT_SHOWN:
             return
+        self._at = time.monotonic()
+        if stage != self._latest[0]:
+            self._began, self._first = self._at, done  # already done by a build that was killed
+        self._latest, self._left = (stage, done, total, figures), left
         if sys.stderr.isatty():
-            self._draw(stage, done, total, figures)
-        else:
-            self._log(stage, done, total, figures)
+            self._draw()
 
     def say(self, line: str) -> None:
         """Print a line for the user, above the bar if there is one."""
+        told_now()
         if self._bar is not None:
             self._bar.write(line, file=sys.stderr)
         else:
             print(line, file=sys.stderr)
 
-    def _draw(self, stage: str, done: int, total: int | None, figures: str) -> None:
+    def line(self) -> str:
+        """Say how far the stage is."""
+        stage, done, total, figures = self._latest
+        said, seconds, waits = _SAID.get(stage, stage), self._at - self._began, time.monotonic() - self._at
+        if done == self._first or not seconds:
+            of = f"{done} of {total}, " if total is not None and total > 1 else ""
+            return f"{said}: {of}{seconds + waits:.0f} s  {figures}".rstrip()
+        rate = (done - self._first) / seconds
+        of = f" of {total}" if total else ""
+        left = (total - done) / rate if total and self._left is None else self._left
+        if left is not None and math.isfinite(left):
+            of += f", {max(0.0, left - waits):.0f} s left"
+        shown = f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}"
+        return f"{said}: {done}{of} ({shown} {self._unit_of(stage)}/s)  {figures}".rstrip()
+
+    def _unit_of(self, stage: str) -> str:
+        return self._units.get(stage.partition(" ")[0], self._unit)
+
+    def _tell(self) -> None:
+        if self._bar is not None:
+            self._bar.refresh()  # its clock goes on
+        else:
+            print(self.line(), file=sys.stderr, flush=True)
+
+    def _draw(self) -> None:
         from tqdm import tqdm
 
-        if self._bar is None or self._bar.desc.rstrip(": ") != stage:
-            self.__exit__()
-            self._bar = tqdm(desc=stage, total=total, unit=self._unit, initial=done, leave=stage in _KEPT)
+        stage, done, total, figures = self._latest
+        form = "{desc}: {elapsed}" if total is None and not done else None  # None: tqdm's own
+        if self._left is not None:
+            left = tqdm.format_interval(max(0.0, self._left)) if math.isfinite(self._left) else "?"
+            form = _BAR.format(left=left)
+        if self._bar is None or self._bar.desc.rstrip(": ") != _SAID.get(stage, stage):
+            self._close_bar()
+            said, kept, unit = _SAID.get(stage, stage), stage in _KEPT, f" {self._unit_of(stage)}"
+            size = get_terminal_size()  # which is not 0 where a terminal says so: tqdm would show nothing
+            shape: dict[str, Any] = {"bar_format": form, "ncols": size.columns, "nrows": size.lines}
+            self._bar = tqdm(desc=said, total=total, initial=done, leave=kept, unit=unit, **shape)
+        self._bar.bar_format, self._bar.total = form, total
         if figures:
             self._bar.set_postfix_str(figures, refresh=False)
-        self._bar.update(done - self._bar.n)
+        if done > self._bar.n:
+            self._bar.update(done - self._bar.n)
+        else:
+            self._bar.refresh()
 
-    def _log(self, stage: str, done: int, total: int | None, figures: str) -> None:
-        now = time.monotonic()
-        if stage != self._stage:
-            self._stage, self._began, self._logged = stage, now, now
-            self._first = done  # already done by a build that was killed
-            return
-        if now - self._logged >= _LOG_EVERY_SECONDS:
-            self._logged = now
-            rate = (done - self._first) / (now - self._began)
-            of = f" of {total}, {(total - done) / rate:.0f} s left" if total and rate else ""
-            shown = f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}"
-            print(f"{stage}: {done}{of} ({shown} {self._unit}/s)  {figures}".rstrip(), file=sys.stderr)
+    def _close_bar(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
 
 
 @contextmanager

@@ -37,7 +37,7 @@ def add_options_of(add: Any, options: Iterable[Option], prefix: str = "", **choi
     """Add a flag for each option, with the help, the default and the bounds of its field.
 
     What is not given is None, so that nothing goes before a variable or a recipe. `prefix` begins the help. `choices`:
-    of options whose field does not name them, by name.
+    of options whose field does not name them, by name. What becomes a dict may be given several times.
     """
     for each in options:
         listed = get_origin(each.hint) is Sequence
@@ -50,6 +50,7 @@ def add_options_of(add: Any, options: Iterable[Option], prefix: str = "", **choi
             how["choices"] = tuple(named)
         else:
             how |= {"metavar": each.about.get("metavar")} | ({"nargs": "+"} if listed else {})
+            how |= {"action": "append"} if get_origin(kind) is dict else {}
             how |= {"type": Path} if kind is Path else {} if each.bounds is None else {"type": Within(each.bounds)}
         add(f"--{each.name.replace('_', '-')}", **how)
 
@@ -68,7 +69,7 @@ def default_of(option: Option) -> str:
     ['; default: 1', '; default: codes', '; default: -1', '; default: yes']
     """
     default = option.about.get("start") if option.default is None else option.default
-    if default in (None, "", ()):
+    if default in (None, "", (), {}):
         said = option.about.get("otherwise", "")
     elif isinstance(default, bool):
         said = "yes" if default else "no"

@@ -21,11 +21,12 @@ from polyrank.service.api.generations import LateRowsOut
 from polyrank.service.errors import Draining, NotReady
 from polyrank.service.http.compat import served_models, tei
 from polyrank.service.http.playground import page as playground
-from polyrank.service.http.plumbing.described import METRICS, OPEN, RANK, fails
+from polyrank.service.http.plumbing.described import METRICS, OPEN, RANK, RANK_ANY, fails
+from polyrank.service.http.plumbing.pools import base_of
 from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.observe.labels import Searched
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.resources import resources
+from polyrank.service.resources import Resources, resources
 
 # Swagger UI, which shows the API and tries it out. Its files come with the package fastapi-swagger, so the page asks no
 # other host. Its policy, which browsers enforce, lets it run these files and its own lines, and call this server.
@@ -35,11 +36,11 @@ _TYPES = {
     "swagger-ui.css": "text/css",
     "favicon-32x32.png": "image/png",
 }
-_SCRIPT, _STYLE, _ICON = (f"/docs/{name}" for name in _TYPES)
+_SCRIPT, _STYLE, _ICON = (f"docs/{name}" for name in _TYPES)  # relative: the page stands below each pool, too
 _A_DAY = {"Cache-Control": "public, max-age=86400"}
 
 _PAGE = get_swagger_ui_html(
-    openapi_url="/openapi.json",
+    openapi_url="openapi.json",
     title="polyrank",
     swagger_js_url=_SCRIPT,
     swagger_css_url=_STYLE,
@@ -80,6 +81,22 @@ class ReadyOut(Out):
     """Open Inference Protocol: ready."""
 
     ready: bool
+
+
+class PoolOut(Out):
+    """A pool of the server."""
+
+    name: str = Field(description="empty for the one without a name")
+    path: str = Field(description="what goes before the paths of its routes")
+    generation: str | None = Field(description="the one that is served; null: none")
+    candidates: int | None = Field(description="how many are served")
+    why: str | None = Field(description="why nothing is served; null: something is")
+
+
+class PoolsOut(Out):
+    """The pools of the server that the caller's key is for."""
+
+    pools: list[PoolOut]
 
 
 class LimitsOut(Out):
@@ -153,8 +170,12 @@ _LEADS: dict[int | str, dict[str, Any]] = {
 
 @router.get("/", status_code=307, response_class=Response, responses=_LEADS, dependencies=[OPEN])
 async def root(request: Request) -> Response:
-    """Lead to the playground, or, where it is switched off, to the documentation."""
-    return RedirectResponse(playground.PATH if resources(request).settings.playground else "/docs")
+    """Lead to the playground, or, where it is switched off, to the documentation; from no pool to the first one's."""
+    held = resources(request)
+    base = base_of(request.scope)
+    if not held.has_pool and held.settings.store:
+        base = f"/pools/{next(iter(held.settings.store))}"
+    return RedirectResponse(base + (playground.PATH if held.settings.playground else "/docs"))
 
 
 @router.get("/docs/{name}", include_in_schema=False, dependencies=[OPEN])
@@ -175,7 +196,7 @@ async def documentation() -> Response:
 @router.get("/openapi.json", include_in_schema=False, dependencies=[OPEN])
 async def description(request: Request) -> Response:
     """Describe the API."""
-    answer: Response = await asyncio.to_thread(request.app.state.openapi_answer)
+    answer: Response = await asyncio.to_thread(request.app.state.openapi_answer, base_of(request.scope))
     return answer
 
 
@@ -195,7 +216,7 @@ async def alive(request: Request) -> StatusOut:
 async def ready(request: Request) -> StatusOut:
     """A verified generation and its model are loaded, and the server is not about to stop. Redis is not asked.
 
-    A server without a store is ready with its reranker or classifier.
+    A server without a store is ready with its reranker or classifier, one with several pools when all of them are.
     """
     serving = _ready(request)
     return StatusOut(status="ready", generation=serving.generation.id if serving else None)
@@ -206,10 +227,33 @@ def _ready(request: Request) -> Serving | None:
     if request.app.state.draining:
         raise Draining
     held = resources(request)
-    serving = held.live.require() if held.has_pool else None
+    asked = request.app.state.pools.values() if held.pool == "" else [held]
+    missing = [(one, one.live.reason()) for one in asked if one.has_pool and one.live.current is None]
+    if missing:
+        raise NotReady("; ".join(f"pool {one.pool}: {why}" if one.pool else why for one, why in missing))
+    serving = held.live.current
     if failed := held.runtime.failed:
         raise NotReady(failed)
     return serving
+
+
+@router.get("/pools", responses=fails(), dependencies=[RANK_ANY])
+async def pools(request: Request) -> PoolsOut:
+    """The pools of this server: every path also stands below the path of each, for that pool."""
+    allowed = request.state.principal.pools
+    listed = [held for held in request.app.state.pools.values() if held.has_pool]
+    return PoolsOut(pools=[_pool(held) for held in listed if allowed is None or held.pool in allowed])
+
+
+def _pool(held: Resources) -> PoolOut:
+    serving = held.live.current
+    return PoolOut(
+        name=held.pool,
+        path=f"/pools/{held.pool}" if held.pool else "",
+        generation=None if serving is None else serving.generation.id,
+        candidates=None if serving is None else serving.snapshot.count,
+        why=None if serving else held.live.reason(),
+    )
 
 
 @router.get("/v2/health/live", **_ALIVE)

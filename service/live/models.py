@@ -11,6 +11,7 @@ from polyrank.model.inference.runners import Choice
 from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.rankers.classifier import Classifier
 from polyrank.model.representations import ContextEncoding, LateRows, Representations
+from polyrank.model.telling import telling
 from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.model.text.reading import Steps, finish
 from polyrank.model.text.sequences import Pairs
@@ -115,6 +116,7 @@ _TEXTS = ((1, 1), (12, 1), (12, 8), (40, 8), (400, 1))
 _PAIRS = ((1, 1), (30, 20), (300, 2))
 
 
+@telling("warming up the model")
 def warm_up_ranker(ranker: LateScorer) -> None:
     """Encode contexts and candidates of usual lengths."""
     for words, count in _TEXTS:
@@ -126,6 +128,7 @@ def warm_up_ranker(ranker: LateScorer) -> None:
             ranker.late_scores(contexts[0], made)
 
 
+@telling("warming up the reranker")
 def warm_up_scorer(scorer: PairScorer) -> None:
     """Score pairs of usual lengths."""
     for words, count in _PAIRS:
@@ -133,6 +136,7 @@ def warm_up_scorer(scorer: PairScorer) -> None:
         scorer.score_pair_batch(pairs)
 
 
+@telling("warming up the classifier")
 def warm_up_classifier(classifier: Classifier) -> None:
     """Tell classes of pairs of usual lengths."""
     for words, count in _PAIRS:

@@ -1,6 +1,7 @@
 """What is searched, and the models that encode for it: loaded before a request needs them."""
 
 import gc
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from polyrank.model.errors import CheckpointInvalid, InvalidInput, ModelError, s
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.representations import Representations
 from polyrank.model.search.scan import Scan, prepare
+from polyrank.model.telling import telling
 from polyrank.service.caching.redis_server import Budget
 from polyrank.service.caching.vector_cache import CountCache, TextCache
 from polyrank.service.caching.vectors import Caches, CandidateVectors, Gathered, Largest, MatrixVectors, largest_of
@@ -121,10 +123,10 @@ class Opened(NamedTuple):
 
 
 class Opener:
-    """Makes what is served of open generations.
+    """Makes what is served of open generations, of one pool or several; threads may share it.
 
     Without caches all vectors come from the generation's own matrix. They are scanned on `device`. `warm_up` does once
-    with a new model what no request shall wait for.
+    with a new model what no request shall wait for. A model is in memory once, whoever uses it.
     """
 
     def __init__(
@@ -138,12 +140,13 @@ class Opener:
         self._count, self._caches, self._load, self._device = count, caches, load, device
         self._warm_up = warm_up
         self._known: weakref.WeakKeyDictionary[LateScorer, Largest] = weakref.WeakKeyDictionary()
+        self._loaded: weakref.WeakValueDictionary[str, LateScorer] = weakref.WeakValueDictionary()  # by fingerprint
+        self._loading = threading.Lock()
 
-    def open(self, parts: Sequence[Generation], previous: LateScorer | None = None) -> Opened:
+    def open(self, parts: Sequence[Generation]) -> Opened:
         """Load everything that answering from the parts of a generation needs, so that no request waits for it.
 
-        A part is closed when nobody holds its vectors any more. A model that is loaded already, `previous`, is shared,
-        if its fingerprint is the same.
+        A part is closed when nobody holds its vectors any more.
 
         Raises:
             FingerprintMismatch: the model in the generation did not make its vectors.
@@ -151,11 +154,9 @@ class Opener:
             Shortage: memory or something else is lacking at the moment.
         """
         manifest = parts[0].manifest
-        ranker = self.ranker(manifest, parts[0].model_directory, previous)
+        ranker = self.ranker(manifest, parts[0].model_directory)
         device = self._device if ARCHITECTURES[ranker.architecture].embeds else "cpu"  # words are read there
         searchable = [self.searchable(part, self._vectors(part, ranker), device) for part in parts]
-        with runs_here(manifest):
-            self.warm_up(ranker, previous)
         for part, found in zip(parts, searchable, strict=True):
             # Every revision holds the vectors, so the last request that holds one of them closes the part's maps.
             weakref.finalize(found.vectors, part.close).atexit = False
@@ -164,28 +165,36 @@ class Opener:
     @staticmethod
     def searchable(part: Generation, vectors: CandidateVectors, device: str = "cpu") -> Searchable:
         """Prepare a scan of a part as it was built; raises ModelError or Shortage as `runs_here`."""
-        with runs_here(part.manifest):
+        with runs_here(part.manifest), telling("preparing the search"):
             scan = prepare(vectors.matrix(), device, with_bytes=part.index is None)
         return Searchable(Snapshot.of(part), vectors, scan)
 
-    def warm_up(self, ranker: LateScorer, previous: LateScorer | None) -> None:
-        """Do what no request shall wait for, unless the model is the one of before."""
-        if ranker is not previous:
-            self._warm_up(ranker)
-            if previous is not None:  # at the start the server collects
-                # Loading leaves frames of errors and traced graphs behind, which would keep an old model alive.
-                gc.collect()
+    def has_model(self, fingerprint: str) -> bool:
+        """Whether the model is in memory."""
+        return fingerprint in self._loaded
 
-    def ranker(self, manifest: Manifest, directory: Path, previous: LateScorer | None) -> LateScorer:
-        """Load the model in the directory of the generation of this manifest, unless it is the one of before.
+    def ranker(self, manifest: Manifest, directory: Path) -> LateScorer:
+        """Load the model in the directory of the generation of this manifest and warm it up, unless it is in memory.
 
         Raises:
-            FingerprintMismatch, ModelError: see `open`.
+            FingerprintMismatch, ModelError, Shortage: see `open`.
             GenerationCorrupt: it lacks what its model keeps for a second stage.
         """
+        with self._loading:
+            known = self._loaded.get(manifest.model.fingerprint)
+            if known is not None:
+                return known
+            ranker, is_first = self._read(manifest, directory), not self._loaded
+            with runs_here(manifest):
+                self._warm_up(ranker)
+            if not is_first:  # at the start the server collects
+                # Loading leaves frames of errors and traced graphs behind, which would keep an old model alive.
+                gc.collect()
+            self._loaded[ranker.fingerprint] = ranker
+        return ranker
+
+    def _read(self, manifest: Manifest, directory: Path) -> LateScorer:
         wanted = manifest.model.fingerprint
-        if previous is not None and previous.fingerprint == wanted:
-            return previous
         try:
             ranker: LateScorer = self._load(str(directory))
         except InvalidInput as error:  # a back-end says so of a model that it cannot run

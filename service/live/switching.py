@@ -60,10 +60,8 @@ class Holder(Protocol[S]):
 
     in_use: Callable[[], list[S]]  # what requests may begin with; set by `Live`
 
-    def load(self, generation: str, like: Callable[[str], LateScorer | None]) -> S:
+    def load(self, generation: str) -> S:
         """Open a generation and its model beside what is served; nothing is held of it after an error.
-
-        `like` returns the model of a fingerprint that is loaded already, or another one that is.
 
         Raises:
             GenerationNotFound, GenerationCorrupt, FingerprintMismatch, ModelError, Shortage: it cannot be served.
@@ -78,6 +76,9 @@ class Holder(Protocol[S]):
     def sped_up(self, serving: S) -> Callable[[S], S] | None:
         """Return what takes up a faster search in a later state of what is served; None: there is none."""
 
+    def has_model(self, fingerprint: str) -> bool:
+        """Whether the model is in memory."""
+
     def bytes_of(self, manifest: Manifest) -> int:
         """Return about how much memory of this machine a generation takes without its model."""
 
@@ -89,7 +90,7 @@ class Live(Generic[S]):
     read files and load models: call them beside the event loop. They wait for each other.
 
     Attributes:
-        has_pool: whether there may ever be a generation.
+        absent: what is raised where there will never be a generation, because there is no pool; None: there is one.
         current: what is served; None: no generation could be loaded yet.
         beside: what is loaded beside it (trial.py); None: nothing.
         refused: why something is not served, by id; "CURRENT" stands for the pointer itself.
@@ -102,13 +103,9 @@ class Live(Generic[S]):
         holder: Holder[S],
         metrics: Metrics,
         reranks_by_words: bool = False,
-        has_pool: bool = True,
+        absent: Callable[[], RankingError] | None = None,
     ) -> None:
-        """Hold nothing yet.
-
-        `reranks_by_words` says that a reranker counts words as the generations hold them. Without `has_pool` there
-        will never be a generation.
-        """
+        """Hold nothing yet; `reranks_by_words` says that a reranker counts words as the generations hold them."""
         self.current: S | None = None
         self.beside: S | None = None
         self.refused: dict[str, str] = {}
@@ -116,7 +113,7 @@ class Live(Generic[S]):
         self.holder = holder
         holder.in_use = lambda: [each for each in (self.current, self.beside) if each is not None]
         self._store, self._metrics = store, metrics
-        self._reranks_by_words, self.has_pool = reranks_by_words, has_pool
+        self._reranks_by_words, self.absent = reranks_by_words, absent
         self._switching, self._replacing, self._refusing = threading.Lock(), threading.Lock(), threading.Lock()
         self._seen: _Seen | None = None  # CURRENT when it was last followed
         self._unreadable: str | None = None  # whose log `take_over` could not read
@@ -126,27 +123,21 @@ class Live(Generic[S]):
 
         Raises:
             NotReady: nothing is; the message says why.
+            RankingError: there is no pool (`absent`).
         """
         current = self.current
         if current is None:
-            raise NotReady(self.reason())
+            raise NotReady(self.reason()) if self.absent is None else self.absent()
         return current
 
     def reason(self) -> str:
         """Return why nothing is served."""
-        if not self.has_pool:
-            return "this server has no store; start it with --store to rank a pool"
         if self.refused:
             refused = "; ".join(f"{generation}: {why}" for generation, why in sorted(self.refused.items()))
             return f"no generation can be served: {refused}"
         if self._store.ids():
             return "no generation is active; run polyrank store activate, or POST /index/activate"
         return "the store holds no generation; run polyrank build, or POST /index"
-
-    def with_model(self, fingerprint: str) -> LateScorer | None:
-        """Return the model with the fingerprint, if it is loaded; None: it is not."""
-        loaded = (each.ranker for each in (self.current, self.beside) if each is not None)
-        return next((ranker for ranker in loaded if ranker.fingerprint == fingerprint), None)
 
     def start(self) -> None:
         """Serve the active generation; if it is refused, one that may stand in for it; else log why none is served."""
@@ -156,11 +147,12 @@ class Live(Generic[S]):
                 try:
                     self._serve(self.load(generation))
                     return
-                except RankingError as error:
-                    self._refuse(generation, error)
-                    if isinstance(error, Shortage):
+                except (RankingError, OSError) as error:
+                    told = error if isinstance(error, RankingError) else GenerationCorrupt(generation, str(error))
+                    self._refuse(generation, told)
+                    if isinstance(error, Shortage | OSError):
                         self._seen = None  # so that `follow` tries again
-            if self.has_pool:
+            if self.absent is None:
                 log.warning("not ready", extra={"fields": {"why": self.reason()}})
 
     def follow(self) -> None:
@@ -264,13 +256,8 @@ class Live(Generic[S]):
 
     def load(self, generation: str) -> S:
         """Do what `Holder.load` does; what the system lacks at the moment is a Shortage."""
-        before = self.current
-
-        def like(fingerprint: str) -> LateScorer | None:
-            return self.with_model(fingerprint) or (None if before is None else before.ranker)
-
         try:
-            return self.holder.load(generation, like)
+            return self.holder.load(generation)
         except Exception as error:
             if shortage := shortage_in(error):
                 raise shortage from error

@@ -123,7 +123,7 @@ class Trials(Generic[S]):
         These are what is held of its parts here, and its model's weights unless that model is loaded.
         """
         price = self._live.holder.bytes_of(manifest)
-        if self._live.with_model(manifest.model.fingerprint) is None:
+        if not self._live.holder.has_model(manifest.model.fingerprint):
             price += self._weight_bytes(manifest)
         return price
 

@@ -10,10 +10,15 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from threading import Condition, Thread
 from typing import Any, Final, Literal
 
+from polyrank.model import telling
+
+# The name of the pool that a thread or a task works for: each of its lines tells it.
+POOL: Final[ContextVar[str]] = ContextVar("pool", default="")
 # Lines that wait for the writer may take so much memory; further ones are dropped.
 WAITING_BYTES: Final = 4 * 2**20
 # The end of the process waits so long for the writer.
@@ -99,6 +104,7 @@ class LineWriter(logging.Handler):
             line = self._encoded(record)
         except Exception as error:  # whoever logs must not fail by it, nor wait for standard error
             line = self._encoded(_unformatted(record, error))
+        telling.told_now()
         with self._changed:
             if self._closed or self._bytes + len(line) > self._most:
                 self._dropped(1)
@@ -173,22 +179,50 @@ def _written(descriptor: int, line: bytes) -> bool:
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
     fields: dict[str, Any] = getattr(record, "fields", {})
-    return fields
+    return {"pool": pool, **fields} if (pool := POOL.get()) else fields
 
 
-def configure(level: str, fmt: Literal["text", "json"]) -> None:
-    """Log to standard error, if there is one; of libraries only warnings, of some only errors."""
+def configure(level: str, fmt: Literal["text", "json"], tells: bool = True) -> None:
+    """Log to standard error, if there is one; of libraries only warnings, of some only errors.
+
+    tells: whether also what long work does.
+    """
     handler = logging.NullHandler() if sys.stderr is None else LineWriter(sys.stderr.fileno(), WAITING_BYTES)
     handler.setFormatter(JsonFormat() if fmt == "json" else TextFormat())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    telling.log.setLevel(logging.NOTSET if tells else logging.WARNING)
     _quiet_libraries()
 
 
+class _Waits(logging.Handler):
+    """Prints what long work does, above a bar if there is one; not stages that have ended soon."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        seconds, message = _fields(record)["seconds"], record.getMessage()
+        if seconds < telling.SILENT_SECONDS and not message.startswith(telling.STILL):
+            return
+        telling.told_now()
+        line, bars = f"{message}: {seconds:.0f} s", sys.modules.get("tqdm")
+        if sys.stderr is None:
+            return
+        if bars is None:
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
+        else:
+            bars.tqdm.write(line, file=sys.stderr)
+
+
 def show_warnings() -> None:
-    """Let a command print warnings with their fields, unless the program that calls it has handlers of its own."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(TextFormat())
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    """Let a command print warnings with their fields, and what takes it long.
+
+    A program that calls it and has handlers of its own shows warnings by them.
+    """
+    warnings, waits = logging.StreamHandler(), _Waits()
+    warnings.setFormatter(TextFormat())
+    warnings.setLevel(logging.WARNING)
+    waits.addFilter(logging.Filter(telling.log.name))
+    logging.basicConfig(level=logging.WARNING, handlers=[warnings, waits])
+    telling.log.setLevel(logging.INFO)
     _quiet_libraries()
 
 

@@ -11,8 +11,9 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from itertools import product
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -50,19 +51,27 @@ RATIOS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75)
 SHARES = (0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 
 M = TypeVar("M", Counter, Histogram)
+P = TypeVar("P", Counter, Histogram, Gauge)
 
 
 class Metrics:
-    """The app's instruments. Other modules call `observe_*`, `count_*` and `show_*`, and know no names or labels."""
+    """The app's instruments. Other modules call `observe_*`, `count_*` and `show_*`, and know no names or labels.
 
-    def __init__(self) -> None:
+    Where `pools` are named, what belongs to one pool has the label `pool`, empty for what has no name.
+    """
+
+    def __init__(self, pools: Sequence[str] = ()) -> None:
         self.registry = CollectorRegistry()
         self._rendered, self._rendered_at = b"", -math.inf
-        self._shown: dict[Gauge, list[tuple[str, ...]]] = {}
+        of_pool: dict[str, Any] = {"pool": ("", *pools)} if pools else {}
+        self._pool: tuple[str, ...] = ("",) if pools else ()
+        self._shown: dict[tuple[Gauge, tuple[str, ...]], list[tuple[str, ...]]] = {}  # by gauge and pool
         ProcessCollector(registry=self.registry)
         self.in_flight = self._gauge("http_requests_in_flight", "Requests being answered")
-        self._requests = self._counter("http_requests", "Requests answered", route=(), method=(), code=())
-        self._duration = self._histogram("http_request_duration_seconds", "Arrival to answer", route=(), code_class=())
+        self._requests = self._counter("http_requests", "Requests answered", **of_pool, route=(), method=(), code=())
+        self._duration = self._histogram(
+            "http_request_duration_seconds", "Arrival to answer", **of_pool, route=(), code_class=()
+        )
         stages = self._histogram("stage_duration_seconds", "Time in each stage of /rank", stage=(*STAGES, "serialize"))
         self._stages = {stage: stages.labels(stage) for stage in (*STAGES, "serialize")}
         self._scored = self._histogram("candidates_scored", "Candidates scored a request", COUNTS)
@@ -94,28 +103,42 @@ class Metrics:
         )
         self._degraded = self._counter("degraded", "Answers that did without something", reason=DEGRADED)
         self._rejected = self._counter("rejected", "Requests turned away", reason=REJECTED)
-        self._batch_entries = self._counter("batch_entries", "Rankings of POST /rank/batch, by their status", code=())
+        self._batch_entries = self._counter(
+            "batch_entries", "Rankings of POST /rank/batch, by their status", **of_pool, code=()
+        )
         self._kept = self._counter(
             "texts_kept", "Texts encoded for requests that ended unanswered: their vectors are kept"
         )
         self._log_dropped = self._counter("log_lines_dropped", "Lines of the log that nobody read in time")
         self._open = self._gauge("open", "Whether callers on other machines need no key: 1 yes, 0 no", "livemax")
         self._keys_reloads = self._counter("keys_reloads", "Changes of the keys file", result=("ok", "refused"))
-        self._index_info = self._info("index_info", "The generation served", ("generation", "model", "format"))
-        self._trial_info = self._info("trial_info", "The generation on trial", ("generation", "model", "format"))
-        self._scan_info = self._info("scan_info", "What is searched for a request", ("kind", "fallback"))
-        self._index_candidates = self._state("index_candidates", "Candidates served, updates included")
-        self._index_revision = self._gauge("index_revision", "Revision of the last update served", "livemin")
-        self._index_changed = self._state("index_changed_rows", "Upserts and deletions since the generation was built")
-        self._index_loaded = self._state("index_loaded_timestamp_seconds", "When the generation was switched to")
-        self._switches = self._counter(
-            "index_switches", "Attempts to serve another generation", result=("ok", "refused")
+        generation = (*of_pool, "generation", "model", "format")
+        self._index_info = self._info("index_info", "The generation served", generation)
+        self._trial_info = self._info("trial_info", "The generation on trial", generation)
+        self._scan_info = self._info("scan_info", "What is searched for a request", (*of_pool, "kind", "fallback"))
+        self._index_candidates = self._state("index_candidates", "Candidates served, updates included", of_pool)
+        self._index_revision = self._gauge("index_revision", "Revision of the last update served", "livemin", of_pool)
+        self._index_changed = self._state(
+            "index_changed_rows", "Upserts and deletions since the generation was built", of_pool
         )
-        self._verify_failures = self._counter("index_verify_failures", "Generations refused", kind=REFUSED)
-        self._updates = self._counter("updated_candidates", "Candidates changed by clients", kind=("upsert", "delete"))
-        self._jobs = self._counter("build_jobs", "Rebuilds that ended", state=("succeeded", "failed", "cancelled"))
+        self._index_loaded = self._state(
+            "index_loaded_timestamp_seconds", "When the generation was switched to", of_pool
+        )
+        self._switches = self._counter(
+            "index_switches", "Attempts to serve another generation", **of_pool, result=("ok", "refused")
+        )
+        self._verify_failures = self._counter("index_verify_failures", "Generations refused", **of_pool, kind=REFUSED)
+        self._updates = self._counter(
+            "updated_candidates", "Candidates changed by clients", **of_pool, kind=("upsert", "delete")
+        )
+        self._jobs = self._counter(
+            "build_jobs", "Rebuilds that ended", **of_pool, state=("succeeded", "failed", "cancelled")
+        )
         self._last_build = self._gauge(
-            "build_last_success_timestamp_seconds", "When a rebuild last succeeded; 0: none is known", "livemax"
+            "build_last_success_timestamp_seconds",
+            "When a rebuild last succeeded; 0: none is known",
+            "livemax",
+            of_pool,
         )
         self._shard_seconds = self._histogram("shard_seconds", "Calls of shards that were answered", part=())
         self._shard_calls = self._counter("shard_calls", "Calls of shards, by how they ended", part=(), result=())
@@ -124,8 +147,21 @@ class Metrics:
         self._searched = self._histogram("searched_share", "Share of the pool that was searched", SHARES)
         self._ready = self._gauge("shard_ready", "Replicas that hold what is served of a part", labels=("part",))
         self._model_info = self._info(
-            "model_info", "Models loaded", ("role", "name", "architecture", "fingerprint", "backend", "precision")
+            "model_info",
+            "Models loaded",
+            (*of_pool, "role", "name", "architecture", "fingerprint", "backend", "precision"),
         )
+
+    def of(self, pool: str) -> "Metrics":
+        """Return the same instruments for one pool: what belongs to a pool is counted and shown as that pool's."""
+        one = copy(self)
+        one._pool = (pool,) if self._pool else ()
+        return one
+
+    def _in_pool(self, metric: P, *labels: str) -> P:
+        """Return the metric's series of the pool with these further labels."""
+        labels = (*self._pool, *labels)
+        return metric.labels(*labels) if labels else metric
 
     def _counter(self, name: str, text: str, **labels: Sequence[str]) -> Counter:
         """Declare a counter with its labels, each with all its values; none where they are not known ahead."""
@@ -145,23 +181,23 @@ class Metrics:
         """Declare a gauge that is 1 where any process sets it, so that a process that lags behind is seen."""
         return self._gauge(name, text, "livemax", labels)
 
-    def _state(self, name: str, text: str) -> Gauge:
-        return self._gauge(name, text, "livemostrecent")
+    def _state(self, name: str, text: str, labels: Iterable[str]) -> Gauge:
+        return self._gauge(name, text, "livemostrecent", labels)
 
     def create_routes(self, routes: Iterable[tuple[str, str]]) -> None:
         """Create the series of the app's own routes: (path template, method)."""
         for path, method in routes:
-            self._requests.labels(path, method, "200")
-            self._duration.labels(path, "2xx")
+            self._in_pool(self._requests, path, method, "200")
+            self._in_pool(self._duration, path, "2xx")
 
     def observe_request(self, route: str, method: str, status: int, seconds: float) -> None:
         """Count an answered request."""
-        self._requests.labels(route, method, str(status)).inc()
-        self._duration.labels(route, f"{status // 100}xx").observe(seconds)
+        self._in_pool(self._requests, route, method, str(status)).inc()
+        self._in_pool(self._duration, route, f"{status // 100}xx").observe(seconds)
 
     def count_batch_entry(self, status: int) -> None:
         """Count one ranking of several in one call, by the status that it would have had alone."""
-        self._batch_entries.labels(str(status)).inc()
+        self._in_pool(self._batch_entries, str(status)).inc()
 
     def observe_rank(
         self, seconds: Mapping[str, float], scored: int, degraded: Iterable[str], plan: str | None
@@ -242,23 +278,23 @@ class Metrics:
 
     def count_job(self, state: str) -> None:
         """Count a rebuild that ended."""
-        self._jobs.labels(state).inc()
+        self._in_pool(self._jobs, state).inc()
 
     def show_last_build(self, at: float) -> None:
         """Show when a rebuild last succeeded, in seconds since the epoch."""
-        self._last_build.set(at)
+        self._in_pool(self._last_build).set(at)
 
     def count_refused(self, kind: str) -> None:
         """Count a generation that failed its checks."""
-        self._verify_failures.labels(kind).inc()
+        self._in_pool(self._verify_failures, kind).inc()
 
     def count_switch(self, result: str) -> None:
         """Count an attempt to serve another generation."""
-        self._switches.labels(result).inc()
+        self._in_pool(self._switches, result).inc()
 
     def count_updated(self, kind: str, count: int) -> None:
         """Count candidates that a client has put or deleted."""
-        self._updates.labels(kind).inc(count)
+        self._in_pool(self._updates, kind).inc(count)
 
     def observe_shard(self, part: str, seconds: float) -> None:
         """Observe a call of a shard that was answered, hedged or not."""
@@ -293,7 +329,7 @@ class Metrics:
     def show_generation(self, generation: str, model: str, fmt: int, loaded_at: float) -> None:
         """Show which generation is served from now on."""
         self._set_info(self._index_info, 0, (generation, model, str(fmt)))
-        self._index_loaded.set(loaded_at)
+        self._in_pool(self._index_loaded).set(loaded_at)
 
     def show_trial(self, trial: tuple[str, str, int] | None) -> None:
         """Show which generation is on trial from now on, its model and its format; None: there is none."""
@@ -305,9 +341,9 @@ class Metrics:
 
     def show_snapshot(self, revision: int, candidates: int, changed: int) -> None:
         """Show the revision that is served, and how far it is from the generation as built."""
-        self._index_revision.set(revision)
-        self._index_candidates.set(candidates)
-        self._index_changed.set(changed)
+        self._in_pool(self._index_revision).set(revision)
+        self._in_pool(self._index_candidates).set(candidates)
+        self._in_pool(self._index_changed).set(changed)
 
     def show_scan(self, kind: Searched, fallback: bool) -> None:
         """Show what is searched from now on, and whether something faster should be."""
@@ -318,21 +354,24 @@ class Metrics:
         self._set_info(self._model_info, 1, (role, name, architecture, fingerprint, *runner))
 
     def _set_info(self, info: Gauge, shared: int, labels: tuple[str, ...]) -> None:
-        """Set the labels of an info to 1; they replace those with the same first `shared` labels."""
-        if labels in self._shown.get(info, []):
+        """Set the labels of an info to 1; they replace those of the pool with the same first `shared` labels."""
+        if labels in self._shown_of(info):
             return
         self._clear_info(info, labels[:shared])
-        self._shown.setdefault(info, []).append(labels)
-        info.labels(*labels).set(1)
+        self._shown_of(info).append(labels)
+        self._in_pool(info, *labels).set(1)
 
     def _clear_info(self, info: Gauge, beginning: tuple[str, ...] = ()) -> None:
-        """Let no labels of an info that begin so be set any more."""
-        for old in [shown for shown in self._shown.get(info, []) if shown[: len(beginning)] == beginning]:
-            self._shown[info].remove(old)
+        """Let no labels of an info of the pool that begin so be set any more."""
+        for old in [shown for shown in self._shown_of(info) if shown[: len(beginning)] == beginning]:
+            self._shown_of(info).remove(old)
             if DIRECTORY in os.environ:
-                info.labels(*old).set(0)
+                self._in_pool(info, *old).set(0)
             else:
-                info.remove(*old)
+                info.remove(*self._pool, *old)
+
+    def _shown_of(self, info: Gauge) -> list[tuple[str, ...]]:
+        return self._shown.setdefault((info, self._pool), [])
 
     def render(self) -> bytes:
         """Return the Prometheus text, which is at most KEPT_SECONDS old."""

@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from types import FrameType
 from typing import TextIO
@@ -17,7 +18,9 @@ from typing import TextIO
 import uvicorn
 
 from polyrank.model.errors import RankingError
+from polyrank.model.telling import telling
 from polyrank.service import machine
+from polyrank.service.auth.buckets import SharedBuckets
 from polyrank.service.observe import logs
 from polyrank.service.process import supervisor
 from polyrank.service.process.listening import bind
@@ -91,22 +94,43 @@ def serve(
     signals: StopSignals,
     on_ready: Callable[[], None],
     on_beat: Callable[[], None] | None = None,
+    shared: SharedBuckets | None = None,
 ) -> None:
     """Serve on a socket that listens until a signal stops the server; the socket is closed then.
 
-    `on_ready` and `on_beat` are called as by `DrainingServer`.
+    `on_ready` and `on_beat` are called as by `DrainingServer`. `shared` counts the calls of a key if other processes
+    serve beside this one.
 
     Raises:
         ModelError, InvalidInput: the reranker cannot be loaded, or is none.
     """
+    with ExitStack() as starting:
+        starting.enter_context(telling("starting"))
+
+        def ready() -> None:
+            starting.close()
+            on_ready()
+
+        _serve(settings, listener, signals, ready, on_beat, shared)
+
+
+def _serve(
+    settings: Settings,
+    listener: socket.socket,
+    signals: StopSignals,
+    on_ready: Callable[[], None],
+    on_beat: Callable[[], None] | None,
+    shared: SharedBuckets | None,
+) -> None:
     gc.disable()  # until all is loaded: it would look at what only grows, for a fifth of the time of the imports
     machine.share_arenas()
     sys.setswitchinterval(SWITCH_SECONDS)
     _allow_files(settings.max_connections + (len(KINDS) * settings.workers if settings.workers > 1 else 0))
-    from polyrank.service.app import create_app  # takes its time to import; by now a signal ends the process at once
-    from polyrank.service.process.draining import DrainingServer
+    with telling("loading the server's code"):  # it takes its time to import; by now a signal ends the process at once
+        from polyrank.service.app import create_app
+        from polyrank.service.process.draining import DrainingServer
 
-    app = create_app(settings)
+        app = create_app(settings, shared=shared)
 
     async def lifetime() -> None:
         async with app.router.lifespan_context(app):
@@ -117,10 +141,18 @@ def serve(
             gc.freeze()
             gc.enable()
             server, loop = DrainingServer(app, on_ready, on_beat), asyncio.get_running_loop()
-            signals.stops(partial(loop.call_soon_threadsafe, server.drain))
+
+            def drain() -> None:
+                stopping.enter_context(telling("stopping"))
+                server.drain()
+
+            signals.stops(partial(loop.call_soon_threadsafe, drain))
             await server.serve([listener])
 
-    with asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()) as runner:
+    with (
+        ExitStack() as stopping,
+        asyncio.Runner(loop_factory=uvicorn.Config("", log_config=None).get_loop_factory()) as runner,
+    ):
         runner.run(lifetime())
 
 

@@ -19,12 +19,14 @@ import socket
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, get_args
 
+from polyrank.model.telling import telling
 from polyrank.service import machine
+from polyrank.service.auth.buckets import shared_memory
 from polyrank.service.errors import WorkerFailed
 from polyrank.service.observe import metrics
 from polyrank.service.observe.metrics import Mode
@@ -135,8 +137,8 @@ def run(settings: Settings, listener: socket.socket, on_ready: Callable[[], None
     if settings.threads is None:
         share = max(1, machine.processors() // settings.workers)
         settings = settings.model_copy(update={"threads": share})
-    with metric_files(settings.workers) as files:
-        return asyncio.run(_Supervisor(settings, listener, files, on_ready).run())
+    with metric_files(settings.workers) as files, shared_memory() as rates:
+        return asyncio.run(_Supervisor(settings, listener, files, rates, on_ready).run())
 
 
 class _Worker:
@@ -172,10 +174,12 @@ class _Worker:
 
 class _Supervisor:
     def __init__(
-        self, settings: Settings, listener: socket.socket, files: MetricFiles, on_ready: Callable[[], None]
+        self, settings: Settings, listener: socket.socket, files: MetricFiles, rates: int, on_ready: Callable[[], None]
     ) -> None:
         self._settings, self._listener, self._files, self._on_ready = settings, listener, files, on_ready
+        self._rates = rates
         self._workers: set[_Worker] = set()
+        self._starting = ExitStack()
         self._stopping = asyncio.Event()
         self._was_ready = self._second_signal = False
         self._failure = self._unlinked = ""
@@ -183,7 +187,8 @@ class _Supervisor:
     async def run(self) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
-        await asyncio.gather(*(self._keep(slot) for slot in range(self._settings.workers)))
+        with self._starting:
+            await asyncio.gather(*(self._keep(slot) for slot in range(self._settings.workers)))
         if self._failure:
             raise WorkerFailed(self._failure)
         return int(self._second_signal)
@@ -243,10 +248,10 @@ class _Supervisor:
         self._files.link()
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "polyrank.service.process.worker_process"),
-            *(str(self._listener.fileno()), str(slot)),
+            *(str(self._listener.fileno()), str(self._rates), str(slot)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            pass_fds=[self._listener.fileno(), *self._files.descriptors],
+            pass_fds=[self._listener.fileno(), self._rates, *self._files.descriptors],
             env={**os.environ, metrics.DIRECTORY: str(self._files.directory)},
         )
         worker = _Worker(process)
@@ -286,11 +291,15 @@ class _Supervisor:
 
     def _count_in(self, worker: _Worker) -> None:
         worker.is_ready = True
+        ready = sum(worker.is_ready for worker in self._workers)
         if self._was_ready:
             log.info("a worker is ready", extra={"fields": {"pid": worker.process.pid}})
-        elif sum(worker.is_ready for worker in self._workers) == self._settings.workers:
+        elif ready == self._settings.workers:
             self._was_ready = True
+            self._starting.close()
             self._on_ready()
+        elif ready == 1:  # until now the first worker may have told how far it is
+            self._starting.enter_context(telling("waiting for the other workers"))
 
 
 def _ended(pid: int, status: int) -> str:

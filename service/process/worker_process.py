@@ -1,4 +1,4 @@
-"""A serving process, started by the supervisor: `python -m polyrank.service.process.worker_process FD SLOT`.
+"""A serving process, started by the supervisor: `python -m polyrank.service.process.worker_process SOCKET RATES SLOT`.
 
 SIGTERM or the parent's end drains it. A second signal changes nothing, because some supervisors send theirs to every
 process of a group. Ctrl-C is for the parent.
@@ -17,6 +17,7 @@ from functools import partial
 from prometheus_client import values
 
 from polyrank.model.errors import RankingError
+from polyrank.service.auth.buckets import SharedBuckets
 from polyrank.service.observe import logs
 from polyrank.service.process.server import StopSignals, serve
 from polyrank.service.process.supervisor import BEAT, FAILED, READY
@@ -25,16 +26,17 @@ from polyrank.service.settings import Settings
 
 def main() -> int:
     """Serve with the settings from standard input; returns the exit status."""
-    descriptor, slot = map(int, sys.argv[1:])
+    listener, rates, slot = map(int, sys.argv[1:])
     signals = StopSignals(repeated=lambda: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Its files of metrics are named by the slot instead of the pid, so that its successor goes on with its counters.
     values.ValueClass = values.MultiProcessValue(lambda: slot)
     settings: Settings = pickle.load(sys.stdin.buffer)
-    logs.configure(settings.log_level, settings.log_format)
+    logs.configure(settings.log_level, settings.log_format, tells=slot == 0)  # one speaks for all
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
     try:
-        serve(settings, socket.socket(fileno=descriptor), signals, partial(_say, READY), partial(_say, BEAT))
+        said = partial(_say, READY), partial(_say, BEAT)
+        serve(settings, socket.socket(fileno=listener), signals, *said, SharedBuckets(rates))
     except RankingError as error:
         _say(f"{FAILED} {' '.join(str(error).split())}")
         return 1

@@ -20,7 +20,6 @@ from polyrank.index_builder.store.unmatched import Looked, looking
 from polyrank.index_builder.store.update_log import Update, UpdateLog
 from polyrank.model.representations import Representations
 from polyrank.model.search.scan import faster
-from polyrank.service.live.models import LateScorer
 from polyrank.service.live.serving import Opener, Searchable
 from polyrank.service.ranking.parts import EncodeContext, Facts, Hits, PoolQuery, PoolSnapshot, Serving, Stock, Wanted
 from polyrank.service.ranking.retrieval import Found, PoolSearch, RetrievalBudget, pool_words, read_words, scored
@@ -166,20 +165,19 @@ def read_in(part: Searchable, wanted: Wanted, journey: Journey) -> Stock:
     )
 
 
-def serve(opener: Opener, parts: Sequence[Generation], log: UpdateLog, previous: LateScorer | None = None) -> Serving:
+def serve(opener: Opener, parts: Sequence[Generation], log: UpdateLog) -> Serving:
     """Return what is served of the open parts of a generation, of whose log nothing has been read.
 
     Args:
         opener: loads what answering needs.
         parts: see `Opener.open`.
         log: of the generation's updates.
-        previous: see `Opener.open`.
 
     Raises:
         GenerationCorrupt: the update log is damaged.
         FingerprintMismatch, ModelError, Shortage: see `Opener.open`.
     """
-    opened, first = opener.open(parts, previous), parts[0]
+    opened, first = opener.open(parts), parts[0]
     local = tuple(LocalPart(each.snapshot, each.vectors, each.scan) for each in opened.parts)
     manifest = first.whole
     serving = Serving(
@@ -202,12 +200,12 @@ class Here:
     def __init__(self, store: GenerationStore, opener: Opener) -> None:
         self._store, self._opener = store, opener
 
-    def load(self, generation: str, like: Callable[[str], LateScorer | None]) -> Serving:
+    def load(self, generation: str) -> Serving:
         """See `Holder.load`."""
         parts = self._store.open_parts(generation)
         manifest = parts[0].manifest
         try:
-            return serve(self._opener, parts, self._store.updates.of(manifest), like(manifest.model.fingerprint))
+            return serve(self._opener, parts, self._store.updates.of(manifest))
         except BaseException:
             for each in parts:
                 each.close()
@@ -231,6 +229,10 @@ class Here:
             return replace(now, parts=tuple(replace(cast(LocalPart, part), scan=scan) for part, scan in pairs))
 
         return taken_up
+
+    def has_model(self, fingerprint: str) -> bool:
+        """See `Holder.has_model`."""
+        return self._opener.has_model(fingerprint)
 
     def bytes_of(self, manifest: Manifest) -> int:
         """Return the size of the FAISS indexes, and of the copies of the vectors in bytes that scans read.

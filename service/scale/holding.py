@@ -20,8 +20,7 @@ from polyrank.index_builder.generation.words import evidence_of, open_words
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.membership import Membership
 from polyrank.model.errors import CheckpointInvalid, Shortage, shortage_in
-from polyrank.service.live.models import LateScorer
-from polyrank.service.live.serving import Opener, SearchStatus, runs_here
+from polyrank.service.live.serving import Opener, SearchStatus
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.parts import Facts, PoolSnapshot, Serving
 from polyrank.service.scale.asking import Asking
@@ -70,14 +69,14 @@ class OnShards:
         self._telling = threading.RLock()  # one thread at a time has replicas prepare and drop
         self._preparing: Manifest | None = None  # the last one that was prepared; requests may need it in a moment
 
-    def load(self, generation: str, like: Callable[[str], LateScorer | None]) -> Serving:
+    def load(self, generation: str) -> Serving:
         """Prepare a generation on its shards, and load its model; see `Holder.load`."""
         made = self._store.manifest(generation)
         self._store.check_updates(made)
         with self._telling:
             self._preparing = made
             try:
-                return self._opened(made, self._prepared(made), like)
+                return self._opened(made, self._prepared(made))
             except BaseException:
                 self.let_go(generation)
                 raise
@@ -98,16 +97,11 @@ class OnShards:
             found[part.name] = good[0]
         return found
 
-    def _opened(
-        self, made: Manifest, status: dict[str, SearchStatus], like: Callable[[str], LateScorer | None]
-    ) -> Serving:
+    def _opened(self, made: Manifest, status: dict[str, SearchStatus]) -> Serving:
         path, model, first = self._store.path(made.id), self._store.model_directory(made.id), made.parts[0]
-        before = like(made.model.fingerprint)
         check_beside_parts(path, made)
         try:
-            ranker = self._opener.ranker(made, model, before)
-            with runs_here(made):
-                self._opener.warm_up(ranker, before)
+            ranker = self._opener.ranker(made, model)
             evidence = evidence_of(model)
             words = open_words(path / made.directory(0), evidence, first.count) if evidence else None
         except (OSError, ValueError, CheckpointInvalid) as error:
@@ -153,6 +147,10 @@ class OnShards:
 
     def sped_up(self, serving: Serving) -> None:
         """Do nothing: shards see to it."""
+
+    def has_model(self, fingerprint: str) -> bool:
+        """See `Holder.has_model`."""
+        return self._opener.has_model(fingerprint)
 
     def bytes_of(self, manifest: Manifest) -> int:
         """Return 0: shards hold the parts."""

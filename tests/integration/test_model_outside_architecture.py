@@ -29,6 +29,7 @@ SAID = ["w1 w1", "w20 w30"]
 POOL = {f"c{n}": f"w{n % 8} " + " ".join(f"w{(n * 7 + at) % 40}" for at in range(n % 5)) for n in range(30)}
 SIZES = ("--max-context-tokens", "40", "--max-candidate-tokens", "16", "--batch-size", "8", "--steps", "60")
 QUICKLY = ("--learning-rate", "1e-2", "--warmup-steps", "5", "--schedule", "constant", "--dropout", "0")
+QUICKLY += ("--precision", "no")
 
 
 @pytest.fixture(scope="module", autouse=True)

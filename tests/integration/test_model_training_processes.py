@@ -15,12 +15,12 @@ from tiny_training import write_examples
 from warm_python import WarmProcess, WarmPython
 
 import polyrank
-from polyrank.model.training.state import STATE_FILE
+from polyrank.model.training.config import STATE_FILE
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 RECIPE = [
     "--architecture=poly", "--steps=120", "--batch-size=8", "--learning-rate=0.01", "--warmup-steps=2",
-    "--dropout=0.1", "--max-context-tokens=40", "--max-candidate-tokens=16", "--json",
+    "--dropout=0.1", "--precision=no", "--max-context-tokens=40", "--max-candidate-tokens=16", "--json",
 ]  # fmt: skip
 
 
@@ -71,7 +71,7 @@ TWO = """
 import json, os, sys, time
 from pathlib import Path
 from safetensors.torch import save_file
-from polyrank.model.training.config import TrainConfig
+from polyrank.model.training.config import STATE_FILE, TrainConfig
 from polyrank.model.training.data import survey
 from polyrank.model.training.loop import Training
 from polyrank.model.training.apart import LateObjective

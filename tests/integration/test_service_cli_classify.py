@@ -29,6 +29,7 @@ def pairs(count: int) -> list[dict[str, Any]]:
 
 RECIPE = ["--steps", 60, "--batch-size", 8, "--learning-rate", "1e-2", "--code-learning-rate", "1e-2", "--warmup-steps"]
 SIZES = [2, "--schedule", "constant", "--dropout", 0, "--max-context-tokens", 40, "--max-candidate-tokens", 16]
+SIZES += ["--precision", "no"]
 
 
 def test_trained_and_measured(capsys: Capture, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`polyrank evaluate`: its figures against figures computed here from the scores of all candidates."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -233,8 +234,9 @@ def test_words_name_every_figure(capsys: Capture, checkpoints: Path, tmp_path: P
     outcome = call(capsys, "evaluate", "--model", checkpoints / "poly", "--data", data)
     assert outcome.status == 0
     assert outcome.err.startswith(ONE_DIALOGUE)
-    head, *rest = outcome.out.splitlines()
-    assert head.startswith("model       poly (")
+    head, *rest, took = outcome.out.splitlines()
+    assert re.fullmatch(r"model       poly \(measured in \d+ s\)", head)
+    assert re.fullmatch(r"The command took \d+ s\.", took)
     assert rest == [
         "examples    4",
         "            model",
@@ -294,7 +296,7 @@ def test_two_models_on_the_same_examples(capsys: Capture, checkpoints: Path, tmp
         low, high = difference["interval"]
         assert low <= difference["value"] <= high
         assert difference["value"] == pytest.approx(both[figure] - both["against"][figure])
-    text = call(
+    *text, _ = call(
         capsys, "evaluate", "--model", checkpoints / "poly", "--against", checkpoints / "cross", "--data", data
     ).out.splitlines()
     assert text[1].startswith("against     cross (")

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -83,6 +84,22 @@ def test_ready_killed_started_again_and_stopped(capsys: Capture, served: Serve, 
     outcome = ended(again)
     assert (outcome.status, outcome.out) == (0, ""), outcome.err
     assert "Traceback" not in outcome.err
+
+
+def test_a_first_start_says_what_it_does(served: Serve, store: Path, tmp_path: Path) -> None:
+    cache = {"POLYRANK_COMPILED_CACHE_DIR": str(tmp_path), "POLYRANK_COMPILED_CACHE_MB": "100"}
+    choice = {"POLYRANK_BACKEND": "auto", "POLYRANK_PRECISION": "auto"}
+    process, _ = served("--store", store, "--workers", 2, POLYRANK_LOG_FORMAT="json", **cache, **choice)
+    process.send_signal(signal.SIGTERM)
+    outcome = ended(process)
+    lines = [json.loads(line) for line in outcome.err.splitlines()]
+    told = [line for line in lines if line["logger"] == "polyrank.model.telling"]
+    assert all(type(line["seconds"]) is float for line in told)
+    done = Counter(line["message"] for line in told if not line["message"].startswith("still "))
+    stages = ["loading the server's code", "loading model", "preparing the search", "warming up the model", "starting"]
+    # Either worker may have chosen the back-end, but one of them speaks.
+    parts = [f"making the encoder of {part} ready" for part in ("contexts", "candidates")]
+    assert {stage: done[stage] for stage in (*stages, *parts)} == dict.fromkeys((*stages, *parts), 1)
 
 
 def test_redis_that_is_down_at_the_start(

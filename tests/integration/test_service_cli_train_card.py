@@ -16,10 +16,12 @@ from tiny import write_base, write_checkpoint
 from tiny_training import orders, rows, write_examples
 
 import polyrank
+from polyrank.model import processor
 
 Capture = pytest.CaptureFixture[str]
 QUICK = [
     *("--steps", 4, "--batch-size", 8, "--warmup-steps", 0, "--learning-rate", 0.01, "--dropout", 0),
+    *("--precision", "no"),
     *("--max-context-tokens", 40, "--max-candidate-tokens", 16),
 ]
 
@@ -54,6 +56,16 @@ def header(card: str) -> dict[str, Any]:
     assert found
     value: dict[str, Any] = yaml.safe_load(found[1])
     return value
+
+
+@pytest.mark.parametrize(("flags", "ran"), [("avx512_bf16", "bf16"), ("avx512_vnni", "no")])
+def test_the_card_says_in_which_precision_it_ran(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, base: Path, tmp_path: Path, flags: str, ran: str
+) -> None:
+    monkeypatch.setattr(processor, "told", lambda: {"flags": flags})
+    result = train(capsys, base, tmp_path, "--precision", "auto", "--json").result
+    assert result["settings"]["precision"] == ran
+    assert f"| `precision` | `{ran}` |" in (tmp_path / "mine" / "README.md").read_text()
 
 
 def test_the_card_says_how_it_was_made(capsys: Capture, base: Path, tmp_path: Path) -> None:

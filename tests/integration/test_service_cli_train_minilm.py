@@ -14,7 +14,7 @@ from polyrank.model.checkpoint.lookup import MINILM
 SAMPLE = REPOSITORY / "examples" / "support"
 RECIPE = [
     "--architecture=bi", "--every-turn", "--lora-rank=16", "--learning-rate=2e-3", "--steps=10", "--batch-size=32",
-    "--schedule=linear", "--warmup-steps=3", "--looks=0.5", "--dropout=0",
+    "--schedule=linear", "--warmup-steps=3", "--looks=0.5", "--dropout=0", "--precision=no",
     "--max-context-tokens=48", "--max-candidate-tokens=48",
 ]  # fmt: skip
 

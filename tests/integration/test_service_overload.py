@@ -143,7 +143,7 @@ def test_a_store_that_cannot_be_written(
     def refuse(*_: object, **__: object) -> None:
         raise OSError(number, "no")
 
-    root = busy.server.app.state.resources.settings.store
+    root = busy.server.app.state.resources.settings.store[""]
     build_store(root)
     jobs = JobStore(root)
     jobs.update(jobs.create(JobRequest(pool=())).evolve(state="running"))  # its process has died

@@ -41,7 +41,7 @@ def test_it_reranks_for_every_client(server: Served) -> None:
         ("POST", "/rank", {"context": "w1"}, 503, "this server has no store; start it with --store"),
         ("POST", "/v1/embeddings", {"input": "w1"}, 503, "this server has no store"),
         ("PUT", "/index/candidates", [{"id": "a", "text": "w1"}], 503, "this server has no store"),
-        ("POST", "/index", {"candidates": [{"text": "w1"}], "model": "lexical"}, 422, "start it with --store"),
+        ("POST", "/index", {"candidates": [{"text": "w1"}], "model": "lexical"}, 503, "start it with --store"),
     ],
 )
 def test_what_needs_a_pool_is_refused_with_a_reason(

@@ -1,11 +1,13 @@
-"""Several serving processes on one socket and one store: one of them killed, their metrics, updates and jobs."""
+"""Several serving processes on one socket and one store: one of them killed, their metrics, rates, updates and jobs."""
 
 import json
 import os
 import re
 import shutil
 import signal
+import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ from service_fakes import pool
 
 import polyrank
 from polyrank.index_builder.building.pipeline import build
+from polyrank.service.auth.keys import hashed
 
 Start = Callable[..., ServerProcess]
 ROWS = 60
@@ -159,6 +162,66 @@ def test_one_job_at_a_time_and_any_worker_can_cancel_it(pair: Pair) -> None:
     for _ in range(6):
         pair.call("POST", f"/index/jobs/{job['id']}/cancel")
     wait_for(lambda: pair.call("GET", f"/index/jobs/{job['id']}")["state"] == "cancelled")
+
+
+class Hammer:
+    """Callers who send a key as fast as they can, each request over a connection of its own.
+
+    Attributes:
+        allowed: how many requests were answered.
+        refused: statuses of the others, and what they said in Retry-After.
+    """
+
+    def __init__(self, port: int, key: str, callers: int) -> None:
+        self.url, self.key = f"http://127.0.0.1:{port}/rank", key
+        self.allowed, self.refused = 0, set[tuple[int, str | None]]()
+        self.threads = [threading.Thread(target=self._call) for _ in range(callers)]
+        self.stop, self._lock = threading.Event(), threading.Lock()
+
+    def __enter__(self) -> "Hammer":
+        self._began = time.monotonic()
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        for thread in self.threads:
+            thread.join()
+        self.seconds = time.monotonic() - self._began
+
+    def _call(self) -> None:
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self.key}"}
+        while not self.stop.is_set():
+            request = urllib.request.Request(self.url, b'{"context": "w1"}', headers)
+            try:
+                with urllib.request.urlopen(request, timeout=30), self._lock:
+                    self.allowed += 1
+            except urllib.error.HTTPError as refused:
+                self.refused.add((refused.code, refused.headers["Retry-After"]))
+                refused.close()
+            except OSError:  # what a killed worker was answering
+                pass
+
+
+def test_the_rate_of_a_key_holds_for_all_workers_and_those_in_their_place(
+    start: Start, pair: Pair, tmp_path: Path
+) -> None:
+    rate, burst, rows = 20.0, 30, [{"name": name, "sha256": hashed(name.encode())} for name in ("shop", "other")]
+    limits = {"scopes": ["rank"], "rate_per_s": rate, "burst": burst}
+    (tmp_path / "keys.json").write_text(json.dumps({"keys": [{**row, **limits} for row in rows]}))
+    server = start(store=pair.root, workers=2, keys_file=tmp_path / "keys.json")
+    port = server.ready()
+    with Hammer(port, "shop", callers=4) as hammer:
+        time.sleep(1.5)
+        os.kill(min(children(server)), signal.SIGKILL)
+        wait_for(lambda: server.logged().count("a worker is ready") == 1)
+        time.sleep(1.5)
+    most = burst + rate * hammer.seconds
+    assert 0.9 * most <= hammer.allowed <= most + 1
+    assert hammer.refused == {(429, "1")}
+    with Hammer(port, "other", callers=1) as hammer:
+        wait_for(lambda: hammer.allowed >= burst)
 
 
 def test_workers_that_cannot_start_are_one_line(start: Start, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_every_query_of_the_dashboard_becomes_a_rule_without_grafanas_variables(
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
     (group,) = json.loads(lint.as_rules(dashboard))["groups"]
     assert [rule["expr"] for rule in group["rules"]] == [
-        query.replace("$__rate_interval", "1m").replace("$instance", ".*") for query in queries
+        query.replace("$__rate_interval", "1m").replace("$instance", ".*").replace("$pool", ".*") for query in queries
     ]
     assert "$" not in lint.as_rules(dashboard)
 

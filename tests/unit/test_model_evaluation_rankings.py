@@ -159,11 +159,11 @@ def test_each_text_is_encoded_once_and_progress_reaches_the_end() -> None:
     ranked = rank_lists(late, dialogues, lambda *numbers: told.append(numbers))  # type: ignore[arg-type]
     assert first(ranked) == [0] * 600
     assert sorted(late.encoded) == ["0", "1", "2", "7"]
-    contexts = [("contexts", done, 600) for done in (256, 512, 600)]
-    assert told == [*(("candidates", done, 4) for done in (1, 2, 3, 4)), *contexts]
+    contexts = [("contexts", done, 600) for done in (0, 256, 512, 600)]
+    assert told == [*(("candidates", done, 4) for done in range(5)), *contexts]
 
 
 def test_progress_of_a_cross_encoder_counts_examples() -> None:
     told: list[tuple[str, int, int]] = []
     rank_lists(Cross(), [example(1, ["1", "2"], 0)] * 3, lambda *numbers: told.append(numbers))
-    assert told == [("pairs", 1, 3), ("pairs", 2, 3), ("pairs", 3, 3)]
+    assert told == [("pairs", done, 3) for done in range(4)]

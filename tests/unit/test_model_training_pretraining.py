@@ -23,7 +23,7 @@ from polyrank.model.architectures.batching import joined, pad, pair_batches
 from polyrank.model.architectures.cross import CrossEncoder
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.sequences import Pairs
-from polyrank.model.training.config import Data, LateTrainConfig, PretrainConfig, TrainConfig
+from polyrank.model.training.config import STATE_FILE, Data, LateTrainConfig, PretrainConfig, TrainConfig
 from polyrank.model.training.objective import Batch
 from polyrank.model.training.pretraining import (
     PretrainObjective,
@@ -33,7 +33,6 @@ from polyrank.model.training.pretraining import (
     pretrain,
 )
 from polyrank.model.training.recipes import PRETRAINING_FILE
-from polyrank.model.training.state import STATE_FILE
 from polyrank.model.training.student import start
 
 pytestmark = pytest.mark.slow
@@ -53,7 +52,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def config(base: Path, **changed: Any) -> PretrainConfig:
     usual = {"batch_size": 8, "learning_rate": 1e-2, "code_learning_rate": 1e-2, "warmup_steps": 5, "dropout": 0.0}
-    sizes = {"max_context_tokens": 40, "max_candidate_tokens": 16}
+    sizes = {"precision": "no", "max_context_tokens": 40, "max_candidate_tokens": 16}
     return PretrainConfig(base=str(base), **{**usual, **sizes, "steps": 40, **changed})  # type: ignore[arg-type]
 
 
@@ -276,7 +275,7 @@ def test_the_papers_recipe_learns_and_an_interrupted_run_of_it_ends_alike(
     base: Path, data: Path, tmp_path: Path
 ) -> None:
     given = {"learning_rate": 1e-2, "code_learning_rate": 1e-2, "warmup_steps": 8, "dropout": 0.0, "batch_tokens": 80}
-    sizes = {"max_context_tokens": 40, "max_candidate_tokens": 16}
+    sizes = {"precision": "no", "max_context_tokens": 40, "max_candidate_tokens": 16}
     own = PretrainConfig.with_recipe(base=str(base), recipe="humeau2020", **given, **sizes, epochs=6.0)
     looks = list[float]()
 

@@ -3,7 +3,7 @@
 import json
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import chain, islice, repeat
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState
 from command_line import write_rows
 from safetensors.torch import load_file, save_file
 from tiny import write_base, write_checkpoint
@@ -41,11 +40,11 @@ from polyrank.model.errors import (
 )
 from polyrank.model.training import loop
 from polyrank.model.training.apart import LateObjective
-from polyrank.model.training.config import Data, TrainConfig
+from polyrank.model.training.config import STATE_FILE, Data, TrainConfig
 from polyrank.model.training.data import draw_rows, survey
 from polyrank.model.training.loop import look, selection_batches
 from polyrank.model.training.objective import Batch, Measured
-from polyrank.model.training.state import STATE_FILE, read_state, write_state
+from polyrank.model.training.state import read_state, write_state
 from polyrank.model.training.student import start
 from polyrank.model.training.together import PairObjective
 
@@ -144,21 +143,12 @@ def test_gradient_checkpointing_gives_the_same_run(
     assert len(set(saved.losses)) > 1
 
 
-@pytest.fixture
-def anew() -> Iterator[None]:
-    """Accelerate keeps the precision of a process's first run."""
-    AcceleratorState._reset_state()
-    yield
-    AcceleratorState._reset_state()
-
-
-@pytest.mark.usefixtures("anew")
 @pytest.mark.parametrize("kind", ["bi", "cross", "residual"])
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_half_precision_learns_too(base: Path, data: Path, tmp_path: Path, kind: str, precision: str) -> None:
+def test_half_precision_learns_too(base: Path, data: Path, tmp_path: Path, kind: str) -> None:
     fields = KINDS["cross"] | {"first_stage": str(write_first_stage(base)), "n_codes": None}
     fields = fields if kind == "residual" else KINDS[kind]
-    ranker, seen = run(settings(base, **fields, precision=precision), Data([data], held_out=4), tmp_path / "out")
+    own = {**fields, "precision": "bf16"}
+    ranker, seen = run(settings(base, **own), Data([data], held_out=4), tmp_path / "out")
     assert sum(seen.losses[-5:]) < 0.6 * sum(seen.losses[:5])
     assert {each.dtype for each in weights(tmp_path / "out").values()} == {torch.float32}
     assert (ranker.config.weights, ranker.config.residual) == ("full", kind == "residual")
@@ -336,9 +326,7 @@ def test_a_resumed_run_ends_with_the_same_weights(
     config = settings(base, **{"steps": 24, "looks": 2.0, "dropout": None, **fields})
     _, whole = run(config, data, tmp_path / "whole")
     interrupted(config, data, tmp_path / "out", min(at, len(whole.losses)))
-    with pytest.raises(OutputInUse, match="holds an unfinished run; go on with --resume, or remove it"):
-        run(config, data, tmp_path / "out")
-    _, rest = run(config, data, tmp_path / "out", resume=True)
+    _, rest = run(config, data, tmp_path / "out", resume=at == 7)  # without it the same settings go on, too
     assert 0 < len(rest.losses) < len(whole.losses)
     assert rest.losses == whole.losses[-len(rest.losses) :]
     assert rest.looks == whole.looks[-len(rest.looks) :]
@@ -535,7 +523,7 @@ def test_nothing_is_left_of_a_run_that_could_not_begin(base: Path, data: Path, t
     ):
         with pytest.raises(error):
             run(config, file, tmp_path / "out")
-        assert not (tmp_path / "out" / STATE_FILE).exists()
+        assert not (tmp_path / "out").exists()
     run(settings(base, steps=2), data, tmp_path / "out")
 
 

@@ -9,7 +9,8 @@ import torch
 from full_disk import FULL, fill_disk
 
 from polyrank.model.errors import OutputInUse
-from polyrank.model.training.state import STATE_FILE, read_state, require_unused, write_state
+from polyrank.model.training.config import STATE_FILE
+from polyrank.model.training.state import begun_in, read_state, require_unused, write_state
 
 STATE: dict[str, Any] = {"parameters": {"w": torch.arange(5000.0)}, "progress": {"step": 3, "best_loss": 0.5}}
 
@@ -104,5 +105,33 @@ def test_an_output_in_use_is_refused(tmp_path: Path) -> None:
         with pytest.raises(OutputInUse, match="is not empty; give --output a new directory"):
             require_unused(used)
     write_state(tmp_path, STATE)
-    with pytest.raises(OutputInUse, match="holds an unfinished run; go on with --resume, or remove it"):
+    with pytest.raises(OutputInUse, match="holds an unfinished run; give the command that began it, or remove it"):
         require_unused(tmp_path)
+
+
+@pytest.mark.parametrize("existed", [True, False])
+def test_what_a_run_has_begun_goes_where_it_fails_without_a_state(tmp_path: Path, existed: bool) -> None:
+    output = tmp_path / "out"
+    if existed:
+        output.mkdir()
+
+    def fail(writes_state: bool) -> None:
+        with begun_in(output):
+            (output / "logs").mkdir(parents=True)
+            (output / "logs" / "events").touch()
+            (output / "polyrank.json").touch()
+            if writes_state:
+                write_state(output, STATE)
+            raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            fail(writes_state=False)
+        assert output.exists() == existed
+        assert not existed or not list(output.iterdir())
+    with pytest.raises(KeyboardInterrupt):
+        fail(writes_state=True)
+    assert {path.name for path in output.iterdir()} == {"logs", "polyrank.json", STATE_FILE}
+    with pytest.raises(OutputInUse), begun_in(output):
+        pass
+    assert len(list(output.iterdir())) == 3, "what was there before stays"

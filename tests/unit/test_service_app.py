@@ -1,11 +1,13 @@
 """What the app says of paths and devices that there are not."""
 
+import logging
 from pathlib import Path
 
 import pytest
 from in_process import TestClient
 from service_fakes import build_store, load
 
+from polyrank.model import telling
 from polyrank.model.inference import openvino_backend
 from polyrank.service import app
 from polyrank.service.app import create_app
@@ -19,6 +21,14 @@ def test_a_back_end_that_cannot_run_here_is_refused_before_anything_is_loaded(mo
         SettingsError, match=r"^backend: this processor does not compute in float16; use another precision, or auto$"
     ):
         create_app(Settings(store=Path("nowhere"), backend="openvino", precision="float16"))
+
+
+def test_the_stages_of_a_start_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger=telling.log.name)
+    generation = build_store(tmp_path)
+    with TestClient(create_app(Settings(store=tmp_path), load)):
+        said = [record.getMessage() for record in caplog.records if record.name == telling.log.name]
+    assert said == [f"opening generation {generation}", "warming up the model", "preparing the search"]
 
 
 def test_the_paths_that_there_are_are_listed_once_for_all_calls(

@@ -106,7 +106,7 @@ def test_every_text_has_the_same_bound(where: str, wrapped: Callable[[str], obje
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[TestClient]:
     build_store(tmp_path)
-    with TestClient(create_app(SETTINGS.model_copy(update={"store": tmp_path}), load)) as made:
+    with TestClient(create_app(SETTINGS.model_copy(update={"store": {"": tmp_path}}), load)) as made:
         yield made
 
 
@@ -157,7 +157,7 @@ def test_what_takes_long_is_checked_beside_the_event_loop(
     """Nothing is, while the one thread for that is taken."""
     build_store(tmp_path)
     monkeypatch.setattr(bodies, "READ_SECONDS", 0.05)
-    settings = SETTINGS.model_copy(update={"store": tmp_path, "max_timeout_ms": 50})
+    settings = SETTINGS.model_copy(update={"store": {"": tmp_path}, "max_timeout_ms": 50})
     over = threading.Event()
     with TestClient(create_app(settings, load)) as client:
         client.app.state.resources.reading._thread.submit(over.wait)  # type: ignore[attr-defined]
@@ -169,7 +169,7 @@ def test_what_takes_long_is_checked_beside_the_event_loop(
 
 def test_a_small_batch_goes_before_a_large_body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build_store(tmp_path)
-    with TestClient(create_app(SETTINGS.model_copy(update={"store": tmp_path}), load)) as client:
+    with TestClient(create_app(SETTINGS.model_copy(update={"store": {"": tmp_path}}), load)) as client:
         reading = client.app.state.resources.reading  # type: ignore[attr-defined]
         run, asked = reading.run, []
         monkeypatch.setattr(reading, "run", lambda had, values, *rest: asked.append(values) or run(had, values, *rest))
@@ -203,7 +203,7 @@ def test_lists_and_objects_count_more_because_garbage_is_sought_among_them(clien
 
 def test_an_update_is_read_though_rankings_have_less_time(tmp_path: Path) -> None:
     build_store(tmp_path)
-    settings = SETTINGS.model_copy(update={"store": tmp_path, "max_timeout_ms": 1})
+    settings = SETTINGS.model_copy(update={"store": {"": tmp_path}, "max_timeout_ms": 1})
     with TestClient(create_app(settings, load)) as client:
         answer = client.put("/index/candidates", json=[{"text": "a", "metadata": {"a": [1] * 30_000}}])
     assert answer.status_code == 200

@@ -2,6 +2,7 @@
 
 import gc
 import io
+import math
 import re
 import signal
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
+from polyrank.model import telling
 from polyrank.service.cli.output import Progress, no_interrupt_lost, print_json
 
 CHUNK = 8192
@@ -34,62 +36,77 @@ def test_json_is_one_line_on_standard_output(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr() == ('{"text":"zwei\\nZeilen: ä","score":0.1,"none":null}\n', "")
 
 
-def test_lines_come_every_five_seconds_with_rate_and_time_left(
-    capsys: pytest.CaptureFixture[str], clock: list[float]
-) -> None:
-    with Progress("candidates") as progress:
-        for second in range(13):
-            clock[0] = 100.0 + second
-            progress("encode", second * 10, 200)
-    assert capsys.readouterr() == (
-        "",
-        "encode: 50 of 200, 15 s left (10 candidates/s)\nencode: 100 of 200, 10 s left (10 candidates/s)\n",
-    )
-
-
-def test_a_build_in_chunks_shows_its_true_rate(capsys: pytest.CaptureFixture[str], clock: list[float]) -> None:
-    with Progress("candidates") as progress:
-        for chunk in range(4):
-            done = chunk * CHUNK
-            progress("encode", done, 4 * CHUNK)
-            clock[0] += 4
-            progress("encode", done + CHUNK, 4 * CHUNK)
-            progress("append", done, 4 * CHUNK)
-    lines = capsys.readouterr().err.splitlines()
+def test_a_line_has_rate_and_time_left(clock: list[float]) -> None:
+    progress = Progress("candidates")
+    lines = []
+    for second in range(0, 11, 5):
+        clock[0] = 100.0 + second
+        progress("encode", second * 10, 200, "loss 0.1" if second else "")
+        lines.append(progress.line())
     assert lines == [
-        "encode: 16384 of 32768, 8 s left (2048 candidates/s)",
-        "encode: 32768 of 32768, 0 s left (2048 candidates/s)",
+        "encode: 0 of 200, 0 s",
+        "encode: 50 of 200, 15 s left (10 candidates/s)  loss 0.1",
+        "encode: 100 of 200, 10 s left (10 candidates/s)  loss 0.1",
+    ]
+    clock[0] += 4  # nothing new, and the time left is less
+    assert progress.line() == "encode: 100 of 200, 6 s left (10 candidates/s)  loss 0.1"
+    clock[0] += 60
+    assert progress.line() == "encode: 100 of 200, 0 s left (10 candidates/s)  loss 0.1"
+
+
+def test_a_build_in_chunks_shows_its_true_rate(clock: list[float]) -> None:
+    lines, progress = [], Progress("candidates")
+    for chunk in range(2):
+        done = chunk * CHUNK
+        progress("encode", done, 2 * CHUNK)
+        clock[0] += 4
+        progress("encode", done + CHUNK, 2 * CHUNK)
+        progress("append", done, 2 * CHUNK)
+        lines.append(progress.line())
+    assert lines == [
+        "encode: 8192 of 16384, 4 s left (2048 candidates/s)",
+        "encode: 16384 of 16384, 0 s left (2048 candidates/s)",
     ]
 
 
-def test_what_a_killed_build_had_done_does_not_count_as_work(
-    capsys: pytest.CaptureFixture[str], clock: list[float]
+def test_what_a_killed_build_had_done_does_not_count_as_work(clock: list[float]) -> None:
+    progress = Progress("candidates")
+    progress("encode", 1000, 2000)
+    clock[0] += 10
+    progress("encode", 1100, 2000)
+    assert progress.line() == "encode: 1100 of 2000, 90 s left (10 candidates/s)"
+
+
+def test_a_total_that_is_unknown_gives_no_time_left(clock: list[float]) -> None:
+    progress = Progress("rows")
+    progress("read", 0, None)
+    clock[0] += 10
+    progress("read", 500, None)
+    assert progress.line() == "read: 500 (50 rows/s)"
+
+
+def test_what_stands_says_for_how_long(clock: list[float]) -> None:
+    progress = Progress("rows")
+    clock[0] += 3
+    assert progress.line() == "at work: 3 s"
+    progress("encode", 0, 10)
+    clock[0] += 10
+    progress("encode", 0, 10)
+    assert progress.line() == "encode: 0 of 10, 10 s"
+    progress("choose", 0, 1)  # a new stage begins its own count
+    clock[0] += 6
+    assert progress.line() == "timing searches, to choose an index: 6 s"
+
+
+def test_who_waits_elsewhere_than_at_a_terminal_sees_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Progress("candidates") as progress:
-        progress("encode", 1000, 2000)
-        clock[0] += 10
-        progress("encode", 1100, 2000)
-    assert capsys.readouterr().err == "encode: 1100 of 2000, 90 s left (10 candidates/s)\n"
-
-
-def test_a_total_that_is_unknown_gives_no_time_left(capsys: pytest.CaptureFixture[str], clock: list[float]) -> None:
+    monkeypatch.setattr(telling, "SILENT_SECONDS", 0.001)
+    err = ""
     with Progress("rows") as progress:
-        progress("read", 0, None)
-        clock[0] += 10
-        progress("read", 500, None)
-        clock[0] += 1
-        progress("index", 0, 1)  # a new stage begins its own count
-        clock[0] += 1
-        progress("index", 1, 1)
-    assert capsys.readouterr().err == "read: 500 (50 rows/s)\n"
-
-
-def test_nothing_done_for_long_is_no_division_by_zero(capsys: pytest.CaptureFixture[str], clock: list[float]) -> None:
-    with Progress("rows") as progress:
-        progress("encode", 0, 10)
-        clock[0] += 10
-        progress("encode", 0, 10)
-    assert capsys.readouterr().err == "encode: 0 (0 rows/s)\n"
+        progress("index", 0, 1)
+        while "making the index: 0 s" not in err.splitlines():
+            err += capsys.readouterr().err
 
 
 def test_a_terminal_sees_one_bar_that_fills(
@@ -180,3 +197,36 @@ def test_other_dropped_errors_are_shown_as_ever(monkeypatch: pytest.MonkeyPatch)
     with no_interrupt_lost():
         Broken()
     assert seen == ["said"]
+
+
+def test_a_time_left_that_is_given_goes_before_that_of_the_rate(clock: list[float]) -> None:
+    progress = Progress("examples", train="steps")
+    progress("train", 0, 10)
+    clock[0] += 5
+    progress("train", 5, 10, "loss 0.1", 100.0)
+    assert progress.line() == "train: 5 of 10, 100 s left (1 steps/s)  loss 0.1"
+    clock[0] += 4
+    assert progress.line() == "train: 5 of 10, 96 s left (1 steps/s)  loss 0.1"
+    progress("train", 6, 10, left=math.inf)
+    assert progress.line() == "train: 6 of 10 (0.67 steps/s)"
+    progress("looking", 0, 10)
+    clock[0] += 1
+    progress("looking", 2, 10)
+    assert progress.line() == "looking: 2 of 10, 4 s left (2 examples/s)"
+
+
+def test_a_terminal_sees_the_time_left_that_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with Progress("examples", train="steps") as progress:
+        progress("loading", 0, None)
+        progress("loading", 0, 4)
+        progress("train", 1, 10, "loss 0.1", math.inf)
+        progress("train", 3, 10, "loss 0.1", 75.0)  # too soon after the first to be drawn
+        progress("train", 3, 10, "looking: 2 of 8", 70.0)
+    monkeypatch.undo()
+    shown = terminal.getvalue()
+    assert "loading: 00:00" in shown
+    assert "| 0/4 [" in shown
+    assert re.search(r"train: +10%\|.*\| 1/10 \[00:00<\?, .*steps.*, loss 0\.1\]", shown)
+    assert re.search(r"train: +30%\|.*\| 3/10 \[00:00<01:10, .*steps.*, looking: 2 of 8\]", shown)

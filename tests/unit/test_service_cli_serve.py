@@ -90,6 +90,14 @@ def test_a_cluster_holds_any_store(capsys: Capture, served: list[Settings], monk
 
 
 @pytest.mark.usefixtures("here")
+def test_each_store_may_have_a_name_and_each_must_be_there(capsys: Capture, served: list[Settings]) -> None:
+    assert call(capsys, "serve", "--store", "s", "--store", "shop=r").status == 0
+    assert served[0].store == {"": Path("s"), "shop": Path("r")}
+    refused = call(capsys, "serve", "--store", "s", "--store", "shop=nowhere")
+    assert (refused.status, refused.err) == (2, "polyrank: nowhere is no directory; polyrank build makes a store\n")
+
+
+@pytest.mark.usefixtures("here")
 def test_no_flag_is_needed_where_the_environment_names_the_store(
     capsys: Capture, served: list[Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +146,14 @@ def test_a_round_trip(capsys: Capture, file: Path) -> None:
     assert [key.name for key in keys.read(file)] == ["boss"]
     assert call(capsys, "keys", "remove", "--file", file, "--name", "boss", "--json").result == {"removed": "boss"}
     assert "holds no key" in call(capsys, "keys", "list", "--file", file).out
+
+
+def test_a_key_may_be_for_some_pools(capsys: Capture, file: Path) -> None:
+    call(capsys, "keys", "add", "--file", file, "--name", "shop", "--pools", "shop", "support")
+    assert keys.read(file)[0].pools == ("shop", "support")
+    assert call(capsys, "keys", "list", "--file", file).out == "shop  rank  for shop, support\n"
+    outcome = call(capsys, "keys", "add", "--file", file, "--name", "other", "--pools", "a/b")
+    assert (outcome.status, "--pools: 'a/b' names no pool" in outcome.err) == (2, True)
 
 
 def test_a_name_is_one_keys(capsys: Capture, file: Path) -> None:

@@ -37,6 +37,8 @@ def test_every_route_declares_who_may_use_it() -> None:
             assert rule is anybody, route
         elif path == "/metrics":
             assert rule is scraper
+        elif path == "/pools":
+            assert rule == Needs("rank", of="any pool")
         elif path == "/index" or path.startswith("/index/"):
             assert rule == Needs("admin"), route
         else:

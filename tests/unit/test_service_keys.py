@@ -11,7 +11,8 @@ import pytest
 from no_descriptors import no_descriptors
 
 from polyrank.service.auth import keys
-from polyrank.service.auth.keys import ANYBODY, Access, Key, TokenBucket
+from polyrank.service.auth.buckets import SharedBuckets, shared_memory
+from polyrank.service.auth.keys import ANYBODY, Access, Key
 from polyrank.service.errors import Forbidden, RateLimited, SettingsError, Unauthenticated
 from polyrank.service.observe.metrics import Metrics
 
@@ -109,6 +110,29 @@ def test_two_keys_alike(tmp_path: Path, what: str) -> None:
         keys.read(written(tmp_path / "keys", *rows))
 
 
+@pytest.mark.parametrize("pools", [[], [""], ["a/b"], ["a" * 65], "shop", [".."]])
+def test_pools_that_are_none(tmp_path: Path, pools: object) -> None:
+    row = {"name": "n", "sha256": "0" * 64, "scopes": ["rank"], "pools": pools}
+    with pytest.raises(SettingsError, match=r"is no keys file: keys.0.pools"):
+        keys.read(written(tmp_path / "keys", row))
+
+
+def test_a_key_for_some_pools_is_for_no_other_and_not_for_the_server(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    for made in (key("all", "all"), key("some", "some", pools=("shop", "support"))):
+        add(path, made)
+    access = Access(path, None, Metrics())
+    everywhere, some = access.identify([b"all"]), access.identify([b"some"])
+    assert access.identify([b"some", b"all"]) == everywhere, "it goes further"
+    for pool in ("shop", "support", "other", "", None):
+        access.require(everywhere, "rank", pool)
+    for pool in ("shop", "support", None):
+        access.require(some, "rank", pool)
+    for pool in ("other", ""):
+        with pytest.raises(Forbidden, match="ask under /pools/shop, /pools/support"):
+            access.require(some, "rank", pool)
+
+
 def test_a_missing_file_or_a_directory(tmp_path: Path) -> None:
     for path in (tmp_path / "nothing", tmp_path):
         with pytest.raises(SettingsError, match=f"{path} cannot be read"):
@@ -162,11 +186,11 @@ SCOPES = {"reader": ["rank"], "boss": ["admin"]}
 class Fixture:
     """An Access by a keys file and a clock that the test moves; each key's secret is its name."""
 
-    def __init__(self, path: Path, rate: float | None = None) -> None:
+    def __init__(self, path: Path, rate: float | None = None, shared: SharedBuckets | None = None) -> None:
         self.path = path
         self.now = 0.0
         self.metrics = Metrics()
-        self.access = Access(path, rate, self.metrics, lambda: self.now)
+        self.access = Access(path, rate, self.metrics, lambda: self.now, shared)
 
     def call(self, *given: str, scope: keys.Scope = "rank") -> str:
         principal = self.access.identify([each.encode() for each in given])
@@ -354,46 +378,22 @@ def test_a_key_without_the_scope_spends_nothing(path: Path) -> None:
     assert fixture.call("reader") == "reader"
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_the_burst_then_the_rate() -> None:
-    clock = Clock()
-    bucket = TokenBucket(2.0, 3, clock)
-    assert [bucket.take() for _ in range(4)] == [0.0, 0.0, 0.0, 0.5]
-    clock.now += 0.25
-    assert bucket.take() == 0.25
-    clock.now += 0.25
-    assert bucket.take() == 0.0
-    assert bucket.take() == 0.5
-
-
-def test_a_pause_fills_it_to_the_burst_and_no_further() -> None:
-    clock = Clock()
-    bucket = TokenBucket(10.0, 2, clock)
-    clock.now += 3600
-    assert [bucket.take() > 0 for _ in range(3)] == [False, False, True]
-
-
-@pytest.mark.parametrize(("rate", "seconds"), [(1.0, 60), (7.0, 13), (0.1, 300)])
-def test_over_time_it_is_the_rate(rate: float, seconds: int) -> None:
-    clock = Clock()
-    bucket = TokenBucket(rate, 2, clock)
-    taken = 0
-    for _ in range(seconds * 100):
-        clock.now += 0.01
-        taken += not bucket.take()
-    assert taken == pytest.approx(rate * seconds, abs=2.5)
-
-
-def test_waiting_as_long_as_it_says_is_enough() -> None:
-    clock = Clock()
-    bucket = TokenBucket(3.0, 1, clock)
-    bucket.take()
-    for _ in range(50):
-        clock.now += bucket.take() + 1e-9
-        assert bucket.take() == 0.0
+def test_the_calls_of_a_key_are_counted_for_all_processes_and_in_the_new_one(path: Path) -> None:
+    write(path, reader={"rate_per_s": 1.0, "burst": 3}, boss={"rate_per_s": 1.0, "burst": 3})
+    with shared_memory() as memory:
+        first, second = (Fixture(path, shared=SharedBuckets(memory)) for _ in range(2))
+        for fixture in (first, second, first):
+            fixture.call("reader")
+        third = Fixture(path, shared=SharedBuckets(memory))  # in the place of one that ended
+        for fixture in (first, second, third):
+            with pytest.raises(RateLimited):
+                fixture.call("reader")
+            fixture.call("boss")
+        write(path, reader={"rate_per_s": 2.0}, boss={"rate_per_s": 1.0, "burst": 3})
+        for fixture in (first, second, third):
+            fixture.access.look()
+        first.call("reader")
+        third.call("reader")
+        for name in ("reader", "boss"):
+            with pytest.raises(RateLimited):
+                second.call(name)

@@ -70,6 +70,22 @@ def test_an_empty_store_is_not_ready_and_says_what_to_do(store: Fixture) -> None
         store.live.require()
 
 
+def test_a_generation_that_cannot_be_read_is_refused_until_it_can_be(store: Fixture) -> None:
+    only, generations = store.build(), store.root / "generations"
+    generations.rename(store.root / "elsewhere")
+    generations.write_bytes(b"")
+    store.live.start()
+    with pytest.raises(NotReady, match="Not a directory"):
+        store.live.require()
+    with pytest.raises(NotADirectoryError):
+        store.live.follow()
+    generations.unlink()
+    (store.root / "elsewhere").rename(generations)
+    store.live.follow()
+    assert store.served() == only
+    assert store.live.refused == {}
+
+
 def test_where_none_was_activated_none_is_served_and_it_says_what_to_do(store: Fixture) -> None:
     only = store.build(activate=False)
     store.live.start()

@@ -19,6 +19,21 @@ WIDE = "x" * 1000
 MUCH = 1 << 20
 
 
+def test_lines_name_the_pool_that_a_thread_or_a_task_works_for() -> None:
+    record = logging.makeLogRecord({"name": "n", "msg": "m", "fields": {"a": 1}})
+
+    def line() -> tuple[str, object]:
+        return TextFormat().format(record), json.loads(JsonFormat().format(record)).get("pool")
+
+    assert line()[0].endswith(" m a=1")
+    assert line()[1] is None
+    with ThreadPoolExecutor(1, "one", logs.POOL.set, ("shop",)) as thread:
+        text, pool = thread.submit(line).result()
+    assert text.endswith(" m pool=shop a=1")
+    assert pool == "shop"
+    assert line()[1] is None
+
+
 class Pipe:
     def __init__(self) -> None:
         self.reads, self.writes = os.pipe()

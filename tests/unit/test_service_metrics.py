@@ -50,6 +50,31 @@ def series(text: str, name: str) -> dict[str, float]:
     return {labels: float(value) for labels, value in (line.rsplit(" ", 1) for line in lines)}
 
 
+def test_what_belongs_to_a_named_pool_has_its_label() -> None:
+    every = Metrics(["a", "b"])
+    for pool in ("a", "b"):
+        of = every.of(pool)
+        for generation in ("one", "two"):
+            of.show_generation(f"{pool} {generation}", "f", 1, 5.0)
+        of.count_switch("ok")
+        of.observe_request("/rank", "POST", 200, 0.1)
+    every.of("b").count_switch("ok")
+    every.observe_request("/livez", "GET", 200, 0.1)
+    text = every.render().decode()
+    assert series(text, "index_info") == {
+        '{format="1",generation="a two",model="f",pool="a"}': 1.0,
+        '{format="1",generation="b two",model="f",pool="b"}': 1.0,
+    }
+    switches = series(text, "index_switches_total")
+    assert [switches[f'{{pool="{pool}",result="ok"}}'] for pool in ("", "a", "b")] == [0, 1, 2]
+    assert set(series(text, "http_requests_total")) == {
+        '{code="200",method="POST",pool="a",route="/rank"}',
+        '{code="200",method="POST",pool="b",route="/rank"}',
+        '{code="200",method="GET",pool="",route="/livez"}',
+    }
+    assert "pool=" not in Metrics().of("").render().decode()
+
+
 def test_the_generation_and_each_role_s_model_are_named_once() -> None:
     metrics = Metrics()
     for generation in ("one", "two"):

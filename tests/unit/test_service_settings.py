@@ -1,6 +1,7 @@
 """Flags over environment over file; anything unknown or wrong is one line that names it."""
 
 import math
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -33,7 +34,50 @@ def test_flags_win_over_environment_over_file(config: Path, monkeypatch: pytest.
     monkeypatch.setenv("POLYRANK_PORT", "2")
     monkeypatch.setenv("POLYRANK_MAX_CANDIDATES", "8")
     settings = Settings.load({"port": 3, "host": None})
-    assert (settings.store, settings.port, settings.max_candidates, settings.host) == (Path("file"), 3, 8, "h")
+    assert (settings.store, settings.port, settings.max_candidates, settings.host) == ({"": Path("file")}, 3, 8, "h")
+
+
+@pytest.mark.parametrize(
+    ("given", "stores"),
+    [
+        ("/a", {"": "/a"}),
+        ("support=/a,shop=/b", {"support": "/a", "shop": "/b"}),
+        ("a=/x,y,b=/z", {"a": "/x,y", "b": "/z"}),
+        ("./a=b", {"": "a=b"}),
+        ("/a/b=c,d=e", {"": "/a/b=c,d=e"}),
+        ("é=/a", {"": "é=/a"}),
+        ("", {}),
+    ],
+)
+def test_a_variable_may_name_several_stores(
+    given: str, stores: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLYRANK_STORE", given)
+    assert Settings.load({"reranker": "r"}).store == {name: Path(path) for name, path in stores.items()}
+
+
+def test_flags_and_the_file_name_several_stores_too(config: Path) -> None:
+    config.write_text('[store]\nshop = "/b"\n"" = "/a"\n')
+    assert Settings.load({}).store == {"shop": Path("/b"), "": Path("/a")}
+    assert Settings.load({"store": ["/c", "support=/d"]}).store == {"": Path("/c"), "support": Path("/d")}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["/a", "/b"], "store: two directories have no name: write NAME=DIR"),
+        (["a=/x", "a=/y"], "store: two directories are given for the pool a"),
+        (["a=/x", "b=/x/../x"], "store: the pools a and b are both in /x"),
+        (["a="], "store: a= lacks the directory"),
+        ({"..": "/a"}, "store: '..' names no pool: up to 64"),
+        ({"a/b": "/a"}, "names no pool"),
+        ({"a" * 65: "/a"}, "names no pool"),
+        ({"a": 3}, "store.a: "),
+    ],
+)
+def test_stores_that_cannot_be_told_apart_are_refused(given: object, says: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(says)):
+        Settings.load({"store": given})
 
 
 def test_the_constructor_sees_its_arguments_alone(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,6 +136,7 @@ def test_a_bad_value_is_one_line_that_names_the_setting(overrides: dict[str, obj
         ({"store": "s", "cluster": "auto", "workers": 2}, "leave workers at 1"),
         ({"store": "s", "cluster": "auto", "vectors": "redis", "redis_url": "redis://h"}, "leave vectors = redis out"),
         ({"reranker": "r", "cluster": "auto"}, "name the store"),
+        ({"store": "shop=s", "cluster": "auto"}, "shards hold one pool, without a name"),
     ],
 )
 def test_what_does_not_go_with_a_cluster_is_named(
@@ -124,7 +169,7 @@ def with_number(name: str, value: object) -> dict[str, object]:
 
 def test_every_setting_is_bounded_or_no_number() -> None:
     others = {name: field.annotation for name, field in Settings.model_fields.items() if name not in NUMBERS}
-    known = (str, bool, Path, SecretStr, str | None, Path | None, SecretStr | None, tuple[str, ...])
+    known = (str, bool, SecretStr, str | None, Path | None, SecretStr | None, tuple[str, ...], dict[str, Path])
     assert [name for name, kind in others.items() if kind not in known and "Literal[" not in str(kind)] == []
     assert [name for name in NUMBERS if bounds_of(name) is None] == []
 

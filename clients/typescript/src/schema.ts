@@ -13,7 +13,7 @@ export interface paths {
         };
         /**
          * Root
-         * @description Lead to the playground, or, where it is switched off, to the documentation.
+         * @description Lead to the playground, or, where it is switched off, to the documentation; from no pool to the first one's.
          */
         get: operations["root__get"];
         put?: never;
@@ -121,7 +121,7 @@ export interface paths {
          * Ready
          * @description A verified generation and its model are loaded, and the server is not about to stop. Redis is not asked.
          *
-         *     A server without a store is ready with its reranker or classifier.
+         *     A server without a store is ready with its reranker or classifier, one with several pools when all of them are.
          */
         get: operations["ready_health_get"];
         put?: never;
@@ -471,9 +471,29 @@ export interface paths {
          * Ready
          * @description A verified generation and its model are loaded, and the server is not about to stop. Redis is not asked.
          *
-         *     A server without a store is ready with its reranker or classifier.
+         *     A server without a store is ready with its reranker or classifier, one with several pools when all of them are.
          */
         get: operations["ready_ping_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/pools": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Pools
+         * @description The pools of this server: every path also stands below the path of each, for that pool. Where the server has keys: with the scope `rank`.
+         */
+        get: operations["pools_pools_get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -533,7 +553,7 @@ export interface paths {
          * Ready
          * @description A verified generation and its model are loaded, and the server is not about to stop. Redis is not asked.
          *
-         *     A server without a store is ready with its reranker or classifier.
+         *     A server without a store is ready with its reranker or classifier, one with several pools when all of them are.
          */
         get: operations["ready_readyz_get"];
         put?: never;
@@ -2666,6 +2686,45 @@ export interface components {
             text: string;
         };
         /**
+         * PoolOut
+         * @description A pool of the server.
+         */
+        PoolOut: {
+            /**
+             * Candidates
+             * @description how many are served
+             */
+            candidates: number | null;
+            /**
+             * Generation
+             * @description the one that is served; null: none
+             */
+            generation: string | null;
+            /**
+             * Name
+             * @description empty for the one without a name
+             */
+            name: string;
+            /**
+             * Path
+             * @description what goes before the paths of its routes
+             */
+            path: string;
+            /**
+             * Why
+             * @description why nothing is served; null: something is
+             */
+            why: string | null;
+        };
+        /**
+         * PoolsOut
+         * @description The pools of the server that the caller's key is for.
+         */
+        PoolsOut: {
+            /** Pools */
+            pools: components["schemas"]["PoolOut"][];
+        };
+        /**
          * Problem
          * @description An error (RFC 9457).
          */
@@ -3724,6 +3783,8 @@ export type OpenAiErrorDetailOut = components['schemas']['OpenAiErrorDetailOut']
 export type OpenAiErrorOut = components['schemas']['OpenAiErrorOut'];
 export type OtherCodesOut = components['schemas']['OtherCodesOut'];
 export type PoolCandidateIn = components['schemas']['PoolCandidateIn'];
+export type PoolOut = components['schemas']['PoolOut'];
+export type PoolsOut = components['schemas']['PoolsOut'];
 export type Problem = components['schemas']['Problem'];
 export type ProgressOut = components['schemas']['ProgressOut'];
 export type RankIn = components['schemas']['RankIn'];
@@ -5060,7 +5121,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The system lacks something at the moment / Too many large requests / Others are changing the store */
+            /** @description The system lacks something at the moment / Too many large requests / Nothing is served yet / Others are changing the store */
             503: {
                 headers: {
                     /** @description seconds after which to come back */
@@ -7106,6 +7167,98 @@ export interface operations {
                 };
             };
             /** @description The system lacks something at the moment / Nothing is served yet / The server is about to stop */
+            503: {
+                headers: {
+                    /** @description seconds after which to come back */
+                    "Retry-After": number;
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    pools_pools_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PoolsOut"];
+                };
+            };
+            /** @description An API key is needed */
+            401: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The API key is not for this / The page is of another site */
+            403: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server has another name */
+            421: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many calls */
+            429: {
+                headers: {
+                    /** @description seconds after which to come back */
+                    "Retry-After": number;
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server failed */
+            500: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The system lacks something at the moment */
             503: {
                 headers: {
                     /** @description seconds after which to come back */

@@ -14,7 +14,7 @@ from polyrank.index_builder.names import DTYPE_NAMES, AskedOptions, BuildCommand
 from polyrank.model.errors import InvalidInput
 from polyrank.model.options import options_of
 from polyrank.service.cli.arguments import add_encoding_option, add_runner_options, chosen_runner, loaded
-from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
+from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result, seconds_of
 from polyrank.service.cli.parsing import add_options_of, given
 
 if TYPE_CHECKING:
@@ -64,7 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
     with Progress("candidates") as progress, _encoders(arguments, ranker, options.dtype, progress) as encoders:
         built = build(ranker, pool, arguments.store, options, parts=parts, vectors=encoders, progress=progress)
     cut = f" in {parts} parts," if parts > 1 else ""
-    line = f"generation {built.generation} is {state}: {built.count} candidates{cut} in {built.seconds:.1f} s"
+    seconds = seconds_of(arguments)
+    line = f"generation {built.generation} is {state}: {built.count} candidates{cut} in {seconds:.1f} s"
     if built.resumed:
         print(f"{built.resumed} candidates had been encoded by a build that was killed", file=sys.stderr)
     if built.rejected:
@@ -72,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     for note in (*pool.fields.lines(), *built.notes):
         print(note, file=sys.stderr)
     by = {} if encoders is None else {"encoders": arguments.encoders, "encoder_retries": encoders.retries}
-    print_result(arguments, {**_described(built), **pool.fields.described(), **by}, line)
+    print_result(arguments, {**_described(built, seconds), **pool.fields.described(), **by}, line)
     return 0
 
 
@@ -136,7 +137,7 @@ def _probes(file: Path) -> "list[Conversation]":
     return kept
 
 
-def _described(built: "BuildResult") -> dict[str, Any]:
+def _described(built: "BuildResult", seconds: float) -> dict[str, Any]:
     worst, parts = built.worst, built.manifest.parts
     return {
         "generation": built.generation,
@@ -150,5 +151,5 @@ def _described(built: "BuildResult") -> dict[str, Any]:
         "index_times": worst.index.times,
         "recall@10": worst.recall.at_10,
         "recall_of": worst.recall.of,
-        "seconds": round(built.seconds, 3),
+        "seconds": round(seconds, 3),
     }

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from polyrank.index_builder.errors import GenerationError
 from polyrank.service.cli.arguments import chosen_runner, loaded
 from polyrank.service.cli.commands.evaluate import measure
-from polyrank.service.cli.commands.rank import print_results
-from polyrank.service.cli.output import Progress, UsageError
+from polyrank.service.cli.commands.rank import from_store, print_results
+from polyrank.service.cli.output import Progress, UsageError, seconds_of
 
 if TYPE_CHECKING:
     from polyrank.model.rankers.networks import LateRanker
@@ -44,13 +44,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     pool, conversations = _sample("pool.jsonl"), _sample("conversations.jsonl")
     settings = Settings.load({"store": STORE, "port": arguments.port, "reranker": RERANKER, "drain_delay_s": 0.0})
-    _build(pool)
-    from polyrank.service.cli.commands.rank import from_store  # imports torch
-
+    with Progress(""):
+        _build(pool, arguments)
+        ranked = from_store(STORE, EXAMPLE, 5)
     print("\n".join(f"  {'customer' if at % 2 == 0 else 'agent'}: {turn}" for at, turn in enumerate(EXAMPLE)))
-    print_results(from_store(STORE, EXAMPLE, 5))
+    print_results(ranked)
     if arguments.once:
-        return _evaluate(conversations)
+        with Progress(""):
+            return _evaluate(conversations)
     polyrank, url = _command(), f"http://{settings.host}:{settings.port}"
     print(f"in a browser: {url}/playground")
     print(f"your own replies: {polyrank} build --model {shlex.quote(MODEL)} --pool FILE --store ./store")
@@ -72,7 +73,7 @@ def _sample(name: str) -> Path:
     return path
 
 
-def _build(pool: Path) -> None:
+def _build(pool: Path, arguments: argparse.Namespace) -> None:
     from polyrank.index_builder.building.pipeline import build
     from polyrank.index_builder.pool.rows import read_pool
     from polyrank.model.rankers.load import load_late
@@ -83,7 +84,8 @@ def _build(pool: Path) -> None:
         return
     with Progress("candidates") as progress:
         built = build(ranker, read_pool([pool], STORE), STORE, progress=progress)
-    print(f"built generation {built.generation}: {built.count} candidates in {built.seconds:.1f} s", file=sys.stderr)
+    took = f"{built.count} candidates in {seconds_of(arguments):.1f} s"
+    print(f"built generation {built.generation}: {took}", file=sys.stderr)
 
 
 def _active(ranker: "LateRanker", pool: Path) -> str | None:

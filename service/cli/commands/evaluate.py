@@ -3,12 +3,14 @@
 import argparse
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.model.durable import write_atomically
 from polyrank.model.inference.runners import Runner
 from polyrank.model.options import Bounds
+from polyrank.model.telling import telling
 from polyrank.service.cli.arguments import (
     RERANKER_HINT,
     add_encoding_option,
@@ -18,7 +20,7 @@ from polyrank.service.cli.arguments import (
     reference_runner,
     require_writable,
 )
-from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
+from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result, seconds_of
 from polyrank.service.cli.parsing import ANY_COUNT, ANY_SEED, Within
 
 if TYPE_CHECKING:
@@ -78,7 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
     runner = reference_runner(arguments.backend, arguments.precision)
     names = [arguments.model] + ([arguments.against] if arguments.against else [])
     _check_inputs(arguments, names)
-    task = _task(arguments, runner)
+    with telling("reading the examples"):
+        task = _task(arguments, runner)
     report, outcomes = _evaluated(task, names)
     if arguments.output:
         write_atomically(arguments.output, _written(outcomes[0].lines))
@@ -86,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         from polyrank.service.cli.reports import write_evaluation
 
         write_evaluation(arguments.report, report, task, outcomes)
-    print_result(arguments, report.as_object(), report.as_text())
+    print_result(arguments, report.as_object(), report.as_text(), f"The command took {seconds_of(arguments):.0f} s.")
     return 0
 
 
@@ -97,13 +100,13 @@ def _written(lines: list[dict[str, Any]]) -> bytes:
     return b"".join(orjson.dumps(line, option=form) for line in lines)
 
 
-def measure(name: str, data: Path) -> "EvaluationReport":
+def measure(name: str, data: Path, progress: Progress | None = None) -> "EvaluationReport":
     """Evaluate a model on a file's lists of candidates, which are drawn if it has none; a classifier on its classes."""
     from polyrank.model.checkpoint.lookup import tells_classes
     from polyrank.service.cli.tasks import ClassesTask, ListsTask
 
     task: Task[Any] = ClassesTask(data, None) if tells_classes(name) else ListsTask(data, None)
-    report, _ = _evaluated(task, [name])
+    report, _ = _evaluated(task, [name], progress)
     return report
 
 
@@ -184,7 +187,9 @@ def _task(arguments: argparse.Namespace, runner: Runner) -> "Task[Any]":
     return CollectionTask(arguments.corpus, arguments.queries, arguments.qrels, search, arguments.limit)
 
 
-def _evaluated(task: "Task[Any]", names: list[str]) -> tuple["EvaluationReport", list["TaskResult"]]:
+def _evaluated(
+    task: "Task[Any]", names: list[str], progress: Progress | None = None
+) -> tuple["EvaluationReport", list["TaskResult"]]:
     """Measure the models on the same examples; returns the report, and what was found of each model."""
     from polyrank.service.cli.figures import EvaluationReport, ModelFigures
 
@@ -194,8 +199,8 @@ def _evaluated(task: "Task[Any]", names: list[str]) -> tuple["EvaluationReport",
     measured, outcomes = [], []
     for name, ranker in zip(shown, rankers, strict=True):
         began = time.perf_counter()
-        with Progress("examples") as progress:
-            outcome = task.measure(ranker, progress)
+        with Progress("examples") if progress is None else nullcontext(progress) as shown_on:
+            outcome = task.measure(ranker, shown_on)
         measured.append(ModelFigures(name, outcome.values, round(time.perf_counter() - began, 3), outcome.tied_first))
         if outcome.tied_first > _MANY_TIES:
             print(f"{name}: in {outcome.tied_first:.0%} of the examples {_TIES}", file=sys.stderr)

@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from polyrank.model.errors import InvalidInput
 from polyrank.model.options import Bounds
 from polyrank.service.cli.arguments import add_encoding_option, loaded, of_flag, read_candidates, require_writable
-from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
+from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result, seconds_of
 from polyrank.service.cli.parsing import ANY_SEED, SHARE, Within
 
 if TYPE_CHECKING:
@@ -59,9 +58,8 @@ def add_to(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Mine, and say what was found and what was left out."""
     _check_usage(arguments)
-    began = time.perf_counter()
     tally = _mine(arguments)
-    seconds = time.perf_counter() - began
+    seconds = seconds_of(arguments)
     _print_summary(tally, seconds)
     facts = {
         "model": arguments.model,
@@ -105,6 +103,7 @@ def _mine(arguments: argparse.Namespace) -> "Tally":
             pool = TextPool.encode(ranker, (candidate.text for candidate in candidates), progress)
         miner = Miner(ranker, pool, positives, _rules(arguments), check)
         with Progress("examples") as progress:
+            progress("mine", 0, len(positives))
             for done, dialogue in enumerate(miner.mine(_good_lines(arguments.data, Report())), 1):
                 write(dialogue)
                 progress("mine", done, len(positives))

@@ -38,21 +38,22 @@ def add_to(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Quantise, and print what it changes."""
     _check(arguments.model)
-    proof = quantised(arguments.model, arguments.data, arguments.lists, arguments.seed)
+    with Progress("steps") as progress:
+        proof = quantised(arguments.model, arguments.data, arguments.lists, arguments.seed, progress)
     print_result(arguments, asdict(proof), *in_lines(proof))
     return 0
 
 
-def quantised(model: Path, data: Sequence[Path], lists: int, seed: int) -> "QuantisationConfig":
+def quantised(model: Path, data: Sequence[Path], lists: int, seed: int, progress: Progress) -> "QuantisationConfig":
     """Quantise a checkpoint by dialogues of files; returns what it changes, which is written into it, too.
 
     Raises InvalidInput where there are too few, or where NNCF or OpenVINO cannot do it.
     """
+    progress("reading", 0, None)
     examples = examples_of(data, lists, seed)
     from polyrank.model.quantisation.run import quantise
 
-    with Progress("steps") as progress:
-        return quantise(model, examples, progress)
+    return quantise(model, examples, progress)
 
 
 def examples_of(data: Sequence[Path], lists: int, seed: int) -> "Split":

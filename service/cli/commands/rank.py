@@ -270,7 +270,7 @@ def _ranked(
         ranked = answer_of(serving, await Engine(runtime).rank(serving, request, Journey(deadline)))
         if explain and ranked["results"]:
             asked = ExplainIn.model_validate(to_explain(turns, ranked, crossed=reranker is not None))
-            todo = explaining.to_request(asked, Settings(store=store.root))
+            todo = explaining.to_request(asked, Settings(store={"": store.root}))
             explained = await explain_scores(runtime, serving, todo, Journey(deadline))
             ranked["explanation"] = explaining.answer_of(serving, explained, asked)
         return ranked

@@ -2,10 +2,12 @@
 
 import argparse
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.model.options import Option, without_none
+from polyrank.service import POOL_NAME
 from polyrank.service.auth import AT_ONCE, PER_S
 from polyrank.service.cli.arguments import of_flag
 from polyrank.service.cli.output import UsageError, add_json_option, print_result
@@ -28,9 +30,10 @@ NATIVE = {
 }
 
 FLAGS = {  # settings that have one, and how their values are shown
-    "store": "STORE", "reranker": "MODEL", "classifier": "MODEL", "redis_url": "URL", "vectors": None, "host": "HOST",
-    "port": "PORT", "backend": None, "precision": None, "pool_root": "DIR", "model_root": "DIR", "keys_file": "FILE",
-    "workers": "N", "cluster": "auto|HOST:PORT", "shard_replicas": "R", "hedge_ms": "MS", "min_searched": "SHARE",
+    "store": "[NAME=]DIR", "reranker": "MODEL", "classifier": "MODEL", "redis_url": "URL", "vectors": None,
+    "host": "HOST", "port": "PORT", "backend": None, "precision": None, "pool_root": "DIR", "model_root": "DIR",
+    "keys_file": "FILE", "workers": "N", "cluster": "auto|HOST:PORT", "shard_replicas": "R", "hedge_ms": "MS",
+    "min_searched": "SHARE",
 }  # fmt: skip
 
 
@@ -54,13 +57,14 @@ def _add_flags(parser: CommandParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal stops it. A store or a model of the wrong kind is refused before anything is loaded."""
-    flags = {name: value for name, value in vars(arguments).items() if name != "run"}
+    flags = {name: getattr(arguments, name) for name in FLAGS}
     from polyrank.model.checkpoint.lookup import require_classifier, require_lone_scorer
     from polyrank.service.settings import Settings
 
     settings = Settings.load(flags)
-    if settings.store is not None and not settings.store.is_dir():
-        raise UsageError(f"{settings.store} is no directory; polyrank build makes a store")
+    for store in settings.store.values():
+        if not store.is_dir():
+            raise UsageError(f"{store} is no directory; polyrank build makes a store")
     if settings.reranker is not None:
         with of_flag("reranker: "):
             require_lone_scorer(settings.reranker)
@@ -90,6 +94,7 @@ def _add_keys(commands: Any) -> None:
             action.add_argument("--name", required=True, help="what the log calls the key")
         if name == "add":
             action.add_argument("--scope", choices=("rank", "admin"), default="rank", help="default: rank")
+            action.add_argument("--pools", nargs="+", metavar="NAME", help="for these pools alone; default: for all")
             action.add_argument("--rate", type=Within(PER_S), metavar="R", help="calls a second; default: the server's")
             action.add_argument(
                 "--burst", type=Within(AT_ONCE), metavar="N", help="calls at once after a pause; default: R"
@@ -105,6 +110,7 @@ def _add_key(arguments: argparse.Namespace) -> int:
         name=arguments.name,
         sha256=keys.hashed(secret.encode()),
         scopes=(arguments.scope,),
+        pools=arguments.pools and tuple(arguments.pools),
         rate_per_s=arguments.rate,
         burst=arguments.burst,
     )
@@ -121,6 +127,9 @@ def _check_key(arguments: argparse.Namespace) -> None:
 
     if not keys.NAME.fullmatch(arguments.name):
         raise UsageError("--name: up to 64 letters, digits, dots, hyphens and underscores")
+    for pool in arguments.pools or ():
+        if not re.fullmatch(POOL_NAME, pool):
+            raise UsageError(f"--pools: {pool[:80]!r} names no pool")
     if arguments.burst is not None and arguments.rate is None:
         raise UsageError("--burst goes with --rate")
 
@@ -130,7 +139,7 @@ def _list_keys(arguments: argparse.Namespace) -> int:
 
     held = keys.read(arguments.file)
     facts = [key.model_dump(mode="json", exclude={"sha256"}, exclude_none=True) for key in held]
-    lines = [f"{key.name}  {', '.join(key.scopes)}{_rate(key)}" for key in held]
+    lines = [f"{key.name}  {', '.join(key.scopes)}{_rate(key)}{_pools(key)}" for key in held]
     emptiness = f"{arguments.file} holds no key: nobody can call a server with it"
     print_result(arguments, {"keys": facts}, *(lines or [emptiness]))
     return 0
@@ -140,6 +149,10 @@ def _rate(key: "Key") -> str:
     if key.rate_per_s is None:
         return ""
     return f"  {key.rate_per_s:g} a second" + (f", {key.burst} at once" if key.burst else "")
+
+
+def _pools(key: "Key") -> str:
+    return "" if key.pools is None else f"  for {', '.join(key.pools)}"
 
 
 def _remove_key(arguments: argparse.Namespace) -> int:

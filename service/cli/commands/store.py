@@ -15,7 +15,7 @@ from polyrank.model.errors import InvalidInput
 from polyrank.model.inputs import open_input
 from polyrank.model.options import Bounds
 from polyrank.service.cli.arguments import encoded_by, require_store, require_writable
-from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
+from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result, seconds_of
 from polyrank.service.cli.parsing import Within
 
 if TYPE_CHECKING:
@@ -199,8 +199,9 @@ def _compact(store: "GenerationStore", arguments: argparse.Namespace) -> int:
         built = compact(store.root, redis_url=arguments.redis, progress=progress)
     for note in built.notes:
         print(note, file=sys.stderr)
-    facts = {"current": built.generation, "count": built.count, "seconds": round(built.seconds, 3)}
-    print_result(arguments, facts, f"{built.generation} is active: {built.count} candidates in {built.seconds:.1f} s")
+    seconds = seconds_of(arguments)
+    facts = {"current": built.generation, "count": built.count, "seconds": round(seconds, 3)}
+    print_result(arguments, facts, f"{built.generation} is active: {built.count} candidates in {seconds:.1f} s")
     return 0
 
 

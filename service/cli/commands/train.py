@@ -2,21 +2,31 @@
 
 import argparse
 import importlib.util
+import math
 import os
-import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.model.errors import InvalidInput
 from polyrank.model.options import Option, options_of
 from polyrank.model.registry import ARCHITECTURES, in_words, listed, trainable
-from polyrank.model.training.config import MODEL_FIELDS, SCORE_FIELDS, Data, PretrainConfig, TrainConfig
+from polyrank.model.training.config import (
+    MODEL_FIELDS,
+    SCORE_FIELDS,
+    STATE_FILE,
+    Data,
+    PretrainConfig,
+    TrainConfig,
+)
 from polyrank.model.training.recipes import PRETRAINING, RECIPES
 from polyrank.service.cli.arguments import loaded, require_writable
 from polyrank.service.cli.commands.quantise import LISTS, examples_of, in_lines, quantised, require_able
-from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
+from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result, seconds_of
 from polyrank.service.cli.parsing import add_options_of, given
 
 if TYPE_CHECKING:
@@ -24,14 +34,16 @@ if TYPE_CHECKING:
     from polyrank.model.rankers.classifier import Classifier
     from polyrank.model.rankers.networks import Ranker
     from polyrank.model.text.dialogues import Report
-    from polyrank.model.training.loop import Watch
+    from polyrank.model.training.run import Then
 
 # Settings of what it has not: adapters, vectors, listed negatives.
 _APART = ("task", "negatives", "extra_replies", "optimizer", "patience", "lora_rank", "gradient_cache")
 _NOT_ASKED = {*_APART, *SCORE_FIELDS}
 _DESCRIPTION = """Teach a base model conversations: to guess masked words, and to tell right replies from others. Writes
 a base model, which `polyrank train --base` takes for any architecture."""
+_RESUME = "go on with the unfinished run in --output, or refuse; without --resume it goes on if it is there"
 _PACKAGES = ("accelerate", "peft", "tensorboard")
+_LIBRARIES = "loading libraries"
 
 
 def add_to(commands: Any) -> None:
@@ -43,7 +55,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--architecture", choices=tuple(ARCHITECTURES), metavar=names, help=help_text)
     parser.add_argument("--base", required=True, help="base model, or a checkpoint to go on from; or lexical")
     parser.add_argument("--output", required=True, type=Path, help="directory of the checkpoint; new or empty")
-    parser.add_argument("--resume", action="store_true", help="go on with the unfinished run in --output")
+    parser.add_argument("--resume", action="store_true", help=_RESUME)
     quantise_help = "as the last step, quantise it by these dialogues, which it must not have learnt from"
     parser.add_argument("--quantise", nargs="+", type=Path, metavar="F", help=quantise_help)
     parser.add_argument("--report", type=Path, metavar="F", help="write a page with the run's curves, .html")
@@ -90,42 +102,77 @@ def _add_evidence(group: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, and report the figures on --valid."""
-    _need_packages()
-    _check(arguments)
-    ranker = _only_fitted(arguments) if _only_fits(arguments) else _trained(arguments)
-    if ranker is None:  # the main process reports
+    result, lines = dict[str, Any](), list[str]()
+    with _interrupts_told(arguments.output), _progress() as progress:
+        _need_packages()
+        _check(arguments, progress)
+        fit = _only_fitted if _only_fits(arguments) else _trained
+        fit(arguments, progress, partial(_finish, arguments, progress, result, lines))
+    if not result:  # the main process reports
         return 0
-    result = {"output": str(arguments.output), "fingerprint": ranker.fingerprint, **ranker.config.training}
-    if ranker.config.evidence is not None and not arguments.only_calibration:
-        _print_evidence(result["evidence"]["recall_at_1"], ranker.config.evidence)
-    if ranker.config.calibration is not None:
-        _print_calibration(result["calibration"], ranker.config.calibration)
-    did = f"trained {result.get('steps')} steps in {result.get('seconds')} s"
+    did = f"trained {result.get('steps')} steps"
     if _only_fits(arguments):
         did = "fitted the calibration" if arguments.only_calibration else "fitted the evidence and the calibration"
-    lines = [f"{arguments.output}: {did}"]
+    result["seconds"] = round(seconds_of(arguments))
+    print_result(arguments, result, f"{arguments.output}: {did} in {result['seconds']} s", *lines)
+    return 0
+
+
+def _progress() -> Progress:
+    return Progress("examples", train="steps", reading="lines", scoring="texts")
+
+
+@contextmanager
+def _interrupts_told(output: Path) -> Iterator[None]:
+    """Let Ctrl-C say what `output` holds then, and what the same command does with it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if (output / STATE_FILE).exists():
+            raise KeyboardInterrupt(f"{output} holds the unfinished run; the same command goes on with it") from None
+        if not output.exists() or not any(output.iterdir()):
+            raise KeyboardInterrupt("nothing was written; the same command begins anew") from None
+        raise
+
+
+def _finish(
+    arguments: argparse.Namespace,
+    progress: Progress,
+    result: dict[str, Any],
+    lines: list[str],
+    model: "Ranker | Classifier",
+) -> None:
+    """Measure, describe, quantise and send a finished checkpoint, as the arguments say; fill `result` and `lines`."""
+    config = model.config
+    if config.evidence is not None and not arguments.only_calibration:
+        _say_evidence(progress, config.training["evidence"]["recall_at_1"], config.evidence)
+    if config.calibration is not None:
+        _say_calibration(progress, config.training["calibration"], config.calibration)
+    figures = None
     if arguments.valid:
         from polyrank.service.cli.commands.evaluate import measure
 
-        measured = measure(str(arguments.output), arguments.valid)
-        result["valid"] = measured.as_object()
+        progress(f"reading {arguments.valid.name}", 0, None)
+        measured = measure(str(arguments.output), arguments.valid, progress)
+        figures = measured.as_object()
         lines.append(measured.as_text())
-    _write_card(arguments.output, ranker.config, arguments.valid, result.get("valid"))
+    _write_card(arguments.output, config, arguments.valid, figures)
+    result |= {"output": str(arguments.output), "fingerprint": model.fingerprint, **config.training}
+    result |= {} if figures is None else {"valid": figures}
     if arguments.quantise:
-        proof = quantised(arguments.output, arguments.quantise, LISTS, arguments.seed or 0)
+        proof = quantised(arguments.output, arguments.quantise, LISTS, arguments.seed or 0, progress)
         result["quantisation"] = asdict(proof)
         lines += in_lines(proof)
     if arguments.report:
         from polyrank.service.cli.reports import write_training
 
-        write_training(arguments.report, arguments.output, ranker.config.training, result.get("valid"))
+        write_training(arguments.report, arguments.output, config.training, figures)
     if arguments.push_to_hub:
         from polyrank.service.cli.commands.export import push
 
+        progress("sending", 0, None)
         result["hub"] = push(arguments.output, arguments.push_to_hub, arguments.public)
         lines.append(f"sent to {result['hub']}")
-    print_result(arguments, result, *lines)
-    return 0
 
 
 def _write_card(output: Path, config: "ModelConfig", valid: Path | None, figures: Mapping[str, Any] | None) -> None:
@@ -137,20 +184,22 @@ def _write_card(output: Path, config: "ModelConfig", valid: Path | None, figures
     write_atomically(output / CARD_FILE, checkpoint_card(config, output.resolve().name, told).encode())
 
 
-def _trained(arguments: argparse.Namespace) -> "Ranker | Classifier | None":
+def _trained(arguments: argparse.Namespace, progress: Progress, then: "Then") -> None:
+    progress(_LIBRARIES, 0, None)
     from polyrank.model.training.run import train
 
-    config = _config(arguments)
-    with Progress("step") as progress:
-        return train(
-            config,
-            _data(arguments, arguments.train),
-            arguments.output,
-            resume=arguments.resume,
-            evidence=not (arguments.no_evidence or config.recipe),
-            on_survey=_print_survey,
-            watch=_shown_on(progress),
-        )
+    config, shown = _config(arguments), _Shown(progress)
+    train(
+        config,
+        _data(arguments, arguments.train),
+        arguments.output,
+        resume=arguments.resume,
+        evidence=not (arguments.no_evidence or config.recipe),
+        on_survey=partial(_say_survey, progress),
+        watch=shown.watch,
+        on_progress=shown,
+        then=then,
+    )
 
 
 def _only_fits(arguments: argparse.Namespace) -> bool:
@@ -158,39 +207,39 @@ def _only_fits(arguments: argparse.Namespace) -> bool:
     return bool(arguments.only_evidence or arguments.only_calibration)
 
 
-def _only_fitted(arguments: argparse.Namespace) -> "Ranker":
+def _only_fitted(arguments: argparse.Namespace, progress: Progress, then: "Then") -> None:
+    progress(_LIBRARIES, 0, None)
     from polyrank.model.training.run import train_calibration, train_evidence
 
     fit = train_calibration if arguments.only_calibration else train_evidence
-    return fit(
+    fit(
         arguments.base,
         _data(arguments, arguments.train),
         arguments.output,
         seen=arguments.seen,
-        on_survey=_print_survey,
+        on_survey=partial(_say_survey, progress),
+        on_progress=progress,
+        then=then,
     )
 
 
-def _print_calibration(figures: Mapping[str, float], calibration: "CalibrationConfig") -> None:
+def _say_calibration(progress: Progress, figures: Mapping[str, float], calibration: "CalibrationConfig") -> None:
     """Say what a threshold does, on standard error."""
-    print(
+    progress.say(
         f"relevance: sigmoid({calibration.slope:.4g} * score {calibration.intercept:+.4g}), "
         f"if {calibration.prior:g} of the texts are right; "
         f"at 0.5 or above are {figures['right_above_half']:.3f} of the right replies and "
-        f"{figures['wrong_above_half']:.4f} of the wrong ones, over {figures['lists']} lists",
-        file=sys.stderr,
+        f"{figures['wrong_above_half']:.4f} of the wrong ones, over {figures['lists']} lists"
     )
 
 
-def _print_evidence(figures: Mapping[str, Mapping[str, float]], evidence: "LexicalConfig") -> None:
+def _say_evidence(progress: Progress, figures: Mapping[str, Mapping[str, float]], evidence: "LexicalConfig") -> None:
     """Say what each feature adds, on standard error."""
     weights = {f"without {name}": weight for name, weight in evidence.weights.items()}
-    print(
-        "R@1 over held-out lists; the second figure with an earlier turn of the conversation in each:", file=sys.stderr
-    )
+    progress.say("R@1 over held-out lists; the second figure with an earlier turn of the conversation in each:")
     for name, figure in figures.items():
         weight = f"  weight {weights[name]:.4g}" if name in weights else ""
-        print(f"  {name:<16} {figure['plain']:.3f} {figure['repeats']:.3f}{weight}", file=sys.stderr)
+        progress.say(f"  {name:<16} {figure['plain']:.3f} {figure['repeats']:.3f}{weight}")
 
 
 def _config(arguments: argparse.Namespace) -> TrainConfig:
@@ -201,7 +250,7 @@ def _config(arguments: argparse.Namespace) -> TrainConfig:
         raise UsageError(f"{error}") from error
 
 
-def _check(arguments: argparse.Namespace) -> None:
+def _check(arguments: argparse.Namespace, progress: Progress) -> None:
     """Refuse what the run would notice only after it has read the files, or at its end.
 
     Files and models that are none are refused before torch is imported.
@@ -218,11 +267,13 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.seen and not _only_fits(arguments):
         raise UsageError("--seen goes with --only-evidence or --only-calibration")
     if arguments.valid:
+        progress(f"reading {arguments.valid.name}", 0, None)
         _require_examples(arguments.valid, arguments.task)
     architecture_of(arguments.base)
     if not _only_fits(arguments):
         require_network(arguments.base)
-    if arguments.teacher:  # the run loads it again, which takes a moment
+    progress("loading models", 0, None)  # the run loads them again, which takes a moment
+    if arguments.teacher:
         loaded(load_teacher, arguments.teacher, before="--teacher ")
     if arguments.retriever:
         loaded(load_late, arguments.retriever, after=" as --retriever")
@@ -232,6 +283,7 @@ def _check(arguments: argparse.Namespace) -> None:
         read_dialogues(file)
     _check_hub(arguments)
     if arguments.quantise:
+        progress("reading what int8 is tried on", 0, None)
         _check_quantise(arguments)
 
 
@@ -308,7 +360,7 @@ def _add_pretrain(commands: Any) -> None:
     add("--data", required=True, nargs="+", type=Path, metavar="F", help="dialogues, .jsonl[.gz|.zst]")
     add("--base", required=True, help="base model, or a checkpoint to go on from")
     add("--output", required=True, type=Path, help="directory of the base model; new or empty")
-    add("--resume", action="store_true", help="go on with the unfinished run in --output")
+    add("--resume", action="store_true", help=_RESUME)
     add_json_option(parser)
     add_options_of(add, options_of(Data))
     recipes = tuple(name for name, settings in RECIPES.items() if PRETRAINING in settings)
@@ -322,25 +374,36 @@ def _pretrain_options() -> list[Option]:
 
 def _pretrain(arguments: argparse.Namespace) -> int:
     """Pre-train, and say where the base model is."""
-    _need_packages()
-    _check_pretrain(arguments)
-    from polyrank.model.training.pretraining import pretrain
+    with _interrupts_told(arguments.output), _progress() as progress:
+        _need_packages()
+        _check_pretrain(arguments)
+        told = _pretrained(arguments, progress)
+    if told is None:  # the main process reports
+        return 0
+    result = {"output": str(arguments.output), **told, "seconds": round(seconds_of(arguments))}
+    did = f"pre-trained {told['steps']} steps in {result['seconds']} s; give it to `polyrank train --base`"
+    print_result(arguments, result, f"{arguments.output}: {did}")
+    return 0
 
+
+def _pretrained(arguments: argparse.Namespace, progress: Progress) -> dict[str, Any] | None:
     try:
         config = PretrainConfig.with_recipe(base=arguments.base, **given(arguments, _pretrain_options()))
     except InvalidInput as error:
         raise UsageError(f"{error}") from error
-    with Progress("step") as progress:
-        data = _data(arguments, arguments.data)
-        told = pretrain(
-            config, data, arguments.output, resume=arguments.resume, on_survey=_print_survey, watch=_shown_on(progress)
-        )
-    if told is None:  # the main process reports
-        return 0
-    result = {"output": str(arguments.output), **told}
-    did = f"pre-trained {told['steps']} steps in {told['seconds']} s; give it to `polyrank train --base`"
-    print_result(arguments, result, f"{arguments.output}: {did}")
-    return 0
+    progress(_LIBRARIES, 0, None)
+    from polyrank.model.training.pretraining import pretrain
+
+    shown = _Shown(progress)
+    return pretrain(
+        config,
+        _data(arguments, arguments.data),
+        arguments.output,
+        resume=arguments.resume,
+        on_survey=partial(_say_survey, progress),
+        watch=shown.watch,
+        on_progress=shown,
+    )
 
 
 def _check_pretrain(arguments: argparse.Namespace) -> None:
@@ -369,19 +432,42 @@ def _data(arguments: argparse.Namespace, files: Sequence[Path]) -> Data:
         raise UsageError(f"{error}") from error
 
 
-def _print_survey(path: Path, report: "Report") -> None:
+def _say_survey(progress: Progress, path: Path, report: "Report") -> None:
     """Say on standard error what a file holds."""
-    print(f"{path}: {report}", file=sys.stderr)
+    progress.say(f"{path}: {report}")
 
 
-def _shown_on(progress: Progress) -> "Watch":
-    """Return what shows a run's steps as progress, and each look as a line."""
+class _Shown:
+    """Shows a run: stages, each look as a line, and steps with the time left, looks under way among them."""
 
-    def watch(event: str, step: int, steps: int, figures: Mapping[str, float]) -> None:
-        values = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
-        if event == "look":
-            progress.say(f"look {step} of {steps}: {values}")
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._steps: tuple[int, int] | None = None  # done and of the run
+        self._end = math.inf  # in seconds of `time.monotonic()`
+        self._values = ""  # of the latest step
+
+    def __call__(self, stage: str, done: int, total: int | None) -> None:
+        """Show how far a stage is."""
+        if stage == "train":
+            self._steps = done, total or 0
+        elif stage != "looking":
+            self._steps = None
+        if self._steps is None:
+            self._progress(stage, done, total)
         else:
-            progress("train", step, steps, values)
+            self._train(self._values if stage == "train" else f"{stage}: {done} of {total} examples")
 
-    return watch
+    def watch(self, event: str, step: int, steps: int, figures: Mapping[str, float]) -> None:
+        """Show a step or a look that was made."""
+        values = "  ".join(f"{name} {value:.4f}" for name, value in figures.items() if name != "seconds_left")
+        if event == "look":
+            self._progress.say(f"look {step} of {steps}: {values}")
+        else:
+            self._steps, self._values = (step, steps), values
+            self._end = time.monotonic() + figures.get("seconds_left", math.inf)
+        if self._steps is not None:
+            self._train(self._values)
+
+    def _train(self, figures: str) -> None:
+        assert self._steps is not None
+        self._progress("train", *self._steps, figures, self._end - time.monotonic())

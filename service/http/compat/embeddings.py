@@ -19,6 +19,7 @@ from polyrank.service.http.compat import cohere, openai, served_models, tei
 from polyrank.service.http.compat.lenient import Cutting, are_queries, check_limit
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import ASKS, DEADLINE_IN, RANK, READS, fails, takes
+from polyrank.service.http.plumbing.pools import path_of
 from polyrank.service.live.models import LateScorer
 from polyrank.service.observe.labels import Account
 from polyrank.service.ranking import unranked
@@ -101,7 +102,7 @@ async def cohere_embeddings(request: Request) -> Response:
     most = None if queries else serving.ranker.max_input_tokens
     await _checked(request, texts, partial(check_limit, "max_tokens", body.max_tokens, texts, most))
     made = await _embed(request, held, serving, body, "texts", texts, queries)
-    version = "1" if request.url.path == "/v1/embed" else "2"
+    version = "1" if path_of(request.scope) == "/v1/embed" else "2"
     unit, request_id = _unit(made.made.first), request.state.request_id
     answer = partial(cohere.embeddings, body, unit, made.tokens, made.cut, request_id, version)
     return await _answer(request, answer, made, serving)

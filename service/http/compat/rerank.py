@@ -33,6 +33,7 @@ from polyrank.service.http.compat.reranked import (
 from polyrank.service.http.compat.served_models import ServedModel
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import DEADLINE_IN, PROBLEM, RANK, RANKS, fails, header, takes
+from polyrank.service.http.plumbing.pools import path_of
 from polyrank.service.http.plumbing.problems import TOO_MANY_REQUESTS, ProblemAnswer
 from polyrank.service.observe.labels import Account, Degraded
 from polyrank.service.ranking.deciding import AS_IT_IS, Line, line_of
@@ -80,7 +81,7 @@ def of_route(scope: Scope, problem: ProblemAnswer) -> Response:
 
 
 def _form(scope: Scope) -> Form | None:
-    path = scope["path"]
+    path = path_of(scope)
     if path not in RERANK_PATHS:
         return OF_PATH.get(path)
     dialect = scope.get("state", {}).get("dialect") or _announced(scope)
@@ -208,7 +209,7 @@ def _answer(
     facts = served_models.headers_of(
         request, scored.seconds, scored.cut.candidates, served.scorer.fingerprint, generation
     )
-    content = orjson.dumps(_rendered(dialect, reranked, request.url.path))
+    content = orjson.dumps(_rendered(dialect, reranked, path_of(request.scope)))
     return Response(content, headers=facts, media_type="application/json")
 
 
@@ -218,7 +219,7 @@ def _is_either(request: Request, dialect: Dialect) -> bool:
     As either it fails on the other's form of `document`, and takes an answer without.
     """
     agent = request.headers.get("user-agent", "")
-    return dialect == "cohere" and request.url.path == "/rerank" and agent.startswith("litellm/")
+    return dialect == "cohere" and path_of(request.scope) == "/rerank" and agent.startswith("litellm/")
 
 
 def _rendered(dialect: Dialect, reranked: Reranked, path: str) -> Any:

@@ -29,7 +29,7 @@ from polyrank.service.errors import (
     TooManyCandidates,
 )
 from polyrank.service.http.plumbing import bodies
-from polyrank.service.http.plumbing.described import ADMIN, fails, takes
+from polyrank.service.http.plumbing.described import ADMIN, IN_POOL, fails, takes
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.pool import Pool
 from polyrank.service.ranking.stages import Journey
@@ -46,7 +46,7 @@ class _Whole(PathConvertor):
 
 
 register_url_convertor("whole", _Whole())
-router = APIRouter(prefix="/index/candidates", tags=["index"], dependencies=[ADMIN])
+router = APIRouter(prefix="/index/candidates", tags=["index"], dependencies=[ADMIN, IN_POOL])
 
 
 @router.get(

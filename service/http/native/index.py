@@ -31,11 +31,12 @@ from polyrank.service.api.pool_requests import ActivateIn, IndexIn, PoolCandidat
 from polyrank.service.changes.jobs import KEY_PATTERN, Rebuild, checked_key
 from polyrank.service.errors import HeaderInvalid, IdempotencyMismatch, NotConfigured, NotReady, StoreReadOnly
 from polyrank.service.http.plumbing import bodies
-from polyrank.service.http.plumbing.described import ADMIN, fails, takes
+from polyrank.service.http.plumbing.described import ADMIN, IN_POOL, fails, takes
+from polyrank.service.http.plumbing.pools import base_of
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.resources import Resources, resources, writing
 
-router = APIRouter(prefix="/index", tags=["index"], dependencies=[ADMIN])
+router = APIRouter(prefix="/index", tags=["index"], dependencies=[ADMIN, IN_POOL])
 
 RETRY_AFTER_SECONDS = "2"
 _WRITES = (StoreReadOnly, StoreBusy, DiskFull)
@@ -48,7 +49,7 @@ _KEY_IN = Header(description="repeats give the same job", json_schema_extra={"pa
 @router.get("", response_model=IndexOut, responses=fails())
 async def index(request: Request) -> dict[str, Any]:
     """The generation that is served, the others kept, those refused, and the rebuild that is running."""
-    return await _overview(resources(request))
+    return await _overview(request)
 
 
 @router.post(
@@ -56,7 +57,8 @@ async def index(request: Request) -> dict[str, Any]:
     status_code=202,
     response_model=JobOut,
     openapi_extra=takes(IndexIn),
-    responses=fails(HeaderInvalid, NotConfigured, IdempotencyMismatch, JobConflict, *_WRITES, body=True) | _LOCATED,
+    responses=fails(HeaderInvalid, NotConfigured, NotReady, IdempotencyMismatch, JobConflict, *_WRITES, body=True)
+    | _LOCATED,
 )
 async def rebuild(
     request: Request, response: Response, idempotency_key: Annotated[str | None, _KEY_IN] = None
@@ -71,9 +73,9 @@ async def rebuild(
     wanted = Rebuild(pool=body.pool, encoding=body.encoding, candidates=rows, model=body.model, activate=body.activate)
     with writing(held):
         if not held.has_pool:
-            raise NotConfigured("store: this server has none; start it with --store to build a generation")
+            held.live.require()
         record = await held.jobs.start(wanted, await request.body(), key, has_active=held.live.current is not None)
-    return _started(record, response)
+    return _started(request, record, response)
 
 
 @router.post(
@@ -89,7 +91,7 @@ async def compact(request: Request, response: Response) -> dict[str, Any]:
     await _check_compactable(held, serving)
     with writing(held):
         record = await held.jobs.compact()
-    return _started(record, response)
+    return _started(request, record, response)
 
 
 async def _check_compactable(held: Resources, serving: Serving) -> None:
@@ -101,16 +103,17 @@ async def _check_compactable(held: Resources, serving: Serving) -> None:
         raise MatrixMissing(serving.generation.id)
 
 
-def _started(record: JobRecord, response: Response) -> dict[str, Any]:
-    response.headers["Location"] = f"/index/jobs/{record.id}"
+def _started(request: Request, record: JobRecord, response: Response) -> dict[str, Any]:
+    job = _job(request, record)
+    response.headers["Location"] = job["links"]["self"]
     response.headers["Retry-After"] = RETRY_AFTER_SECONDS
-    return _job(record)
+    return job
 
 
 @router.get("/jobs", response_model=JobsOut, responses=fails(InvalidInput))
 async def jobs(request: Request, limit: Annotated[int, Query(ge=1, le=100)] = 20) -> dict[str, Any]:
     """The latest jobs, newest first."""
-    return {"jobs": [_job(record) for record in await resources(request).jobs.list(limit)]}
+    return {"jobs": [_job(request, record) for record in await resources(request).jobs.list(limit)]}
 
 
 @router.get("/jobs/{job_id}", response_model=JobOut, responses=fails(JobNotFound))
@@ -119,7 +122,7 @@ async def job(request: Request, response: Response, job_id: str) -> dict[str, An
     record = await resources(request).jobs.get(job_id)
     if not record.is_finished:
         response.headers["Retry-After"] = RETRY_AFTER_SECONDS
-    return _job(record)
+    return _job(request, record)
 
 
 @router.post("/jobs/{job_id}/cancel", status_code=202, response_model=JobOut, responses=fails(JobNotFound, *_WRITES))
@@ -128,7 +131,7 @@ async def cancel(request: Request, job_id: str) -> dict[str, Any]:
     held = resources(request)
     with writing(held):
         record = await held.jobs.cancel(job_id)
-    return _job(record)
+    return _job(request, record)
 
 
 @router.post(
@@ -138,14 +141,14 @@ async def activate(request: Request) -> dict[str, Any]:
     """Switch to a generation; requests in progress end on the one they began with."""
     held = resources(request)
     body = await bodies.read(request, ActivateIn)
-    return await _overview_after(held, partial(held.live.activate, body.generation), held.trials.follow_if_possible)
+    return await _overview_after(request, partial(held.live.activate, body.generation), held.trials.follow_if_possible)
 
 
 @router.post("/rollback", response_model=IndexOut, responses=fails(*_SWITCHES))
 async def rollback(request: Request) -> dict[str, Any]:
     """Switch back to the generation that was active before."""
     held = resources(request)
-    return await _overview_after(held, held.live.rollback, held.trials.follow_if_possible)
+    return await _overview_after(request, held.live.rollback, held.trials.follow_if_possible)
 
 
 @router.post(
@@ -158,28 +161,29 @@ async def trial(request: Request) -> dict[str, Any]:
     """Load a generation beside the live one: rankings and explanations may ask for it. Nothing else changes."""
     held = resources(request)
     body = await bodies.read(request, ActivateIn)
-    return await _overview_after(held, partial(held.trials.begin, body.generation))
+    return await _overview_after(request, partial(held.trials.begin, body.generation))
 
 
 @router.post("/trial/end", response_model=IndexOut, responses=fails(*_WRITES))
 async def end_trial(request: Request) -> dict[str, Any]:
     """End the trial, if there is one, and free its memory."""
-    held = resources(request)
-    return await _overview_after(held, held.trials.end)
+    return await _overview_after(request, resources(request).trials.end)
 
 
-async def _overview_after(held: Resources, *steps: Callable[[], object]) -> dict[str, Any]:
+async def _overview_after(request: Request, *steps: Callable[[], object]) -> dict[str, Any]:
     """Take steps on the thread that switches generations; returns what is served then."""
+    held = resources(request)
     with writing(held):
         for step in steps:
             await asyncio.get_running_loop().run_in_executor(held.loader, step)
-    return await _overview(held)
+    return await _overview(request)
 
 
-async def _overview(held: Resources) -> dict[str, Any]:
+async def _overview(request: Request) -> dict[str, Any]:
     """Return the fields of an `IndexOut`."""
+    held = resources(request)
     running = await held.jobs.running()
-    return {**await asyncio.to_thread(_generations, held), "job": running and _job(running)}
+    return {**await asyncio.to_thread(_generations, held), "job": running and _job(request, running)}
 
 
 def _generations(held: Resources) -> dict[str, Any]:
@@ -241,8 +245,8 @@ def _generation(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _job(record: JobRecord) -> dict[str, Any]:
-    here = f"/index/jobs/{record.id}"
+def _job(request: Request, record: JobRecord) -> dict[str, Any]:
+    here = f"{base_of(request.scope)}/index/jobs/{record.id}"
     return {
         "id": record.id,
         "state": record.state,

@@ -35,17 +35,21 @@ from polyrank.service.resources import resources
 class Needs:
     """Lets requests through whose key has the scope; puts the caller into `request.state.principal`.
 
-    A request that `counts` spends from its key's rate. Raises Unauthenticated, Forbidden or RateLimited.
+    A request that `counts` spends from its key's rate. A key for some pools must be for that of the path; it is for
+    none of them where a route is `of` the server, and for any where it is of every pool. Raises Unauthenticated,
+    Forbidden or RateLimited.
     """
 
     scope: Scope
     counts: bool = True
+    of: Literal["pool", "server", "any pool"] = "pool"
 
     async def __call__(self, request: Request) -> None:
         """Check one request."""
-        access = resources(request).access
+        held = resources(request)
+        access, pool = held.access, "" if self.of == "server" else held.pool
         request.state.principal = principal = access.identify(credentials(request.headers))
-        access.require(principal, self.scope)
+        access.require(principal, self.scope, None if self.of == "any pool" else pool)
         if self.counts:
             access.spend(principal)
 
@@ -55,17 +59,26 @@ async def anybody(request: Request) -> None:
     request.state.principal = ANYBODY
 
 
+async def pool_needed(request: Request) -> None:
+    """Refuse a request whose path names none of the server's pools; raises PoolNotFound."""
+    held = resources(request)
+    if held.settings.store and held.live.absent is not None:
+        raise held.live.absent()
+
+
 async def scraper(request: Request) -> None:
     """Let those through who may read the metrics; their calls do not count against a rate."""
     if resources(request).settings.metrics_access == "admin":
-        await Needs("admin", counts=False)(request)
+        await Needs("admin", counts=False, of="server")(request)
     else:
         await anybody(request)
 
 
 RANK = Depends(Needs("rank"))
+RANK_ANY = Depends(Needs("rank", of="any pool"))
 ADMIN = Depends(Needs("admin"))
 OPEN = Depends(anybody)
+IN_POOL = Depends(pool_needed)
 METRICS = Depends(scraper)
 
 

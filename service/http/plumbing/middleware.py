@@ -88,7 +88,8 @@ class Requests:
         route = getattr(scope.get("route"), "path_format", UNMATCHED)
         method = scope["method"] if scope["method"] in KNOWN_METHODS else "OTHER"
         account: Account = scope["state"]["account"]
-        self.metrics.observe_request(route, method, status, seconds)
+        held = scope["state"].get("resources")
+        (self.metrics if held is None else held.metrics).observe_request(route, method, status, seconds)
         self.tracing.complete(span, method, route, status, account, time.time_ns() - round(seconds * 1e9))
         fields = {"request_id": scope["state"]["request_id"], "trace_id": trace_id(span)}
         if (principal := scope["state"].get("principal")) and principal.name:

@@ -60,9 +60,11 @@ class ProblemAnswer(Response):
         super().__init__(problem.model_dump_json(exclude_none=True), kind.status)
 
 
-def from_error(error: RankingError, request_id: str) -> ProblemAnswer:
-    """Render a domain error."""
-    job = f"/index/jobs/{error.job_id}" if isinstance(error, index.JobConflict) else None
+def from_error(error: RankingError, request_id: str, base: str = "") -> ProblemAnswer:
+    """Render a domain error; `base` is the path of the pool, below which its jobs are."""
+    job = None
+    if isinstance(error, index.JobConflict):
+        job = f"{error.base if isinstance(error, service.OtherPoolBuilt) else base}/index/jobs/{error.job_id}"
     found = error.found if isinstance(error, service.BodyInvalid) else [("", str(error))]
     errors = [ErrorOut(where=where, what=encodable(what)) for where, what in found] if error.status == 422 else None
     detail = "the server's log has the details under this request id" if error.status == 500 else str(error)

@@ -1,0 +1,84 @@
+"""Tells what long work does: each stage when it ends, and every few seconds what goes on.
+
+It is told by log lines of the level INFO: a server has them in its log, and a command prints those that matter to who
+waits for it. Who shows something calls `told_now`; after a while without it, one thread asks what goes on.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+# Nobody shall wait for five without a line, and a busy machine is late.
+SILENT_SECONDS: Final = 3.0
+STILL: Final = "still "  # begins what is said of a stage that goes on
+
+log = logging.getLogger(__name__)
+
+
+class _Watch:
+    """Asks the innermost of those that have something to tell, when nothing was told for SILENT_SECONDS."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._tellers: list[Callable[[], None]] = []
+        self._runs = False
+        self.told_at = time.monotonic()
+
+    def add(self, tell: Callable[[], None]) -> None:
+        with self._changed:
+            if not self._tellers:
+                self.told_at = time.monotonic()
+            self._tellers.append(tell)
+            if not self._runs:
+                self._runs = True
+                threading.Thread(target=self._run, name="telling", daemon=True).start()
+
+    def remove(self, tell: Callable[[], None]) -> None:
+        with self._changed:
+            self._tellers.remove(tell)
+            self._changed.notify()
+
+    def _run(self) -> None:
+        with self._changed:
+            while self._tellers:
+                left = self.told_at + SILENT_SECONDS - time.monotonic()
+                if left > 0:
+                    self._changed.wait(left)
+                else:
+                    self.told_at = time.monotonic()
+                    self._tellers[-1]()
+            self._runs = False
+
+
+_watch = _Watch()
+
+
+def told_now() -> None:
+    """Say that something was shown just now."""
+    _watch.told_at = time.monotonic()
+
+
+@contextmanager
+def told_meanwhile(tell: Callable[[], None]) -> Iterator[None]:
+    """Call `tell` on another thread whenever nothing was told for a while during the block, or a block within it."""
+    _watch.add(tell)
+    try:
+        yield
+    finally:
+        _watch.remove(tell)
+
+
+@contextmanager
+def telling(doing: str) -> Iterator[None]:
+    """Tell what the block does while it lasts, and how many seconds it took at its end, unless it fails."""
+    began = time.monotonic()
+
+    def tell(what: str) -> None:
+        log.info(what, extra={"fields": {"seconds": round(time.monotonic() - began, 1)}})
+
+    with told_meanwhile(lambda: tell(f"{STILL}{doing}")):
+        yield
+    tell(doing)
