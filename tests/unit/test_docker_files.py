@@ -5,10 +5,12 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import compose_file
+import image_build
 import pytest
 import yaml
 
@@ -142,6 +144,15 @@ def test_make_image_without_docker_shows_the_command_and_fails(tmp_path: Path) -
     assert done.returncode != 0
     assert "docker build --file docker/Dockerfile" in done.stdout
     assert "docker is not installed" in done.stderr
+
+
+def test_what_make_test_image_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert image_build.refusal().endswith(": apt-get install buildah debootstrap iproute2 util-linux")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert "as root" in image_build.refusal()
 
 
 # --- compose
