@@ -142,19 +142,8 @@ class Day:
         model: Path = _BASE
         if (self._folder / dialogues).exists():
             model = Path("model")
-            steps_asked = ("--steps", steps, "--batch-size", _BATCH)
-            self._run(
-                "train",
-                "--architecture",
-                "poly",
-                "--base",
-                _BASE,
-                "--train",
-                dialogues,
-                *steps_asked,
-                "--output",
-                model,
-            )
+            training = ("--architecture", "poly", "--base", _BASE, "--steps", steps, "--batch-size", _BATCH)
+            self._run("train", *training, "--train", dialogues, "--output", model)
             self._run("evaluate", "--model", model, "--data", dialogues, "--pool", pool)
         self._run("build", "--model", model, "--pool", pool, "--store", "store")
         self._run("rank", ASKED, "--store", "store")
