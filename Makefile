@@ -162,8 +162,8 @@ NODE = PATH=$(CURDIR)/.venv-typescript/node_modules/.bin:$(CURDIR)/.venv-typescr
 NODE_LOCK := clients/typescript/package.json clients/typescript/package-lock.json
 
 .venv-typescript/.done: tests/typescript/requirements.txt $(NODE_LOCK) | .venv/bin/python
-	$(BIN)/python -m venv --clear $(@D)
-	$(@D)/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	$(BIN)/python -m venv --clear --without-pip $(@D)
+	$(@D)/bin/python .ci/install.py --requirement $<
 	cp $(NODE_LOCK) $(@D)
 	$(NODE) npm ci --prefix $(@D) --ignore-scripts --no-audit --no-fund
 	@touch $@

@@ -6,6 +6,7 @@ Each page of docs/reference/ has prose above a mark. Everything below the mark i
 import argparse
 import os
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -23,6 +24,7 @@ from polyrank.service.settings import PREFIX, Settings, bounds_of
 
 DOCS = Path(__file__).parent
 MARK = "<!-- Everything below is written by `make docs`. -->\n"
+OPTION = re.compile(r"^  -.*\n(?: {3,}.*\n)*", re.MULTILINE)  # of a help text, with the lines of its meaning
 HELP_COLUMNS = "100"  # argparse wraps help at the terminal's width; the page must not depend on it
 
 
@@ -51,10 +53,10 @@ def settings_table() -> str:
     """Return a table of the settings, in the order in which they are declared."""
     given = flags()
     rows = [
-        (f"`{name}`", _code(given.get(name)), f"`{PREFIX}{name.upper()}`", _default(field), _meaning(name, field))
+        (f"`{PREFIX}{name.upper()}`", _code(given.get(name)), _default(field), _meaning(name, field))
         for name, field in Settings.model_fields.items()
     ]
-    return _table(("setting", "flag", "variable", "default", "meaning"), rows)
+    return _table(("variable", "flag", "default", "meaning"), rows)
 
 
 def flags() -> dict[str, str]:
@@ -66,15 +68,32 @@ def flags() -> dict[str, str]:
 def command_help() -> str:
     """Return a section with the help text of each command."""
     with patch.dict(os.environ, COLUMNS=HELP_COLUMNS):
-        sections = [f"## {name}\n\n```text\n{_help(each)}```\n" for name, each in _commands(parser())]
-    return "\n".join(sections)
+        helps = {name: _help(each) for name, each in _commands(parser())}
+    helps["polyrank pretrain"] = _without(helps["polyrank pretrain"], helps["polyrank train"])
+    helps["polyrank serve"] = "usage: polyrank serve\n\noptions: the flags in settings.md\n"
+    return "\n".join(f"## {name}\n\n```text\n{help_}```\n" for name, help_ in helps.items())
+
+
+def _without(help_: str, other: str) -> str:
+    """A help text without the options that stand in another one word for word: they are named at its end."""
+    of_other = {*OPTION.findall(other)}
+    same = [each for each in OPTION.findall(help_) if each in of_other]
+    for each in same:
+        help_ = help_.replace(each, "", 1)
+    names = textwrap.fill(
+        ", ".join(each.split()[0].rstrip(",") for each in same), int(HELP_COLUMNS), break_on_hyphens=False
+    )
+    return f"{help_}\nas in polyrank train:\n{textwrap.indent(names, '  ')}\n"
 
 
 def _help(command: argparse.ArgumentParser) -> str:
-    """The help text, whose first lines name what is required alone: each option stands below them, but for --help."""
+    """The help text, whose first lines name what is required alone: each option stands below them.
+
+    But for --help, and --json, which the page tells of all commands.
+    """
     usage = command._get_formatter()
     usage.add_usage(command.usage, [each for each in command._actions if each.required], [])
-    below = re.sub(r"^  -h, --help .*\n", "", command.format_help().partition("\n\n")[2], flags=re.MULTILINE)
+    below = re.sub(r"^  (?:-h, --help|--json) .*\n", "", command.format_help().partition("\n\n")[2], flags=re.MULTILINE)
     return f"{usage.format_help()}\n{below}".replace("\noptions:\n\n", "\n")
 
 
@@ -96,12 +115,19 @@ def metrics_table() -> str:
 
 
 def routes_table() -> str:
-    """Return a table of the HTTP routes by what they do, from the application's OpenAPI description."""
+    """Return a table of the HTTP routes by what they do and need, from the application's OpenAPI description."""
     calls: dict[str, list[str]] = {}
     for path, methods in _app().openapi()["paths"].items():
         for method, operation in methods.items():
             calls.setdefault(" ".join(operation["description"].split()), []).append(f"`{method.upper()} {path}`")
-    return _table(("call", "does"), [(", ".join(sorted(same)), does) for does, same in calls.items()])
+    rows = [(", ".join(sorted(same)), *_scoped(does)) for does, same in calls.items()]
+    return _table(("call", "does", "scope"), rows)
+
+
+def _scoped(description: str) -> tuple[str, str]:
+    """What a route does, and the scope that a key needs for it; see `described`."""
+    does, _, scope = description.partition(described.KEYS)
+    return does, scope.removesuffix(".")
 
 
 def fields_table() -> str:

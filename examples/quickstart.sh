@@ -1,5 +1,5 @@
 #!/bin/sh
-# Four calls to a running polyrank (`make demo` or `docker compose up`).
+# Six calls to a running polyrank (`make demo` or `docker compose up`).
 # Usage: [POLYRANK_API_KEY=KEY] examples/quickstart.sh [URL]; a server with keys wants one with the scope admin
 set -eu
 url="${1:-http://127.0.0.1:8000}"
@@ -10,16 +10,26 @@ call() {
     echo
 }
 
-echo "== the best replies of the whole pool"
+echo "== the best replies of the whole pool, and whether the first one is an answer"
 call "$url/rank" -H 'Content-Type: application/json' -d '{
-  "context": ["hi, my parcel is late", "Sorry! What does the tracking say?", "delivered, but there is nothing here"],
-  "top_k": 3
+  "context": ["Hi, my parcel is late.", "Sorry to hear that. Has the tracking moved?",
+              "No, it has said the same for five days."],
+  "top_k": 3, "answer_if": 0.5
 }'
 
-echo "== the same, its first twenty read again by the cross-encoder"
+echo "== the same for something that no reply answers: decision.answer is false"
+call "$url/rank" -H 'Content-Type: application/json' -d '{"context": "asdf qwer", "top_k": 3, "answer_if": 0.5}'
+
+echo "== a question whose first reply does not answer it; persona is what the replying side knows"
 call "$url/rank" -H 'Content-Type: application/json' -d '{
-  "context": ["hi, my parcel is late", "Sorry! What does the tracking say?", "delivered, but there is nothing here"],
-  "top_k": 3, "rerank": {"top_n": 20}
+  "context": "how long is the queue for a real human? nobody answers",
+  "persona": ["All agents are busy and six customers are waiting."], "top_k": 2
+}'
+
+echo "== the same, its first twenty read again by the cross-encoder, which puts the answer first"
+call "$url/rank" -H 'Content-Type: application/json' -d '{
+  "context": "how long is the queue for a real human? nobody answers",
+  "persona": ["All agents are busy and six customers are waiting."], "top_k": 2, "rerank": {"top_n": 20}
 }'
 
 echo "== the best of the candidates sent along"

@@ -109,7 +109,7 @@ def new_time_id(taken: Sequence[str], digits: str) -> str:
         now = max(now, _time_of(max(taken)) + timedelta(microseconds=1))
     made = f"{stamp(now)}-{digits}"
     if not is_time_id(made):
-        raise BuildError(f"no id can follow {max(taken)}; remove what has this name, a clock was wrong")
+        raise BuildError(f"no id can follow {max(taken)}; the clock was wrong when it was made: remove it")
     return made
 
 

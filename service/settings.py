@@ -80,7 +80,7 @@ class Settings(BaseSettings):
         default=0.0,
         ge=0,
         le=10_000,
-        description="after so long another shard of a part is asked, too; 0: after the time in which 19 of 20 answer",
+        description="how long a shard may take before another one is asked, too; 0: as long as 19 of 20 take",
     )
     min_searched: float = Field(
         default=0.5,

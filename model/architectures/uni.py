@@ -51,7 +51,7 @@ class UniEncoder(PairEncoder):
             raise CheckpointInvalid("polyrank.json: a published head is for a cross, not for a uni")
         family = encoder.transformer.config.model_type
         if family not in _FAMILIES:
-            raise CheckpointInvalid(f"a uni runs the layers of {', '.join(_FAMILIES)}; those of {family} are others")
+            raise CheckpointInvalid(f"a uni runs the layers of {', '.join(_FAMILIES)}, which {family} does not have")
         self._options = config.block(UniConfig)
 
     def batches(self, pairs: Pairs, budget: int) -> list[list[int]]:

@@ -75,7 +75,7 @@ A context is one text: its turns, oldest first, with `{separator.strip()}` betwe
 It has at most {config.max_context_tokens} tokens, a reply {config.max_candidate_tokens}. Where a context is too long
 polyrank leaves out whole turns; here {"its beginning" if sides else "its end"} is cut.
 """
-    calibration = "\nWhat its scores say (calibration) is left out." if config.calibration else ""
+    calibration = "\nThe calibration of its scores is left out." if config.calibration else ""
     left = f"""## What is not here
 
 Vectors are compared by {compared}, and equal those of polyrank, whose scores are {config.score_scale:g} times the dot

@@ -51,7 +51,7 @@ class TrainConfig:
     architecture: str
     base: str
     recipe: str = option(
-        "", "a paper's settings instead of ours, which let words count; what you give goes before them"
+        "", "a paper's settings instead of ours; options that you give replace them; words then count nothing"
     )
     task: Literal["rank", "classify"] = option("rank", "classify: tell the classes of pairs or texts")
     labels: Sequence[str] = ()
@@ -62,13 +62,13 @@ class TrainConfig:
     accumulate: int = option(1, "batches whose gradients are added up for one step", _BATCH, metavar="N")
     negatives: int = option(
         7,
-        "listed ones of an example, drawn if it has more; 0: only those of the batch; cross, uni: any",
+        "listed negatives of an example that join a batch, drawn if it has more; 0: none; cross, uni: any",
         Bounds(0, 100_000),
         metavar="N",
     )
     extra_replies: int = option(
         0,
-        "replies of so many other examples join a batch as negatives; cheap where replies are short",
+        "how many other examples give a batch their replies as negatives; cheap where replies are short",
         Bounds(0, 1_000_000),
         metavar="N",
     )
@@ -86,9 +86,7 @@ class TrainConfig:
     warmup_steps: int = option(100, "steps in which the rate rises", _COUNT, metavar="N")
     schedule: Schedule = option("plateau", "of the rate after them")
     looks: float = option(2.0, "how often in an epoch the selection slice is evaluated", _EPOCHS, metavar="N")
-    patience: int = option(
-        0, "stop after so many looks without improvement; 0: never", Bounds(0, 1_000_000), metavar="N"
-    )
+    patience: int = option(0, "stop after N looks without improvement; 0: never", Bounds(0, 1_000_000), metavar="N")
     seed: int = option(0, "of initialisation, shuffling and dropout", Bounds(0, 2**63 - 1))
     dropout: float | None = option(
         None,
@@ -225,7 +223,7 @@ class LateTrainConfig(TrainConfig):
     teacher: str = option("", "a model with a network to distil from", metavar="MODEL")
     teacher_weight: float = option(0.5, "share of the distillation in the loss", Bounds(0.0, 1.0), metavar="SHARE")
     teacher_temperature: float = option(
-        1.0, "by which both models' scores are divided before they are compared", Bounds(1e-6, 1e6), metavar="T"
+        1.0, "divides the scores of both models before they are compared", Bounds(1e-6, 1e6), metavar="T"
     )
 
     def __post_init__(self) -> None:
@@ -259,7 +257,7 @@ class InnerTrainConfig(TwoStageTrainConfig):
     """Settings of an encoder that a teacher may show more than its scores (`LateEncoder.inner_teacher`)."""
 
     inner_weight: float = option(
-        0.0, "how much it counts to equal the teacher inside, over gold and listed pairs", _WEIGHT, metavar="W"
+        0.0, "weight of the loss that compares inner states or attention with the teacher's", _WEIGHT, metavar="W"
     )
 
     def __post_init__(self) -> None:

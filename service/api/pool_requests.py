@@ -84,7 +84,7 @@ class IndexIn(Strict):
         if (self.pool is None) == (self.candidates is None):
             raise ValueError("give either `pool` or `candidates`")
         if self.encoding is not None and not (self.pool and is_encoding(self.encoding)):
-            raise ValueError("encoding: name that of the pool's file, such as windows-1252 or utf-16")
+            raise ValueError("encoding: name the encoding of the pool's file, such as windows-1252 or utf-16")
         return self
 
 

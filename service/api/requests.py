@@ -196,7 +196,7 @@ class RankIn(SaidIn):
         default=None,
         min_length=1,
         max_length=MAX_ID_CHARS,
-        description="a field of the metadata: `top_k` counts its values, and of each so many are answered",
+        description="a field of the metadata: `top_k` then counts its values instead of replies",
     )
     limit_per_group: int = Field(default=1, ge=1, le=1000, description="with `group_by`")
     answer_if: float | None = Field(

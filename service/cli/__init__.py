@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = "standard output: " if _unwritable() else ""
         return _say(f"{where}{error.strerror or error}" + (f": {error.filename}" if error.filename else ""), 1)
     except KeyboardInterrupt as left:  # a command may say what it leaves
-        return _say(f"interrupted; {left or 'nothing was left half-written'}", 1)
+        return _say(f"interrupted; {str(left) or 'nothing was left half-written'}", 1)
     return status
 
 

@@ -239,7 +239,7 @@ def in_json(value: Any) -> str:
     try:
         return json.dumps(value, allow_nan=False)
     except ValueError as error:
-        raise ValueError("NaN, infinite numbers and what holds itself cannot be sent") from error
+        raise ValueError("NaN, infinite numbers, and a list or object within itself cannot be sent") from error
 
 
 def _milliseconds(seconds: float) -> int:

@@ -38,7 +38,7 @@ def test_every_setting_has_a_row_and_every_flag_is_a_setting(generate: ModuleTyp
     table = generate.settings_table()
     assert all(f"| `{PREFIX}{name.upper()}` |" in table for name in Settings.model_fields)
     assert set(generate.flags()) <= set(Settings.model_fields)
-    assert "| `redis_url` | `--redis` |" in table
+    assert "| `POLYRANK_REDIS_URL` | `--redis` |" in table
 
 
 def test_help_does_not_depend_on_the_terminal(generate: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,6 +50,14 @@ def test_help_does_not_depend_on_the_terminal(generate: ModuleType, monkeypatch:
     assert "## polyrank store gc\n" in narrow
 
 
+def test_what_stands_elsewhere_is_named_alone(generate: ModuleType) -> None:
+    first, second = (
+        "usage: a\n\noptions:\n  --x X  one\n  --y Y  two\n         lines\n",
+        "  --y Y  two\n         lines\n",
+    )
+    assert generate._without(first, second).endswith("options:\n  --x X  one\n\nas in polyrank train:\n  --y\n")
+
+
 def test_metrics_have_their_exposed_names_and_labels(generate: ModuleType) -> None:
     table = generate.metrics_table()
     assert "| `polyrank_http_requests_total` | counter | `route`; `method`; `code` |" in table
@@ -57,8 +65,10 @@ def test_metrics_have_their_exposed_names_and_labels(generate: ModuleType) -> No
     assert "_created" not in table
 
 
-def test_routes_are_listed_with_what_they_do(generate: ModuleType) -> None:
-    assert "| `POST /rank` | Rank candidates" in generate.routes_table()
+def test_routes_are_listed_with_what_they_do_and_need(generate: ModuleType) -> None:
+    table = generate.routes_table()
+    assert "| `POST /rank` | Rank candidates" in table
+    assert "conversation. | `rank` |" in table
 
 
 @pytest.mark.parametrize("page", ["# Settings\n", "# Settings\n{mark}{mark}"])

@@ -127,12 +127,16 @@ def test_the_readme(reader: Reader) -> None:
     write_rows(reader.folder / "replies.jsonl", [{"text": "Sorry, where is it now?"}, {"text": "We sell lamps."}])
     start, *blocks = fenced(text)
     reader.paste(start.partition("\n")[0])  # its other lines are other ways to start
+    reader.run("sh examples/quickstart.sh")
+    assert '"rank":1,"id":"hello-05"' in reader.printed  # does not answer the question; the reranker puts another first
+    assert '"rank":1,"id":"human-03"' in reader.printed
     for block in blocks:
         reader.paste(block)
     [python] = fenced(text, "python")
     (reader.folder / "pasted.py").write_text(python, encoding="utf-8")
     reader.run("python pasted.py")
-    assert "late-04" in reader.printed
+    assert '"rank":1,"id":"late-03"' in reader.printed
+    assert "answer: no" in reader.printed
 
 
 def test_the_tutorial(reader: Reader) -> None:
@@ -140,3 +144,5 @@ def test_the_tutorial(reader: Reader) -> None:
     for block in fenced((REPOSITORY / "docs/tutorial.md").read_text(encoding="utf-8")):
         reader.paste(re.sub(r"\bID\b", newest, block))
     assert "parking" in reader.printed
+    assert "I'm sorry that your parcel is late." in reader.printed
+    assert "answer: no" in reader.printed

@@ -200,16 +200,14 @@ def proxy(machine: Machine) -> Iterator[None]:
     http = f"{kept} include {machine.file(3, 'nginx')};"
     path.write_text(f"daemon off; pid {machine.root}/pid; events {{}} http {{ {http} }}")
     command = [tool("nginx"), "-p", str(machine.root), "-e", "stderr", "-c", str(path)]
-    with (machine.root / "nginx.log").open("wb") as log:
-        running = subprocess.Popen(command, stderr=log)
-    until = time.monotonic() + 20
-    while not listens(machine.ports["443"]):
-        assert running.poll() is None, Path(log.name).read_text()
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    yield
-    running.terminate()
-    running.wait(20)
+    with (machine.root / "nginx.log").open("wb") as log, subprocess.Popen(command, stderr=log) as running:
+        try:
+            while not listens(machine.ports["443"]):
+                assert running.poll() is None, Path(log.name).read_text()
+                time.sleep(0.05)
+            yield
+        finally:
+            running.terminate()
 
 
 @pytest.mark.usefixtures("proxy")
@@ -223,10 +221,9 @@ def test_the_proxy_lets_callers_rank_and_nobody_further(machine: Machine) -> Non
         assert (code, len(json.loads(answer)["results"])) == (200, 10)
         request_id = public.answer.headers["X-Request-ID"]
         assert request_id != "mine"
-        until = time.monotonic() + 20
-        while f'"request_id":"{request_id}"' not in machine.logged():
+        until, theirs = time.monotonic() + 20, machine.root / "var/log/nginx/rank.log"
+        while not (f'"request_id":"{request_id}"' in machine.logged() and request_id in theirs.read_text()):
             assert time.monotonic() < until
-        assert request_id in (machine.root / "var/log/nginx/rank.log").read_text()
         assert public.ask("POST", "/rank", shop, b"{", {"Content-Length": str(17 << 20)})[0] == 413
     names = ("index", "index/jobs", "%69ndex", "INDEX", "index/", "pools/shop/index", "metrics", "metrics/")
     for name in (*names, "/index", "./index", "x/../index", "index?a", "x/..//metrics", "pools/a%2Fb/index"):

@@ -40,7 +40,7 @@ def test_the_real_sample_ranks_above_the_floor(capsys: Capture) -> None:
     assert [rank for rank, *_ in rows] == ["1", "2", "3", "4", "5"]
     scores = [float(score) for _, score, _ in rows]
     assert scores == sorted(scores, reverse=True)
-    assert rows[0][2].startswith("If tracking says delivered but nothing arrived")
+    assert rows[0][2].startswith("The tracking has not moved for five days")
     assert lines[8].startswith("R@1/20 over 200 sample conversations: 0.")
     assert lines[8].endswith("(floor 0.80)")
     assert len(lines) == 9
@@ -58,7 +58,7 @@ def test_the_store_is_used_again_until_the_model_changes(
         assert outcome.status == 0
         notes.append(outcome.err.splitlines()[0])
     first, second = GenerationStore(home / ".demo-store").ids()
-    assert notes[0].startswith(f"built generation {first}: 415 candidates in ")
+    assert notes[0].startswith(f"built generation {first}: 416 candidates in ")
     assert notes[1] == f"using generation {first} in .demo-store"
     assert notes[2].startswith(f"built generation {second}: ")
 

@@ -96,7 +96,7 @@ def test_a_first_start_says_what_it_does(served: Serve, store: Path, tmp_path: P
     told = [line for line in lines if line["logger"] == "polyrank.model.telling"]
     assert all(type(line["seconds"]) is float for line in told)
     done = Counter(line["message"] for line in told if not line["message"].startswith("still "))
-    stages = ["loading the server's code", "loading model", "preparing the search", "warming up the model", "starting"]
+    stages = ["loading the server's code", "loading model", "warming up the model", "preparing the search", "starting"]
     # Either worker may have chosen the back-end, but one of them speaks.
     parts = [f"making the encoder of {part} ready" for part in ("contexts", "candidates")]
     assert {stage: done[stage] for stage in (*stages, *parts)} == dict.fromkeys((*stages, *parts), 1)

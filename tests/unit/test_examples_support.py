@@ -97,7 +97,9 @@ def test_quickstart_is_valid_shell_and_sends_valid_requests(pool: list[dict[str,
     script = ROOT / "examples" / "quickstart.sh"
     subprocess.run(["sh", "-n", script], check=True)
     bodies = re.findall(r"-d '(.+?)'", script.read_text(encoding="utf-8"), flags=re.DOTALL)
-    over_pool, reranked, given = [RankIn.model_validate_json(body) for body in bodies]
+    answered, nonsense, over_pool, reranked, given = [RankIn.model_validate_json(body) for body in bodies]
+    assert answered.answer_if
+    assert nonsense.answer_if
     assert (over_pool.candidates, over_pool.rerank) == (None, False)
     assert reranked == over_pool.model_copy(update={"rerank": reranked.rerank})
     assert reranked.rerank

@@ -136,5 +136,5 @@ def test_an_id_follows_that_of_a_generation_that_is_a_link(store: GenerationStor
 def test_the_last_id_of_all_is_named_where_none_can_follow(store: GenerationStore) -> None:
     last = "99981231T235959999999-1a2b3c4d"
     store.path(last).mkdir()
-    with pytest.raises(BuildError, match=f"no id can follow {last}; remove what has this name"):
+    with pytest.raises(BuildError, match=f"no id can follow {last}; the clock was wrong when it was made: remove it"):
         build(HashEncoder(), pool(5), store.root)

@@ -77,7 +77,7 @@ def test_one_candidate_gets_what_the_familys_own_forward_gives_under_the_mask(fa
 
 
 def test_a_family_whose_layers_are_others_is_refused() -> None:
-    with pytest.raises(CheckpointInvalid, match=r"a uni runs the layers of bert, .*; those of mpnet are others"):
+    with pytest.raises(CheckpointInvalid, match=r"a uni runs the layers of bert, .*, which mpnet does not have"):
         encoder_of(MPNetConfig(**SIZES))
 
 

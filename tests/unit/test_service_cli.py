@@ -56,6 +56,13 @@ def test_a_failure_is_a_status_and_one_line(
     assert call(capsys, "store", "list", "--store", ".").failure(status) == line
 
 
+def test_the_process_ends_when_what_waits_is_written() -> None:
+    code = "import atexit, os, sys; from polyrank.service import cli; cli.main = lambda: 3"
+    at_the_end = "atexit.register(os.write, 1, b'written'); cli.command()"
+    done = subprocess.run([sys.executable, "-c", f"{code}; {at_the_end}"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "written", "")
+
+
 def test_a_warning_says_where_and_why(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(_arguments: object) -> int:
         logging.getLogger("polyrank.model").warning("models cannot be kept", extra={"fields": {"why": "a full disk"}})

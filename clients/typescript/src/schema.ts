@@ -1400,7 +1400,7 @@ export interface components {
             mm_processor_kwargs?: components["schemas"]["JsonValue"] | null;
             /**
              * Model
-             * @description of those that /v1/models lists; any other: the one served
+             * @description one that /v1/models lists; any other: the served one
              * @default null
              */
             model?: string | null;
@@ -2842,7 +2842,7 @@ export interface components {
             generation?: ("live" | "trial") | null;
             /**
              * Group By
-             * @description a field of the metadata: `top_k` counts its values, and of each so many are answered
+             * @description a field of the metadata: `top_k` then counts its values instead of replies
              * @default null
              */
             group_by?: string | null;

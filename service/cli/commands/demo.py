@@ -23,9 +23,9 @@ MODEL = str(SOURCE / "checkpoints" / "chat-poly")
 RERANKER = str(SOURCE / "checkpoints" / "chat-cross")
 STORE = Path(".demo-store")
 EXAMPLE = [
-    "I just got an email that my package was handed over, but there is nothing at my door.",
-    "Did you choose a drop-off place, or could somebody have taken it in for you?",
-    "I was home all day and no one rang. What now?",
+    "Hi, my parcel is late.",
+    "Sorry to hear that. Has the tracking moved?",
+    "No, it has said the same for five days.",
 ]
 
 
@@ -39,12 +39,12 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Build the sample if need be, show one ranking, then evaluate or serve."""
-    from polyrank.service.process import server
-    from polyrank.service.settings import Settings
-
     pool, conversations = _sample("pool.jsonl"), _sample("conversations.jsonl")
-    settings = Settings.load({"store": STORE, "port": arguments.port, "reranker": RERANKER, "drain_delay_s": 0.0})
     with Progress(""):
+        from polyrank.service.process import server
+        from polyrank.service.settings import Settings
+
+        settings = Settings.load({"store": STORE, "port": arguments.port, "reranker": RERANKER, "drain_delay_s": 0.0})
         _build(pool, arguments)
         ranked = from_store(STORE, EXAMPLE, 5)
     print("\n".join(f"  {'customer' if at % 2 == 0 else 'agent'}: {turn}" for at, turn in enumerate(EXAMPLE)))

@@ -216,7 +216,7 @@ def _answer(
 def _is_either(request: Request, dialect: Dialect) -> bool:
     """Whether LiteLLM may call as infinity's or as vLLM's client, by one body.
 
-    As either it fails on the other's form of `document`, and takes an answer without.
+    Either client cannot read the other's form of `document`, so both get an answer without it.
     """
     agent = request.headers.get("user-agent", "")
     return dialect == "cohere" and path_of(request.scope) == "/rerank" and agent.startswith("litellm/")

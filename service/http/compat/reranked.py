@@ -61,7 +61,7 @@ class CompatRerankIn(Cutting):
     rank_fields: Annotated[list[str], Field(max_length=MAX_RANK_FIELDS, fail_fast=True)] | None = Field(
         default=None, description="of objects: these are read, a line each; one named again counts once"
     )
-    model: str | None = Field(default=None, description="of those that /v1/models lists; any other: the one served")
+    model: str | None = Field(default=None, description="one that /v1/models lists; any other: the served one")
     strict_model: Flag = Field(default=None, description="true: 404 where `model` is not served")
     top_n: Count | None = Field(default=None, description="how many to answer with; 0 or absent: all")
     top_k: Count | None = Field(default=None, description="Voyage's name of `top_n`")

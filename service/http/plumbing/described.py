@@ -80,6 +80,7 @@ ADMIN = Depends(Needs("admin"))
 OPEN = Depends(anybody)
 IN_POOL = Depends(pool_needed)
 METRICS = Depends(scraper)
+KEYS = " Where the server has keys: with the scope "  # ends the description of a route that needs one
 
 
 class ByHand(APIRoute):
@@ -247,7 +248,7 @@ def _describe_access(app: FastAPI, paths: dict[str, Any]) -> None:
                 continue  # an alias that is not described
             operation["security"] = [{scheme: []} for scheme in _SCHEMES]
             described = operation.get("description", "")
-            operation["description"] = f"{described} Where the server has keys: with the scope `{scope}`.".strip()
+            operation["description"] = f"{described}{KEYS}`{scope}`.".strip()
             for status, refusal in fails(*REFUSALS).items():
                 operation["responses"].setdefault(str(status), refusal)
 

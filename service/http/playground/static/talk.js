@@ -8,9 +8,9 @@ import { Failure, Field, html, modelName, Notice, readJson } from "./parts.js";
 import { Replies } from "./replies.js";
 
 const SAMPLE = [
-	{ role: "user", text: "I just got an email that my package was handed over, but there is nothing at my door." },
-	{ role: "assistant", text: "Did you choose a drop-off place, or could somebody have taken it in for you?" },
-	{ role: "user", text: "I was home all day and no one rang. What now?" },
+	{ role: "user", text: "Hi, my parcel is late." },
+	{ role: "assistant", text: "Sorry to hear that. Has the tracking moved?" },
+	{ role: "user", text: "No, it has said the same for five days." },
 ];
 const SPEAKERS = { user: "User", assistant: "Assistant" };
 const NOTHING = { busy: false, answer: null, trial: null, body: null, problem: null, of: "" };
