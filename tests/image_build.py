@@ -140,7 +140,8 @@ class Workshop:
         cache = self.folder / "packages"
         cache.mkdir(exist_ok=True)
         options = ["--variant=minbase", f"--include={packages}", f"--cache-dir={cache}"]
-        self.run("debootstrap", *options, base_name().rpartition("-")[2], str(root))
+        # In a space of its own: what it mounts there is gone when it ends, however it ends.
+        self.run("unshare", "--mount", "debootstrap", *options, base_name().rpartition("-")[2], str(root))
         for kept in (*root.glob("var/cache/apt/archives/*.deb"), *root.glob("var/lib/apt/lists/*_*")):
             kept.unlink()
 
