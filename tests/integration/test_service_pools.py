@@ -344,6 +344,21 @@ def test_a_pool_that_cannot_be_served_leaves_the_others_alone(
     assert len(ids(server, "/pools/shop")) == 20
 
 
+def test_a_pool_whose_directory_is_none_any_more_leaves_the_others_alone(
+    start: Callable[..., Served], stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resources, "LOOK_SECONDS", 0.02)
+    stores["shop"].rename(kept := stores["shop"].with_name("kept"))
+    stores["shop"].write_bytes(b"")
+    server = start()
+    assert len(ids(server, "/pools/support")) == 50
+    assert server.client.get("/pools/shop/readyz").status_code == 503
+    stores["shop"].unlink()
+    kept.rename(stores["shop"])
+    wait_for(lambda: server.client.get("/readyz").status_code == 200)
+    assert len(ids(server, "/pools/shop")) == 40
+
+
 @pytest.mark.parametrize("ways", [pytest.param("calls", marks=pytest.mark.quick), "another process"])
 def test_a_switch_of_one_under_load_fails_no_request_of_any(
     start: Callable[..., Served], stores: dict[str, Path], ways: str, monkeypatch: pytest.MonkeyPatch
