@@ -104,9 +104,9 @@ def create_app(
     app.add_middleware(BodyBound, limit=settings.max_body_bytes, metrics=metrics, in_form=of_route)
     app.add_middleware(Zip)
     app.add_middleware(HeadAsGet)
-    app.add_middleware(Pools, in_form=of_route)
     hosts = Hosts(settings.allowed_hosts, settings.host)
     app.add_middleware(Sites, hosts=hosts, origins=settings.cors_origins, metrics=metrics, in_form=of_route)
+    app.add_middleware(Pools, in_form=of_route)  # all further in knows a path without its pool
     app.add_middleware(Requests, metrics=metrics, tracing=spans, in_form=of_route)
     if settings.cors_origins:  # outermost, so that a page can read an error, too
         app.add_middleware(

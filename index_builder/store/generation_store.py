@@ -104,7 +104,7 @@ class GenerationStore:
         return self._pointer.current_or_none()
 
     def stamp(self) -> tuple[int, int] | None:
-        """A value that changes with every activation, also of the same generation; None before the first one."""
+        """A value that changes with every activation, also of the same generation; see `Pointer.stamp`."""
         return self._pointer.stamp()
 
     def history(self) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound
 from polyrank.index_builder.layout import is_time_id
 from polyrank.model.durable import write_atomically
-from polyrank.model.errors import shortage_in
+from polyrank.model.errors import Shortage, shortage_in
 from polyrank.model.inputs import read_input
 
 _HISTORY_LENGTH = 100
@@ -41,7 +41,7 @@ class Pointer:
                 raise GenerationCorrupt("''", "CURRENT is missing") from error
             return None
         except OSError as error:
-            raise shortage_in(error) or GenerationCorrupt("''", f"CURRENT cannot be read: {error.strerror}") from error
+            raise _unread(error) from error
         if not is_time_id(text):
             raise GenerationCorrupt(repr(text[:80]), "CURRENT does not name a generation")
         return text
@@ -54,11 +54,18 @@ class Pointer:
             return None
 
     def stamp(self) -> tuple[int, int] | None:
-        """A value that changes whenever CURRENT is written, also with the same id; None if there is no CURRENT."""
+        """A value that changes whenever CURRENT is written, also with the same id; None if there is no CURRENT.
+
+        Raises:
+            GenerationCorrupt: CURRENT cannot be looked at.
+            Shortage: it cannot be looked at at the moment.
+        """
         try:
             status = self._current.stat()
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise _unread(error) from error
         return status.st_ino, status.st_mtime_ns
 
     def trial(self) -> str | None:
@@ -159,3 +166,7 @@ class Pointer:
 
     def _write_history(self, history: list[str]) -> None:
         write_atomically(self._history, "".join(f"{entry}\n" for entry in history[-_HISTORY_LENGTH:]).encode())
+
+
+def _unread(error: OSError) -> Shortage | GenerationCorrupt:
+    return shortage_in(error) or GenerationCorrupt("''", f"CURRENT cannot be read: {error.strerror}")

@@ -244,8 +244,8 @@ class Live(Generic[S]):
 
     def _look(self) -> _Seen | None:
         """Read CURRENT; a damaged one is logged and counts as none."""
-        stamp = self._store.stamp()  # first, so that a change after it is seen the next time
         try:
+            stamp = self._store.stamp()  # first, so that a change after it is seen the next time
             named = self._store.current()
         except GenerationCorrupt as error:
             if self.refused.get("CURRENT") != str(error):

@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -130,6 +131,16 @@ def test_a_pool_that_is_not_there_is_refused_in_every_dialect(server: Served) ->
     assert foreign.json()["error"]["message"] == answer.json()["detail"]
     assert server.client.get("/pools/").status_code == server.client.get("/pools/shop/nothing").status_code == 404
     assert server.client.get("/pools/shop/nothing").json()["detail"].startswith("there is no /nothing; ")
+
+
+def test_pages_of_other_sites_are_refused_in_the_dialect_of_the_route_under_a_pool_too(server: Served) -> None:
+    for path in ("/rerank", "/v1/embeddings", "/rank"):
+        refused = [
+            server.client.post(f"{base}{path}", json={}, headers={"Origin": "http://evil.example", "X-Request-ID": "1"})
+            for base in ("", "/pools/shop")
+        ]
+        assert refused[0].status_code == refused[1].status_code == 403
+        assert refused[0].content == refused[1].content
 
 
 def test_without_a_name_only_what_needs_no_pool_is_answered(server: Served) -> None:
@@ -264,12 +275,17 @@ def test_the_log_names_the_pool_of_each_request_of_a_connection(
     caplog.set_level(logging.INFO, log.name)
     log.addHandler(heard)
     try:
-        for path in ("/pools/shop/info", "/info", "/pools/a%0Ab/info", "/pools/support/info", "/pools"):
+        paths = ("/pools/shop/info", "/info", "/pools/a%0Ab/info", "/pools/support/info", "/pools")
+        for path in paths:
             server.client.get(path)
         wait_for(lambda: len(heard.lines) == 5)
+        with socket.create_connection(("127.0.0.1", server.port)) as connection:  # all at once, before any answer
+            connection.sendall(b"".join(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() for path in paths))
+            wait_for(lambda: len(heard.lines) == 10)
     finally:
         log.removeHandler(heard)
-    assert heard.lines == [("shop", "/info"), ("", "/info"), ("", "unmatched"), ("support", "/info"), ("", "/pools")]
+    told = [("shop", "/info"), ("", "/info"), ("", "unmatched"), ("support", "/info"), ("", "/pools")]
+    assert heard.lines == told * 2
 
 
 # One model, many pools.
@@ -342,6 +358,21 @@ def test_a_pool_that_cannot_be_served_leaves_the_others_alone(
     build_store(stores["shop"], pool(20, "shop-"))  # by another process, as far as the server knows
     wait_for(lambda: server.client.get("/readyz").status_code == 200)
     assert len(ids(server, "/pools/shop")) == 20
+
+
+def test_a_pool_whose_directory_is_none_any_more_leaves_the_others_alone(
+    start: Callable[..., Served], stores: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resources, "LOOK_SECONDS", 0.02)
+    stores["shop"].rename(kept := stores["shop"].with_name("kept"))
+    stores["shop"].write_bytes(b"")
+    server = start()
+    assert len(ids(server, "/pools/support")) == 50
+    assert server.client.get("/pools/shop/readyz").status_code == 503
+    stores["shop"].unlink()
+    kept.rename(stores["shop"])
+    wait_for(lambda: server.client.get("/readyz").status_code == 200)
+    assert len(ids(server, "/pools/shop")) == 40
 
 
 @pytest.mark.parametrize("ways", [pytest.param("calls", marks=pytest.mark.quick), "another process"])

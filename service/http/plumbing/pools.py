@@ -24,12 +24,11 @@ class Pools:
         if scope["type"] == "http":
             name = _named(scope) if scope["path"].startswith(_POOLS) else ""
             held = scope["app"].state.pools.get(name)
+            POOL.set(name if held else "")  # the log holds nothing else that a path says
             if name and held is None:
                 problem = from_error(PoolNotFound(name), scope["state"]["request_id"])
                 await self.in_form(scope, problem)(scope, receive, send)
                 return
-            if name:  # a known one: the log holds nothing else that a path says
-                POOL.set(name)
             scope["state"]["resources"] = held  # None before the lifespan begins
         await self.app(scope, receive, send)
 
