@@ -124,8 +124,13 @@ def require_unused(directory: Path) -> None:
         raise OutputInUse(f"{directory} holds an unfinished run; give the command that began it, or remove it")
     if directory.is_dir():
         remove_leftovers(directory)
-    if directory.exists() and (not directory.is_dir() or any(path.name != LOGS for path in directory.iterdir())):
+    if directory.exists() and (not directory.is_dir() or not all(map(_are_curves, directory.iterdir()))):
         raise OutputInUse(f"{directory} is not empty; give --output a new directory")
+
+
+def _are_curves(path: Path) -> bool:
+    """Whether that is what a run has logged, and not somebody's logs."""
+    return path.name == LOGS and path.is_dir() and all(each.match("events.out.tfevents.*") for each in path.iterdir())
 
 
 @contextmanager
