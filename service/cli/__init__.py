@@ -47,6 +47,8 @@ def command() -> NoReturn:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
+    if sys.stderr is None:  # it was closed: the next file to be opened would take its place
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # until the process ends
     if sys.stdout is None:
         return _say("standard output is closed; where nobody reads it, send it to /dev/null", 1)
     try:

@@ -99,6 +99,13 @@ def test_the_command_line_starts_without_torch_and_runs_as_a_module() -> None:
     assert ended.stderr == "polyrank: no/such/store is no directory; polyrank build makes a store\n"
 
 
+def test_a_closed_standard_error_changes_neither_output_nor_status() -> None:
+    """An error is said to nobody, and not on standard output."""
+    closed = ["sh", "-c", '"$@" 2>&-', "sh", *COMMAND, "store", "list", "--store", "no/such/store"]
+    ended = subprocess.run(closed, cwd=REPOSITORY, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (2, "")
+
+
 @pytest.mark.parametrize(
     "line", [["--version"], ["store", "list", "--store", "."], ["store", "list", "--store", ".", "--json"]]
 )
