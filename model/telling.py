@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from typing import Final
 
 # Nobody shall wait for five without a line, and a busy machine is late.
@@ -79,6 +80,7 @@ def telling(doing: str) -> Iterator[None]:
     def tell(what: str) -> None:
         log.info(what, extra={"fields": {"seconds": round(time.monotonic() - began, 1)}})
 
-    with told_meanwhile(lambda: tell(f"{STILL}{doing}")):
+    context = copy_context()  # the log may add what it holds, on whatever thread
+    with told_meanwhile(lambda: context.run(tell, f"{STILL}{doing}")):
         yield
     tell(doing)
