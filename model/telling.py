@@ -32,10 +32,10 @@ class _Watch:
         with self._changed:
             if not self._tellers:
                 self.told_at = time.monotonic()
-            self._tellers.append(tell)
             if not self._runs:
+                threading.Thread(target=self._run, name="telling", daemon=True).start()  # it may lack the memory
                 self._runs = True
-                threading.Thread(target=self._run, name="telling", daemon=True).start()
+            self._tellers.append(tell)
 
     def remove(self, tell: Callable[[], None]) -> None:
         with self._changed:
