@@ -2,7 +2,7 @@
 #   make setup                        .venv, with all that developing takes, and checks before each commit
 #   make demo [ONCE=1] [PORT=8000]    the bundled sample: build, rank an example, serve (ONCE: evaluate instead)
 #   make test [WORKERS=3]             before a commit, in three minutes: every test that is not slow (docs/testing.md)
-#   make test-all                     every test: `make test`, and then each of these
+#   make test-all                     every test: `make test`, and then each of these but the image's
 #   make test-slow [WORKERS=3]        the slow tests: those of whole processes, of many random cases, of kills
 #   make test-soak                    some of the longest: the first hour of a reader, a wheel, a training run, scans
 #   make test-clients                 other systems' own clients against a server, in environments of their own
@@ -11,6 +11,7 @@
 #   make test-kernels                 the GPU's kernels, in Triton's interpreter and compiled; no GPU is needed, but Linux
 #   make test-browser                 the page in Debian's chromium; without one it is skipped, with CI set an error
 #   make test-scale                   encoders and shards, on a Ray cluster of this machine whose processes are killed
+#   make test-image                   build the container image and run it and the compose file, without Docker; root, Debian
 #   make structure                    how wide the code is: lines, files, and how many of them a request passes
 #   make lint                         code, workflows, files of deployment; a tool that is missing is named, with CI set an error
 #   make format
@@ -36,7 +37,7 @@ PIP := $(BIN)/python .ci/install.py --constraint constraints.txt \
 
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: setup demo test test-all test-slow test-soak test-clients test-typescript test-benchmarks test-kernels test-browser test-scale structure lint format docs image screenshots figures clean
+.PHONY: setup demo test test-all test-slow test-soak test-clients test-typescript test-benchmarks test-kernels test-browser test-scale test-image structure lint format docs image screenshots figures clean
 
 setup: .venv/.dev
 	$(BIN)/pre-commit install
@@ -86,6 +87,10 @@ test-browser: .venv/.dev .venv-browser/.done
 
 test-scale: .venv/.dev .venv-scale/.done
 	OMP_NUM_THREADS=1 PYTHONPATH=$(CURDIR)/.venv-scale $(BIN)/python -m pytest -n0 tests/scale
+
+# Neither in test-all nor in CI: it downloads what the image is made of, and takes 10 GB of disk.
+test-image: .venv/.dev
+	$(if $(TORCH_INDEX),TORCH_INDEX=$(TORCH_INDEX)) $(BIN)/python -m pytest -n0 --verbose tests/image
 
 structure: .venv/.dev
 	$(BIN)/python benchmarks/regression/structure.py .

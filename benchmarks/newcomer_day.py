@@ -40,6 +40,7 @@ ASKED = "my parcel has not come"
 _SOURCE = Path(__file__).resolve().parents[1]
 _SAMPLE = _SOURCE / "examples" / "support" / "conversations.jsonl"
 _BASE = _SOURCE / "checkpoints" / "chat-poly"
+_BATCH = 8  # a step is to be short
 
 Talk = dict[str, Any]  # as in the bundled sample: context, response, candidates, some with a persona
 
@@ -141,8 +142,8 @@ class Day:
         model: Path = _BASE
         if (self._folder / dialogues).exists():
             model = Path("model")
-            training = ("--architecture", "poly", "--base", _BASE, "--train", dialogues, "--steps", steps)
-            self._run("train", *training, "--output", model)
+            training = ("--architecture", "poly", "--base", _BASE, "--steps", steps, "--batch-size", _BATCH)
+            self._run("train", *training, "--train", dialogues, "--output", model)
             self._run("evaluate", "--model", model, "--data", dialogues, "--pool", pool)
         self._run("build", "--model", model, "--pool", pool, "--store", "store")
         self._run("rank", ASKED, "--store", "store")
@@ -336,7 +337,7 @@ def lived(form: str, file: Path | None, steps: int, folder: Path, log: Callable[
         "seconds": round(time.monotonic() - began),
         "silent_s": round(worst.seconds, 1),
         "command": worst.command,
-        "after": worst.after,
+        "after": worst.after.replace("|", "/")[:80],
         "failed": day.failed or "-",
     }
 

@@ -69,9 +69,10 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises OSError where the directory is missing, full or not writable.
     """
     remove_leftovers(path.parent, path.name)
-    temporary, held = _new_beside(path)
+    # The name is random, not made from the process id: containers that share a file system may all be process 1.
+    temporary = path.with_name(_temporary_name(path.name, token_hex(_TOKEN_BYTES)))
     try:
-        with held:
+        with _made_and_locked(temporary):
             yield temporary
             sync_file(temporary)
             rename_durably(temporary, path)
@@ -176,17 +177,13 @@ def _temporary_name(name: str, token: str) -> str:
     return f".{name}.{token}.tmp"
 
 
-def _new_beside(path: Path) -> tuple[Path, BinaryIO]:
-    """Make a temporary file of this writer alone, and lock it: the lock shows other writers that this one lives.
-
-    The name is random, not made from the process id: containers that share a file system may all be process 1.
-    """
+def _made_and_locked(temporary: Path) -> BinaryIO:
+    """Make the temporary file of a writer, and lock it: the lock shows other writers that this one lives."""
     while True:
-        temporary = path.with_name(_temporary_name(path.name, token_hex(_TOKEN_BYTES)))
         held = temporary.open("wb")
         _lock(held.fileno(), fcntl.LOCK_SH)
         if temporary.exists():
-            return temporary, held
+            return held
         held.close()  # another writer removed it as a leftover before it was locked
 
 

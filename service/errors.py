@@ -413,7 +413,7 @@ class OtherPoolBuilt(JobConflict):
     def __init__(self, job_id: str, pool: str) -> None:
         name = f"the pool {pool}" if pool else "the pool without a name"
         RankingError.__init__(
-            self, f"job {job_id} of {name} has not finished, and one builds at a time; try again then"
+            self, f"job {job_id} of {name} has not finished; one pool is built at a time, so try again when it has"
         )
         self.job_id, self.base = job_id, f"/pools/{pool}" if pool else ""
 

@@ -321,7 +321,7 @@ class Settings(BaseSettings):
     @classmethod
     def _tracing_needs_its_packages(cls, tracing: bool) -> bool:
         if tracing and not all(find_spec(f"opentelemetry.{name}") for name in ("sdk", "exporter")):
-            raise ValueError("install its packages: pip install '.[otel]' in polyrank's source")
+            raise ValueError("install its packages: pip install 'polyrank[otel]'")
         return tracing
 
     @model_validator(mode="after")

@@ -19,7 +19,7 @@ from warm_python import WarmPython
 
 from polyrank.service.caching import redis_server
 
-collect_ignore = ["clients", "browser", "typescript"]  # they need environments of their own: make test-clients, …
+collect_ignore = ["clients", "browser", "typescript", "image"]  # in environments of their own: make test-clients, …
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported: no test may ask the network for a model
 # No process measures others first, unless it is told to, and scores are those of float32.

@@ -1,6 +1,7 @@
 """A newcomer's day: its files are those of the formats, and silence is measured as it is."""
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from polyrank.index_builder.convert.formats import Asked
 
 SPEAKS = """
 import time
+from pathlib import Path
 print("first", flush=True)
-time.sleep(0.5)
+while not Path("go").exists():
+    time.sleep(0.01)
 print("polyrank is ready on here", flush=True)
 """
 
@@ -37,11 +40,13 @@ def test_the_longest_silence_is_between_two_marks() -> None:
 
 def test_a_command_is_heard_line_by_line(tmp_path: Path) -> None:
     command = Watched([sys.executable, "-c", SPEAKS], tmp_path, {})
-    ready = command.until(newcomer_day.READY)
-    assert ready is not None
+    assert command.until("first") is not None
+    time.sleep(0.2)
+    (tmp_path / "go").touch()
+    assert command.until(newcomer_day.READY) is not None
     assert command.ended() == 0
     assert [mark.what for mark in command.marks] == ["its start", "first", "polyrank is ready on here", "its end"]
-    assert longest("it", command.marks[1:3]).seconds >= 0.5
+    assert longest("it", command.marks[1:3]).seconds >= 0.2
 
 
 def test_a_command_that_ends_early_is_not_waited_for(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ class Address(NamedTuple):
 def why_unusable(address: str) -> str | None:
     """Return what is wrong with `--cluster ADDRESS` before anything is loaded; None: nothing."""
     if importlib.util.find_spec("ray") is None:
-        return "--cluster needs the package ray: pip install '.[scale]' in polyrank's source"
+        return "--cluster needs the package ray: pip install 'polyrank[scale]'"
     if "://" in address:
         return f"--cluster {address}: Ray Client is not supported; give HOST:PORT of the cluster's head, or auto"
     if address != AUTO and _parsed(address) is None:

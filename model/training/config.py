@@ -29,6 +29,8 @@ SCORE_FIELDS = (
 )  # fmt: skip
 STATE_FILE = "training-state.pt"
 """In the output of an unfinished run: all that it needs to go on (polyrank.model.training.state)."""
+LOGS = "logs"
+"""In the output of a run: the folder of its curves, for TensorBoard."""
 MODEL_FIELDS = (*SCORE_FIELDS, "max_context_tokens", "max_candidate_tokens", "max_turns")
 
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.errors import OutOfMemory, TrainingDiverged
 from polyrank.model.text.dialogues import Dialogue, Report
-from polyrank.model.training.config import Schedule, TrainConfig
+from polyrank.model.training.config import LOGS, Schedule, TrainConfig
 from polyrank.model.training.data import Corpus, OnProgress, PairWords, Rows, draw_rows, no_progress
 from polyrank.model.training.forecast import Forecast
 from polyrank.model.training.objective import AnyObjective, Batch
@@ -174,7 +174,7 @@ class Training:
             mixed_precision=config.precision,
             gradient_accumulation_steps=config.accumulate,
             log_with="tensorboard",
-            project_dir=output / "logs",
+            project_dir=output / LOGS,
         )
         self._parameters = student.trainable()
         self._objective = self._prepared(objective, words)

@@ -12,10 +12,10 @@ from zipfile import BadZipFile, ZipFile
 import torch
 
 from polyrank.model.checkpoint.files import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, backbone_file, file_sha256
-from polyrank.model.durable import replacing
+from polyrank.model.durable import remove_leftovers, replacing
 from polyrank.model.errors import InvalidInput, OutputInUse
 from polyrank.model.rankers.networks import NetworkRanker
-from polyrank.model.training.config import STATE_FILE, PairTrainConfig, TrainConfig
+from polyrank.model.training.config import LOGS, STATE_FILE, PairTrainConfig, TrainConfig
 from polyrank.model.training.data import Corpus
 
 
@@ -110,10 +110,15 @@ def read_state(directory: Path) -> dict[str, Any]:
 
 
 def require_unused(directory: Path) -> None:
-    """Raise OutputInUse where the directory holds anything that this run would overwrite."""
+    """Raise OutputInUse where the directory holds anything that this run would overwrite.
+
+    Curves alone are those of a run that was killed before it had a state.
+    """
     if (directory / STATE_FILE).exists():
         raise OutputInUse(f"{directory} holds an unfinished run; give the command that began it, or remove it")
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+    if directory.is_dir():
+        remove_leftovers(directory)
+    if directory.exists() and (not directory.is_dir() or any(path.name != LOGS for path in directory.iterdir())):
         raise OutputInUse(f"{directory} is not empty; give --output a new directory")
 
 

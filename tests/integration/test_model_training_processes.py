@@ -81,7 +81,7 @@ from polyrank.model.training.student import start
 base, data, output = map(Path, sys.argv[1:])
 config = TrainConfig.of(
     architecture="poly", base=str(base), n_codes=3, steps=20, batch_size=4, learning_rate=0.01, dropout=0.1,
-    warmup_steps=2, schedule="plateau", max_context_tokens=40, max_candidate_tokens=16, tune="all",
+    warmup_steps=2, schedule="plateau", max_context_tokens=40, max_candidate_tokens=16, tune="all", precision="no",
 )
 student = start(config)
 training = Training(config, student, [survey(data, False, 0.0, 1000)], output, time.monotonic(), LateObjective)

@@ -170,8 +170,12 @@ def test_what_the_hub_refuses_stays_on_disk(capsys: Capture, base: Path, tmp_pat
     assert outcome.status == 1
     mine = tmp_path / "mine"
     assert outcome.err.splitlines()[-1].startswith("polyrank: the hub refuses (403: ")
-    assert outcome.err.endswith(f"; the checkpoint is in {mine}; send it by: hf upload ann/chat {mine}\n")
+    assert outcome.err.endswith(f"; the checkpoint is in {mine}; the same command trains no more and sends it\n")
     assert polyrank.load(mine).config.architecture == "bi"
+    hub.refuses = 0
+    again = train(capsys, base, tmp_path, "--push-to-hub", "ann/chat")
+    assert again.out.splitlines()[-1] == f"sent to {hub.address}/ann/chat"
+    assert "look " not in again.err
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,8 @@ def test_no_silence_is_long(tmp_path: Path, terminal: bool) -> None:
     times, said = marks(reading, process)
     os.close(reading)
     longest, began = max((after - before, before - times[0]) for before, after in pairwise(times))
-    assert longest < MOST_SECONDS, f"silent from second {began:.1f} on: {said}"
+    busy = max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))  # whoever tells waits for the processor, too
+    assert longest < MOST_SECONDS * busy, f"silent from second {began:.1f} on: {said}"
     assert times[-1] - times[0] > MOST_SECONDS, "there was something to say"
     assert "reading orders.jsonl: " in said
     told = re.search(r"out: trained 6 steps in (\d+) s", said)

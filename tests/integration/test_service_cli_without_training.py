@@ -37,5 +37,5 @@ def test_builds_and_ranks(checkpoints: Path, tmp_path: Path) -> None:
 def test_training_says_what_to_install(tmp_path: Path) -> None:
     required = ("--architecture", "poly", "--base", "none", "--train", "none", "--output", tmp_path / "new")
     line = run(("train", *required)).failure(status=2)
-    assert line == "training needs accelerate, peft, tensorboard: pip install '.[train]' in polyrank's source"
+    assert line == "training needs accelerate, peft, tensorboard: pip install 'polyrank[train]'"
     assert not (tmp_path / "new").exists()

@@ -115,6 +115,44 @@ const deeds: Record<string, () => Promise<unknown>> = {
     };
   },
 
+  /** Answers that are not the server's, and what cannot be sent. */
+  async strangers() {
+    let asked = 0;
+    const answering = (body: string, status = 200, headers = {}) =>
+      createClient({ baseUrl, maxRetries: 0, fetch: async () => (asked++, new Response(body, { status, headers })) });
+    const cyclic: Record<string, unknown> = {};
+    cyclic["self"] = cyclic;
+    const told = {
+      page: await error(answering("<html>Bad Gateway</html>", 502).rank(hello)),
+      number: await error(answering('{"error": {"code": 404, "message": "gone"}}', 404).upsert([])),
+      mixed: await error(answering('{"type": 5, "detail": {}, "errors": "none"}', 400).rank(hello)),
+      text: await error(answering('"ok"').rank(hello)),
+      moved: await error(answering("", 301, { Location: "https://elsewhere/index" }).rebuild({ candidates: [] })),
+    };
+    const sent = asked;
+    const unsent = [
+      await error(answering("{}").upsert([{ text: "w1", metadata: cyclic as never }])),
+      await error(createClient({ baseUrl: "localhost:8000" }).upsert([])),
+      await error(createClient({ baseUrl: "no url" }).upsert([])),
+      await error(createClient({ baseUrl, apiKey: "ключ" }).upsert([])),
+    ];
+    const patient = await createClient({ baseUrl, apiKey, timeoutMs: Infinity }).rank(hello);
+    return { ...told, unsent, asked: asked - sent, patient: patient.results.length };
+  },
+
+  /** A signal ends the wait between two looks at a job. */
+  async unwatched() {
+    const began = performance.now();
+    const begun = await polyrank.rebuild({ candidates: [{ text: "w1" }] });
+    const looked = async () => {
+      for await (const _ of polyrank.watch(begun.id, 60_000, { signal: AbortSignal.timeout(300) }));
+    };
+    const ended = await error(looked());
+    for await (const _ of polyrank.watch(begun.id, 50));
+    await polyrank.rollback();
+    return { ended, soon: performance.now() - began < 30_000 };
+  },
+
   /** Where requests go, and with which headers. */
   async paths() {
     const asked: unknown[] = [];

@@ -140,6 +140,23 @@ def test_a_rebuild_is_followed(does: Callable[..., Any]) -> None:
     assert told == {"state": "succeeded", "count": 2, "back": 60, "ended": "failed", "jobs": 2}
 
 
+def test_a_watch_ends_by_its_signal(does: Callable[..., Any]) -> None:
+    assert does("unwatched") == {"ended": {"name": "TimeoutError", "isOurs": False}, "soon": True}
+
+
+def test_answers_of_others_and_what_cannot_be_sent(does: Callable[..., Any]) -> None:
+    told = does("strangers")
+    assert [(told[each]["name"], told[each]["status"]) for each in ("page", "number", "mixed")] == [
+        ("Refused", 502),
+        ("Refused", 404),
+        ("Refused", 400),
+    ]
+    assert told["text"] == told["moved"] == {"name": "NotAnAnswer", "isOurs": True}
+    assert told["unsent"] == [{"name": "TypeError", "isOurs": False}] * 4
+    assert told["asked"] == 0
+    assert told["patient"] == 3
+
+
 def test_a_busy_server_is_asked_again_when_it_says(does: Callable[..., Any]) -> None:
     told = does("patience", "slow")
     assert told["answered"] == 2

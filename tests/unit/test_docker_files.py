@@ -5,9 +5,12 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import compose_file
+import image_build
 import pytest
 import yaml
 
@@ -24,25 +27,10 @@ SERVICES = {"redis", "builder", "api", "prometheus", "alertmanager", "grafana"}
 GPU = "api-gpu"
 
 
-def _compose_text() -> str:
-    return (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
-
-
-def _compose(**variables: str) -> dict[str, Any]:
-    """The compose file as it reads with these variables: `${NAME:-default}`, `${NAME:+what stands for a value}`."""
-
-    def value(use: re.Match[str]) -> str:
-        name, kind, other = use.groups()
-        return variables.get(name) or other if kind == "-" else other if variables.get(name) else ""
-
-    loaded: dict[str, Any] = yaml.safe_load(re.sub(r"\$\{(\w+):([-+])([^}]*)\}", value, _compose_text()))
-    return loaded
-
-
 @pytest.fixture(scope="module")
 def compose() -> dict[str, Any]:
     """The compose file as it reads when no variable is set."""
-    return _compose()
+    return compose_file.compose()
 
 
 @pytest.fixture(scope="module")
@@ -158,11 +146,20 @@ def test_make_image_without_docker_shows_the_command_and_fails(tmp_path: Path) -
     assert "docker is not installed" in done.stderr
 
 
+def test_what_make_test_image_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert image_build.refusal().endswith(": apt-get install buildah debootstrap iproute2 util-linux")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert "as root" in image_build.refusal()
+
+
 # --- compose
 
 
 def test_every_variable_has_a_default() -> None:
-    uses = re.findall(r"(?<!\$)\$(?!\$)\S*", _compose_text())
+    uses = re.findall(r"(?<!\$)\$(?!\$)\S*", compose_file.text())
     assert uses
     assert all(re.match(r"\$\{[A-Z_]+:[-+][^}]*\}", use) for use in uses)
 
@@ -205,14 +202,14 @@ def test_ports_are_published_on_this_machine_alone_and_redis_nowhere(compose: di
 
 
 def test_the_service_alone_is_opened_to_others() -> None:
-    opened = _compose(BIND="0.0.0.0")["services"]
+    opened = compose_file.compose(BIND="0.0.0.0")["services"]
     beyond = {name for name, each in opened.items() for port in each.get("ports", []) if "127.0.0.1:" not in port}
     assert beyond == {"api", GPU}
 
 
 def test_grafana_has_an_account_only_with_a_password_that_was_given() -> None:
     for variables, no_account in (({}, "true"), ({"GRAFANA_PASSWORD": "much longer"}, "false")):
-        grafana = _compose(**variables)["services"]["grafana"]
+        grafana = compose_file.compose(**variables)["services"]["grafana"]
         defaults = dict(each.removeprefix("cfg:default.").split("=") for each in grafana["command"])
         environment = {name: value for name, value in grafana["environment"].items() if value}  # it ignores empty ones
         name = "GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"
@@ -241,7 +238,7 @@ def test_commands_are_those_of_polyrank(compose: dict[str, Any], stages: dict[st
 
 def test_paths_in_the_image_are_copied_into_it(stages: dict[str, Any]) -> None:
     copied = {rest.split()[-1] for keyword, rest in stages["runtime"][1] if keyword == "COPY"}
-    for path in set(re.findall(r"/app/[\w./-]+", _compose_text())):
+    for path in set(re.findall(r"/app/[\w./-]+", compose_file.text())):
         assert (ROOT / path.removeprefix("/app/")).exists(), path
         assert any(path.startswith(root) for root in copied), path
 

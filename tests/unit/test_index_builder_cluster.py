@@ -40,7 +40,7 @@ def free_port() -> int:
 
 def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    assert why_unusable("auto") == "--cluster needs the package ray: pip install '.[scale]' in polyrank's source"
+    assert why_unusable("auto") == "--cluster needs the package ray: pip install 'polyrank[scale]'"
     with pytest.raises(InvalidInput, match="needs the package ray"), connected("auto"):
         pass
 

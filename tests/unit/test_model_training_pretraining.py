@@ -236,7 +236,7 @@ def test_the_papers_recipe_goes_on_from_it_as_from_weights_of_the_papers_own(
     for name in ("weight", "bias"):
         weights[f"encoder.layer.1.output.LayerNorm.{name}"] *= 17
     save_file(weights, large / "model.safetensors")
-    sizes = {"max_context_tokens": 40, "max_candidate_tokens": 16, "steps": 1}
+    sizes = {"precision": "no", "max_context_tokens": 40, "max_candidate_tokens": 16, "steps": 1}
     own = TrainConfig.of(architecture="poly", base=str(large), recipe="humeau2020", **sizes)
     assert isinstance(own, LateTrainConfig)
     assert (own.optimizer, own.output_like) == ("adamax", str(base))

@@ -177,6 +177,7 @@ def test_a_recipe_trains(tmp_path: Path, recipe: str, architecture: str) -> None
         steps=2,
         max_context_tokens=40,
         max_candidate_tokens=16,
+        precision="no",
     )
     ranker, seen = run(config, data, tmp_path / "out")
     assert len(seen.losses) == 2

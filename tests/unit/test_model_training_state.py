@@ -9,7 +9,7 @@ import torch
 from full_disk import FULL, fill_disk
 
 from polyrank.model.errors import OutputInUse
-from polyrank.model.training.config import STATE_FILE
+from polyrank.model.training.config import LOGS, STATE_FILE
 from polyrank.model.training.state import begun_in, read_state, require_unused, write_state
 
 STATE: dict[str, Any] = {"parameters": {"w": torch.arange(5000.0)}, "progress": {"step": 3, "best_loss": 0.5}}
@@ -107,6 +107,14 @@ def test_an_output_in_use_is_refused(tmp_path: Path) -> None:
     write_state(tmp_path, STATE)
     with pytest.raises(OutputInUse, match="holds an unfinished run; give the command that began it, or remove it"):
         require_unused(tmp_path)
+
+
+def test_what_a_run_leaves_that_is_killed_before_its_first_state_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / LOGS / "run").mkdir(parents=True)
+    (tmp_path / f".{STATE_FILE}.0123456789abcdef.tmp").write_bytes(b"half")
+    with begun_in(tmp_path):
+        write_state(tmp_path, STATE)
+    assert read_state(tmp_path)["progress"] == STATE["progress"]
 
 
 @pytest.mark.parametrize("existed", [True, False])

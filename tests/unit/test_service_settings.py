@@ -250,6 +250,6 @@ def test_tracing_without_its_packages_says_what_to_install(monkeypatch: pytest.M
     monkeypatch.setattr(
         "polyrank.service.settings.find_spec", lambda name: None if name == "opentelemetry.sdk" else find_spec(name)
     )
-    with pytest.raises(SettingsError, match=r"tracing: install its packages: pip install '\.\[otel\]'"):
+    with pytest.raises(SettingsError, match=r"tracing: install its packages: pip install 'polyrank\[otel\]'"):
         Settings.load({"store": "s", "tracing": True})
     assert not Settings.load({"store": "s"}).tracing

@@ -22,6 +22,7 @@ export interface Connection {
 // The server's own 504 arrives a little after the deadline; without it the caller would only know that time is over.
 const ANSWER_MS = 1000;
 const FIRST_PAUSE_MS = 100;
+const LONGEST_MS = 2 ** 31 - 1 - ANSWER_MS; // a timer of more ends at once
 // Refused before anything was done, so even a change may be asked for again.
 const AT_THE_DOOR = ["overloaded", "rate-limited", "bodies-held", "draining", "not-ready", "store-busy"];
 // No connection was made, as Node says it; browsers do not tell.
@@ -38,16 +39,19 @@ const CHANGES = [
 export class Attempts {
   readonly #deadline: number;
   readonly #isChange: boolean;
+  readonly #body: string | null;
 
   constructor(
     private readonly connection: Connection,
     private readonly method: string,
     private readonly path: string,
-    private readonly body: unknown,
+    body: unknown,
     private readonly options: CallOptions,
   ) {
-    this.#deadline = performance.now() + (options.timeoutMs ?? connection.timeoutMs);
+    this.#deadline = performance.now() + Math.min(options.timeoutMs ?? connection.timeoutMs, LONGEST_MS);
     this.#isChange = CHANGES.includes(`${method} ${path}`);
+    this.#body = body === undefined ? null : JSON.stringify(body);
+    this.#requireSendable();
   }
 
   /** Returns the answer, or throws what the last attempt ended with. */
@@ -67,12 +71,17 @@ export class Attempts {
 
   async #attempt(): Promise<{ answer: unknown } | { failed: CallFailed; retryAfter?: number; mayRepeat: boolean }> {
     const { baseUrl, fetch } = this.connection;
+    const request = this.#request();
     try {
-      const response = await fetch(baseUrl + this.path, this.#request());
+      const response = await fetch(baseUrl + this.path, request);
+      if (isRedirect(response)) {
+        const to = response.headers.get("Location") ?? "another place"; // browsers do not tell
+        throw new NotAnAnswer(`${baseUrl}: this leads to ${to}; give a baseUrl that leads to the server itself`);
+      }
       const text = await response.text();
       const answer = parsed(text);
       if (!response.ok) return this.#refusal(response, answer);
-      if (answer !== undefined) return { answer };
+      if (typeof answer === "object" && answer !== null) return { answer };
       throw new NotAnAnswer(`${baseUrl}: something answers, but not as polyrank serve does`);
     } catch (error) {
       if (error instanceof NotAnAnswer) throw error;
@@ -84,6 +93,12 @@ export class Attempts {
     }
   }
 
+  /** Throws a TypeError where no attempt could send the request; else it would look like a broken connection. */
+  #requireSendable(): void {
+    const { url } = new Request(this.connection.baseUrl + this.path, { ...this.#request(), body: null, signal: null });
+    if (!/^https?:/.test(url)) throw new TypeError(`baseUrl begins with http:// or https://, not as ${url}`);
+  }
+
   #request(): RequestInit {
     const { timeoutMs, signal, headers } = this.options;
     const left = Math.max(1, Math.floor(this.#deadline - performance.now()));
@@ -92,11 +107,12 @@ export class Attempts {
       method: this.method,
       headers: {
         ...this.connection.headers,
-        ...(this.body !== undefined && { "Content-Type": "application/json" }),
+        ...(this.#body !== null && { "Content-Type": "application/json" }),
         ...(timeoutMs !== undefined && { "X-Request-Timeout-Ms": String(left) }),
         ...headers,
       },
-      body: this.body === undefined ? null : JSON.stringify(this.body),
+      body: this.#body,
+      redirect: this.method === "GET" ? "follow" : "manual", // a POST that is redirected would become a GET
       signal: signal ? AbortSignal.any([signal, over]) : over,
     };
   }
@@ -109,6 +125,10 @@ export class Attempts {
     const mayRepeat = isForNow && (!this.#isChange || AT_THE_DOOR.includes(failed.kind));
     return retryAfter === undefined ? { failed, mayRepeat } : { failed, retryAfter, mayRepeat };
   }
+}
+
+function isRedirect({ status, type }: Response): boolean {
+  return type === "opaqueredirect" || (status >= 300 && status < 400);
 }
 
 /** Returns what a text holds as JSON; undefined: it is none. */
@@ -127,7 +147,8 @@ function reason(error: unknown): { message: string; code: string } {
   return { message: String(message || code || found), code: String(code) };
 }
 
-function slept(milliseconds: number, signal?: AbortSignal): Promise<void> {
+/** Waits; throws the signal's reason if it ends the wait. */
+export function slept(milliseconds: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve, reject) => {
     const timer = setTimeout(done, milliseconds);
     function done(): void {

@@ -1,6 +1,6 @@
 /** What a call ends with where it has no answer. */
 
-import type { ErrorOut, JobOut, Problem } from "./schema.js";
+import type { ErrorOut, JobOut } from "./schema.js";
 
 const TYPE_PREFIX = "urn:polyrank:problem:";
 
@@ -51,16 +51,17 @@ export class Refused extends CallFailed {
     body: unknown,
     readonly retryAfter?: number,
   ) {
-    const told: Partial<Problem> & { error?: { message?: string; code?: string } } =
-      typeof body === "object" && body !== null ? body : {};
-    const detail = told.detail ?? told.error?.message ?? `status ${status}`;
-    super(`${detail} (status ${status}, request ${told.request_id ?? "without a name"})`);
-    this.kind = (told.type ?? told.error?.code ?? "").replace(TYPE_PREFIX, "");
-    this.title = told.title ?? "";
+    const told = object(body);
+    const error = object(told.error); // as OpenAI's routes answer
+    const detail = text(told.detail) || text(error.message) || `status ${status}`;
+    const requestId = text(told.request_id);
+    super(`${detail} (status ${status}, request ${requestId || "without a name"})`);
+    this.kind = (text(told.type) || text(error.code)).replace(TYPE_PREFIX, "");
+    this.title = text(told.title);
     this.detail = detail;
-    this.requestId = told.request_id ?? "";
-    this.findings = told.errors ?? [];
-    this.job = told.job ?? undefined;
+    this.requestId = requestId;
+    this.findings = Array.isArray(told.errors) ? told.errors : [];
+    this.job = text(told.job) || undefined;
   }
 }
 
@@ -71,4 +72,13 @@ export class JobEnded extends CallFailed {
   constructor(readonly job: JobOut) {
     super(`job ${job.id} ${job.state}: ${job.error ?? "no reason was given"}`);
   }
+}
+
+// A proxy may have answered, in any form.
+function object(value: unknown): Record<string, unknown> {
+  return Object(value) as Record<string, unknown>;
+}
+
+function text(value: unknown): string {
+  return typeof value === "string" ? value : "";
 }

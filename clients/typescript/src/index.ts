@@ -1,6 +1,6 @@
 /** Calls a running polyrank server, from Node or a browser. Bodies and answers have the types of its OpenAPI document. */
 
-import { Attempts, type CallOptions, type Connection } from "./attempts.js";
+import { Attempts, type CallOptions, type Connection, slept } from "./attempts.js";
 import { JobEnded, Refused } from "./errors.js";
 import type * as api from "./schema.js";
 
@@ -40,7 +40,8 @@ export function createClient(options: ClientOptions): Client {
  * Calls a running server.
  *
  * A call that the server refuses because it is busy is made again after its Retry-After; a change is made again only if
- * it was surely not made. Each call may throw the kinds of `CallFailed`, and the reason of its own `signal`.
+ * it was surely not made. Each call may throw the kinds of `CallFailed`, the reason of its own `signal`, and a TypeError
+ * where `baseUrl`, a header or the body cannot be sent.
  */
 export class Client {
   readonly #connection: Connection;
@@ -162,7 +163,7 @@ export class Client {
       yield job;
       if (job.state === "succeeded") return;
       if (job.state === "failed" || job.state === "cancelled") throw new JobEnded(job);
-      await new Promise((resolve) => setTimeout(resolve, everyMs));
+      await slept(everyMs, options?.signal);
     }
   }
 

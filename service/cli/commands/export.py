@@ -110,7 +110,7 @@ def push(checkpoint: Path, repository: str, public: bool) -> str:
     from polyrank.model.checkpoint.files import BACKBONE_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
 
     sent = [CONFIG_FILE, BACKBONE_FILE, TOKENIZER_FILE, WEIGHTS_FILE, CARD_FILE]
-    with _explained(f"the checkpoint is in {checkpoint}; send it by: hf upload {repository} {checkpoint}"):
+    with _explained(f"the checkpoint is in {checkpoint}; the same command trains no more and sends it"):
         api = HfApi()
         address = api.create_repo(repository, private=not public, exist_ok=True)
         message = "Add a checkpoint of polyrank"

@@ -421,7 +421,7 @@ def _need_packages() -> None:
     """Raise UsageError where the libraries of training are not installed."""
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise UsageError(f"training needs {', '.join(missing)}: pip install '.[train]' in polyrank's source")
+        raise UsageError(f"training needs {', '.join(missing)}: pip install 'polyrank[train]'")
 
 
 def _data(arguments: argparse.Namespace, files: Sequence[Path]) -> Data:
