@@ -141,11 +141,13 @@ class Seen:
             self.losses.append(figures["loss"])
 
 
-def run(config: TrainConfig, data: Path | Data, output: Path, resume: bool = False) -> tuple[NetworkRanker, Seen]:
+def run(
+    config: TrainConfig, data: Path | Data, output: Path, resume: bool = False, **more: Any
+) -> tuple[NetworkRanker, Seen]:
     """Train, and give the best checkpoint and what the run told."""
     seen = Seen()
     data = data if isinstance(data, Data) else Data([data])
-    return train(config, data, output, resume=resume, on_survey=seen.survey, watch=seen.watch), seen
+    return train(config, data, output, resume=resume, on_survey=seen.survey, watch=seen.watch, **more), seen
 
 
 class Stop(BaseException):

@@ -90,9 +90,7 @@ def train(
     if ended is None:
         return None
     begun, progress = ended
-    path = output / CONFIG_FILE  # the summary is not part of the checkpoint's identity
-    trained = read_config(path)
-    write_config(path, replace(trained, training={**trained.training, **summary(begun, progress)}))
+    _describe(output, summary(begun, progress))
     if config.task == "rank":
         _weigh(output, [corpus for corpus, _ in begun.corpora], evidence, on_progress)
     model = load(output) if config.task == "rank" else load_classifier(output)
@@ -134,20 +132,19 @@ def to_the_end(
     [goes_on] = broadcast_object_list([resume or (output / STATE_FILE).exists()])  # what the main one sees
     state = read_state(output) if goes_on else None
     with begun_in(output) if state is None else nullcontext():
-        everyone.wait_for_everyone()  # each checks that the directory is unused before one of them makes it
+        everyone.wait_for_everyone()  # each checks that the directory is unused before one of them fills it
         begun = begin(on_progress)
         config, student, corpora, objective, words, after = begun
         for corpus, report in corpora:
             on_survey(corpus.path, report)
         if isinstance(config, LateTrainConfig) and config.teacher:
             _require_negatives(corpora)
-        output.mkdir(parents=True, exist_ok=True)
         training = Training(config, student, corpora, output, started, objective, words, after)
         if everyone.is_main_process:
             _warn_of_short_run(training.steps, config.warmup_steps)
-        if state is not None:
-            training.restore(state)
         try:
+            if state is not None:
+                training.restore(state)
             training.run(watch, on_progress)
         finally:
             training.end()
@@ -197,6 +194,19 @@ def _objective(reference: str | None) -> type[AnyObjective]:
     assert reference is not None, "the settings check it"
     objective: type[AnyObjective] = resolve_name(reference)
     return objective
+
+
+def _describe(output: Path, made: Mapping[str, Any]) -> None:
+    """Write the summary of a run into its checkpoint, which is not part of its identity.
+
+    What follows it is left out: a run that was interrupted later may have written that, with other options.
+    """
+    path = output / CONFIG_FILE
+    trained = read_config(path)
+    found = {name: trained.training[name] for name in ("step", "selection")}
+    training = {**found, **made}
+    write_config(path, replace(trained, training=training, evidence=None, calibration=None, quantisation=None))
+    (output / QUANTISED_FILE).unlink(missing_ok=True)
 
 
 def _weigh(output: Path, corpora: Sequence[Corpus], evidence: bool, on_progress: OnProgress) -> None:

@@ -73,9 +73,11 @@ class Origin:
         """Raise InvalidInput where the run of that state was started with something else."""
         was = "the unfinished run was started with"
         if differing := self.config.differences(state["config"]):
-            raise InvalidInput(f"{was} another {', '.join(differing)}; give the same, or another --output")
+            told = ", ".join(f"{name.replace('_', '-')} ({_told(state['config'].get(name))})" for name in differing)
+            raise InvalidInput(f"{was} another {told}; give the same, or another --output")
         if state["data"] != self.data:
-            raise InvalidInput(f"the training files are not those that {was}")
+            told = "training files, --weights, --every-turn or --held-out"
+            raise InvalidInput(f"{was} other {told}; give the same, or another --output")
         if changed := [name for name, content in self.models.items() if state["models"].get(name) != content]:
             raise InvalidInput(f"{was} another {', '.join(changed)}: its files are not the same; give the same")
         if state["processes"] != self.processes:
@@ -83,6 +85,10 @@ class Origin:
         if state["words"] != self.words:
             counted = "no words count" if self.words else "words count"
             raise InvalidInput(f"in the loss of the unfinished run {counted}: --no-evidence is not as it was")
+
+
+def _told(setting: Any) -> Any:
+    return "not given" if setting is None else setting
 
 
 def write_state(directory: Path, state: Mapping[str, Any]) -> None:
@@ -118,18 +124,24 @@ def require_unused(directory: Path) -> None:
         raise OutputInUse(f"{directory} holds an unfinished run; give the command that began it, or remove it")
     if directory.is_dir():
         remove_leftovers(directory)
-    if directory.exists() and (not directory.is_dir() or any(path.name != LOGS for path in directory.iterdir())):
+    if directory.exists() and (not directory.is_dir() or not all(map(_are_curves, directory.iterdir()))):
         raise OutputInUse(f"{directory} is not empty; give --output a new directory")
+
+
+def _are_curves(path: Path) -> bool:
+    """Whether that is what a run has logged, and not somebody's logs."""
+    return path.name == LOGS and path.is_dir() and all(each.match("events.out.tfevents.*") for each in path.iterdir())
 
 
 @contextmanager
 def begun_in(directory: Path) -> Iterator[None]:
-    """Fill an unused directory. If the block raises, it is unused again, unless it holds a state to go on from.
+    """Make an unused directory, and fill it. If the block raises, it is unused again, unless it holds a state.
 
-    Raises OutputInUse as `require_unused`.
+    Raises OutputInUse as `require_unused`, OSError where it cannot be made.
     """
     require_unused(directory)
     existed = directory.exists()
+    directory.mkdir(parents=True, exist_ok=True)
     try:
         yield
     except BaseException:  # Ctrl-C too

@@ -5,6 +5,7 @@ Exit status: 0 done, 1 the work failed, 2 wrong usage.
 
 import atexit
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -39,12 +40,15 @@ _COMMANDS = (demo, convert, train, mine, evaluate, quantise, export, build, stor
 def command() -> NoReturn:
     """Run the command of this process, and end the process: to unload torch would take another second."""
     status = main()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever presses Ctrl-C twice would see where Python is
     atexit._run_exitfuncs()  # among them those that write what waits
     os._exit(status)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
+    if sys.stderr is None:  # it was closed: the next file to be opened would take its place
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # until the process ends
     if sys.stdout is None:
         return _say("standard output is closed; where nobody reads it, send it to /dev/null", 1)
     try:

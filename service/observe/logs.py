@@ -203,8 +203,6 @@ class _Waits(logging.Handler):
             return
         telling.told_now()
         line, bars = f"{message}: {seconds:.0f} s", sys.modules.get("tqdm")
-        if sys.stderr is None:
-            return
         if bars is None:
             sys.stderr.write(f"{line}\n")
             sys.stderr.flush()

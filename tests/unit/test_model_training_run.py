@@ -381,10 +381,24 @@ def test_a_run_killed_while_it_weighs_words_can_be_resumed(
     assert not (tmp_path / "out" / STATE_FILE).exists()
 
 
+def test_words_that_an_interrupted_run_weighed_do_not_count_without_evidence(base: Path, tmp_path: Path) -> None:
+    def stop(_model: object) -> None:
+        raise Stop
+
+    data = write_rows(tmp_path / "orders.jsonl", orders(560))
+    with pytest.raises(Stop):
+        run(settings(base, steps=2), data, tmp_path / "out", then=stop)
+    assert polyrank.load(tmp_path / "out").config.evidence is not None
+    ranker, _ = run(settings(base, steps=2), data, tmp_path / "out", evidence=False)
+    assert ranker.config.evidence is None
+    assert "evidence" not in ranker.config.training
+    assert "calibration" in ranker.config.training
+
+
 def test_a_resumed_run_must_have_the_same_settings(base: Path, data: Path, tmp_path: Path) -> None:
     interrupted(settings(base, steps=20, looks=3.0), data, tmp_path / "out", 8)
     changed = settings(base, steps=20, looks=3.0, learning_rate=0.5, batch_size=4)
-    with pytest.raises(InvalidInput, match=r"was started with another batch_size, learning_rate; give the same"):
+    with pytest.raises(InvalidInput, match=r"started with another batch-size \(8\), learning-rate \(0.01\); give"):
         run(changed, data, tmp_path / "out", resume=True)
     run(settings(base, steps=20, looks=3.0), data, tmp_path / "out", resume=True)
 
@@ -485,7 +499,7 @@ def test_a_resumed_run_must_have_the_same_files(
     config = settings(base, steps=20, looks=3.0)
     data = write_examples(tmp_path / "data.jsonl")
     interrupted(config, data, tmp_path / "out", 8)
-    with pytest.raises(InvalidInput, match="the training files are not those that the unfinished run was started with"):
+    with pytest.raises(InvalidInput, match="other training files, --weights, --every-turn or --held-out; give"):
         run(config, other(data, tmp_path), tmp_path / "out", resume=True)
 
 

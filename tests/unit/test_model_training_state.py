@@ -110,11 +110,20 @@ def test_an_output_in_use_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_a_run_leaves_that_is_killed_before_its_first_state_is_in_nobodys_way(tmp_path: Path) -> None:
-    (tmp_path / LOGS / "run").mkdir(parents=True)
+    (tmp_path / LOGS).mkdir()
+    (tmp_path / LOGS / "events.out.tfevents.1.host.2.0").touch()
     (tmp_path / f".{STATE_FILE}.0123456789abcdef.tmp").write_bytes(b"half")
     with begun_in(tmp_path):
         write_state(tmp_path, STATE)
     assert read_state(tmp_path)["progress"] == STATE["progress"]
+
+
+def test_logs_of_others_stay(tmp_path: Path) -> None:
+    (tmp_path / LOGS).mkdir()
+    (tmp_path / LOGS / "server.log").touch()
+    with pytest.raises(OutputInUse, match="is not empty"), begun_in(tmp_path):
+        raise KeyboardInterrupt
+    assert (tmp_path / LOGS / "server.log").exists()
 
 
 @pytest.mark.parametrize("existed", [True, False])
@@ -143,3 +152,9 @@ def test_what_a_run_has_begun_goes_where_it_fails_without_a_state(tmp_path: Path
     with pytest.raises(OutputInUse), begun_in(output):
         pass
     assert len(list(output.iterdir())) == 3, "what was there before stays"
+
+
+def test_what_cannot_be_made_is_told_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError), begun_in(tmp_path / "file" / "out"):
+        raise AssertionError("work began")

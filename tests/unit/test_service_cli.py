@@ -57,8 +57,9 @@ def test_a_failure_is_a_status_and_one_line(
 
 
 def test_the_process_ends_when_what_waits_is_written() -> None:
-    code = "import atexit, os, sys; from polyrank.service import cli; cli.main = lambda: 3"
-    at_the_end = "atexit.register(os.write, 1, b'written'); cli.command()"
+    code = "import atexit, os, signal; from polyrank.service import cli; cli.main = lambda: 3"
+    interrupted = "atexit.register(os.kill, os.getpid(), signal.SIGINT)"  # Ctrl-C was pressed twice
+    at_the_end = f"atexit.register(os.write, 1, b'written'); {interrupted}; cli.command()"
     done = subprocess.run([sys.executable, "-c", f"{code}; {at_the_end}"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (3, "written", "")
 
@@ -96,6 +97,13 @@ def test_the_command_line_starts_without_torch_and_runs_as_a_module() -> None:
     ended = subprocess.run(module, cwd=REPOSITORY, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == "polyrank: no/such/store is no directory; polyrank build makes a store\n"
+
+
+def test_a_closed_standard_error_changes_neither_output_nor_status() -> None:
+    """An error is said to nobody, and not on standard output."""
+    closed = ["sh", "-c", '"$@" 2>&-', "sh", *COMMAND, "store", "list", "--store", "no/such/store"]
+    ended = subprocess.run(closed, cwd=REPOSITORY, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (2, "")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 const BASE = new URL("..", import.meta.url); // also behind a proxy that serves polyrank below a path
 const KEPT = "polyrank-key";
+/** Where the server's routes begin, and the path of the pool that this page is for; empty: one without a name. */
+export const [ROOT, POOL] = BASE.pathname.match(/^(.*?)((?:\/pools\/[^/]+)?)\/$/).slice(1);
 
 let key = kept();
 const heard = new Set(); // told of every call whether somebody answered it

@@ -2,11 +2,11 @@
 
 import { render } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { hasKey, isKept, useKey } from "./api.js";
+import { call, hasKey, isKept, POOL, ROOT, useKey } from "./api.js";
 import { Candidates } from "./candidates.js";
 import { look, useConnection } from "./connection.js";
 import { Generations } from "./generations.js";
-import { Dialog, Field, html, modelName, Notice } from "./parts.js";
+import { Dialog, Field, html, modelName, Notice, useCall } from "./parts.js";
 import { Talk } from "./talk.js";
 
 const VIEWS = { talk: ["Talk", Talk], candidates: ["Candidates", Candidates], index: ["Index", Generations] };
@@ -51,7 +51,7 @@ function App() {
 				([name, [title]]) =>
 					html`<li><a href="#${name}" aria-current=${name === view ? "page" : undefined}>${title}</a></li>`,
 			)}</ul></nav>
-			<div class="state"><${ServerState} of=${connection} />
+			<div class="state">${POOL && html`<${PoolChoice} connection=${connection} keys=${keys} />`}<${ServerState} of=${connection} />
 				<button type="button" onClick=${() => askKey(true)}>${hasKey() ? "Key in use" : "Key"}</button></div>
 		</header>
 		<${Interruption} of=${connection} />
@@ -80,6 +80,14 @@ function ServerState({ of }) {
 	return html`<p class="server" role="status"><span class=${`dot ${kind}`} aria-hidden="true" />
 		<span><span class="unseen">Server: </span>${word}</span>
 		${model && html`<span class="quiet model" title=${`${model.name} ${model.fingerprint}`}>${modelName(model)} · ${model.architecture}</span>`}</p>`;
+}
+
+/** Leads to the pages of the other pools that the key is for. */
+function PoolChoice({ connection, keys }) {
+	const { value } = useCall(() => call("GET", "pools"), connection.phase, keys);
+	const go = (event) => location.assign(`${ROOT}${event.target.value}/playground${location.hash}`);
+	return value && html`<select aria-label="Pool" value=${POOL} onChange=${go}>
+		${value.pools.map(({ name, path }) => html`<option key=${path} value=${path}>${name || "without a name"}</option>`)}</select>`;
 }
 
 /** Says why nothing works at the moment, and that the page goes on by itself. */
