@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from typing import Final
 
 # Nobody shall wait for five without a line, and a busy machine is late.
@@ -31,10 +32,10 @@ class _Watch:
         with self._changed:
             if not self._tellers:
                 self.told_at = time.monotonic()
-            self._tellers.append(tell)
             if not self._runs:
+                threading.Thread(target=self._run, name="telling", daemon=True).start()  # it may lack the memory
                 self._runs = True
-                threading.Thread(target=self._run, name="telling", daemon=True).start()
+            self._tellers.append(tell)
 
     def remove(self, tell: Callable[[], None]) -> None:
         with self._changed:
@@ -79,6 +80,7 @@ def telling(doing: str) -> Iterator[None]:
     def tell(what: str) -> None:
         log.info(what, extra={"fields": {"seconds": round(time.monotonic() - began, 1)}})
 
-    with told_meanwhile(lambda: tell(f"{STILL}{doing}")):
+    context = copy_context()  # the log may add what it holds, on whatever thread
+    with told_meanwhile(lambda: context.run(tell, f"{STILL}{doing}")):
         yield
     tell(doing)

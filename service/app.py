@@ -69,7 +69,7 @@ def create_app(
         load_cross or (lambda name: checkpoint.load_reranker(name, *runs)),
         lambda name: checkpoint.load_classifier(name, *runs),
     )
-    metrics = Metrics([name for name in settings.store if name])
+    metrics = Metrics([*settings.store])
     spans = tracing.exporting() if settings.tracing else tracing.OFF
 
     @asynccontextmanager

@@ -395,10 +395,13 @@ def _named_stores(given: Iterable[Any]) -> Iterator[tuple[str, Any]]:
     """Yield names and directories; "" is the name where none is given.
 
     A text that begins with `NAME=` may go on after a comma with the next one. A path that looks so is written `./a=b`.
+    Any name counts here, so that a wrong one is refused as such, and not as part of a path.
     """
     for each in given:
-        if isinstance(each, str) and re.match(f"{POOL_NAME}=", each):
-            yield from (tuple(one.split("=", 1)) for one in re.split(f",(?={POOL_NAME}=)", each))
+        if isinstance(each, str) and re.match("[^/=,]+=", each):
+            for one in re.split(",(?=[^/=,]+=)", each):
+                name, path = one.split("=", 1)
+                yield name.strip(), path.strip()
         elif each:
             yield "", each
 

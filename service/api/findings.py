@@ -27,6 +27,7 @@ _BRANCH = re.compile(r".*[\[(].*|str|int|float|bool|none|[A-Z]\w*In", re.DOTALL)
 
 TYPES: Mapping[str, str] = {
     "string_type": "a string",
+    "path_type": "a string",
     "list_type": "a list",
     "dict_type": "an object",
     "model_type": "an object",

@@ -248,8 +248,8 @@ class RowsCache(_ArrayCache[FetchedRows]):
 class TextCache:
     """What was made of texts that came with earlier requests. Safe to use from several threads.
 
-    Keys in Redis are `pe:t:{<model fingerprint>}:<back-end>:<rounding>:<sha256 of the text>`: each rounds in its own
-    way. Those of the rows for a second stage have `r:` before the hash.
+    Keys in Redis are `pe:t:{<model fingerprint>}:<back-end>:<rounding>:<dtype>:<sha256 of the text>`: each rounds in
+    its own way. Those of the rows for a second stage have `r:` before the hash.
 
     `most_rows` is how many rows a text may have where their numbers differ.
     """

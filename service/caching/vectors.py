@@ -288,7 +288,7 @@ class Caches:
         server = self.server if lifetime else None
         if server is None and self._memory is None:
             return None
-        beginning = f"pe:t:{{{model}}}:{backend}:{rounding}:"
+        beginning = f"pe:t:{{{model}}}:{backend}:{rounding}:{manifest.dtype}:"
         keys = beginning, f"{beginning}r:"
         vectors, rows = self._of(f"{model} {backend} {rounding}", manifest, server, "text", keys, largest, lifetime)
         return TextCache(vectors, rows, largest.rows)

@@ -57,14 +57,14 @@ P = TypeVar("P", Counter, Histogram, Gauge)
 class Metrics:
     """The app's instruments. Other modules call `observe_*`, `count_*` and `show_*`, and know no names or labels.
 
-    Where `pools` are named, what belongs to one pool has the label `pool`, empty for what has no name.
+    Where one of the `pools` has a name, what belongs to a pool has the label `pool`, empty for what has no name.
     """
 
     def __init__(self, pools: Sequence[str] = ()) -> None:
         self.registry = CollectorRegistry()
         self._rendered, self._rendered_at = b"", -math.inf
-        of_pool: dict[str, Any] = {"pool": ("", *pools)} if pools else {}
-        self._pool: tuple[str, ...] = ("",) if pools else ()
+        of_pool: dict[str, Any] = {"pool": pools} if any(pools) else {}
+        self._pool: tuple[str, ...] = ("",) if any(pools) else ()
         self._shown: dict[tuple[Gauge, tuple[str, ...]], list[tuple[str, ...]]] = {}  # by gauge and pool
         ProcessCollector(registry=self.registry)
         self.in_flight = self._gauge("http_requests_in_flight", "Requests being answered")

@@ -5,6 +5,7 @@ With the setting `tracing` off nothing is recorded, but the trace id of a reques
 OpenTelemetry's own variables (OTEL_*) say where spans go, and how many.
 """
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -34,6 +35,7 @@ CLOSE_SECONDS = 5.0
 
 _UNRECORDED = NoOpTracer()
 _W3C = TraceContextTextMapPropagator()
+_OF_POOL = re.compile(r"^/pools/[^/]+(?=/)")  # before a route's path
 
 
 class Tracing:
@@ -46,7 +48,7 @@ class Tracing:
     @contextmanager
     def request(self, path: str, headers: Mapping[str, str]) -> Iterator[Span]:
         """Open a request's span, below the caller's where there is a valid `traceparent`; current in the block."""
-        tracer = _UNRECORDED if path in QUIET else self._tracer
+        tracer = _UNRECORDED if _OF_POOL.sub("", path) in QUIET else self._tracer
         if tracer is _UNRECORDED and "traceparent" not in headers:
             yield INVALID_SPAN
             return

@@ -225,9 +225,11 @@ def test_the_proxy_lets_callers_rank_and_nobody_further(machine: Machine) -> Non
         while not (f'"request_id":"{request_id}"' in machine.logged() and request_id in theirs.read_text()):
             assert time.monotonic() < until
         assert public.ask("POST", "/rank", shop, b"{", {"Content-Length": str(17 << 20)})[0] == 413
-    names = ("index", "index/jobs", "%69ndex", "INDEX", "index/", "pools/shop/index", "metrics", "metrics/")
+    names = ("index", "index/jobs", "%69ndex", "INDEX", "index/", "metrics", "metrics/")
     for name in (*names, "/index", "./index", "x/../index", "index?a", "x/..//metrics", "pools/a%2Fb/index"):
         assert ask(machine, "GET", f"/{name}", operator)[0] in (400, 404), name
+    for name in ("index", "metrics", "pools/shop/index", "pools/shop/metrics", "pools/shop/index/jobs"):
+        assert b"<center>nginx" in ask(machine, "GET", f"/{name}", operator)[1], "without asking the server"
     assert ask(machine, "GET", "/readyz", shop, more={"Host": "evil.example"})[0] == 421
     assert status(machine.ports["8000"], "/metrics") == 200
 

@@ -469,6 +469,18 @@ def test_a_killed_worker_costs_no_new_connection_and_the_log_names_the_pools(rea
         assert f"request pool={name} " in log
 
 
+def test_pools_of_one_model_in_two_types_keep_texts_apart(
+    start: Callable[..., Served], stores: dict[str, Path], redis_process: RedisProcess
+) -> None:
+    build_store(stores["shop"], pool(40, "shop-"), dtype="float32")
+    server, texts = start(redis_url=redis_process.url), [{"text": f"w{n} w9 w9 w9"} for n in range(5)]
+    for n, name in enumerate(NAMES, 1):
+        answer = server.client.post(f"/pools/{name}/rank", json={"context": "w1", "candidates": texts})
+        assert answer.status_code == 200, answer.text
+        wait_for(lambda n=n: len(redis_process.client().keys("pe:t:*")) == n * len(texts))
+    assert server.metric("cache_requests_total", tier="text", result="corrupt") == 0
+
+
 def test_pools_share_a_redis(real_stores: dict[str, Path], checkpoints: Path, redis_process: RedisProcess) -> None:
     ranker = polyrank.load(checkpoints / "poly")
     for name, root in real_stores.items():

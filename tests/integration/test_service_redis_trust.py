@@ -73,7 +73,7 @@ def counted(server: Served, tier: str) -> dict[str, int]:
 
 
 def keys_of_texts(texts: Sequence[str]) -> list[bytes]:
-    beginning = f"pe:t:{{{WordRanker().fingerprint}}}:torch:float32:"
+    beginning = f"pe:t:{{{WordRanker().fingerprint}}}:torch:float32:float16:"
     return [f"{beginning}{sha256(text.encode()).hexdigest()}".encode() for text in texts]
 
 

@@ -53,7 +53,7 @@ def counted(server: Served) -> dict[str, int]:
 
 
 def key(text: str, fingerprint: str = FINGERPRINT) -> str:
-    return f"pe:t:{{{fingerprint}}}:torch:float32:{sha256(text.encode()).hexdigest()}"
+    return f"pe:t:{{{fingerprint}}}:torch:float32:float16:{sha256(text.encode()).hexdigest()}"
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

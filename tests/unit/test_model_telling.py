@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from contextvars import ContextVar
 from types import SimpleNamespace
 
 import pytest
@@ -53,12 +54,14 @@ def test_a_stage_says_what_it_did_and_how_long_it_took(caplog: pytest.LogCapture
 
 def test_a_stage_that_lasts_says_so(caplog: pytest.LogCaptureFixture, clock: Clock) -> None:
     caplog.set_level(logging.INFO)
-    said = threading.Event()
-    caplog.handler.addFilter(lambda record: said.set() or True)
+    said, pool = threading.Event(), ContextVar("pool", default="")
+    caplog.handler.addFilter(lambda record: setattr(record, "pool", pool.get()) or said.set() or True)
+    pool.set("shop")
     with telling("compiling"):
         clock.now = 7.0
         assert said.wait(WITHIN_SECONDS)
     assert told(caplog) == [("still compiling", 7.0), ("compiling", 7.0)]
+    assert {record.__dict__["pool"] for record in caplog.records} == {"shop"}, "it is told on another thread"
 
 
 def test_nobody_is_asked_while_something_is_shown_in_time(clock: Clock) -> None:

@@ -45,7 +45,7 @@ def test_flags_win_over_environment_over_file(config: Path, monkeypatch: pytest.
         ("a=/x,y,b=/z", {"a": "/x,y", "b": "/z"}),
         ("./a=b", {"": "a=b"}),
         ("/a/b=c,d=e", {"": "/a/b=c,d=e"}),
-        ("é=/a", {"": "é=/a"}),
+        (" a=/x , b=/y,z", {"a": "/x", "b": "/y,z"}),
         ("", {}),
     ],
 )
@@ -72,7 +72,9 @@ def test_flags_and_the_file_name_several_stores_too(config: Path) -> None:
         ({"..": "/a"}, "store: '..' names no pool: up to 64"),
         ({"a/b": "/a"}, "names no pool"),
         ({"a" * 65: "/a"}, "names no pool"),
-        ({"a": 3}, "store.a: "),
+        (["é=/a"], "store: 'é' names no pool: up to 64"),
+        (["a=/x,my shop=/b"], "store: 'my shop' names no pool"),
+        ({"a": 3}, "store.a: must be a string"),
     ],
 )
 def test_stores_that_cannot_be_told_apart_are_refused(given: object, says: str) -> None:
