@@ -179,7 +179,7 @@ def _heads() -> Iterator[Call]:
     for path in (
         *("/", "/docs", "/openapi.json", "/livez", "/healthz", "/readyz", "/health", "/ping", "/v2/health/live"),
         *("/v2/health/ready", "/info", "/metrics", "/v1/models", "/models", "/playground", "/index", "/index/jobs"),
-        "/index/candidates?limit=1000",
+        *("/index/candidates?limit=1000", "/pools"),
     ):
         yield Call("nothing", "GET", path)
     for path in ("/index/compact", "/index/rollback", "/index/trial/end"):

@@ -257,7 +257,7 @@ def test_a_collection_in_words_with_its_gaps_told(
     lines = outcome.out.splitlines()
     assert lines[2:4] == ["examples    5", "candidates  150"]
     assert [line.split()[0] for line in lines[5:8]] == JUDGED
-    assert lines[-1].endswith("resamples of 5 queries.")
+    assert lines[-2].endswith("resamples of 5 queries.")
 
 
 def failed(capsys: Capture, status: int, *options: object) -> str:
