@@ -308,6 +308,8 @@ class Training:
         self._accelerator.log({f"selection/{name}": value for name, value in figures.items()}, progress.step)
         self._schedule.observe(progress.step, seen.loss)
         if seen.loss < progress.best_loss:  # never true of NaN
+            if math.isinf(progress.best_loss):
+                self._save_state()  # whoever is killed while the first checkpoint is written goes on from here
             progress.best_loss, progress.best_step, progress.looks_without = seen.loss, progress.step, 0
             if self._accelerator.is_main_process:
                 self.student.save(self._output, {"step": progress.step, "selection": figures})

@@ -45,7 +45,7 @@ from polyrank.model.training.data import draw_rows, survey
 from polyrank.model.training.loop import look, selection_batches
 from polyrank.model.training.objective import Batch, Measured
 from polyrank.model.training.state import read_state, write_state
-from polyrank.model.training.student import start
+from polyrank.model.training.student import Student, start
 from polyrank.model.training.together import PairObjective
 
 pytestmark = pytest.mark.slow
@@ -379,6 +379,23 @@ def test_a_run_killed_while_it_weighs_words_can_be_resumed(
     ranker, _ = run(settings(base, steps=12), data, tmp_path / "out", resume=True)
     assert ranker.config.evidence is not None
     assert not (tmp_path / "out" / STATE_FILE).exists()
+
+
+def test_a_run_killed_while_it_writes_its_first_checkpoint_goes_on(
+    base: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(self: Student, directory: Path, training: object) -> None:
+        (directory / WEIGHTS_FILE).touch()
+        raise Stop
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Student, "save", killed)
+        with pytest.raises(Stop):
+            run(settings(base, steps=4), data, tmp_path / "out")
+    assert (tmp_path / "out" / STATE_FILE).is_file()
+    run(settings(base, steps=4), data, tmp_path / "out")
+    run(settings(base, steps=4), data, tmp_path / "whole")
+    assert identical(tmp_path / "out", tmp_path / "whole")
 
 
 def test_words_that_an_interrupted_run_weighed_do_not_count_without_evidence(base: Path, tmp_path: Path) -> None:
