@@ -16,6 +16,7 @@ from warm_python import WarmProcess, WarmPython
 
 import polyrank
 from polyrank.model.training.config import STATE_FILE
+from polyrank.model.training.state import read_state
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 RECIPE = [
@@ -35,16 +36,18 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def killed_with_a_state(process: WarmProcess, output: Path, former: int) -> int:
-    """Kill a run as soon as it has written a state newer than that; returns the time of the state."""
-    path, deadline = output / STATE_FILE, time.monotonic() + 60
-    while not path.exists() or path.stat().st_mtime_ns == former:
+    """Kill a run as soon as it has written the state of a step after that; returns the step."""
+    step, deadline = former, time.monotonic() + 60
+    while step <= former:
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.002)
+        if (output / STATE_FILE).exists():
+            step = read_state(output)["progress"]["step"]
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert process.returncode == -signal.SIGKILL, "it was still at work"
-    return path.stat().st_mtime_ns
+    return step
 
 
 def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(
@@ -54,8 +57,8 @@ def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(
         given = ["--base", base, "--train", data, "--output", tmp_path / name, *RECIPE, *flags]
         return forked(warm_python, "train", *given, **ONE_THREAD)
 
-    state = killed_with_a_state(train("out"), tmp_path / "out", 0)
-    killed_with_a_state(train("out", "--resume"), tmp_path / "out", state)
+    step = killed_with_a_state(train("out"), tmp_path / "out", 0)
+    killed_with_a_state(train("out", "--resume"), tmp_path / "out", step)
     resumed = ended(train("out", "--resume"))
     whole = ended(train("whole"))
     assert resumed.result["fingerprint"] == whole.result["fingerprint"]
