@@ -1,6 +1,7 @@
 """`polyrank evaluate` over a whole pool and over a collection with judgements, against figures counted by hand."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +259,7 @@ def test_a_collection_in_words_with_its_gaps_told(
     assert lines[2:4] == ["examples    5", "candidates  150"]
     assert [line.split()[0] for line in lines[5:8]] == JUDGED
     assert lines[-2].endswith("resamples of 5 queries.")
+    assert re.fullmatch(r"The command took \d+ s\.", lines[-1])
 
 
 def failed(capsys: Capture, status: int, *options: object) -> str:

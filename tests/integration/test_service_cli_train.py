@@ -198,7 +198,8 @@ def test_words_that_do_not_help_a_model_over_what_it_has_seen_are_kept_and_told(
 def test_a_base_model_takes_evidence_too(capsys: Capture, base: Path, many: Path, tmp_path: Path) -> None:
     given = ["--only-evidence", "--base", base, "--train", many, "--output", tmp_path / "out"]
     outcome = call(capsys, "train", *given)
-    assert outcome.out.startswith(f"{tmp_path}/out: fitted the evidence and the calibration in ")
+    said = re.escape(f"{tmp_path}/out: fitted the evidence and the calibration in ")
+    assert re.fullmatch(rf"{said}\d+ s\n", outcome.out)
     assert EVIDENCE_TITLE in outcome.err
     assert polyrank.load(tmp_path / "out").config.weights == "base"
 
@@ -225,7 +226,8 @@ def test_calibration_alone_leaves_the_model(capsys: Capture, many: Path, tmp_pat
 
 def test_a_lexical_model_is_calibrated_as_it_is(capsys: Capture, many: Path, tmp_path: Path) -> None:
     given = ["--only-calibration", "--base", "lexical", "--train", many, "--output", tmp_path / "out"]
-    assert call(capsys, "train", *given).out.startswith(f"{tmp_path}/out: fitted the calibration in ")
+    said = re.escape(f"{tmp_path}/out: fitted the calibration in ")
+    assert re.fullmatch(rf"{said}\d+ s\n", call(capsys, "train", *given).out)
     fitted = polyrank.load(tmp_path / "out")
     assert fitted.calibration is not None
     assert fitted.fingerprint == polyrank.load("lexical").fingerprint

@@ -40,9 +40,14 @@ def test_a_switch_without_descriptors_is_made_up_for(
             os.replace(prepared, current)  # as another process switches
             wait_for(lambda: bool(live.refused))
             assert server.rank(context="w1").json()["generation"] == first
-            refused = server.client.put("/index/candidates", json=update)
-            assert (refused.status_code, "Retry-After" in refused.headers) == (503, True)
-            assert "again" in refused.json()["detail"]  # who looks at CURRENT may hold the one descriptor just now
+
+            def refused() -> str:
+                answer = server.client.put("/index/candidates", json=update)
+                assert (answer.status_code, "Retry-After" in answer.headers) == (503, True)
+                return str(answer.json()["detail"])
+
+            # not at once: who looks at CURRENT may hold the one descriptor just then
+            wait_for(lambda: "send the update again" in refused())
         wait_for(lambda: live.current is not None and live.current.generation.id == second)
         wait_for(lambda: not live.refused)  # forgotten a moment after the switch
         assert server.client.put("/index/candidates", json=update).status_code == 200
