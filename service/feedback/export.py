@@ -19,7 +19,7 @@ from polyrank.model.durable import filling
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.conversations import Positives, context_key
-from polyrank.model.text.dialogues import Dialogue, new_dialogues, read_dialogues
+from polyrank.model.text.dialogues import RIGHT, WRONG, Dialogue, new_dialogues, read_dialogues
 from polyrank.model.text.folding import text_key
 from polyrank.service.feedback.outcomes import Outcome, Sent, outcome_of
 from polyrank.service.feedback.reading import uses
@@ -27,7 +27,6 @@ from polyrank.service.feedback.records import Shown, Use
 from polyrank.service.feedback.replies import Replies
 
 TRAIN, LATER, LABELS = "train.jsonl", "later.jsonl", "labels.jsonl"
-RIGHT, WRONG = "right", "wrong"
 LATER_SHARE: Final = 5  # one conversation in so many
 MOST_OF_REPLY, MOST_OF_CONVERSATION = 50, 5  # chosen ones
 
