@@ -28,5 +28,5 @@ def write_log(root: Path, uses: Iterable[Use]) -> Path:
     (root / "feedback").mkdir(parents=True, exist_ok=True)
     records = [record.to_json() for use in uses for record in (use.ranking, *use.events)]
     lines = b"".join(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE) for record in records)
-    (root / "feedback" / "20260101T000000-0000000a.jsonl").write_bytes(lines)
+    (root / "feedback" / "20260101T000000000000-00000000.jsonl").write_bytes(lines)
     return root

@@ -186,7 +186,7 @@ def test_texts_are_those_that_were_shown(tmp_path: Path) -> None:
     uses = [
         *_of(first, use(1, "one", ("chosen", "a"))),
         *_of(second, use(2, "two", ("chosen", "a"))),
-        *_of("20200101T000000-00000000", use(3, "three", ("chosen", "c"))),  # gone: b is not in the active one
+        *_of("20200101T000000000000-00000000", use(3, "three", ("chosen", "c"))),  # gone: b is not in the active one
     ]
     done, train, _, _ = _exported(store, tmp_path / "out", uses)
     assert [(each["response"], each["negatives"]) for each in train] == [
