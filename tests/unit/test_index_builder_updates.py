@@ -105,7 +105,7 @@ def test_a_store_without_updates_has_no_revision_and_needs_no_log(store: Store) 
     assert store.updates.highest() == 0
     first, second = store.build(), store.build(activate=False)
     assert (store.updates.highest(), store.revision(first), store.texts(first)) == (0, 0, {})
-    assert store.updates.missed_by(store.manifest(second)) == []
+    assert MissedUpdates(store.updates, store.manifest(second), None).missed() == []
     assert not store.updates.was_active(store.manifest(second))
 
 
@@ -117,7 +117,11 @@ def test_a_rebuild_is_given_what_came_after_its_pool_was_read(store: Store) -> N
     store.update("late", "c2")
     store.update(deletes=["c3", "late", "nobody"])
     store.update("late")
-    assert [update.revision for _, update in store.updates.missed_by(store.manifest(second))] == [3, 4, 5]
+    assert [update.revision for _, update in MissedUpdates(store.updates, store.manifest(second), None).missed()] == [
+        3,
+        4,
+        5,
+    ]
     assert store.revision(second) == 2, "nothing is given to one that is not active"
     store.store.activate(second)
     assert store.texts(second) == {"c2": "c2 3", "late": "late 5"}
