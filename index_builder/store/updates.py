@@ -186,15 +186,16 @@ class MissedUpdates:
             _warn(error)
 
     def encode(self, within_seconds: float = math.inf) -> None:
-        """Encode what was made under another model, as far as the time goes.
+        """Encode what was made under another model: one update at least, others as far as the time goes.
 
         This may take long, so it comes before the locks are taken.
         """
         until = time.monotonic() + within_seconds
         for subject, update in self.missed():
-            if time.monotonic() > until:
-                return
-            self._vectors(subject, update)
+            if not self._is_encoded(subject, update):
+                self._vectors(subject, update)
+                if time.monotonic() >= until:
+                    return
 
     def receive(self) -> None:
         """Write to the generation's log those updates, in order, that need not be encoded any more.
