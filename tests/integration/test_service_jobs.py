@@ -316,8 +316,7 @@ def test_of_two_pools_asked_for_at_once_one_is_built(tmp_path: Path, monkeypatch
         jobs = Jobs(Settings(store=roots), store, lambda _: runner, _nothing, lambda _: None, others)
         try:
             return jobs._queue_compaction().id
-        except OtherPoolBuilt as refused:
-            assert refused.base in ("/pools/shop", "/pools/support")
+        except OtherPoolBuilt:
             return None
 
     with ThreadPoolExecutor(2) as threads:

@@ -4897,6 +4897,17 @@ export interface operations {
                     "application/json": components["schemas"]["IndexOut"];
                 };
             };
+            /** @description A header cannot be used */
+            400: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description An API key is needed */
             401: {
                 headers: {
@@ -5380,6 +5391,17 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["CandidatesOut"];
+                };
+            };
+            /** @description A header cannot be used */
+            400: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description An API key is needed */
@@ -5880,6 +5902,17 @@ export interface operations {
                     "application/json": components["schemas"]["StoredOut"];
                 };
             };
+            /** @description A header cannot be used */
+            400: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description An API key is needed */
             401: {
                 headers: {
@@ -6005,6 +6038,17 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["JobOut"];
+                };
+            };
+            /** @description A header cannot be used */
+            400: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description An API key is needed */
@@ -6134,6 +6178,17 @@ export interface operations {
                     "application/json": components["schemas"]["JobsOut"];
                 };
             };
+            /** @description A header cannot be used */
+            400: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description An API key is needed */
             401: {
                 headers: {
@@ -6239,6 +6294,17 @@ export interface operations {
                     "application/json": components["schemas"]["JobOut"];
                 };
             };
+            /** @description A header cannot be used */
+            400: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description An API key is needed */
             401: {
                 headers: {
@@ -6342,6 +6408,17 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["JobOut"];
+                };
+            };
+            /** @description A header cannot be used */
+            400: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description An API key is needed */
@@ -6467,6 +6544,17 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["IndexOut"];
+                };
+            };
+            /** @description A header cannot be used */
+            400: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description An API key is needed */
@@ -6789,6 +6877,17 @@ export interface operations {
                     "application/json": components["schemas"]["IndexOut"];
                 };
             };
+            /** @description A header cannot be used */
+            400: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description An API key is needed */
             401: {
                 headers: {
@@ -6901,6 +7000,17 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["InfoOut"];
+                };
+            };
+            /** @description A header cannot be used */
+            400: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description An API key is needed */
@@ -7052,6 +7162,17 @@ export interface operations {
                     "application/json": components["schemas"]["ModelsOut"];
                 };
             };
+            /** @description A header cannot be used */
+            400: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OpenAiErrorOut"];
+                };
+            };
             /** @description An API key is needed */
             401: {
                 headers: {
@@ -7199,6 +7320,17 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["PoolsOut"];
+                };
+            };
+            /** @description A header cannot be used */
+            400: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description An API key is needed */
@@ -8628,6 +8760,17 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ModelsOut"];
+                };
+            };
+            /** @description A header cannot be used */
+            400: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OpenAiErrorOut"];
                 };
             };
             /** @description An API key is needed */
