@@ -230,6 +230,15 @@ def _vectors(answer: Any) -> "NDArray[np.float32]":
     return np.stack(rows).astype(np.float32, copy=False)
 
 
+def pools() -> Call[list[generations.PoolOut]]:
+    """Return the server's pools; the `path` of one ends the URL of a client for it."""
+    return Call("GET", "/pools", _pools)
+
+
+def _pools(answer: Any) -> list[generations.PoolOut]:
+    return [_as(generations.PoolOut)(each) for each in answer["pools"]]
+
+
 def index() -> Call[generations.IndexOut]:
     """Return what is served, what is kept, and the job that runs."""
     return Call("GET", "/index", _as(generations.IndexOut))

@@ -2804,6 +2804,12 @@ export interface components {
              */
             context: (string | components["schemas"]["TurnIn"])[] | string;
             /**
+             * Conversation
+             * @description any name of the conversation, the same at each of its turns: where feedback is recorded, by a keyed digest of this name
+             * @default null
+             */
+            conversation?: string | null;
+            /**
              * Exact
              * @description score the whole pool
              * @default false
@@ -2852,6 +2858,12 @@ export interface components {
              * @default 1
              */
             limit_per_group?: number | null;
+            /**
+             * Log
+             * @description false: record nothing of this request, where feedback is recorded
+             * @default true
+             */
+            log?: boolean | null;
             /**
              * Min Revision
              * @description wait for this update; 409 where it does not come
@@ -2930,6 +2942,11 @@ export interface components {
              * @description why the filter lets nothing through; absent where something passes
              */
             notes?: string[] | null;
+            /**
+             * Ranking Id
+             * @description what `POST /feedback` knows it by; absent where it is not recorded
+             */
+            ranking_id?: string | null;
             /** Request Id */
             request_id: string;
             /** Results */
