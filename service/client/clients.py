@@ -85,6 +85,8 @@ class Client:
         self._http.close()
 
     rank = _waits(calls.rank)
+    feedback = _waits(calls.feedback)
+    feedback_batch = _waits(calls.feedback_batch)
     explain = _waits(calls.explain)
     rank_batch = _waits(calls.rank_batch)
     rerank = _waits(calls.rerank)
@@ -172,6 +174,8 @@ class AsyncClient:
         await self._http.aclose()
 
     rank = _awaits(calls.rank)
+    feedback = _awaits(calls.feedback)
+    feedback_batch = _awaits(calls.feedback_batch)
     explain = _awaits(calls.explain)
     rank_batch = _awaits(calls.rank_batch)
     rerank = _awaits(calls.rerank)
