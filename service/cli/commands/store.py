@@ -93,7 +93,7 @@ def _list(store: "GenerationStore", arguments: argparse.Namespace) -> int:
 
 def _on_trial(store: "GenerationStore") -> str | None:
     trial = store.trial()
-    return trial and trial.generation
+    return None if trial is None else trial.generation
 
 
 def _current(store: "GenerationStore") -> tuple[str | None, str | None]:
