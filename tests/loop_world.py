@@ -135,7 +135,7 @@ def relevance(world: World, server: Server, questions: Sequence[Asked]) -> float
 
 
 def clicks(taken: Sequence[Taken], path: Path, shown: bool) -> Path:
-    """A `.jsonl` file of what was taken: how somebody would learn, or with what was shown as candidates judge, by it."""
+    """A `.jsonl` file of what was taken, to learn from, or to judge by among what was `shown`."""
     with path.open("w") as out:
         for number, each in enumerate(taken):
             row = {"context": each.asked.context, "response": each.text, "dialogue": f"click {number}"}
