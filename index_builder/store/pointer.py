@@ -4,21 +4,71 @@ CURRENT names the active generation. HISTORY lists those that were active before
 replaced atomically, but a process may die between two writes. So HISTORY is written first, and readers skip entries at
 its end that name the current generation: between the writes they see either the old state or the new one.
 
-TRIAL names a generation that servers load beside the active one, so that both can be compared. It changes nothing of
-the other two.
+TRIAL names a generation that servers load beside the active one, so that both can be compared: a JSON object with the
+fields of a `Trial`. It changes nothing of the other two. A server that ends one writes why to loop/withdrawn.json.
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
 from itertools import groupby
+from math import isfinite
 from pathlib import Path
+from typing import TypeVar
+
+import orjson
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound
 from polyrank.index_builder.layout import is_time_id
-from polyrank.model.durable import write_atomically
+from polyrank.model.durable import make_directory, write_atomically
 from polyrank.model.errors import Shortage, shortage_in
 from polyrank.model.inputs import read_input
 
 _HISTORY_LENGTH = 100
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A generation on trial beside the active one.
+
+    Attributes:
+        generation: its id.
+        share: of the conversations, those that it answers unless their rankings say otherwise; 0 to 1.
+        until: when servers end it unless it is renewed, in seconds since the epoch; None: when somebody does.
+    """
+
+    generation: str
+    share: float = 0.0
+    until: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if a value is none of its field."""
+        if not (isinstance(self.generation, str) and is_time_id(self.generation)):
+            raise ValueError("generation: not the id of a generation")
+        if not (_is_number(self.share) and 0 <= self.share <= 1):
+            raise ValueError(f"share: not from 0 to 1: {self.share!r}")
+        if not (self.until is None or _is_number(self.until)):
+            raise ValueError(f"until: no time: {self.until!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """A trial that a server has ended.
+
+    Attributes:
+        generation: its id.
+        at: seconds since the epoch.
+        why: a clause.
+    """
+
+    generation: str
+    at: float
+    why: str
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
 
 class Pointer:
@@ -26,6 +76,7 @@ class Pointer:
 
     def __init__(self, root: Path) -> None:
         self._current, self._history, self._trial = root / "CURRENT", root / "HISTORY", root / "TRIAL"
+        self._withdrawn = root / "loop" / "withdrawn.json"
 
     def current(self) -> str | None:
         """The active id; None before the first activation.
@@ -68,26 +119,30 @@ class Pointer:
             raise _unread(error) from error
         return status.st_ino, status.st_mtime_ns
 
-    def trial(self) -> str | None:
-        """The id of the generation on trial; None: there is none, or TRIAL is damaged.
+    def trial(self) -> Trial | None:
+        """What is on trial; None: there is nothing, or TRIAL is damaged.
 
         Raises:
             Shortage: it cannot be read at the moment.
         """
-        try:
-            text = read_input(self._trial).decode("ascii", "replace").removesuffix("\n")
-        except OSError as error:
-            if shortage := shortage_in(error):
-                raise shortage from error
-            return None
-        return text if is_time_id(text) else None
+        return _read(Trial, self._trial)
 
-    def set_trial(self, generation: str | None) -> None:
+    def set_trial(self, trial: Trial | None) -> None:
         """Put a generation on trial; None: end the trial."""
-        if generation is None:
+        if trial is None:
             self._trial.unlink(missing_ok=True)
         else:
-            write_atomically(self._trial, f"{generation}\n".encode())
+            write_atomically(self._trial, orjson.dumps(asdict(trial)) + b"\n")
+
+    def withdraw(self, trial: Withdrawn) -> None:
+        """End the trial, and keep why; that comes first, so that nobody sees a trial ended without a reason."""
+        make_directory(self._withdrawn.parent)
+        write_atomically(self._withdrawn, orjson.dumps(asdict(trial)) + b"\n")
+        self.set_trial(None)
+
+    def withdrawn(self) -> Withdrawn | None:
+        """The last trial that a server has ended; None: there was none, or the file is damaged. Errors as `trial`."""
+        return _read(Withdrawn, self._withdrawn)
 
     def history(self, published: Collection[str]) -> list[str]:
         """The published generations that were active before the current one, the latest last.
@@ -110,7 +165,9 @@ class Pointer:
         older = [generation for generation in published if current is None or generation < current]
         by_worth = dict.fromkeys([*reversed(self.history(published)), *reversed(older)])
         spared = [generation for generation in by_worth if generation in older][: keep - (current is not None)]
-        return [generation for generation in older if generation not in (*spared, self.trial())]
+        if (trial := self.trial()) is not None:
+            spared.append(trial.generation)
+        return [generation for generation in older if generation not in spared]
 
     def advance(self, generation: str) -> None:
         """Make the generation current, and the one that was current the first to go back to.
@@ -166,6 +223,18 @@ class Pointer:
 
     def _write_history(self, history: list[str]) -> None:
         write_atomically(self._history, "".join(f"{entry}\n" for entry in history[-_HISTORY_LENGTH:]).encode())
+
+
+def _read(kind: type[T], path: Path) -> T | None:
+    """Read what a file says of a trial; None: nothing, or it is damaged."""
+    try:
+        return kind(**orjson.loads(read_input(path)))
+    except OSError as error:
+        if shortage := shortage_in(error):
+            raise shortage from error
+    except (TypeError, ValueError):
+        pass
+    return None
 
 
 def _unread(error: OSError) -> Shortage | GenerationCorrupt:
