@@ -4,9 +4,10 @@
                       stood above a chosen one is a weak negative; what was disliked is one, and all where none was good
     DIR/later.jsonl   replies to judge by, of the newest fifth of the conversations: written and edited ones alone. One
                       that was chosen from the list of one model says nothing fair of another
-    DIR/labels.jsonl  each first reply of these conversations, `right` or `wrong`: what a calibration is fitted on
+    DIR/labels.jsonl  each first reply of the newest fifth, `right` or `wrong`: what a calibration is fitted on
 
-No context of these conversations trains, nor one of a golden set. Equal logs and stores give equal bytes.
+None of these conversations trains, and no context of later.jsonl or of a golden set does. Equal logs and stores give
+equal bytes.
 """
 
 from collections import Counter
@@ -36,7 +37,8 @@ _LOST = "right replies whose text is in no generation any more"
 _LOST_NEGATIVE = "wrong replies whose text is in no generation any more"
 _LOST_LABEL = "first replies whose text is in no generation any more"
 _DISLIKED = "replies that were chosen and then disliked"
-_IN_LATER = f"examples whose context is kept for {LATER} and {LABELS}"
+_IN_LATER = f"examples whose context is kept for {LATER}"
+_TRAINS = "examples of the newest conversations whose context is more frequent before, where it trains"
 _IN_GOLDEN = "examples whose context is in a golden set"
 _CHOSEN_LATER = f"chosen replies of the newest conversations: they judge no model, and do not train beside {LATER}"
 _REPEATED = "examples that repeat another one"
@@ -59,8 +61,8 @@ class Exported:
 
     rankings: int = 0
     answered: int = 0
-    train: Counter[Sent] = field(default_factory=Counter)
-    later: Counter[Sent] = field(default_factory=Counter)
+    train: Counter[str] = field(default_factory=Counter)
+    later: Counter[str] = field(default_factory=Counter)
     labels: Counter[str] = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)
     newest: float | None = None
@@ -101,13 +103,16 @@ def export(root: Path, output: Path, *, golden: Sequence[Path] = ()) -> Exported
     kept_apart = {_said(example.conversation) for path in golden for example in read_dialogues(path)}
     read = sorted(_read(root, done), key=lambda each: (each.at, each.ranking))
     newest = _newest_conversations(read)
-    later = [each for each in read if each.conversation in newest]
-    before = [each for each in read if each.conversation not in newest]
+    before = _apart([each for each in read if each.conversation not in newest], kept_apart, _IN_GOLDEN, done)
+    recent = [each for each in read if each.conversation in newest]
+    # A context of both sides stays on one, where it is more frequent: what everybody asks shall train.
+    often, of_later = (Counter(each.said for each in some) for some in (before, recent))
+    later = _apart(recent, {said for said, count in often.items() if count > of_later[said]}, _TRAINS, done)
     before = _apart(before, {each.said for each in later}, _IN_LATER, done)
-    train = _with_negatives(_capped(_examples_of(_apart(before, kept_apart, _IN_GOLDEN, done)), done), read)
+    train = _with_negatives(_capped(_examples_of(before), done), read)
     judges = [each for each in _examples_of(later) if each.kind != "chosen"]
     done.left_out[_CHOSEN_LATER] += len(_examples_of(later)) - len(judges)
-    labels = [each.label for each in later if each.label is not None]
+    labels = [each.label for each in recent if each.label is not None]
     done.train.update(each.kind for each in train)
     done.later.update(each.kind for each in judges)
     done.labels.update(label.category for label in labels)

@@ -142,6 +142,17 @@ def test_the_newest_conversations_judge_and_do_not_train(store: Path, tmp_path: 
     assert sorted(done.left_out.values()) == [1, 2], "a context that is kept, two chosen replies"
 
 
+def test_what_everybody_asks_trains(store: Path, tmp_path: Path) -> None:
+    """A context of both sides stays where it is more frequent."""
+    asked = ["often", "often", "once", "a", "b", "c", "d", "e", "often", "once"]
+    uses = [use(number, said, ("written", None, f"said {number}")) for number, said in enumerate(asked)]
+    done, train, later, labels = _exported(store, tmp_path / "out", uses)
+    assert [each["response"] for each in train] == [f"said {number}" for number in (0, 1, 3, 4, 5, 6, 7)]
+    assert [each["response"] for each in later] == ["said 9"]
+    assert [each["context"] for each in labels] == [["often"], ["once"]], "servers are asked both"
+    assert list(done.left_out.values()) == [1, 1]
+
+
 def test_a_golden_set_does_not_train(store: Path, tmp_path: Path) -> None:
     golden = write_rows(tmp_path / "golden.jsonl", [{"context": ["Hello", "The  BILL"], "response": "x"}])
     said = Conversation.of(["hello", "the bill"])
