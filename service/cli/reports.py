@@ -275,14 +275,14 @@ def _lacking(found: "Figures") -> list[Section]:
     heading = "What the pool lacks"
     if not found.with_texts:
         return [Section(heading, "Contexts are not recorded. With POLYRANK_FEEDBACK=texts they are, from then on.")]
-    total = found.alone + sum(group.count for group in found.lacks)
+    total = found.alone + sum(group.contexts for group in found.lacks)
     text = f"For {total:,} of {found.with_texts:,} contexts a reply was written by hand, or none was good."
     if total:
         text += " Here they are by words that they share, the largest groups first."
         text += f" {found.alone:,} are in none of these groups." if found.alone else ""
     cards = [
         [
-            (f"{group.count:,} contexts", ", ".join(group.words)),
+            (f"{group.contexts:,} contexts", ", ".join(group.words)),
             *(("such as", _shortened(example)) for example in group.examples),
         ]
         for group in found.lacks

@@ -18,19 +18,21 @@ from typing import Final, NamedTuple
 
 from polyrank.model.durable import filling
 from polyrank.model.errors import InvalidInput
-from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.model.text.conversations import Positives, context_key
 from polyrank.model.text.dialogues import RIGHT, WRONG, Dialogue, new_dialogues, read_dialogues
 from polyrank.model.text.folding import text_key
 from polyrank.service.feedback.outcomes import Outcome, Sent, outcome_of
 from polyrank.service.feedback.reading import uses
 from polyrank.service.feedback.records import Shown, Use
+from polyrank.service.feedback.redaction import Redaction
 from polyrank.service.feedback.replies import Replies
 
 TRAIN, LATER, LABELS = "train.jsonl", "later.jsonl", "labels.jsonl"
 LATER_SHARE: Final = 5  # one conversation in so many
 MOST_OF_REPLY, MOST_OF_CONVERSATION = 50, 5  # chosen ones
 
+_REDACTION = Redaction()
 _SETTING = "POLYRANK_FEEDBACK=texts"
 _NO_TEXT = "rankings that were recorded without texts"
 _LOST = "right replies whose text is in no generation any more"
@@ -100,7 +102,7 @@ def export(root: Path, output: Path, *, golden: Sequence[Path] = ()) -> Exported
         OSError: the files cannot be written; `output` holds something at the end (FileExistsError).
     """
     done = Exported()
-    kept_apart = {_said(example.conversation) for path in golden for example in read_dialogues(path)}
+    kept_apart = {said for path in golden for example in read_dialogues(path) for said in _forms(example.conversation)}
     read = sorted(_read(root, done), key=lambda each: (each.at, each.ranking))
     newest = _newest_conversations(read)
     before = _apart([each for each in read if each.conversation not in newest], kept_apart, _IN_GOLDEN, done)
@@ -132,6 +134,12 @@ def _write(path: Path, dialogues: Iterable[Dialogue]) -> None:
 
 def _said(conversation: Conversation) -> int:
     return context_key(replace(conversation, persona=()))
+
+
+def _forms(conversation: Conversation) -> tuple[int, int]:
+    """Return the hash of a context, and that of its turns as they are recorded."""
+    redacted = (Turn(_REDACTION.end(turn.text), turn.role) for turn in conversation.turns)
+    return _said(conversation), _said(Conversation(tuple(redacted)))
 
 
 def _read(root: Path, done: Exported) -> Iterator[_Read]:

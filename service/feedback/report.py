@@ -65,7 +65,7 @@ class Lack(NamedTuple):
     """
 
     words: list[str]
-    count: int
+    contexts: int
     examples: list[str]
 
 
@@ -212,7 +212,7 @@ def _untaken(seen: Mapping[str, _Seen], replies: Replies) -> tuple[list[Untaken]
     untaken = []
     for name, each in never[:_NEVER_TAKEN]:
         [found] = replies.find(each.at, [each.reply])
-        untaken.append(Untaken(name, found and found.text, each.shown, each.first))
+        untaken.append(Untaken(name, None if found is None else found.text, each.shown, each.first))
     return untaken, len(often)
 
 
@@ -240,7 +240,7 @@ def _lacks(contexts: Sequence[_Context]) -> tuple[list[Lack], int]:
         found = ((-rarity[word] * count**2, word, count) for word, count in counts.items() if count > 1)
         return sorted(each for each in found if each[0] < 0)
 
-    groups = []
+    groups = list[Lack]()
     while len(groups) < _LACKS and (found := telling(left)):
         most, word, _ = found[0]
         own = [place for place, has in left.items() if word in has]
@@ -251,4 +251,4 @@ def _lacks(contexts: Sequence[_Context]) -> tuple[list[Lack], int]:
         groups.append(Lack([word, *names[:2]], len(own), examples))
         for place in own:
             del left[place]
-    return sorted(groups, key=lambda group: (-group.count, group.words)), len(left)
+    return sorted(groups, key=lambda group: (-group.contexts, group.words)), len(left)

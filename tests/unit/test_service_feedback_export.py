@@ -42,7 +42,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 def _exported(
     store: Path, output: Path, uses: Iterable[Use], golden: Iterable[Path] = ()
 ) -> tuple[Exported, list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
-    """Export a log, with one conversation behind it that is later than all."""
+    """Export a log; returns also the lines of the three files."""
     done = export(write_log(store, uses), output, golden=list(golden))
     return done, *(_lines(output / name) for name in (TRAIN, LATER, LABELS))  # type: ignore[return-value]
 
@@ -154,12 +154,14 @@ def test_what_everybody_asks_trains(store: Path, tmp_path: Path) -> None:
 
 
 def test_a_golden_set_does_not_train(store: Path, tmp_path: Path) -> None:
-    golden = write_rows(tmp_path / "golden.jsonl", [{"context": ["Hello", "The  BILL"], "response": "x"}])
+    """Nor as it is recorded, without what tells who somebody is."""
+    rows = [{"context": ["Hello", "The  BILL"], "response": "x"}, {"context": ["I am jo@x.example"], "response": "x"}]
+    golden = write_rows(tmp_path / "golden.jsonl", rows)
     said = Conversation.of(["hello", "the bill"])
-    uses = [use(1, said, ("chosen", "a")), use(2, "the bill", ("chosen", "a"))]
+    uses = [use(1, said, ("chosen", "a")), use(2, "the bill", ("chosen", "a")), use(3, "I am [mail]", ("chosen", "a"))]
     done, train, _, _ = _exported(store, tmp_path / "out", uses, [golden])
     assert [each["context"] for each in train] == [["the bill"]]
-    assert done.left_out == {"examples whose context is in a golden set": 1}
+    assert done.left_out == {"examples whose context is in a golden set": 2}
 
 
 def test_written_replies_come_first_and_chosen_ones_do_not_outweigh_them(store: Path, tmp_path: Path) -> None:
