@@ -175,7 +175,7 @@ def _taught(use: Use, said: Conversation, replies: Replies, done: Exported) -> _
         [first] = replies.find(ranking, ranking.shown[:1])
         if first is None:
             done.left_out[_LOST_LABEL] += 1
-        else:
+        elif first.text.strip():
             label = Dialogue(said, first.text, dialogue=name, category=RIGHT if is_right else WRONG)
     return _Read(ranking.at, ranking.id, name, _said(said), examples, label)
 
@@ -198,7 +198,7 @@ def _right(use: Use, outcome: Outcome, replies: Replies, done: Exported) -> Iter
     for found in replies.find(use.ranking, liked):
         if found is None:
             done.left_out[_LOST] += 1
-        else:
+        elif found.text.strip():  # a log may hold anything
             yield "chosen", found.text
 
 
