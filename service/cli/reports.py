@@ -18,7 +18,7 @@ from polyrank.service.cli.page import Interval, Section, Series, curves, interva
 if TYPE_CHECKING:  # they take torch or the store's libraries, which other pages do without
     from polyrank.service.cli.figures import Estimate, EvaluationReport
     from polyrank.service.cli.tasks import Task, TaskResult
-    from polyrank.service.feedback.report import Figures, Share
+    from polyrank.service.feedback.report import FeedbackFigures, Share
 
 SHOWN = 20
 _LETTERS = 1000
@@ -207,7 +207,7 @@ def _cells(row: Mapping[str, Any], state: str | None) -> list[str]:
     return [row["id"], str(row["count"]), row["index"], *figures, row["model"], shown]
 
 
-def write_feedback(path: Path, store: Path, found: "Figures") -> None:
+def write_feedback(path: Path, store: Path, found: "FeedbackFigures") -> None:
     """Write the page: what people took of what they were shown, and what they missed."""
     sections = [_recorded(found)]
     if found.judged:
@@ -222,7 +222,7 @@ def write_feedback(path: Path, store: Path, found: "Figures") -> None:
     write_page(path, f"Feedback in {store}", sections)
 
 
-def _recorded(found: "Figures") -> Section:
+def _recorded(found: "FeedbackFigures") -> Section:
     rows = [["rankings", f"{found.rankings:,}"]]
     if found.began is not None and found.ended is not None:
         began, ended = (f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}" for at in (found.began, found.ended))
@@ -256,10 +256,10 @@ def _shares(heading: str, shares: "Mapping[str, Share]") -> Section:
 
 def _share(share: "Share") -> str:
     low, high = share.interval()
-    return f"{share.value:.3f} [{low:.3f}, {high:.3f}]"
+    return f"{share.value:.3f} [{low:.3f}, {high:.3f}]".replace(" ", "\N{NO-BREAK SPACE}")
 
 
-def _ranks(found: "Figures") -> Section:
+def _ranks(found: "FeedbackFigures") -> Section:
     from polyrank.service.feedback.report import Share
 
     counts = {f"rank {rank}": found.ranks[rank] for rank in range(1, max(found.ranks, default=0) + 1)}
@@ -271,7 +271,7 @@ def _ranks(found: "Figures") -> Section:
     return Section(heading, "Shares of the rankings whose outcome is known.", chart, ["", "share", "count"], rows)
 
 
-def _lacking(found: "Figures") -> list[Section]:
+def _lacking(found: "FeedbackFigures") -> list[Section]:
     heading = "What the pool lacks"
     if not found.with_texts:
         return [Section(heading, "Contexts are not recorded. With POLYRANK_FEEDBACK=texts they are, from then on.")]
@@ -290,7 +290,7 @@ def _lacking(found: "Figures") -> list[Section]:
     return [Section(heading, text, cards=cards)]
 
 
-def _untaken(found: "Figures") -> Section:
+def _untaken(found: "FeedbackFigures") -> Section:
     from polyrank.service.feedback.report import SHOWN_OFTEN
 
     heading = "Replies that are never taken"

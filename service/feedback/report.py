@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -83,7 +83,7 @@ class Untaken(NamedTuple):
 
 
 @dataclass(slots=True)
-class Figures:
+class FeedbackFigures:
     """What a log says.
 
     Attributes:
@@ -124,9 +124,9 @@ class Figures:
     shown_often: int = 0
 
 
-def figures(root: Path) -> Figures:
+def figures(root: Path) -> FeedbackFigures:
     """Read the log of the store in this directory."""
-    found, replies = Figures(), Replies(root)
+    found, replies = FeedbackFigures(), Replies(root)
     contexts, seen, groups = list[_Context](), dict[str, _Seen](), _Groups()
     for use in uses(root):
         ranking, outcome = use.ranking, outcome_of(use)
@@ -142,7 +142,9 @@ def figures(root: Path) -> Figures:
         groups.add({} if first is None else first.metadata, outcome.rank == 1)
         for rank, shown in enumerate(ranking.shown, 1):
             if shown.id is not None:
-                seen.setdefault(shown.id, _Seen(ranking, shown)).count(rank, outcome)
+                if shown.id not in seen:
+                    seen[shown.id] = _Seen(replace(ranking, shown=(), said=None), shown)
+                seen[shown.id].count(rank, outcome)
         if ranking.said is not None:
             contexts.append(_Context(ranking.said.turns[-1].text, outcome.kind in ("written", "none_good")))
     found.generations, found.days = (dict(sorted(each.items())) for each in (found.generations, found.days))
@@ -153,7 +155,7 @@ def figures(root: Path) -> Figures:
     return found
 
 
-def _count(found: Figures, ranking: Ranking, outcome: Outcome) -> None:
+def _count(found: FeedbackFigures, ranking: Ranking, outcome: Outcome) -> None:
     took = outcome.rank == 1
     day = datetime.fromtimestamp(ranking.at, UTC).date().isoformat()
     found.first = found.first.plus(took)
@@ -178,9 +180,12 @@ class _Groups:
     def add(self, metadata: Mapping[str, Any], took: bool) -> None:
         for name, value in metadata.items():
             if isinstance(value, str | bool):
-                values = self._shares.setdefault(name, {})
-                if str(value) in values or len(values) <= _VALUES:  # one more shows that there are too many
-                    values[str(value)] = values.get(str(value), NONE).plus(took)
+                values, said = (
+                    self._shares.setdefault(name, {}),
+                    value if isinstance(value, str) else str(value).lower(),
+                )
+                if said in values or len(values) <= _VALUES:  # one more shows that there are too many
+                    values[said] = values.get(said, NONE).plus(took)
 
     def shares(self) -> dict[str, dict[str, Share]]:
         """Return the fields that make groups; those that most replies have come first."""
@@ -226,9 +231,8 @@ class _Context(NamedTuple):
 def _lacks(contexts: Sequence[_Context]) -> tuple[list[Lack], int]:
     """Group contexts for which nothing was good by a word that they share; returns also how many stay alone.
 
-    The word of the largest group is the one with the largest `l^2 / n log(N / n)^2`, where l of those that are left and
-    n of all N contexts have it: words that are rare among all, and frequent where nothing was good. Its contexts are
-    taken out, and the next word is sought among the rest.
+    The word with the largest `l^2 / n log(N / n)^2` makes a group, where l of these contexts and n of all N have it: it
+    is rare among all, and frequent where nothing was good. The next word is sought among the contexts that are left.
     """
     said = [frozenset(word for word in words(each.text) if not word.isdecimal()) for each in contexts]
     left = {place: said[place] for place, each in enumerate(contexts) if each.lacks}

@@ -99,10 +99,11 @@ def test_the_page_shows_all_of_it_and_runs_nothing(
     assert outcome.result["first_taken"] == {"value": 9 / 39, **_ends(Share(9, 39))}
     page = Page(tmp_path / "page.html")
     require_self_contained(page)
-    assert ["g", "0.000 [0.000, 0.114]", "30"] in page.rows
-    assert ["new", "1.000 [0.701, 1.000]", "9 (few)"] in page.rows
+    rows = [[cell.replace("\N{NO-BREAK SPACE}", " ") for cell in row] for row in page.rows]
+    assert ["g", "0.000 [0.000, 0.114]", "30"] in rows
+    assert ["new", "1.000 [0.701, 1.000]", "9 (few)"] in rows
     assert "1 of 2 have fewer than 30 rankings with a known outcome, and are not drawn." in page.text
-    assert [HOSTILE, "0.000 [0.000, 0.114]", "30"] in page.rows
+    assert [HOSTILE, "0.000 [0.000, 0.114]", "30"] in rows
     assert page.cards == [
         f"30 contexts alert, img, leftsuch as {HOSTILE}",
         f"c {HOSTILE}shown 39 times, 30 of them first",
