@@ -34,6 +34,7 @@ from polyrank.service.errors import (
     TooManyForExact,
     UnknownCandidates,
 )
+from polyrank.service.http.native.sides import NO_SIDE, Sided, by_share
 from polyrank.service.http.plumbing import bodies, problems
 from polyrank.service.http.plumbing.described import DEADLINE_IN, RANK, RANKS, ByHand, fails, header, takes
 from polyrank.service.observe.labels import STAGES, Account
@@ -97,21 +98,38 @@ class Answered(NamedTuple):
         answer: a JSON object, without what belongs to one request.
         seconds: by stage.
         cache: whether a cache of answers knew it, `hit` or `miss`; None: it was not asked.
+        sided: on which side of a canary it is.
     """
 
     answer: bytes
     seconds: Mapping[str, float]
     cache: str | None
     account: Account
+    sided: Sided = NO_SIDE
 
 
-async def answered(request: Request, held: Resources, body: RankIn, journey: Journey) -> Answered:
-    """Rank what a checked body asks for, or take the answer from the cache."""
+async def answered(
+    request: Request, held: Resources, body: RankIn, journey: Journey, place: float | None = None
+) -> Answered:
+    """Rank what a checked body asks for, or take the answer from the cache.
+
+    `place` is that of the conversation in the shares of a canary, in [0, 1); None: the live generation answers, unless
+    the body says otherwise.
+    """
     todo = await bodies.beside(request, partial(to_request, body, held.settings), len(body.candidates or ()))
-    if body.min_revision is None:
-        serving = served(held, body.generation)
-    else:
-        serving = await held.updating.reached(body.min_revision, journey)
+    answer = partial(_answer, request, held, body, todo)
+    if body.min_revision is not None:
+        return await answer(await held.updating.reached(body.min_revision, journey), journey)
+    serving, sharing = served(held, body.generation), held.trials.sharing
+    if place is None or sharing is None or body.expect is not None or "generation" in body.model_fields_set:
+        return await answer(serving, journey)
+    done, sided = await by_share(*sharing, serving, place, journey, answer, held.metrics)
+    return done._replace(sided=sided)
+
+
+async def _answer(
+    request: Request, held: Resources, body: RankIn, todo: RankRequest, serving: Serving, journey: Journey
+) -> Answered:
     _check_expected(body.expect, serving)
     key = _cache_key(request, held, serving, body)
     if held.results is not None and key is not None:
