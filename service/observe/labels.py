@@ -31,6 +31,9 @@ DEGRADED: tuple[Degraded, ...] = get_args(Degraded)
 Stage = Literal["queue", "tokenize", "encode", "retrieve", "fetch", "score", "late", "rerank"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
+# Why the live generation answers a ranking that the one on trial was asked, besides the types of problems.
+REPLACED = ("slow", "unexpected", "late_failed", "inference-failed")
+
 # The queues before the models: contexts and candidates to encode, stored candidates for the second stage, pairs for the
 # cross-encoder, and whatever is read to explain scores.
 Lane = Literal["context", "candidate", "late", "pair", "explain"]

@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from polyrank.model.inference.runners import Runner
-from polyrank.service.observe.labels import DEGRADED, LANES, PLANS, STAGES, Searched
+from polyrank.service.observe.labels import DEGRADED, LANES, PLANS, REPLACED, STAGES, Searched
 
 RESULTS = {
     "redis": ("hit", "miss", "corrupt", "error"),
@@ -125,7 +125,7 @@ class Metrics:
             "canary_rankings", "Rankings while a trial has a share", **of_pool, side=("live", "trial")
         )
         self._canary_replaced = self._counter(
-            "canary_replaced", "Rankings of the trial's share that the live generation answered", **of_pool, why=()
+            "canary_replaced", "Rankings of the trial's share that the live one answered", **of_pool, why=REPLACED
         )
         self._scan_info = self._info("scan_info", "What is searched for a request", (*of_pool, "kind", "fallback"))
         self._index_candidates = self._state("index_candidates", "Candidates served, updates included", of_pool)
