@@ -103,10 +103,16 @@ class Resources:
     settings: Settings
     runtime: Runtime
     engine: Engine
+    trial_engine: Engine
     reading: FairThread
     access: Access
     results: ResultCache | None
     vocabulary: Vocabulary | None
+
+    def engine_for(self, serving: Serving) -> Engine:
+        """Return what ranks over a generation: a model that is not the live one's has a thread of its own."""
+        live = self.live.current
+        return self.engine if live is None or serving.ranker is live.ranker else self.trial_engine
 
     @property
     def has_pool(self) -> bool:
@@ -276,6 +282,7 @@ async def _opened(
             settings=settings,
             runtime=runtime,
             engine=Engine(runtime),
+            trial_engine=Engine(runtime.for_trials()),
             reading=reading,
             access=access,
             results=_results(settings, metrics, caches),

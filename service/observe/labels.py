@@ -38,6 +38,7 @@ REPLACED = ("slow", "unexpected", "late_failed", "inference-failed")
 # cross-encoder, and whatever is read to explain scores.
 Lane = Literal["context", "candidate", "late", "pair", "explain"]
 LANES: tuple[Lane, ...] = get_args(Lane)
+OF_GENERATIONS: tuple[Lane, ...] = ("context", "candidate", "late")
 
 # What is searched for a request: the pool in bytes, its stored rows, its copy on a GPU, or an index.
 Searched = Literal["bytes", "stored rows", "gpu", "index"]

@@ -223,10 +223,10 @@ class Metrics:
         for reason in degraded:
             self._degraded.labels(reason).inc()
 
-    def show_queue(self, requests: int, tokens: int) -> None:
-        """Show how many requests are in progress, and their tokens."""
-        self._queue_depth.set(requests)
-        self._queue_tokens.set(tokens)
+    def add_to_queue(self, requests: int, tokens: int) -> None:
+        """Show so many more requests in progress, with so many more tokens."""
+        self._queue_depth.inc(requests)
+        self._queue_tokens.inc(tokens)
 
     def observe_wait(self, lane: str, seconds: float) -> None:
         """Count the wait of a request for its first batch."""

@@ -136,7 +136,7 @@ async def _answer(
         kept = await held.results.get(key, journey.budget, _is_answer)
         if kept is not None:
             return Answered(kept, dict.fromkeys(STAGES, 0.0), "hit", Account(serving.generation.id))
-    ranked = await held.engine.rank(serving, todo, journey)
+    ranked = await held.engine_for(serving).rank(serving, todo, journey)
     letters = sum(len(place.text) for place in ranked.places)
     answer = await bodies.beside(
         request, partial(_rendered, held, serving, ranked), 2 * len(ranked.places) + letters // 256
