@@ -99,6 +99,7 @@ class Answered(NamedTuple):
         seconds: by stage.
         cache: whether a cache of answers knew it, `hit` or `miss`; None: it was not asked.
         sided: on which side of a canary it is.
+        ranking: its id; None: it is not recorded.
     """
 
     answer: bytes
@@ -106,16 +107,23 @@ class Answered(NamedTuple):
     cache: str | None
     account: Account
     sided: Sided = NO_SIDE
+    ranking: str | None = None
 
 
-async def answered(
+async def answered(request: Request, held: Resources, body: RankIn, journey: Journey) -> Answered:
+    """Rank what a checked body asks for, or take the answer from the cache; record it where the server does."""
+    if held.feedback is None or not body.log:
+        return await _answered(request, held, body, journey)
+    asked = held.feedback.asked(body.conversation)
+    done = await _answered(request, held, body, journey, held.feedback.identity.share_of(asked.named))
+    is_recorded = held.feedback.record(asked, done.answer, body.said(), *done.sided)
+    return done._replace(ranking=asked.ranking) if is_recorded else done
+
+
+async def _answered(
     request: Request, held: Resources, body: RankIn, journey: Journey, place: float | None = None
 ) -> Answered:
-    """Rank what a checked body asks for, or take the answer from the cache.
-
-    `place` is that of the conversation in the shares of a canary, in [0, 1); None: the live generation answers, unless
-    the body says otherwise.
-    """
+    """Rank; `place` is that of the conversation in the shares of a canary, None: it is in none."""
     todo = await bodies.beside(request, partial(to_request, body, held.settings), len(body.candidates or ()))
     answer = partial(_answer, request, held, body, todo)
     if body.min_revision is not None:
@@ -153,15 +161,15 @@ def served(held: Resources, which: Which) -> Serving:
 
 
 def completed(request: Request, done: Answered) -> bytes:
-    """Add to an answer what belongs to this request: timings and its id."""
+    """Add to an answer what belongs to this request: timings, the ranking's id and its own."""
     spent = {**done.seconds, "total": time.monotonic() - request.state.arrived}
-    return _joined(
-        done.answer, {stage: round(value * 1000, 3) for stage, value in spent.items()}, request.state.request_id
-    )
+    timings = {stage: round(value * 1000, 3) for stage, value in spent.items()}
+    return _joined(done.answer, timings, request.state.request_id, done.ranking)
 
 
-def _joined(answer: bytes, timings_ms: Mapping[str, float], request_id: str) -> bytes:
-    return answer[:-1] + b"," + orjson.dumps({"timings_ms": timings_ms, "request_id": request_id})[1:]
+def _joined(answer: bytes, timings_ms: Mapping[str, float], request_id: str, ranking: str | None = None) -> bytes:
+    recorded = {} if ranking is None else {"ranking_id": ranking}
+    return answer[:-1] + b"," + orjson.dumps({"timings_ms": timings_ms, **recorded, "request_id": request_id})[1:]
 
 
 def _is_answer(found: bytes) -> bool:
