@@ -347,12 +347,14 @@ def test_what_was_acknowledged_survives_kills(
         senders = [Sender(port, 10 * turn + number) for number in range(4)]
         for sender in senders:
             sender.start()
-        time.sleep(1.0 + 0.3 * turn)
+        deadline = time.monotonic() + 60
+        while min(len(sender.acknowledged) for sender in senders) < 10 + 3 * turn:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
         kill_all(server)
         for sender in senders:
             sender.join()
             acknowledged |= sender.acknowledged
-    assert len(acknowledged) > 100
     tally = LogTally()
     found = [each.id for use in uses(tmp_path, tally) for each in use.events]
     assert acknowledged <= {*found}
@@ -365,7 +367,7 @@ def test_what_was_acknowledged_survives_kills(
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert acknowledged <= {each.id for use in uses(tmp_path) for each in use.events}
-    assert erase(tmp_path, "chat 11").rankings > 10
+    assert erase(tmp_path, "chat 11").rankings > 0
     own = Identity.of(tmp_path).conversation("chat 11")
     assert not [use for use in uses(tmp_path) if use.ranking.conversation == own]
     assert not any(own in line for line in raw_lines(tmp_path))
