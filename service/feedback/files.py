@@ -118,6 +118,12 @@ class Growing:
     def sync(self) -> None:
         """Put it on the disk; raises OSError, and then it is not known what is there: begin another file."""
         os.fdatasync(self._descriptor)
+        if self.is_gone():
+            raise OSError(errno.ESTALE, "another host closed it, because the file system shares no locks")
+
+    def is_gone(self) -> bool:
+        """Whether somebody removed it; raises OSError."""
+        return os.fstat(self._descriptor).st_nlink == 0
 
     def leave(self) -> None:
         """Append no more, and let any process close the file."""
