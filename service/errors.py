@@ -430,5 +430,27 @@ class ClientGone(ServiceError):
     status, slug, title = 499, "client-gone", "The client hung up"
 
 
+class FeedbackUnusable(ServiceError):
+    """The store's log of feedback cannot be used; the message says what to do."""
+
+
+class UnknownRanking(ServiceError):
+    """No server on this store gave the id of this ranking."""
+
+    status, slug, title = 404, "unknown-ranking", "No such ranking"
+
+    def __init__(self, ranking_id: str) -> None:
+        super().__init__(f"no ranking here has the id {ranking_id[:64]!r}; take it from `ranking_id` of an answer")
+
+
+class FeedbackTooOld(ServiceError):
+    """The ranking was answered so long ago that nothing of it is kept."""
+
+    status, slug, title = 410, "feedback-too-old", "The ranking is no longer kept"
+
+    def __init__(self, ranking_id: str, days: int) -> None:
+        super().__init__(f"the ranking {ranking_id} is older than {days} days (the setting feedback_days)")
+
+
 class ServiceUnreachable(ServiceError):
     """Raised by the command line: no service answers at the URL, or it refuses."""

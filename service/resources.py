@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from secrets import token_hex
+from tempfile import gettempdir
 from typing import Any, TypeVar, cast
 
 from starlette.requests import Request
@@ -256,7 +257,7 @@ async def _opened(
         opener = Opener(metrics.count_cache, caches, loaders.ranker, device_of(settings))
         opening = [
             _ForPool(
-                *(name, *_place(settings, name, stack)),
+                *(name, *_place(settings, name)),
                 loader=loader,
                 settings=settings,
                 metrics=metrics.of(name),
@@ -294,12 +295,12 @@ async def _opened(
             yield held
 
 
-def _place(settings: Settings, name: str, stack: AsyncExitStack) -> tuple[Path, Callable[[], RankingError] | None]:
-    """Return the directory of a pool's store, and what is raised if there is no pool: then nothing is written to it."""
+def _place(settings: Settings, name: str) -> tuple[Path, Callable[[], RankingError] | None]:
+    """Return the directory of a pool's store, and what is raised if there is no pool: then nobody makes it."""
     if (root := settings.store.get(name)) is not None:
         return root, None
-    empty = Path(stack.enter_context(TemporaryDirectory(prefix="polyrank-")))
-    return empty, partial(PoolNotFound, name) if settings.store else partial(NotReady, NO_STORE)
+    nowhere = Path(gettempdir(), f"polyrank-{token_hex()}")  # to be guessed by nobody else either
+    return nowhere, partial(PoolNotFound, name) if settings.store else partial(NotReady, NO_STORE)
 
 
 async def _followed(

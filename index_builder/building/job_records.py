@@ -4,12 +4,13 @@ STORE/jobs/<id>.json    the record, replaced atomically
 STORE/jobs/<id>.jsonl   candidates that came with the request, if any; removed when the job ends
 STORE/jobs/<id>.lock    held by the process that runs the job; the kernel releases it however that process ends
 STORE/jobs/<id>.cancel  asks that process, wherever it runs, to stop; removed when the job ends
+STORE/jobs/alone.lock   held by a process that looks at several stores before it queues a job
 """
 
 import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -118,6 +119,23 @@ class JobStore:
         """The file for candidates that come with a request, to be written before `create`; its directory is made."""
         make_directory(self._jobs)
         return self._path(job_id, ".jsonl")
+
+    @contextmanager
+    def alone_among(self, others: Iterable["JobStore"]) -> Iterator[None]:
+        """Let nobody else who asks for the same queue a job here or there for the block.
+
+        Each has a lock that is made before those of the others are looked for, so two always find one in common. One
+        that this process may not write to is left out: no job can be queued there from here.
+        """
+        make_directory(self._jobs)
+        own, *rest = (store._jobs.resolve() / "alone.lock" for store in (self, *others))
+        with try_locked(own):
+            pass  # it is there now
+        with ExitStack() as stack:
+            for lock in sorted({own, *rest}):  # in one order, so that two never wait for each other
+                if os.access(lock, os.W_OK):
+                    stack.enter_context(locked(lock))
+            yield
 
     def create(self, request: JobRequest, job_id: str | None = None) -> JobRecord:
         """Queue a job and remove old records. Raises JobConflict, and removes the inline pool, if another is active."""

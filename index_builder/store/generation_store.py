@@ -57,6 +57,7 @@ from polyrank.index_builder.store.leftovers import (
     resumable,
 )
 from polyrank.index_builder.store.locks import Lease, build_lock, fenced, leased
+from polyrank.index_builder.store.pointer import Trial
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.store.switch import Switch
 from polyrank.index_builder.vectors.encoder import Encode
@@ -111,12 +112,12 @@ class GenerationStore:
         """The generations that rollbacks can reach; the next one last."""
         return self._switch.history()
 
-    def trial(self) -> str | None:
-        """The generation that servers load beside the active one; None: there is none. Errors as `Pointer.trial`."""
-        named = self._pointer.trial()
-        if named is None or named == self.current_or_none() or named not in self.ids():
+    def trial(self) -> Trial | None:
+        """What servers load beside the active one; None: there is nothing. Errors as `Pointer.trial`."""
+        trial = self._pointer.trial()
+        if trial is None or trial.generation == self.current_or_none() or trial.generation not in self.ids():
             return None
-        return named
+        return trial
 
     def path(self, generation: str) -> Path:
         """The directory of a generation. Raises GenerationNotFound if the text does not have the form of an id."""
@@ -376,10 +377,15 @@ class GenerationStore:
 
     # A trial.
 
-    def begin_trial(self, generation: str) -> None:
+    def begin_trial(self, generation: str, share: float = 0.0, until: float | None = None) -> None:
         """Let servers load a generation beside the active one, in place of another trial; CURRENT stays as it is.
 
         The trial ends when the generation becomes the active one. Until then no collection removes it.
+
+        Args:
+            generation: its id.
+            share: of the conversations; see `Trial`.
+            until: when it ends; see `Trial`.
 
         Raises:
             InvalidInput: it is the active one, perhaps since a moment ago.
@@ -391,7 +397,19 @@ class GenerationStore:
                 raise InvalidInput(f"generation: {generation} is active; put another one on trial")
             if generation not in self.ids():
                 raise GenerationNotFound(f"no generation {generation} in {self.root}")
-            self._pointer.set_trial(generation)
+            self._pointer.set_trial(Trial(generation, share, until))
+
+    def renew_trial(self, trial: Trial) -> bool:
+        """Give the trial of a generation another share and time; False: it is not on trial any more.
+
+        Raises StoreBusy as `begin_trial`.
+        """
+        with self._switch.changing():
+            before = self.trial()
+            if before is None or before.generation != trial.generation:
+                return False
+            self._pointer.set_trial(trial)
+            return True
 
     def end_trial(self) -> None:
         """End the trial, if there is one; raises StoreBusy as `begin_trial`."""

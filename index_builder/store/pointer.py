@@ -4,13 +4,17 @@ CURRENT names the active generation. HISTORY lists those that were active before
 replaced atomically, but a process may die between two writes. So HISTORY is written first, and readers skip entries at
 its end that name the current generation: between the writes they see either the old state or the new one.
 
-TRIAL names a generation that servers load beside the active one, so that both can be compared. It changes nothing of
-the other two.
+TRIAL names a generation that servers load beside the active one, so that both can be compared: a JSON object with the
+fields of a `Trial`. It changes nothing of the other two.
 """
 
 from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
 from itertools import groupby
+from math import isfinite
 from pathlib import Path
+
+import orjson
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound
 from polyrank.index_builder.layout import is_time_id
@@ -19,6 +23,34 @@ from polyrank.model.errors import Shortage, shortage_in
 from polyrank.model.inputs import read_input
 
 _HISTORY_LENGTH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A generation on trial beside the active one.
+
+    Attributes:
+        generation: its id.
+        share: of the conversations, those that it answers unless their rankings say otherwise; 0 to 1.
+        until: when servers end it unless it is renewed, in seconds since the epoch; None: when somebody does.
+    """
+
+    generation: str
+    share: float = 0.0
+    until: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if a value is none of its field."""
+        if not (isinstance(self.generation, str) and is_time_id(self.generation)):
+            raise ValueError("generation: not the id of a generation")
+        if not (_is_number(self.share) and 0 <= self.share <= 1):
+            raise ValueError(f"share: not from 0 to 1: {self.share!r}")
+        if not (self.until is None or _is_number(self.until)):
+            raise ValueError(f"until: no time: {self.until!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
 
 class Pointer:
@@ -68,26 +100,27 @@ class Pointer:
             raise _unread(error) from error
         return status.st_ino, status.st_mtime_ns
 
-    def trial(self) -> str | None:
-        """The id of the generation on trial; None: there is none, or TRIAL is damaged.
+    def trial(self) -> Trial | None:
+        """What is on trial; None: there is nothing, or TRIAL is damaged.
 
         Raises:
             Shortage: it cannot be read at the moment.
         """
         try:
-            text = read_input(self._trial).decode("ascii", "replace").removesuffix("\n")
+            return Trial(**orjson.loads(read_input(self._trial)))
         except OSError as error:
             if shortage := shortage_in(error):
                 raise shortage from error
-            return None
-        return text if is_time_id(text) else None
+        except (TypeError, ValueError):
+            pass
+        return None
 
-    def set_trial(self, generation: str | None) -> None:
+    def set_trial(self, trial: Trial | None) -> None:
         """Put a generation on trial; None: end the trial."""
-        if generation is None:
+        if trial is None:
             self._trial.unlink(missing_ok=True)
         else:
-            write_atomically(self._trial, f"{generation}\n".encode())
+            write_atomically(self._trial, orjson.dumps(asdict(trial)) + b"\n")
 
     def history(self, published: Collection[str]) -> list[str]:
         """The published generations that were active before the current one, the latest last.
@@ -110,7 +143,9 @@ class Pointer:
         older = [generation for generation in published if current is None or generation < current]
         by_worth = dict.fromkeys([*reversed(self.history(published)), *reversed(older)])
         spared = [generation for generation in by_worth if generation in older][: keep - (current is not None)]
-        return [generation for generation in older if generation not in (*spared, self.trial())]
+        if (trial := self.trial()) is not None:
+            spared.append(trial.generation)
+        return [generation for generation in older if generation not in spared]
 
     def advance(self, generation: str) -> None:
         """Make the generation current, and the one that was current the first to go back to.

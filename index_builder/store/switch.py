@@ -100,7 +100,8 @@ class Switch:
                 missed.write()
                 self._mark_active(current)
             # The old generation's, too: a process that died after its block has not ended it.
-            ends_trial = self.pointer.trial() in (manifest.id, current)
+            trial = self.pointer.trial()
+            ends_trial = trial is not None and trial.generation in (manifest.id, current)
             yield
             self._mark_active(manifest.id)
             if ends_trial:

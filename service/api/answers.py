@@ -124,6 +124,17 @@ class RankOut(Out):
     truncated: TruncatedOut
     notes: list[str] | None = Field(default=None, description=NOTES)
     timings_ms: TimingsOut
+    ranking_id: str | None = Field(
+        default=None, description="what `POST /feedback` knows it by; absent where it is not recorded"
+    )
+    request_id: str
+
+
+class FeedbackOut(Out):
+    """What was taken of feedback: it is on the disk."""
+
+    accepted: int = Field(description="events that are new, as far as this process knows")
+    repeated: int = Field(description="events that came before")
     request_id: str
 
 

@@ -20,6 +20,7 @@ from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.model.text.dialogues import text_of, turn_of
 from polyrank.service.api.fields import FILTER_DESCRIPTION, IN_ORDER, Filter, Id, Strict, Text
+from polyrank.service.feedback.records import Kind
 
 TOP_N = 20  # candidates that the cross-encoder reads where the request gives no number
 MAX_TURNS = 1000
@@ -28,6 +29,9 @@ MAX_RESULTS = 1000
 MAX_BATCH = 100
 MAX_EXPLAINED = 10
 MAX_CODES = 1000
+MAX_CONVERSATION_CHARS = 256
+MAX_EVENTS = 100
+MAX_EVENT_ID_CHARS = 128
 _WITHOUT_CONTENT = ("refusal", "tool_calls", "function_call", "audio")  # a message with one of these may have none
 
 
@@ -140,7 +144,7 @@ class SaidIn(Strict):
             raise ValueError("context: at least one turn must have text")
         return self
 
-    def conversation(self) -> Conversation:
+    def said(self) -> Conversation:
         """Return what was said and by whom, oldest first."""
         return Conversation(self._turns, tuple(self.persona))
 
@@ -168,7 +172,8 @@ class RankIn(SaidIn):
     )
 
     OTHER_NAMES: ClassVar = {
-        **_NAMES_OF_CONTEXT,
+        **{name: field for name, field in _NAMES_OF_CONTEXT.items() if name != "conversation"},
+        **dict.fromkeys(("conversation_id", "session", "session_id", "thread", "thread_id"), "conversation"),
         **dict.fromkeys(("documents", "texts", "passages", "responses", "replies"), "candidates"),
         **dict.fromkeys(("k", "limit", "n", "top_n", "num_results"), "top_k"),
         **dict.fromkeys(("filters", "where"), "filter"),
@@ -209,6 +214,14 @@ class RankIn(SaidIn):
     generation: Which = Field(default="live", description=_WHICH)
     expect: ExpectIn | None = None
     min_revision: int | None = Field(default=None, ge=0, description="wait for this update; 409 where it does not come")
+    conversation: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_CONVERSATION_CHARS,
+        description="any name of the conversation, the same at each of its turns: where feedback is recorded, by a "
+        "keyed digest of this name",
+    )
+    log: bool = Field(default=True, description="false: record nothing of this request, where feedback is recorded")
     timeout_ms: int | None = Field(default=None, ge=1, description="above the server's maximum: clamped to it")
 
     @model_validator(mode="after")
@@ -329,3 +342,77 @@ class BatchIn(Strict):
         json_schema_extra={"items": {"$ref": "#/components/schemas/RankIn"}},
     )
     timeout_ms: int | None = Field(default=None, ge=1, description="for all of them; each may have a shorter one")
+
+
+# What an event says of a reply: `id` and `text` must be there (True), must not (False), or may (None).
+_OF_REPLY: dict[Kind, tuple[bool | None, bool | None]] = {
+    "chosen": (None, None),
+    "edited": (None, True),
+    "written": (False, True),
+    "up": (True, False),
+    "down": (True, False),
+    "none_good": (False, False),
+    "handed_over": (False, False),
+    "resolved": (False, False),
+}
+
+
+class EventIn(Strict):
+    """What became of a ranking."""
+
+    OTHER_NAMES: ClassVar = {
+        **dict.fromkeys(("ranking", "rank_id"), "ranking_id"),
+        **dict.fromkeys(("type", "event", "action"), "kind"),
+        **dict.fromkeys(("reply_id", "candidate_id", "candidate", "reply"), "id"),
+        **dict.fromkeys(("content", "message"), "text"),
+        **dict.fromkeys(("idempotency_key", "uuid"), "event_id"),
+    }
+
+    ranking_id: str = Field(min_length=1, max_length=64, description="as the answer of `/rank` has it")
+    kind: Kind = Field(
+        description="`chosen`: this reply was sent as it stood; `edited`: changed, then sent; `written`: another one "
+        "was sent, written by hand; `up`, `down`: what somebody thinks of this reply; `none_good`: no reply fits; "
+        "`handed_over`, `resolved`: how the conversation went on"
+    )
+    id: Id | None = Field(default=None, description="of the reply")
+    text: Text | None = Field(
+        default=None,
+        description="what was sent; with `chosen`: the candidate, if it came with the request and had no id",
+    )
+    event_id: str = Field(
+        min_length=1,
+        max_length=MAX_EVENT_ID_CHARS,
+        description="made by the caller; an event of a ranking that is sent again under the same one counts once",
+    )
+
+    @model_validator(mode="after")
+    def _of_its_kind(self) -> Self:
+        for name, needed in zip(("id", "text"), _OF_REPLY[self.kind], strict=True):
+            if needed is not None and needed != (getattr(self, name) is not None):
+                raise ValueError(f"{name}: {'needed' if needed else 'not'} with kind {self.kind}")
+        if self.kind == "chosen" and (self.id is None) == (self.text is None):
+            raise ValueError("kind chosen needs `id`, or else the `text` of a candidate that was sent without an id")
+        return self
+
+
+class FeedbackIn(Strict):
+    """What became of rankings; all events are taken, or none."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "events": [
+                        {
+                            "ranking_id": "01imbv5k2g3l8q7jd0a1b2c3d4e5f6g7h8i9jakb",
+                            "kind": "chosen",
+                            "id": "r17",
+                            "event_id": "7c1f",
+                        }
+                    ]
+                }
+            ]
+        }
+    )
+
+    events: list[EventIn] = Field(min_length=1, max_length=MAX_EVENTS, fail_fast=True)

@@ -179,8 +179,7 @@ class Jobs:
     # --- queueing, in a thread
 
     def _queue_compaction(self) -> JobRecord:
-        self._refuse_second()
-        return self._store.create(JobRequest(pool=(), compacts=True))
+        return self._create(JobRequest(pool=(), compacts=True))
 
     def _queue_once(self, rebuild: Rebuild, raw: bytes, key: str | None, has_active: bool) -> tuple[JobRecord, bool]:
         """Return the key's job, or queue a new one; and whether it is new."""
@@ -188,11 +187,17 @@ class Jobs:
         if key is not None and (job_id := self._keys.job_of(key, digest)) is not None:
             with suppress(JobNotFound):  # the record of an old job may be gone
                 return self._store.get(job_id), False
-        self._refuse_second()
+        self._refuse_second()  # before a pool is read
         record = self._queue(rebuild, has_active)
         if key is not None:
             self._keys.remember(key, digest, record.id)
         return record, True
+
+    def _create(self, request: JobRequest, job_id: str | None = None) -> JobRecord:
+        """Queue a job while nobody queues one of another pool."""
+        with self._store.alone_among(self._others.values()):
+            self._refuse_second()
+            return self._store.create(request, job_id)
 
     def _refuse_second(self) -> None:
         if (active := self._store.active()) is not None:
@@ -212,7 +217,7 @@ class Jobs:
             pool = confined(self._settings.pool_root, rebuild.pool, "pool")
             _check_kind(pool)
             wanted = JobRequest(pool=(str(pool),), encoding=rebuild.encoding, model=model, activate=rebuild.activate)
-            return self._store.create(wanted, job_id)
+            return self._create(wanted, job_id)
         pool = self._store.inline_pool(job_id)
         try:
             with pool.open("wb") as file:
@@ -220,7 +225,7 @@ class Jobs:
                     file.write(orjson.dumps(candidate, option=orjson.OPT_APPEND_NEWLINE))
             revision = UpdateLogs(self._generations.root).highest()  # updates after the request are newer than its pool
             request = JobRequest(pool=(str(pool),), model=model, activate=rebuild.activate, revision=revision)
-            return self._store.create(request, job_id)
+            return self._create(request, job_id)
         except BaseException:
             pool.unlink(missing_ok=True)
             raise

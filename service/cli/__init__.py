@@ -22,6 +22,7 @@ from polyrank.service.cli.commands import (
     demo,
     evaluate,
     export,
+    feedback,
     mine,
     quantise,
     rank,
@@ -34,7 +35,7 @@ from polyrank.service.cli.parsing import CommandParser
 from polyrank.service.errors import SettingsError
 from polyrank.service.observe import logs
 
-_COMMANDS = (demo, convert, train, mine, evaluate, quantise, export, build, store, serve, rank, candidates)
+_COMMANDS = (demo, convert, train, mine, evaluate, quantise, export, build, store, serve, rank, candidates, feedback)
 
 
 def command() -> NoReturn:

@@ -86,10 +86,11 @@ class Trials(Generic[S]):
         Raises:
             Shortage, OSError: it could not be tried now; the next call tries again.
         """
-        named = self._store.trial()
-        if named is None:
+        trial = self._store.trial()
+        if trial is None:
             self._hold(None, 0)
             return
+        named = trial.generation
         if named == self._given_up or (self.current is not None and named == self.current.generation.id):
             return
         try:

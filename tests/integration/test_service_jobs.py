@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from polyrank.service.api.generations import JobOut, JobsOut
 from polyrank.service.app import create_app
 from polyrank.service.changes import builder_process
 from polyrank.service.changes.jobs import Jobs
+from polyrank.service.errors import OtherPoolBuilt
 from polyrank.service.settings import Settings
 
 PYTHON = sys.executable
@@ -294,6 +296,33 @@ def test_a_builder_that_dies_leaves_its_last_line_and_the_log_has_all(
 
 async def _nothing() -> None:
     """Nobody serves it."""
+
+
+def test_of_two_pools_asked_for_at_once_one_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two processes of one server: they share nothing but the stores, of which one was never built."""
+    roots = {"shop": tmp_path / "shop", "support": tmp_path / "support"}
+    create = JobStore.create
+
+    def slowly(*given: Any) -> JobRecord:
+        time.sleep(0.3)  # both have looked for others by now
+        return create(*given)
+
+    monkeypatch.setattr(JobStore, "create", slowly)
+
+    def ask(pool: str) -> str:
+        others = {name: JobStore(root) for name, root in roots.items() if name != pool}
+        store = GenerationStore(roots[pool])
+        runner = Runner("torch", "float32")
+        jobs = Jobs(Settings(store=roots), store, lambda _: runner, _nothing, lambda _: None, others)
+        try:
+            jobs._queue_compaction()
+            return "built"
+        except OtherPoolBuilt as refused:
+            return f"refused for {refused.base}"
+
+    with ThreadPoolExecutor(2) as threads:
+        told = sorted(threads.map(ask, roots))
+    assert told in (["built", "refused for /pools/shop"], ["built", "refused for /pools/support"])
 
 
 def test_what_was_read_before_the_end_is_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

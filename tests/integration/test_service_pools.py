@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -143,7 +144,13 @@ def test_pages_of_other_sites_are_refused_in_the_dialect_of_the_route_under_a_po
         assert refused[0].content == refused[1].content
 
 
-def test_without_a_name_only_what_needs_no_pool_is_answered(server: Served) -> None:
+def test_without_a_name_only_what_needs_no_pool_is_answered_and_nothing_is_written(
+    start: Callable[..., Served], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    server = start()
     for method, path, body in (
         ("POST", "/rank", {"context": "w1"}),
         ("POST", "/v1/embeddings", {"input": "w1"}),
@@ -159,6 +166,7 @@ def test_without_a_name_only_what_needs_no_pool_is_answered(server: Served) -> N
     for path in ("/livez", "/readyz", "/healthz", "/metrics", "/info", "/docs", "/openapi.json", "/playground"):
         assert server.client.get(path).status_code == 200, path
     assert server.client.get("/").headers["location"] == "/pools/support/playground"
+    assert not list(temporary.iterdir()), "a worker that is killed would leave it"
 
 
 def test_a_pool_without_a_name_stays_at_the_root_beside_others(start: Callable[..., Served], tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_turns_may_have_the_shape_of_openai_and_of_this_server_together() -> Non
         ],
     )
     assert isinstance(body, RankIn)
-    turns = [(turn.text, turn.role) for turn in body.conversation().turns]
+    turns = [(turn.text, turn.role) for turn in body.said().turns]
     assert turns == [("a", None), ("b\nc", "user"), ("d", "assistant"), ("e", "user")]
 
 
@@ -139,7 +139,7 @@ def test_messages_are_taken_as_the_sdk_of_openai_dumps_them() -> None:
     ]
     body = accepted(RankIn, context=sent)
     assert isinstance(body, RankIn)
-    assert [(turn.role, turn.text) for turn in body.conversation().turns] == [
+    assert [(turn.role, turn.text) for turn in body.said().turns] == [
         ("developer", "be short"),
         ("user", "where is it?"),
         ("assistant", ""),
@@ -217,7 +217,7 @@ def test_what_was_said_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     turn_of = requests.turn_of
     monkeypatch.setattr(requests, "turn_of", lambda message: read.append(message) or turn_of(message))
     body = RankIn.model_validate({"context": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 60}] * 9})
-    assert len(body.conversation().turns) == len(read) == 9
+    assert len(body.said().turns) == len(read) == 9
 
 
 MANY = 500

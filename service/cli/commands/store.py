@@ -78,7 +78,7 @@ def _with_store(run: Any, arguments: argparse.Namespace) -> int:
 
 def _list(store: "GenerationStore", arguments: argparse.Namespace) -> int:
     current, damage = _current(store)
-    trial = store.trial()
+    trial = _on_trial(store)
     rows = [_row(store, generation, current, trial) for generation in store.ids()]
     if arguments.report:
         _write_report(arguments.report, store, rows, {})
@@ -89,6 +89,11 @@ def _list(store: "GenerationStore", arguments: argparse.Namespace) -> int:
     lines += [_line(row) for row in rows] or [_emptiness(arguments)]
     print_result(arguments, facts, *lines, *(f"  left aside: {stray}" for stray in strays))
     return 0
+
+
+def _on_trial(store: "GenerationStore") -> str | None:
+    trial = store.trial()
+    return None if trial is None else trial.generation
 
 
 def _current(store: "GenerationStore") -> tuple[str | None, str | None]:
@@ -165,7 +170,7 @@ def _verify(store: "GenerationStore", arguments: argparse.Namespace) -> int:
     if arguments.report:
         current, _ = _current(store)
         states = {generation: bad.get(generation, "every byte is right") for generation in wanted}
-        rows = [_row(store, generation, current, store.trial()) for generation in wanted]
+        rows = [_row(store, generation, current, _on_trial(store)) for generation in wanted]
         _write_report(arguments.report, store, rows, states)
     lines = [f"{generation}  {bad.get(generation, 'ok')}" for generation in wanted] or [_emptiness(arguments)]
     print_result(

@@ -184,7 +184,7 @@ def to_request(body: RankIn, settings: Settings) -> RankRequest:
 
 def checked_conversation(body: SaidIn, settings: Settings) -> Conversation:
     """Return what was said; raises InvalidInput where a text is longer than the server allows."""
-    conversation = body.conversation()
+    conversation = body.said()
     bodies.check_lengths("context", [turn.text for turn in conversation.turns], settings)
     bodies.check_lengths("persona", conversation.persona, settings)
     return conversation
@@ -212,7 +212,7 @@ def _check_expected(expect: ExpectIn | None, serving: Serving) -> None:
 
 
 # Fields that are checked before an answer is looked up, or that change no part of it.
-_NOT_IN_THE_ANSWER = {"timeout_ms", "expect", "min_revision", "generation"}
+_NOT_IN_THE_ANSWER = {"timeout_ms", "expect", "min_revision", "generation", "conversation", "log"}
 
 
 def _cache_key(request: Request, held: Resources, serving: Serving, body: RankIn) -> str | None:

@@ -1,0 +1,124 @@
+"""Names that a store's log of feedback gives: signed ids of rankings, digests of conversations, places in a share.
+
+All are made with one secret key of the store, so every server and command on it makes and checks the same.
+"""
+
+import os
+from base64 import b32hexdecode, b32hexencode
+from contextlib import suppress
+from hmac import compare_digest, digest
+from pathlib import Path
+from random import Random
+from re import ASCII, compile
+from secrets import token_bytes, token_hex
+from typing import Final
+
+from polyrank.model.durable import sync_directory
+from polyrank.model.inputs import read_input
+from polyrank.service.errors import FeedbackUnusable, UnknownRanking
+
+FOLDER: Final = "feedback"
+_KEY: Final = "key"
+_KEY_BYTES = 32
+# A ranking's id is 25 bytes in base32hex, which sorts as they do: milliseconds since the epoch, random bits, signature.
+_TIME_BYTES, _RANDOM_BITS, _SIGNATURE_BYTES = 6, 56, 12
+_ID = compile("[0-9a-v]{40}", ASCII)
+_CONVERSATION_BYTES = 16
+_FRACTION_BITS = 53  # of a float
+
+
+class Identity:
+    """What makes and checks these names; any thread may use it."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._random = Random()  # asking the system for each id would give the interpreter lock away
+
+    @classmethod
+    def of(cls, root: Path) -> "Identity":
+        """Read the key of the store in this directory, or make it. Of several processes that make it, the first wins.
+
+        Raises:
+            FeedbackUnusable: the key is damaged.
+            OSError: it cannot be read, or not be made.
+        """
+        path = folder_of(root) / _KEY
+        try:
+            key = read_input(path)
+        except FileNotFoundError:
+            _make_key(path)
+            key = read_input(path)
+        if len(key) != _KEY_BYTES:
+            raise FeedbackUnusable(
+                f"{path} is damaged: a key has {_KEY_BYTES} bytes; bring it back from a copy, or remove it, and "
+                "rankings that were answered before take no feedback any more"
+            )
+        return cls(key)
+
+    def ranking_id(self, at: float) -> str:
+        """Make the id of a ranking that was answered at this time, in seconds since the epoch: 40 digits and letters.
+
+        Ids sort by their times, which are kept to the millisecond.
+        """
+        milliseconds = round(at * 1000).to_bytes(_TIME_BYTES, "big")
+        made = milliseconds + self._random.getrandbits(_RANDOM_BITS).to_bytes(_RANDOM_BITS // 8, "big")
+        return b32hexencode(made + self._signature(made)).decode().lower()
+
+    def checked(self, ranking_id: str) -> float:
+        """Return the time of a ranking, in seconds since the epoch; raises UnknownRanking if its id is of no server."""
+        if not _ID.fullmatch(ranking_id):
+            raise UnknownRanking(ranking_id)
+        content = b32hexdecode(ranking_id.upper())
+        made, signature = content[:-_SIGNATURE_BYTES], content[-_SIGNATURE_BYTES:]
+        if not compare_digest(signature, self._signature(made)):
+            raise UnknownRanking(ranking_id)
+        return int.from_bytes(made[:_TIME_BYTES], "big") / 1000
+
+    def conversation(self, name: str) -> str:
+        """Return the digest by which the log knows a conversation: 32 hexadecimal digits."""
+        return self._digest("conversation", name)[:_CONVERSATION_BYTES].hex()
+
+    def share_of(self, named: str) -> float:
+        """Return the place of a conversation, given by its digest or by the id of its ranking, in [0, 1).
+
+        Places are uniform, and always the same for one conversation: those below a share are in it, whatever it is.
+        """
+        number = int.from_bytes(self._digest("share", named)[:8], "big")
+        return (number >> (64 - _FRACTION_BITS)) / float(1 << _FRACTION_BITS)
+
+    def _signature(self, made: bytes) -> bytes:
+        return digest(self._key, b"ranking\0" + made, "sha256")[:_SIGNATURE_BYTES]
+
+    def _digest(self, purpose: str, text: str) -> bytes:
+        return digest(self._key, f"{purpose}\0{text}".encode("utf-8", "surrogatepass"), "sha256")
+
+
+def folder_of(root: Path) -> Path:
+    """Return where the log of a store lies."""
+    return root / FOLDER
+
+
+def make_folder(root: Path) -> Path:
+    """Make the directory of a store's log, which nobody but its owner may read, and return it; raises OSError."""
+    folder = folder_of(root)
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+        sync_directory(root)
+    return folder
+
+
+def _make_key(path: Path) -> None:
+    """Make the file of the key; the link makes it appear with all of its content."""
+    folder = make_folder(path.parent.parent)
+    drawn = folder / f".{_KEY}.{token_hex(8)}.tmp"
+    try:
+        descriptor = os.open(drawn, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(token_bytes(_KEY_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):  # another process was faster
+            os.link(drawn, path)
+        sync_directory(folder)
+    finally:
+        drawn.unlink(missing_ok=True)

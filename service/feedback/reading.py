@@ -1,0 +1,84 @@
+"""What a log of feedback says: each ranking with what became of it."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from polyrank.service.feedback.files import Erased, Line, lines, names
+from polyrank.service.feedback.identity import folder_of
+from polyrank.service.feedback.records import RANKING, Event, Ranking, Use
+
+
+@dataclass(slots=True)
+class LogTally:
+    """What was found in a log while its uses were read.
+
+    Attributes:
+        repeated: events that came again under the same `event_id`.
+        alone: events of rankings that the log does not hold any more.
+        erased: lines that were erased, and are still in the files.
+        damaged: lines that cannot be read; the last one may have been cut short by a kill.
+    """
+
+    rankings: int = 0
+    events: int = 0
+    repeated: int = 0
+    alone: int = 0
+    erased: int = 0
+    damaged: int = 0
+
+
+def uses(root: Path, tally: LogTally | None = None) -> Iterator[Use]:
+    """Yield all rankings in the log of the store in this directory, each with its events in the order of their times.
+
+    Rankings come file by file, as they were written; with them stream the files, while events are held in memory. An
+    event counts once, by its ranking and its `event_id`. What was erased or is damaged is left out. Servers may go on
+    writing. `tally` is counted up, and complete at the end.
+
+    Raises OSError where the log cannot be read at all.
+    """
+    folder, tally = folder_of(root), tally or LogTally()
+    files, erased = names(folder), Erased(folder)
+    events: dict[str, dict[str, Event]] = {}
+    for line in _whole(folder, files, erased, tally):
+        if line.get("kind") != RANKING:
+            _add(line, events, tally)
+    for line in _whole(folder, files, erased, LogTally()):
+        if line.get("kind") == RANKING:
+            try:
+                ranking = Ranking.from_json(line)
+                told = events.pop(ranking.id, {})
+            except (AttributeError, LookupError, TypeError, ValueError):
+                tally.damaged += 1
+                continue
+            tally.rankings += 1
+            yield Use(ranking, tuple(sorted(told.values(), key=lambda event: event.at)))
+    tally.alone = sum(map(len, events.values()))
+
+
+def _whole(folder: Path, files: list[str], erased: Erased, tally: LogTally) -> Iterator[Line]:
+    for name in files:
+        for line in lines(folder, name):
+            try:
+                is_erased = line is not None and erased.holds(line)
+            except (LookupError, TypeError):
+                line = None
+            if line is None:
+                tally.damaged += 1
+            elif is_erased:
+                tally.erased += 1
+            else:
+                yield line
+
+
+def _add(line: Line, events: dict[str, dict[str, Event]], tally: LogTally) -> None:
+    with suppress(LookupError, TypeError, ValueError):
+        event = Event.from_json(line)
+        if event.id in (known := events.setdefault(event.ranking, {})):
+            tally.repeated += 1
+        else:
+            known[event.id] = event
+            tally.events += 1
+        return
+    tally.damaged += 1

@@ -1,0 +1,83 @@
+"""Names that a log of feedback gives: ids that cannot be made up, digests, and places in a share."""
+
+import re
+import stat
+from base64 import b32hexdecode, b32hexencode
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polyrank.service.errors import FeedbackUnusable, UnknownRanking
+from polyrank.service.feedback.identity import Identity
+
+IDENTITY = Identity(b"k" * 32)
+NAMES = st.text("ab é💬\udc80", min_size=1)
+TIMES = st.integers(0, 4_000_000_000_000).map(lambda milliseconds: milliseconds / 1000)
+
+
+@given(TIMES)
+def test_an_id_gives_its_time_back(at: float) -> None:
+    made = IDENTITY.ranking_id(at)
+    assert IDENTITY.checked(made) == at
+    assert re.fullmatch("[0-9a-z]{1,40}", made)
+
+
+@given(TIMES, TIMES)
+def test_ids_sort_by_their_times(one: float, other: float) -> None:
+    ids = sorted([IDENTITY.ranking_id(one), IDENTITY.ranking_id(other)])
+    assert [IDENTITY.checked(each) for each in ids] == sorted([one, other])
+
+
+def test_no_two_rankings_of_a_moment_have_one_id() -> None:
+    assert len({IDENTITY.ranking_id(1.0) for _ in range(10_000)}) == 10_000
+
+
+def test_a_made_up_id_is_refused() -> None:
+    good = IDENTITY.ranking_id(1_764_000_000.123)
+    content = bytearray(b32hexdecode(good.upper()))
+    forged = []
+    for bit in range(8 * len(content)):
+        content[bit // 8] ^= 1 << bit % 8
+        forged.append(b32hexencode(content).decode().lower())
+        content[bit // 8] ^= 1 << bit % 8
+    others = [Identity(b"o" * 32).ranking_id(1.0), good.upper(), good[:-1], good + "0", "", "é" * 40, good + "\n"]
+    for wrong in (*forged, *others, "0" * 40, "w" * 40, "٣" * 40):
+        with pytest.raises(UnknownRanking):
+            IDENTITY.checked(wrong)
+    assert IDENTITY.checked(good) == 1_764_000_000.123
+
+
+@given(NAMES, NAMES)
+def test_a_conversation_has_one_digest_and_no_other_has_it(one: str, other: str) -> None:
+    digests = [IDENTITY.conversation(name) for name in (one, other)]
+    assert (digests[0] == digests[1]) == (one == other)
+    assert all(len(each) == 32 and int(each, 16) >= 0 for each in digests)
+    assert Identity(b"o" * 32).conversation(one) != digests[0]
+
+
+def test_a_share_of_the_conversations_lies_below_it() -> None:
+    places = sorted(IDENTITY.share_of(IDENTITY.conversation(str(number))) for number in range(4000))
+    assert all(0.0 <= place < 1.0 for place in places)
+    # Kolmogorov's bound for 4,000 uniform numbers: a false alarm in one of a million keys.
+    assert max(abs(place - at / 4000) for at, place in enumerate(places)) < 2.7 / 4000**0.5
+    assert max(after - before for before, after in pairwise(places)) < 0.01
+
+
+def test_a_store_has_one_key_that_only_its_owner_reads(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        made = list(threads.map(lambda _: Identity.of(tmp_path), range(32)))
+    assert len({each.conversation("a") for each in made}) == 1
+    [key] = (tmp_path / "feedback").iterdir()
+    assert (key.name, key.stat().st_size, stat.S_IMODE(key.stat().st_mode)) == ("key", 32, 0o600)
+    assert stat.S_IMODE(key.parent.stat().st_mode) == 0o700
+
+
+def test_a_damaged_key_is_named(tmp_path: Path) -> None:
+    Identity.of(tmp_path)
+    (tmp_path / "feedback" / "key").write_bytes(b"short")
+    with pytest.raises(FeedbackUnusable, match=r"feedback/key is damaged.*remove it"):
+        Identity.of(tmp_path)

@@ -1,0 +1,93 @@
+"""What a log of feedback says, from files as servers leave them, kills included."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+
+from polyrank.service.feedback.reading import LogTally, uses
+from polyrank.service.feedback.records import Event, Ranking, Shown, Use
+
+FIRST, SECOND = "20260101T000000000000-00000000", "20260101T000000000001-00000000"
+
+
+def ranking(number: int, **fields: Any) -> Ranking:
+    made = {"at": float(number), "generation": "g", "revision": 0, "fingerprint": "f", "shown": (Shown("a", 0.5),)}
+    return Ranking(id=f"r{number}", **{**made, **fields})
+
+
+def event(number: int, of: int, **fields: Any) -> Event:
+    return Event(**{"id": f"e{number}", "at": 10.0 + number, "ranking": f"r{of}", "kind": "up", "reply": "a", **fields})
+
+
+def write(root: Path, name: str, records: Iterable[Ranking | Event], cut: bytes = b"", closed: bool = False) -> Path:
+    content = b"".join(orjson.dumps(record.to_json()) + b"\n" for record in records) + cut
+    (root / "feedback").mkdir(exist_ok=True)
+    path = root / "feedback" / f"{name}.jsonl{'.zst' * closed}"
+    if closed:
+        with pa.CompressedOutputStream(str(path), "zstd") as stream:
+            stream.write(content)
+    else:
+        path.write_bytes(content)
+    return path
+
+
+def read(root: Path) -> tuple[list[Use], LogTally]:
+    return list(uses(root, tally := LogTally())), tally
+
+
+def test_there_is_nothing_where_nothing_was_recorded(tmp_path: Path) -> None:
+    assert read(tmp_path) == ([], LogTally())
+
+
+def test_rankings_come_as_written_with_their_events_by_time(tmp_path: Path) -> None:
+    write(tmp_path, SECOND, [event(2, 1), ranking(3), event(1, 1), event(5, 3), event(5, 3)])
+    write(tmp_path, FIRST, [ranking(1), ranking(2), event(4, 1, ranking="gone")], closed=True)
+    found, tally = read(tmp_path)
+    assert found == [
+        Use(ranking(1), (event(1, 1), event(2, 1))),
+        Use(ranking(2)),
+        Use(ranking(3), (event(5, 3),)),
+    ]
+    assert tally == LogTally(rankings=3, events=4, repeated=1, alone=1)
+
+
+def test_a_file_that_is_just_closed_is_read_once(tmp_path: Path) -> None:
+    for closed in (False, True):
+        write(tmp_path, FIRST, [ranking(1), event(1, 1)], closed=closed)
+    assert read(tmp_path) == ([Use(ranking(1), (event(1, 1),))], LogTally(rankings=1, events=1))
+
+
+def test_what_is_damaged_is_counted_and_left_out(tmp_path: Path) -> None:
+    good = [ranking(1), event(1, 1)]
+    wrong = [b"{", b"[]", b"\xff", b"\0", b'{"kind":"ranking","id":[]}', b'{"kind":"up","ranking":[]}', b"5", b"{}"]
+    write(tmp_path, FIRST, good, b"\n".join(wrong) + b'\n\n{"kind": "ranking", "id": "cu')
+    (tmp_path / "feedback" / "readme.jsonl").write_text("{}")
+    assert read(tmp_path) == ([Use(ranking(1), (event(1, 1),))], LogTally(rankings=1, events=1, damaged=len(wrong) + 1))
+
+
+@pytest.mark.parametrize("at", [3, 40, -4])
+def test_a_compressed_file_that_is_damaged_is_read_as_far_as_it_goes(tmp_path: Path, at: int) -> None:
+    path = write(tmp_path, FIRST, [ranking(number) for number in range(50)], closed=True)
+    content = bytearray(path.read_bytes())
+    content[at] ^= 0xFF
+    path.write_bytes(content)
+    write(tmp_path, SECOND, [ranking(99)])
+    found, tally = read(tmp_path)
+    assert found[-1] == Use(ranking(99))
+    assert tally.damaged > 0
+
+
+def test_what_was_erased_is_left_out_and_what_came_after_counts(tmp_path: Path) -> None:
+    write(
+        tmp_path, FIRST, [ranking(1, conversation="c"), event(1, 1), ranking(2), event(2, 2), ranking(3), event(3, 3)]
+    )
+    write(tmp_path, SECOND, [ranking(9, conversation="c"), event(9, 9)])
+    (tmp_path / "feedback" / "erased").write_text("5.5 c\n5.5 r1\n5.5 r3\ndamaged\nx y\n")
+    assert read(tmp_path) == (
+        [Use(ranking(2), (event(2, 2),)), Use(ranking(9, conversation="c"), (event(9, 9),))],
+        LogTally(rankings=2, events=2, erased=4),
+    )
