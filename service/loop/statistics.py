@@ -153,25 +153,31 @@ def effect(on_trial: NDArray[np.bool_], shares: NDArray[np.float64], outcomes: N
     """Compare the two sides of a canary; None: too few conversations were counted to say anything.
 
     All are (conversations,), in the order in which these began: which side each is on, the share of the trial when it
-    began, in (0, 1), and its outcome, in [0, 1].
+    began, in (0, 1), and its outcome, 0 or 1.
 
     Of a conversation whose outcome is y, the difference is estimated by (y - m) / p on the trial and by
     -(y - m) / (1 - p) beside it, where p is the share and m the mean outcome of those before (augmented inverse
-    probability weighting). Its variance is as 1 / (p (1 - p)), so each counts with the weight 4 p (1 - p): one that began
-    at equal shares counts 1, and `t` of the sequence is the sum of the weights.
+    probability weighting). Its variance is v / (p (1 - p)), with v that of outcomes, so each counts with the weight
+    4 p (1 - p): one that began at equal shares counts 1. Then `t` of the sequence is the sum of the weights, and its
+    deviation 2 sqrt(v). The larger v of both sides counts: few conversations on trial may by chance all end alike.
     """
     weights = 4 * shares * (1 - shares)
     total = float(weights.sum())
     if total < _FIRST_LOOK:
         return None
-    before = np.arange(len(outcomes))
-    means = (np.cumsum(outcomes) - outcomes + 0.5) / (before + 1)
+    means = (np.cumsum(outcomes) - outcomes + 0.5) / np.arange(1, len(outcomes) + 1)
     estimates = np.where(on_trial, 1 / shares, -1 / (1 - shares)) * (outcomes - means)
     mean = float((weights * estimates).sum() / total)
-    deviation = sqrt(float((weights**2 * (estimates - mean) ** 2).sum() / total))
-    width = deviation * _sequence_width(total)
+    variance = max(_variance(outcomes[on_trial]), _variance(outcomes[~on_trial]))
+    width = 2 * sqrt(variance) * _sequence_width(total)
     trial = int(on_trial.sum())
     return Effect(mean, mean - width, mean + width, trial, len(outcomes) - trial)
+
+
+def _variance(outcomes: NDArray[np.float64]) -> float:
+    """Of outcomes that are 0 or 1, as if one more of each had been seen."""
+    rate = (float(outcomes.sum()) + 1) / (len(outcomes) + 2)
+    return rate * (1 - rate)
 
 
 def _sequence_width(t: float) -> float:
