@@ -346,6 +346,7 @@ def _looks(held: Resources, pool: _OpenedPool) -> Iterator[_Look]:
     for look in (
         _Look("the active generation", partial(in_loader, held.live.follow), longest_pause=pool.longest_pause),
         _Look("the trial", partial(in_loader, held.trials.follow), longest_pause=pool.longest_pause),
+        _Look("the updates of the trial", partial(asyncio.to_thread, held.trials.receive)),
         *pool.looks,
         _Look("the log of updates", held.updating.follow),
         _Look("compaction", compacting.look),

@@ -16,6 +16,7 @@ from polyrank.service.caching.vectors import Caches
 from polyrank.service.changes.updating import Acknowledged, Updating
 from polyrank.service.live.serving import Opener
 from polyrank.service.live.switching import Live
+from polyrank.service.live.trial import Trials
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.local_part import Here
 from polyrank.service.ranking.parts import PoolSnapshot, Serving
@@ -45,6 +46,7 @@ class LiveStore:
         opener = Opener(self.metrics.count_cache, self._caches, load)
         self.live = Live(self.store, Here(self.store, opener), self.metrics)
         self.live.start()
+        self.trials = Trials(self.store, self.live, self.metrics)
         self.runtime = Runtime(RuntimeSettings(), self.metrics)
         self.updating = Updating(self.store, self.live, self.runtime, self.metrics)
 
@@ -69,7 +71,7 @@ class LiveStore:
     def close(self) -> None:
         self.updating.close()
         self.runtime.close()
-        self.live.current = None
+        self.live.current = self.live.beside = None
         if self._caches is not None:
             self._caches.close()
 

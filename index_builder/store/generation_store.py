@@ -4,7 +4,8 @@ STORE/generations/               what may lie in it: layout.py
 STORE/generations/<id>/          complete and checksummed: generation.py, manifest.py
 STORE/generations/.tmp-<id>/     being built, or being removed: leftovers.py
 STORE/generations/.journal-<id>  the finished chunks of a build: leftovers.py
-STORE/CURRENT, HISTORY, TRIAL    which generation is active: pointer.py
+STORE/CURRENT, HISTORY, TRIAL    which generation is active, and which one is on trial: pointer.py
+STORE/loop/withdrawn.json        the last trial that a server has ended: pointer.py
 STORE/log/                       the updates of each generation: updates.py, update_log.py
 STORE/rejected/<id>/             rejected.jsonl: the bad rows of a generation's pool
 STORE/jobs/                      index jobs: building/job_records.py
@@ -15,7 +16,8 @@ STORE/ID, FENCE                  who may build where hosts share no locks: locks
 
 import logging
 import shutil
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -58,9 +60,10 @@ from polyrank.index_builder.store.leftovers import (
     resumable,
 )
 from polyrank.index_builder.store.locks import Lease, build_lock, fenced, leased
-from polyrank.index_builder.store.pointer import Trial
+from polyrank.index_builder.store.pointer import Trial, Withdrawn
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.store.switch import Switch
+from polyrank.index_builder.store.updates import MissedUpdates
 from polyrank.index_builder.vectors.encoder import Encode
 from polyrank.model.durable import make_directory, rename_durably, sync_tree
 from polyrank.model.errors import InvalidInput
@@ -422,6 +425,49 @@ class GenerationStore:
         """End the trial, if there is one; raises StoreBusy as `begin_trial`."""
         with self._switch.changing():
             self._pointer.set_trial(None)
+
+    def withdraw_trial(self, generation: str, why: str) -> None:
+        """End the trial of a generation, if it is still on trial, and keep why; raises StoreBusy as `begin_trial`."""
+        self._withdraw(lambda trial: trial.generation == generation, why)
+
+    def end_overdue_trial(self, at: float) -> None:
+        """End the trial whose time is over at `at`, unless it was renewed, and keep why; raises as `begin_trial`."""
+        self._withdraw(lambda trial: trial.until is not None and trial.until <= at, "the lease ended")
+
+    def _withdraw(self, is_meant: Callable[[Trial], bool], why: str) -> None:
+        with self._switch.changing():
+            trial = self._pointer.trial()
+            if trial is not None and is_meant(trial):
+                self._pointer.withdraw(Withdrawn(trial.generation, time.time(), why))
+
+    def withdrawn(self) -> Withdrawn | None:
+        """The last trial that a server has ended; None: there was none."""
+        return self._pointer.withdrawn()
+
+    def missed(self, manifest: Manifest, encode: Encode) -> MissedUpdates:
+        """What the generation on trial has to receive; its updates under another model are encoded by `encode`."""
+        return MissedUpdates(self.updates, manifest, encode, find=self._finds_texts(manifest), on_trial=True)
+
+    def receive(self, generation: str, missed: MissedUpdates, within_seconds: float) -> None:
+        """Let a generation receive updates while it is on trial; see `MissedUpdates`, whose errors it has.
+
+        Nothing happens while another process sees to it.
+
+        Args:
+            generation: the one on trial.
+            missed: what it has to receive.
+            within_seconds: encoding takes so long at most, or as long as one update takes; the rest comes next time.
+
+        Raises:
+            StoreBusy: other processes change the store for too long.
+        """
+        with self.updates.receiving() as alone:
+            if alone:
+                missed.encode(within_seconds)
+                with self.updates.writing():
+                    trial = self.trial()
+                    if trial is not None and trial.generation == generation:
+                        missed.receive()
 
     # Building.
 

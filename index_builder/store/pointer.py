@@ -5,7 +5,7 @@ replaced atomically, but a process may die between two writes. So HISTORY is wri
 its end that name the current generation: between the writes they see either the old state or the new one.
 
 TRIAL names a generation that servers load beside the active one, so that both can be compared: a JSON object with the
-fields of a `Trial`. It changes nothing of the other two.
+fields of a `Trial`. It changes nothing of the other two. A server that ends one writes why to loop/withdrawn.json.
 """
 
 from collections.abc import Collection, Sequence
@@ -13,16 +13,19 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from math import isfinite
 from pathlib import Path
+from typing import TypeVar
 
 import orjson
 
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound
 from polyrank.index_builder.layout import is_time_id
-from polyrank.model.durable import write_atomically
+from polyrank.model.durable import make_directory, write_atomically
 from polyrank.model.errors import Shortage, shortage_in
 from polyrank.model.inputs import read_input
 
 _HISTORY_LENGTH = 100
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,21 @@ class Trial:
             raise ValueError(f"until: no time: {self.until!r}")
 
 
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """A trial that a server has ended.
+
+    Attributes:
+        generation: its id.
+        at: seconds since the epoch.
+        why: a clause.
+    """
+
+    generation: str
+    at: float
+    why: str
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
@@ -58,6 +76,7 @@ class Pointer:
 
     def __init__(self, root: Path) -> None:
         self._current, self._history, self._trial = root / "CURRENT", root / "HISTORY", root / "TRIAL"
+        self._withdrawn = root / "loop" / "withdrawn.json"
 
     def current(self) -> str | None:
         """The active id; None before the first activation.
@@ -106,14 +125,7 @@ class Pointer:
         Raises:
             Shortage: it cannot be read at the moment.
         """
-        try:
-            return Trial(**orjson.loads(read_input(self._trial)))
-        except OSError as error:
-            if shortage := shortage_in(error):
-                raise shortage from error
-        except (TypeError, ValueError):
-            pass
-        return None
+        return _read(Trial, self._trial)
 
     def set_trial(self, trial: Trial | None) -> None:
         """Put a generation on trial; None: end the trial."""
@@ -121,6 +133,16 @@ class Pointer:
             self._trial.unlink(missing_ok=True)
         else:
             write_atomically(self._trial, orjson.dumps(asdict(trial)) + b"\n")
+
+    def withdraw(self, trial: Withdrawn) -> None:
+        """End the trial, and keep why; that comes first, so that nobody sees a trial ended without a reason."""
+        make_directory(self._withdrawn.parent)
+        write_atomically(self._withdrawn, orjson.dumps(asdict(trial)) + b"\n")
+        self.set_trial(None)
+
+    def withdrawn(self) -> Withdrawn | None:
+        """The last trial that a server has ended; None: there was none, or the file is damaged. Errors as `trial`."""
+        return _read(Withdrawn, self._withdrawn)
 
     def history(self, published: Collection[str]) -> list[str]:
         """The published generations that were active before the current one, the latest last.
@@ -201,6 +223,18 @@ class Pointer:
 
     def _write_history(self, history: list[str]) -> None:
         write_atomically(self._history, "".join(f"{entry}\n" for entry in history[-_HISTORY_LENGTH:]).encode())
+
+
+def _read(kind: type[T], path: Path) -> T | None:
+    """Read what a file says of a trial; None: nothing, or it is damaged."""
+    try:
+        return kind(**orjson.loads(read_input(path)))
+    except OSError as error:
+        if shortage := shortage_in(error):
+            raise shortage from error
+    except (TypeError, ValueError):
+        pass
+    return None
 
 
 def _unread(error: OSError) -> Shortage | GenerationCorrupt:

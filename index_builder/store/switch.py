@@ -67,7 +67,8 @@ class Switch:
         """Prepare a generation, then hold all locks for the block, which makes CURRENT name it.
 
         If the process dies
-        * before the block, the generation is not active. What its log has received is completed the next time;
+        * before the block, the generation is not active. What its log has received is completed the next time, as it is
+          of a generation that was on trial;
         * in the block, CURRENT names the old generation or the new one: pointer.py;
         * after the block, the new one's log does not say yet that it was active, and TRIAL may still name it. The next
           switch mends both before it leaves the generation.
@@ -134,8 +135,9 @@ class Switch:
         The caller is the builder, so no generation is being built that may need them. Those of `spared` stay as well.
         """
         with self.updates.writing():
-            ids, current = self._ids(), self.pointer.current_or_none()
-            if all(generation == current or self._was_active(generation) for generation in ids):
+            ids, current, trial = self._ids(), self.pointer.current_or_none(), self.pointer.trial()
+            receives = trial and trial.generation
+            if all(each == current or (each != receives and self._was_active(each)) for each in ids):
                 self.updates.keep_only([*ids, *spared])
 
     def _was_active(self, generation: str) -> bool:

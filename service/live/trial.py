@@ -1,29 +1,42 @@
-"""A second generation beside the one that is served, on trial: requests may ask for it by name, to compare both.
+"""A second generation beside the one that is served, on trial: requests may ask for it by name, to compare both, and a
+share of the conversations may be answered by it (canary.py).
 
-The store names it (TRIAL), so every process that serves the store loads it, also after a restart. It answers as it was
-built, with the updates that it had when it was last active. Nothing else changes: CURRENT, history and updates are
-those of the live generation. When the trial becomes the live generation, it ends.
+The store names it (TRIAL), so every process that serves the store loads it, also after a restart. What the live
+generation is given as updates, it is given, too, about a second later: one of the processes writes them to its log, all
+read them from there. Nothing else changes: CURRENT and history stay. When the trial becomes the live generation, it
+ends. Servers end it when its time is over, or when too many of its answers had to be replaced.
 """
 
+import errno
 import logging
-from contextlib import suppress
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Generic
 
-from polyrank.index_builder.errors import GenerationNotFound
+from polyrank.index_builder.errors import GenerationNotFound, StoreBusy
 from polyrank.index_builder.generation.generation import MODEL_DIRECTORY
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.pointer import Trial
+from polyrank.index_builder.store.updates import MissedUpdates
+from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
 from polyrank.model.checkpoint.lookup import find_base_files
-from polyrank.model.errors import InvalidInput, RankingError, Shortage
+from polyrank.model.errors import InvalidInput, RankingError, Shortage, shortage_in
 from polyrank.service import machine
 from polyrank.service.errors import NoTrial
+from polyrank.service.live.canary import Canary
 from polyrank.service.live.switching import Live, S
 from polyrank.service.observe.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
 _MIB = 2**20
+# Updates are encoded for so long before they are written: a look takes about that long, and what is left comes next.
+_ENCODE_SECONDS = 1.0
 
 
 class Trials(Generic[S]):
@@ -34,16 +47,34 @@ class Trials(Generic[S]):
         refused: why the generation that the store names is not loaded, by its id.
     """
 
-    def __init__(self, store: GenerationStore, live: Live[S], metrics: Metrics) -> None:
+    def __init__(self, store: GenerationStore, live: Live[S], metrics: Metrics, records: bool = False) -> None:
+        """Hold nothing yet; `records` says that rankings are recorded: without that, no share is taken."""
         self.bytes = 0
         self.refused: dict[str, str] = {}
-        self._store, self._live, self._metrics = store, live, metrics
-        self._given_up: str | None = None  # refused for more than a shortage: not tried again
+        self._store, self._live, self._metrics, self._records = store, live, metrics, records
+        self._given_up: str | None = None  # refused for more than a shortage, or withdrawn: not tried again
+        self._canary: Canary | None = None  # of what is held
+        self._missed: MissedUpdates | None = None  # by what is held
+        self._replacing = threading.Lock()
+        self._said: str | None = None  # of whose share the log has said that it is not taken
 
     @property
     def current(self) -> S | None:
         """What is on trial; None: nothing."""
         return self._live.beside
+
+    @property
+    def sharing(self) -> tuple[Canary, S] | None:
+        """What answers a share of the conversations; None: nothing does now."""
+        canary, current = self._canary, self.current
+        if canary is None or current is None or not self._records or not canary.share:
+            return None
+        return canary, current
+
+    @property
+    def trial(self) -> Trial | None:
+        """What is on trial, as the store said last; None: nothing."""
+        return None if self._canary is None else self._canary.trial
 
     def require(self) -> S:
         """Return what is on trial; raises NoTrial."""
@@ -72,7 +103,7 @@ class Trials(Generic[S]):
         except BaseException:
             self._live.holder.let_go(generation)
             raise
-        self._hold(loaded, price)
+        self._hold(loaded, price, Trial(generation))
         return loaded
 
     def end(self) -> None:
@@ -81,29 +112,64 @@ class Trials(Generic[S]):
         self._hold(None, 0)
 
     def follow(self) -> None:
-        """Load what the store names, or drop what it names no more.
+        """Load what the store names, or drop what it names no more, or what is over.
 
         Raises:
-            Shortage, OSError: it could not be tried now; the next call tries again.
+            Shortage, StoreBusy, OSError: it could not be tried now; the next call tries again.
         """
-        trial = self._store.trial()
-        if trial is None:
+        trial, canary = self._store.trial(), self._canary
+        if trial is None or self._is_overdue(trial):
             self._hold(None, 0)
+        elif trial.generation == self._given_up:
             return
-        named = trial.generation
-        if named == self._given_up or (self.current is not None and named == self.current.generation.id):
-            return
+        elif canary is None or canary.trial.generation != trial.generation:
+            self._take_on(trial)
+        elif canary.withdrawn is not None:
+            self._withdraw(trial.generation, canary.withdrawn)
+        else:
+            canary.trial = trial
+        self._show_share()
+
+    def _take_on(self, trial: Trial) -> None:
         try:
-            self._hold(*self._loaded(named))
+            self._hold(*self._loaded(trial.generation), trial)
         except GenerationNotFound:
             self._hold(None, 0)
         except RankingError as error:
-            self._hold(None, 0)
-            self.refused = {named: str(error)}
+            self._give_up(trial.generation, str(error))
             if isinstance(error, Shortage):
+                self._given_up = None
                 raise
-            self._given_up = named
-            log.error("trial refused", extra={"fields": {"generation": named, "why": str(error)}})
+            log.error("trial refused", extra={"fields": {"generation": trial.generation, "why": str(error)}})
+
+    def _give_up(self, generation: str, why: str) -> None:
+        self._hold(None, 0)
+        self.refused, self._given_up = {generation: why}, generation
+
+    def _is_overdue(self, trial: Trial) -> bool:
+        """Whether the time of a trial is over; it is ended then."""
+        now = time.time()
+        if trial.until is None or trial.until > now:
+            return False
+        with _may_be_read_only():
+            self._store.end_overdue_trial(now)
+        return True
+
+    def _withdraw(self, generation: str, why: str) -> None:
+        """End the trial, for all who serve the store if this process may write there."""
+        with _may_be_read_only():
+            self._store.withdraw_trial(generation, why)
+        log.error("the canary is withdrawn", extra={"fields": {"generation": generation, "why": why}})
+        self._give_up(generation, why)
+
+    def _show_share(self) -> None:
+        trial = self.trial
+        self._metrics.show_canary(0.0 if trial is None else trial.share, self.sharing[0].share if self.sharing else 0.0)
+        if trial is not None and trial.share and not self._records and self._said != trial.generation:
+            self._said = trial.generation
+            why = "feedback is off, so nobody could tell which generation is better; set it to ids or texts"
+            fields = {"generation": trial.generation, "share": trial.share, "why": why}
+            log.error("the trial's share is not taken", extra={"fields": fields})
 
     def follow_if_possible(self) -> None:
         """Do what `follow` does; where it cannot be tried now, that is left to the next call."""
@@ -137,15 +203,72 @@ class Trials(Generic[S]):
         weights = find_base_files(config.base_name) / "model.safetensors"
         return own + weights.stat().st_size * (1 if config.shared_encoder else 2)
 
-    def _hold(self, loaded: S | None, price: int) -> None:
+    # Updates.
+
+    def receive(self) -> None:
+        """Give what is on trial the updates that the live generation has; call it about once a second, on one thread.
+
+        Raises:
+            Shortage, StoreBusy, OSError: it could not be tried now; the next call tries again.
+        """
+        held, canary, live = self.current, self._canary, self._live.current
+        if held is None or canary is None or live is None or canary.withdrawn is not None:
+            return
+        wanted = live.snapshot.revision
+        if held.snapshot.revision < wanted:
+            try:
+                with _may_be_read_only():
+                    self._store.receive(held.generation.id, self._missed_by(held), _ENCODE_SECONDS)
+                held = self._caught_up(held)
+            except (StoreBusy, OSError):
+                raise
+            except Exception as error:
+                if shortage := shortage_in(error):
+                    raise shortage from error
+                canary.withdrawn = f"it cannot take the updates: {error}"
+                return
+        if held.snapshot.revision >= wanted:
+            canary.fresh_at = time.monotonic()
+
+    def _missed_by(self, held: S) -> MissedUpdates:
+        manifest = held.generation.manifest
+        if self._missed is None or self._missed.generation != manifest.id:
+            self._missed = self._store.missed(manifest, partial(encode_texts, held.ranker))
+        return self._missed
+
+    def _caught_up(self, held: S) -> S:
+        """Take over what its log has; returns what is held then."""
+        caught_up = held.caught_up()
+        with self._replacing:
+            if self._live.beside is held:  # nobody has ended it meanwhile
+                self._live.beside = caught_up
+        return caught_up
+
+    # What is held.
+
+    def _hold(self, loaded: S | None, price: int, trial: Trial | None = None) -> None:
         held = self.current
         if held is not None:
             self._live.holder.replaced(held)
-        self._live.beside, self.bytes, self.refused, self._given_up = loaded, price, {}, None
+        with self._replacing:
+            self._live.beside = loaded
+        self.bytes, self.refused, self._given_up = price, {}, None
+        self._canary = None if trial is None else Canary(trial)
         if loaded is not None:
             manifest = loaded.generation.manifest
             self._metrics.show_trial((manifest.id, manifest.model.fingerprint, manifest.format_version))
             log.info("on trial", extra={"fields": {"generation": manifest.id, "bytes": price}})
         elif held is not None:
+            self._missed = None
             self._metrics.show_trial(None)
             log.info("the trial has ended", extra={"fields": {"generation": held.generation.id}})
+
+
+@contextmanager
+def _may_be_read_only() -> Iterator[None]:
+    """Let others do the block where this process may not write to the store."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise

@@ -115,6 +115,18 @@ class Metrics:
         generation = (*of_pool, "generation", "model", "format")
         self._index_info = self._info("index_info", "The generation served", generation)
         self._trial_info = self._info("trial_info", "The generation on trial", generation)
+        self._canary_share = self._gauge(
+            "canary_share",
+            "Share of the conversations for the trial, and what it takes now",
+            "livemin",
+            (*of_pool, "of"),
+        )
+        self._canary_rankings = self._counter(
+            "canary_rankings", "Rankings while a trial has a share", **of_pool, side=("live", "trial")
+        )
+        self._canary_replaced = self._counter(
+            "canary_replaced", "Rankings of the trial's share that the live generation answered", **of_pool, why=()
+        )
         self._scan_info = self._info("scan_info", "What is searched for a request", (*of_pool, "kind", "fallback"))
         self._index_candidates = self._state("index_candidates", "Candidates served, updates included", of_pool)
         self._index_revision = self._gauge("index_revision", "Revision of the last update served", "livemin", of_pool)
@@ -338,6 +350,17 @@ class Metrics:
         else:
             generation, model, fmt = trial
             self._set_info(self._trial_info, 0, (generation, model, str(fmt)))
+
+    def show_canary(self, wanted: float, taken: float) -> None:
+        """Show which share of the conversations the trial is to answer, and which it does."""
+        self._in_pool(self._canary_share, "wanted").set(wanted)
+        self._in_pool(self._canary_share, "taken").set(taken)
+
+    def count_canary(self, side: str, replaced: str | None = None) -> None:
+        """Count a ranking while a trial has a share, and why the live generation answered one of the trial's."""
+        self._in_pool(self._canary_rankings, side).inc()
+        if replaced is not None:
+            self._in_pool(self._canary_replaced, replaced).inc()
 
     def show_snapshot(self, revision: int, candidates: int, changed: int) -> None:
         """Show the revision that is served, and how far it is from the generation as built."""

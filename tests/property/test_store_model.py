@@ -73,8 +73,9 @@ class Book:
     """What a generation should hold: candidates by id, in the order in which equal scores come.
 
     Attributes:
-        read_at: the highest revision of the store when its pool was read.
+        read_at: the highest revision of the store when its pool was read, or when it became active last.
         revision: of the last update in it.
+        logged: the revisions of the updates in its log.
     """
 
     ranker: WordRanker
@@ -82,20 +83,29 @@ class Book:
     read_at: int
     revision: int
     was_active: bool = False
+    logged: set[int] = field(default_factory=set)
 
     def take(self, revision: int, upserts: list[Candidate], deletes: list[str]) -> None:
         for each in (*deletes, *(candidate.id for candidate in upserts)):
             self.held.pop(each, None)
         self.held.update((each.id, each) for each in upserts)
         self.revision = revision
+        self.logged.add(revision)
 
 
 @dataclass
 class Shelf:
-    """All generations, which of them were active, and every update that was acknowledged."""
+    """All generations, which of them were active, and every update that was acknowledged.
+
+    Attributes:
+        trial: the generation on trial.
+        gone: the revisions in the logs that generations have left which were collected.
+    """
 
     books: dict[str, Book] = field(default_factory=dict)
     current: str = ""
+    trial: str = ""
+    gone: set[int] = field(default_factory=set)
     history: list[str] = field(default_factory=list)
     updates: dict[int, tuple[list[Candidate], list[str]]] = field(default_factory=dict)
 
@@ -106,16 +116,49 @@ class Shelf:
     def activate(self, generation: str) -> None:
         book = self.books[generation]
         if not book.was_active:
-            for revision in range(book.read_at + 1, len(self.updates) + 1):
+            for revision in range(max(book.read_at, book.revision) + 1, len(self.updates) + 1):
                 book.take(revision, *self.updates[revision])
-        book.was_active = True
-        if self.current not in ("", generation) and self.history[-1:] != [self.current]:
-            self.history.append(self.current)
-        self.current = generation
+        before = self.current
+        self._point_at(generation)
+        if before not in ("", generation) and self.history[-1:] != [before]:
+            self.history.append(before)
+
+    def _point_at(self, generation: str) -> None:
+        book = self.books[generation]
+        if self.trial in (generation, self.current):
+            self.trial = ""
+        if generation != self.current:
+            book.read_at = len(self.updates)
+        book.was_active, self.current = True, generation
+
+    def go_back(self) -> None:
+        entries = self.way_back()
+        self._point_at(entries[-1])
+        self.history = entries[:-1]
+
+    def receive(self) -> None:
+        """Give the generation on trial what it lacks, as far as it stands in a log."""
+        book = self.books[self.trial]
+        stands = self.gone.union(*(each.logged for each in self.books.values()))
+        for revision in range(max(book.read_at, book.revision) + 1, len(self.updates) + 1):
+            if revision in stands:
+                book.take(revision, *self.updates[revision])
+
+    def remove(self, generation: str) -> None:
+        self.gone |= self.books.pop(generation).logged
+        self.history = [each for each in self.history if each in self.books]
+
+    def clean(self) -> None:
+        """Remove the logs of what was collected, unless a generation may need them."""
+        if all(each == self.current or (book.was_active and each != self.trial) for each, book in self.books.items()):
+            self.gone = set()
 
     def succeed(self, generation: str) -> None:
         """Take the active one's place: no rollback leads to that."""
-        self.history, self.current = self.way_back(), ""
+        self.history = self.way_back()
+        before, self.current = self.current, ""
+        if self.trial == before:
+            self.trial = ""
         self.activate(generation)
 
     def way_back(self) -> list[str]:
@@ -243,7 +286,7 @@ class StoreModel(RuleBasedStateMachine):
                 self.here.live.rollback()
             return
         self.here.live.rollback()
-        self.shelf.current, self.shelf.history = entries[-1], entries[:-1]
+        self.shelf.go_back()
 
     @rule(meanwhile=st.none() | CANDIDATES)
     def compact(self, meanwhile: list[Candidate] | None) -> None:
@@ -269,10 +312,10 @@ class StoreModel(RuleBasedStateMachine):
     @rule(keep=st.integers(1, 3))
     def collect(self, keep: int) -> None:
         removed = self.here.store.gc(keep)
-        assert self.shelf.current not in removed
+        assert not {self.shelf.current, self.shelf.trial} & {*removed}
         for each in removed:
-            del self.shelf.books[each]
-        self.shelf.history = [each for each in self.shelf.history if each in self.shelf.books]
+            self.shelf.remove(each)
+        self.shelf.clean()
 
     @rule()
     def restart(self) -> None:
@@ -287,6 +330,34 @@ class StoreModel(RuleBasedStateMachine):
         self.there.live.follow()
         self._acknowledged(self.there.upsert(*candidates).revision, candidates, [])
         self.here.live.take_over()
+
+    @rule(data=st.data())
+    def try_out(self, data: st.DataObject) -> None:
+        """A generation beside the live one; another server may look at it as well."""
+        others = sorted(self.shelf.books.keys() - {self.shelf.current})
+        if others:
+            self.shelf.trial = data.draw(st.sampled_from(others))
+            self.here.store.begin_trial(self.shelf.trial)
+
+    @rule(elsewhere=st.booleans())
+    def follow_trial(self, elsewhere: bool) -> None:
+        """Once a second: it is loaded, and given what the live one has."""
+        if elsewhere and self.there is None:
+            self.there = LiveStore(self.root)
+        server = self.there if elsewhere and self.there is not None else self.here
+        server.live.follow()
+        server.live.take_over()
+        server.trials.follow()
+        server.trials.receive()
+        on_trial = server.trials.current
+        assert (on_trial.generation.id if on_trial else "") == self.shelf.trial
+        if on_trial is None:
+            return
+        if server.serving.snapshot.revision > self.shelf.books[self.shelf.trial].revision:
+            self.shelf.receive()
+        book, snapshot = self.shelf.books[self.shelf.trial], only_part(on_trial).snapshot
+        assert snapshot.revision == book.revision
+        assert snapshot.candidates(snapshot.matching({})) == list(book.held.values())
 
     @precondition(lambda self: self.live is not None)
     @invariant()

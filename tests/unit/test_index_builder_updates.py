@@ -1,5 +1,6 @@
 """Which updates a generation has: when it becomes active, comes back, or is left behind by a crash or a cleaning."""
 
+import math
 import os
 import shutil
 from collections.abc import Sequence
@@ -105,7 +106,7 @@ def test_a_store_without_updates_has_no_revision_and_needs_no_log(store: Store) 
     assert store.updates.highest() == 0
     first, second = store.build(), store.build(activate=False)
     assert (store.updates.highest(), store.revision(first), store.texts(first)) == (0, 0, {})
-    assert store.updates.missed_by(store.manifest(second)) == []
+    assert MissedUpdates(store.updates, store.manifest(second), None).missed() == []
     assert not store.updates.was_active(store.manifest(second))
 
 
@@ -117,7 +118,11 @@ def test_a_rebuild_is_given_what_came_after_its_pool_was_read(store: Store) -> N
     store.update("late", "c2")
     store.update(deletes=["c3", "late", "nobody"])
     store.update("late")
-    assert [update.revision for _, update in store.updates.missed_by(store.manifest(second))] == [3, 4, 5]
+    assert [update.revision for _, update in MissedUpdates(store.updates, store.manifest(second), None).missed()] == [
+        3,
+        4,
+        5,
+    ]
     assert store.revision(second) == 2, "nothing is given to one that is not active"
     store.store.activate(second)
     assert store.texts(second) == {"c2": "c2 3", "late": "late 5"}
@@ -714,3 +719,170 @@ def test_a_compaction_is_given_what_was_written_to_what_it_compacts_alone(tmp_pa
     assert [each.id for each in snapshot.candidates(snapshot.all_rows)] == ["c1", "c3", "c4"]
     assert snapshot.revision == 3
     compacted.close()
+
+
+# A generation on trial receives updates, too.
+
+
+def receive(store: Store, generation: str, missed: MissedUpdates | None = None, seconds: float = math.inf) -> None:
+    """As a server does while the generation is on trial."""
+    manifest = store.manifest(generation)
+    encode = partial(encode_texts, store.encoders[manifest.model.fingerprint])
+    store.store.receive(generation, missed or store.store.missed(manifest, encode), seconds)
+
+
+def missed_by(store: Store, generation: str) -> MissedUpdates:
+    manifest = store.manifest(generation)
+    return store.store.missed(manifest, partial(encode_texts, store.encoders[manifest.model.fingerprint]))
+
+
+@pytest.mark.parametrize("encoder", [HashEncoder(), OTHER])
+def test_a_trial_is_given_updates_as_they_come_and_is_given_none_twice(store: Store, encoder: HashEncoder) -> None:
+    first = store.build()
+    store.update("early")
+    second = store.build(encoder, activate=False, revision=0)
+    store.store.begin_trial(second)
+    missed = missed_by(store, second)
+    store.update("a", "b", deletes=["c1"])
+    receive(store, second, missed)
+    expected = {"early": "early 1", "a": "a 2", "b": "b 2"}
+    assert store.texts(second) == store.texts(first) == expected
+    receive(store, second, missed)
+    receive(store, second)  # another server
+    assert store.revision(second) == 2
+    store.update("a")
+    receive(store, second, missed)
+    store.update("late")
+    store.store.activate(second, partial(encode_texts, encoder))
+    assert store.texts(second) == {**expected, "a": "a 3", "late": "late 4"}
+    assert store.store.trial() is None
+    assert store.update("next") == 5
+    assert store.store.rollback() == first
+    assert store.texts(first) == {**expected, "a": "a 3", "late": "late 4"}
+
+
+def test_what_is_not_on_trial_is_given_nothing_and_one_server_gives_at_a_time(store: Store) -> None:
+    store.build()
+    second = store.build(activate=False)
+    store.update("a")
+    receive(store, second)
+    assert store.revision(second) == 0
+    store.store.begin_trial(second)
+    with store.updates.receiving() as alone:
+        assert alone
+        receive(store, second)
+    assert (store.revision(second), store.logs()) == (0, [store.store.current()])
+
+
+def test_one_that_was_live_is_given_what_came_since_it_was_left(store: Store) -> None:
+    """So the trial of the old model after a switch answers as the new one does, and a rollback loses no update."""
+    first = store.build()
+    store.update("before")
+    second = store.build()
+    store.update("c0", deletes=["before"])
+    store.store.begin_trial(first)
+    receive(store, first)
+    store.update("d")
+    receive(store, first)
+    assert store.texts(first) == {"c0": "c0 2", "d": "d 3"}
+    assert store.store.rollback() == first
+    assert store.texts(first) == {"c0": "c0 2", "d": "d 3"}
+    assert (store.store.trial(), store.update("e")) == (None, 4)
+    assert store.texts(second) == {"c0": "c0 2", "d": "d 3"}
+
+
+def test_what_a_rollback_left_out_does_not_come_back_by_a_trial(store: Store) -> None:
+    first = store.build()
+    second = store.build()
+    store.update("bad")
+    store.store.rollback()
+    third = store.build()
+    store.update("good")
+    store.store.begin_trial(first)
+    receive(store, first)
+    assert store.texts(first) == {"good": "good 2"}
+    assert store.texts(third) == {"good": "good 2"}
+    store.store.begin_trial(second)
+    receive(store, second)
+    assert store.texts(second) == {"bad": "bad 1", "good": "good 2"}
+
+
+def test_a_compaction_of_the_live_one_loses_nothing_of_the_trial(store: Store) -> None:
+    first = store.build()
+    store.update("a")
+    old, trial = store.build(), store.build(OTHER, activate=False, revision=0)
+    store.update("b")
+    for on_trial in (trial, first):
+        store.store.begin_trial(on_trial)
+        missed = missed_by(store, on_trial)
+        receive(store, on_trial, missed)
+        store.update("c")
+        before = store.store.current()
+        compact(store.root)
+        assert before in store.store.gc(keep=2)
+        store.update("d")
+        receive(store, on_trial, missed)
+        live = store.texts(store.store.current() or "")
+        expected = {name: text for name, text in live.items() if on_trial == trial or name != "a"} | {"a": "a 1"}
+        assert store.texts(on_trial) == expected, on_trial
+    assert old not in store.store.ids()
+
+
+def test_encoding_stops_after_its_time_and_what_is_encoded_is_written(store: Store) -> None:
+    store.build()
+    trial = store.build(OTHER, activate=False)
+    for name in "abc":
+        store.update(name)
+    store.store.begin_trial(trial)
+    for revision in (1, 2, 3):  # one each time, however short the time is
+        receive(store, trial, seconds=0)
+        assert store.revision(trial) == revision
+    assert store.texts(trial) == {"a": "a 1", "b": "b 2", "c": "c 3"}
+
+
+def test_what_stands_in_two_logs_is_not_encoded_again(store: Store) -> None:
+    store.build()
+    trial = store.build(OTHER, activate=False)
+    store.update("a")
+    store.store.begin_trial(trial)
+    receive(store, trial)
+    later = store.build(activate=False, revision=0)
+    store.store.activate(later)  # without a model that could encode
+    assert store.texts(later) == {"a": "a 1"}
+
+
+def test_a_damaged_log_is_told_of_once_and_what_comes_before_counts(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = store.build()
+    store.update("a")
+    store.update("lost")
+    store.build()
+    trial = store.build(activate=False, revision=0)
+    store.update("b")
+    damage(store.log(first))
+    store.store.begin_trial(trial)
+    missed = missed_by(store, trial)
+    for name in ("c", "d"):
+        receive(store, trial, missed)
+        store.update(name)
+    receive(store, trial, missed)
+    assert store.texts(trial) == {"a": "a 1", "b": "b 3", "c": "c 4", "d": "d 5"}
+    assert len([record for record in caplog.records if "updates are lost" in record.message]) == 1
+
+
+@pytest.mark.parametrize("torn", [1, 40, 200])
+def test_a_kill_amid_what_a_trial_is_given_is_gone_on_with(store: Store, torn: int) -> None:
+    store.build()
+    trial = store.build(OTHER, activate=False)
+    store.store.begin_trial(trial)
+    for name in "abc":
+        store.update(name)
+    receive(store, trial)
+    log = store.log(trial)
+    log.write_bytes(log.read_bytes()[:-torn])  # not all of it had been written
+    store.update("d")
+    receive(store, trial)
+    assert store.texts(trial) == {"a": "a 1", "b": "b 2", "c": "c 3", "d": "d 4"}
+    store.store.activate(trial)
+    assert store.texts(trial) == {"a": "a 1", "b": "b 2", "c": "c 3", "d": "d 4"}

@@ -1,0 +1,120 @@
+"""Takes out of texts what tells who somebody is, before they are recorded.
+
+Mail addresses, what follows the `?` or `#` of a URL, IBANs, and six digits and more of any script, however cards and
+telephone numbers are written. Rather too much than too little: dates and large amounts go as well.
+"""
+
+import re
+from collections.abc import Callable
+from importlib import import_module
+from typing import Final
+
+from polyrank.service.errors import SettingsError
+
+MOST_CHARACTERS: Final = 20_000  # of a text that are recorded; no encoder reads as many
+
+# Between digits and letters of a number: spaces, hyphens, dots, slashes, brackets, and characters that nobody sees.
+_BETWEEN = r"[\s.,/()_+\-\u00ad\u2010-\u2015\u2212\u200b-\u200f\u2060\ufe0f\u20e3\ufeff]{0,3}"
+# Those of all scripts; raised, lowered, circled and bracketed ones; Chinese numerals.
+_DIGIT = r"[\d²³¹⁰⁴-⁹₀-₉①-⑨⓪⑴-⑼⒈-⒐❶-❾➀-➈➊-➒〇零一二三四五六七八九]"
+# Each begins at a place where no match could have begun before, or by a mark, and never goes back far: the time that it
+# takes grows with the length of a text, not with its square.
+_AT = "@\uff20\ufe6b"  # the last two are those of full-width and of small letters
+_IN_MAIL = (*_AT, "%40")
+_NO_MAIL = r"\s<>()\[\]{},;:\"'=&?"
+_MAIL = re.compile(rf"(?<![^{_NO_MAIL}])[^{_NO_MAIL}{_AT}]+(?:[{_AT}]|%40)[^{_NO_MAIL}]+")
+_QUERY = re.compile(r"((?:://|\bwww\.)[^\s?#]*)(?:[?#]\S*)?|[?#][^\s?#=]*=\S*", re.IGNORECASE)
+_IBAN = re.compile(rf"(?<![^\W_])[A-Za-z]{{2}}{_BETWEEN}\d(?:{_BETWEEN}[A-Za-z\d]){{12,31}}(?:{_BETWEEN}\d)*")
+_DIGITS = re.compile(rf"{_DIGIT}(?:{_BETWEEN}{_DIGIT}){{5,}}[\ufe0f\u20e3]*")
+_LEAST_IBAN, _MOST_IBAN = 15, 34
+_MORE_DIGITS = re.compile(rf"(?:{_BETWEEN}\d)*")
+_ANY_DIGIT = re.compile(_DIGIT)
+
+
+class RedactionFailed(Exception):
+    """The function that the setting names failed, or returned no text; the text must not be recorded."""
+
+
+class Redaction:
+    """What is done to a text before it is recorded.
+
+    Args:
+        more: is given each text after that, and returns what may be recorded; None: there is no more to do.
+    """
+
+    def __init__(self, more: Callable[[str], object] | None = None) -> None:
+        self._more = more
+
+    def beginning(self, text: str) -> str:
+        """Return what may be recorded of a reply: its first characters; raises RedactionFailed."""
+        return self._redacted(text[: 2 * MOST_CHARACTERS])[:MOST_CHARACTERS]  # nothing is cut in two and kept
+
+    def end(self, text: str) -> str:
+        """Return what may be recorded of a turn: its last characters; raises RedactionFailed."""
+        return self._redacted(text[-2 * MOST_CHARACTERS :])[-MOST_CHARACTERS:]
+
+    def _redacted(self, text: str) -> str:
+        known = redacted(text)
+        if self._more is None:
+            return known
+        try:
+            left = self._more(known)
+        except Exception as error:
+            raise RedactionFailed(f"it raised {type(error).__name__}") from error
+        if not isinstance(left, str):
+            raise RedactionFailed(f"it returned {type(left).__name__}, not a text")
+        return left
+
+
+def redacted(text: str) -> str:
+    """Return the text with words in brackets in place of what tells who somebody is.
+
+    >>> redacted("I am jo@x.example, DE89 3704 0044 0532 0130 00; see https://x.example/a?user=jo, order 12 34 56")
+    'I am [mail], [iban]; see https://x.example/a[query] order [number]'
+    """
+    # Most texts hold nothing of the kind, and to look for a character is a hundred times quicker than a pattern.
+    if any(mark in text for mark in _IN_MAIL):
+        text = _MAIL.sub("[mail]", text)
+    if ("?" in text or "#" in text) and ("=" in text or "://" in text or "www." in text.lower()):
+        text = _QUERY.sub(_without_query, text)
+    if any(digit in text for digit in "0123456789") if text.isascii() else _ANY_DIGIT.search(text):
+        text = _IBAN.sub(_without_iban, text)
+        text = _DIGITS.sub("[number]", text)
+    return text
+
+
+def _without_query(found: re.Match[str]) -> str:
+    before = found[1] or ""
+    return found[0] if before == found[0] else f"{before}[query]"
+
+
+def _without_iban(found: re.Match[str]) -> str:
+    """Replace the longest beginning that is an IBAN by its check digits (ISO 7064, mod 97-10); words may follow it."""
+    text = found[0]
+    ends = [at for at, letter in enumerate(text, 1) if letter.isalnum()]
+    compact = "".join(filter(str.isalnum, text))
+    for length in range(min(len(compact), _MOST_IBAN), _LEAST_IBAN - 1, -1):
+        digits = "".join(str(int(letter, 36)) for letter in compact[4:length] + compact[:4])
+        if int(digits) % 97 == 1:
+            rest = text[ends[length - 1] :]  # a longer number may begin like an IBAN
+            return f"[iban]{_MORE_DIGITS.sub('', rest, count=1)}"
+    return text
+
+
+def named(hook: str) -> Callable[[str], object]:
+    """Return the function that `package:function` names.
+
+    Raises:
+        SettingsError: there is no such function, or it does not return a text for a text.
+    """
+    module, _, name = hook.partition(":")
+    try:
+        function = getattr(import_module(module), name)
+        answer = function("Hello.")
+    except Exception as error:
+        raise SettingsError(f"feedback_redact: {hook!r} cannot be used: {type(error).__name__}: {error}") from error
+    if not isinstance(answer, str):
+        raise SettingsError(f"feedback_redact: {hook!r} returned {type(answer).__name__} for a text; return a text")
+    if not callable(function):
+        raise SettingsError(f"feedback_redact: {hook!r} is no function")
+    return function  # type: ignore[no-any-return]

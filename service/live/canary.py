@@ -1,0 +1,56 @@
+"""The share of conversations that the generation on trial answers, and when it answers none any more."""
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from polyrank.index_builder.store.pointer import Trial
+
+# So many answers in a row, or this share of at least so many, that the live generation had to give: the trial ends.
+MOST_IN_A_ROW, MOST_SHARE, LEAST_ASKED = 5, 0.01, 300
+# It answers only while it has the updates that the live generation had so many seconds ago.
+FRESH_SECONDS = 10.0
+# What the server was short of is nobody's fault: an answer that was replaced for it does not count.
+NO_FAULT: Final = frozenset({"overloaded"})
+
+
+@dataclass(eq=False)
+class Canary:
+    """A generation on trial, in this process. Any thread may use it; rankings are counted on one.
+
+    Attributes:
+        trial: as the store said last.
+        fresh_at: when it last had all updates, on the monotonic clock; None: not yet.
+        asked: answers asked of it for its share.
+        replaced: those of them that the live generation gave, for what is its fault.
+        withdrawn: why it is asked no more; None: it is.
+    """
+
+    trial: Trial
+    fresh_at: float | None = None
+    asked: int = 0
+    replaced: int = 0
+    withdrawn: str | None = None
+    _in_a_row: int = 0
+
+    @property
+    def share(self) -> float:
+        """Of the conversations, those that it answers now."""
+        is_fresh = self.fresh_at is not None and time.monotonic() < self.fresh_at + FRESH_SECONDS
+        is_over = self.trial.until is not None and self.trial.until <= time.time()
+        return self.trial.share if is_fresh and not is_over and self.withdrawn is None else 0.0
+
+    def count(self, why: str | None) -> None:
+        """Count an answer asked of it; `why` the live generation gave it instead, None: it did not."""
+        self.asked += 1
+        if why in NO_FAULT:
+            return
+        if why is None:
+            self._in_a_row = 0
+        else:
+            self._in_a_row += 1
+            self.replaced += 1
+        if self._in_a_row >= MOST_IN_A_ROW:
+            self.withdrawn = f"{self._in_a_row} answers in a row had to be replaced; the last one: {why}"
+        elif self.asked >= LEAST_ASKED and self.replaced >= MOST_SHARE * self.asked:
+            self.withdrawn = f"{self.replaced} of {self.asked} answers had to be replaced; the last one: {why}"

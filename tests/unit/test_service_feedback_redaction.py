@@ -1,0 +1,108 @@
+"""What a log of feedback takes out of texts: with other scripts, other spellings, and texts made to be slow."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyrank.service.errors import SettingsError
+from polyrank.service.feedback.redaction import MOST_CHARACTERS, Redaction, RedactionFailed, named, redacted
+
+IBANS = (
+    *("DE89370400440532013000", "DE89 3704 0044 0532 0130 00", "gb29nwbk60161331926819", "NO93 8601 1117 947"),
+    *("FR14 2004 1010 0505 0001 3M02 606", "MT84MALT011000012345MTLCAST001S", "NL91-ABNA\xa00417\xa01643\xa000"),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("write to jo.doe+x@mail.example, please", "write to [mail], please"),
+        ("<jo@x.example> said", "<[mail]> said"),
+        ("我的邮箱 用户@例子.广告 谢谢", "我的邮箱 [mail] 谢谢"),
+        ("jo＠x.example", "[mail]"),
+        ("jo%40x.example", "[mail]"),
+        ("see https://x.example/a/b?token=abc&user=jo now", "see https://x.example/a/b[query] now"),
+        ("see HTTPS://X.example/?abc", "see HTTPS://X.example/[query]"),
+        ("Www.x.example/#access_token=abc.", "Www.x.example/[query]"),
+        ("x.example/reset?token=abc", "x.example/reset[query]"),
+        ("read https://x.example/help", "read https://x.example/help"),
+        ("card 4111 1111 1111 1111!", "card [number]!"),
+        ("card 4111-1111-1111-1111", "card [number]"),
+        ("card 4111\u20131111\u00a01111\n1111", "card [number]"),
+        ("call +49 (0)30 12.34.56", "call +[number]"),
+        ("رقم ٤١١١ ١١١١ ١١١١ ١١١١", "رقم [number]"),
+        ("नंबर ९८७६५४३२१०", "नंबर [number]"),
+        ("１２３４５６ ok", "[number] ok"),
+        ("𝟏𝟐𝟑𝟒𝟓𝟔 and ①②③④⑤⑥ and ¹²³⁴⁵⁶", "[number] and [number] and [number]"),
+        ("1️⃣2️⃣3️⃣4️⃣5️⃣6️⃣", "[number]"),
+        ("一三八〇〇一三八〇〇〇", "[number]"),
+        ("12345 and 1-2-3", "12345 and 1-2-3"),
+        ("Really?yes # is it 5 o'clock?", "Really?yes # is it 5 o'clock?"),
+        ("@alice, do you have 3 of M2x4 at 20 %?", "@alice, do you have 3 of M2x4 at 20 %?"),
+        ("MX20 is the best of all of them there", "MX20 is the best of all of them there"),
+        *((f"to {iban} please", "to [iban] please") for iban in IBANS),
+    ],
+)
+def test_what_tells_who_somebody_is_goes(text: str, left: str) -> None:
+    assert redacted(text) == left
+
+
+@settings(max_examples=50)
+@given(st.lists(st.sampled_from(["١", "7", "９", "३", "𝟕"]), min_size=6, max_size=24), st.data())
+def test_no_run_of_six_digits_is_left_however_it_is_parted(digits: list[str], data: st.DataObject) -> None:
+    between = st.sampled_from(["", "", " ", "-", " - ", "\u200b", "\u2011", "\u00a0", ".", "/", ") "])
+    written = "".join(digit + data.draw(between) for digit in digits)
+    assert not any(letter.isdigit() for letter in redacted(f"it is {written} ok"))
+
+
+@given(st.text(st.sampled_from("ab1 ٣@.?#=:/w-é"), max_size=60))
+def test_what_was_redacted_holds_nothing_more_to_redact(text: str) -> None:
+    once = redacted(text)
+    assert redacted(once) == once
+
+
+SLOW = "a|1|1 |://|?|?a|#=|@|a@|www.|AB12|AB1 |12345x|1    |aa1 aa1 |😀|%40|1---"
+
+
+@pytest.mark.parametrize("unit", SLOW.split("|"))
+def test_no_text_takes_long(unit: str) -> None:
+    """A pattern that goes back would take the square: 100 times as long for ten times the text."""
+
+    def seconds(characters: int) -> float:
+        text = (unit * characters)[:characters]
+        began = time.thread_time()
+        redacted(text)
+        return time.thread_time() - began
+
+    assert min(seconds(20_000) for _ in range(3)) < 40 * max(min(seconds(2_000) for _ in range(3)), 0.0002)
+
+
+def test_only_so_much_of_a_text_is_kept() -> None:
+    redaction, text = Redaction(), "ab " * 20_000
+    assert redaction.beginning(text) == text[:MOST_CHARACTERS]
+    assert redaction.end(text) == text[-MOST_CHARACTERS:]
+    number = "x" * (MOST_CHARACTERS - 9) + " 4111 1111 1111 1111 " + "y" * (MOST_CHARACTERS - 9)
+    assert "11" not in redaction.beginning(number) + redaction.end(number)
+
+
+def test_a_function_of_the_operator_comes_after() -> None:
+    redaction = Redaction(lambda text: text.replace("Jo", "[name]"))
+    assert redaction.end("Jo, jo@x.example") == "[name], [mail]"
+    assert redaction.beginning("nothing") == "nothing"
+
+
+@pytest.mark.parametrize("broken", [int, str.encode, lambda text: None], ids=["raises", "bytes", "None"])
+def test_a_function_that_fails_lets_no_text_through(broken: Callable[[str], object]) -> None:
+    with pytest.raises(RedactionFailed, match="it r") as caught:
+        Redaction(broken).end("a secret")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_function_is_found_by_its_name() -> None:
+    assert named("builtins:str")("a") == "a"
+    for wrong in ("", "no_such_package:f", "builtins:nothing", "builtins:len", "builtins", "../x:y"):
+        with pytest.raises(SettingsError, match=r"^feedback_redact: "):
+            named(wrong)
