@@ -24,6 +24,7 @@ from polyrank.model.text.jsonlines import compression_of, read_objects
 TEXT_FIELDS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 SELECTION_SHARE = 0.1  # of a small file is held out; the caller gives the number of examples for a large one
 REPEATS = "repeats another example"
+RIGHT, WRONG = "right", "wrong"  # classes of a reply that was shown first: labels, which a calibration is fitted on
 
 
 def text_of(content: Any) -> str:

@@ -22,8 +22,8 @@ from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics
 from polyrank.model.text.assembly import Conversation
-from polyrank.model.text.conversations import ConversationFinder, Conversations, context_key
-from polyrank.model.text.dialogues import REPEATS, SELECTION_SHARE, Dialogue, Report, good_lines
+from polyrank.model.text.conversations import ConversationFinder, Conversations, context_key, identified
+from polyrank.model.text.dialogues import REPEATS, RIGHT, SELECTION_SHARE, WRONG, Dialogue, Report, good_lines
 from polyrank.model.text.folding import hash64, text_key
 
 _LARGEST_SHARE = SELECTION_SHARE / 2  # a larger dialogue is trained on, so that two make no more than a tenth
@@ -112,6 +112,42 @@ def survey(
     report.kept -= report.held_out
     report.with_negatives = int(np.array(listing, np.int64)[~apart].sum())
     return Corpus(path, every_turn, float(report.kept), conversations, held_out_lines), report
+
+
+def hold_labels(paths: Iterable[Path]) -> bool:
+    """Whether a file holds labels, by its first example: replies that were right or wrong, such as feedback tells."""
+    firsts = (next((line for _, line in good_lines(path, Report())), None) for path in paths)
+    return any(first is not None and _is_label(first) for first in firsts)
+
+
+def read_labels(
+    paths: Iterable[Path], max_rejected: float, on_survey: Callable[[Path, Report], None]
+) -> tuple[list[Dialogue], Statistics]:
+    """Read the labels of files, and count the words of all their replies.
+
+    `max_rejected` is as in `survey`; `on_survey` is called with each file and what it holds.
+
+    Raises:
+        DialoguesInvalid: a file cannot be read.
+        TrainingDataInvalid: it has too many bad lines, or classes other than `right` and `wrong`.
+    """
+    labels, replies = list[Dialogue](), dict[str, None]()
+    for path in paths:
+        report = Report()
+        for number, line in good_lines(path, report):
+            if line.category and not _is_label(line):
+                raise TrainingDataInvalid(f"{path}:{number}: a label must be {RIGHT} or {WRONG}, beside a response")
+            if line.category:
+                labels.append(line)
+            report.kept += 1
+            replies.setdefault(line.response)
+        report.require_few_bad(path, max_rejected)
+        on_survey(path, report)
+    return identified(labels)[0], Statistics.of(replies)
+
+
+def _is_label(example: Dialogue) -> bool:
+    return example.category in (RIGHT, WRONG) and not example.is_single_text
 
 
 def _chosen(sizes: Mapping[int, int], most: float) -> list[int]:

@@ -35,13 +35,32 @@ from polyrank.model.training.config import (
     PairTrainConfig,
     TrainConfig,
 )
-from polyrank.model.training.data import Corpus, OnProgress, PairWords, no_progress, survey
+from polyrank.model.training.data import (
+    Corpus,
+    OnProgress,
+    PairWords,
+    hold_labels,
+    no_progress,
+    read_labels,
+    survey,
+)
 from polyrank.model.training.loop import Training, Watch, processes
 from polyrank.model.training.objective import AnyObjective
 from polyrank.model.training.precision import precision_on
 from polyrank.model.training.state import RunProgress, begun_in, read_state
 from polyrank.model.training.student import Student, first_stage_config, rescale, start
-from polyrank.model.training.weighing import Calibrated, Weighed, calibrate, lack, looks_to_score, scored_lists, weigh
+from polyrank.model.training.weighing import (
+    Calibrated,
+    Weighed,
+    calibrate,
+    calibrate_by_labels,
+    lack,
+    lack_of_labels,
+    looks_to_score,
+    scored_labels,
+    scored_lists,
+    weigh,
+)
 
 log = logging.getLogger(__name__)
 
@@ -289,21 +308,37 @@ def train_calibration(
 ) -> Ranker:
     """Fit what the scores of a model say, and write it with this calibration; everything else stays as it is.
 
-    Arguments and errors are those of `train_evidence`.
+    Arguments and errors are those of `train_evidence`. Where files hold labels (`polyrank feedback export`), they
+    alone say what is right; the replies of the other files only tell how rare words are.
 
     Raises:
         InvalidInput: also where there are too few dialogues; nothing is written.
     """
     with begun_in(output):
         ranker = _loaded(base, on_progress)
-        lists = scored_lists(ranker, _told(data, on_survey, on_progress), seen, on_progress)
-        on_progress("calibrating", 0, None)
-        calibrated = _calibrated(ranker.config, lists)
-        if calibrated is None:
-            raise InvalidInput(f"nothing is written: {lack(lists)}")
+        if hold_labels(data.paths):
+            calibrated = _by_labels(ranker, data, seen, on_survey, on_progress)
+        else:
+            lists = scored_lists(ranker, _told(data, on_survey, on_progress), seen, on_progress)
+            on_progress("calibrating", 0, None)
+            if (found := _calibrated(ranker.config, lists)) is None:
+                raise InvalidInput(f"nothing is written: {lack(lists)}")
+            calibrated = found
         ranker.save(output)
         _note(output, "calibration", calibrated.summary(), calibration=calibrated.calibration)
         return _ended(output, then)
+
+
+def _by_labels(ranker: Ranker, data: Data, seen: bool, on_survey: OnSurvey, on_progress: OnProgress) -> Calibrated:
+    if seen:
+        raise InvalidInput("the files hold labels, which no model is trained on: give no --seen")
+    labels, statistics = read_labels(data.paths, data.max_rejected, on_survey)
+    scored = scored_labels(ranker, labels, statistics, on_progress)
+    on_progress("calibrating", 0, None)
+    calibrated = calibrate_by_labels(scored, ranker.config.evidence, scores_pairs=_scores_pairs(ranker.config))
+    if calibrated is None:
+        raise InvalidInput(f"nothing is written: {lack_of_labels(scored)}")
+    return calibrated
 
 
 def _loaded(base: str, on_progress: OnProgress) -> Ranker:
@@ -352,7 +387,11 @@ def _add_calibration(output: Path, lists: Files) -> None:
 
 
 def _calibrated(config: ModelConfig, lists: Files) -> Calibrated | None:
-    return calibrate(lists, config.evidence, scores_pairs=not ARCHITECTURES[config.architecture].retrieves)
+    return calibrate(lists, config.evidence, scores_pairs=_scores_pairs(config))
+
+
+def _scores_pairs(config: ModelConfig) -> bool:
+    return not ARCHITECTURES[config.architecture].retrieves
 
 
 def _words_of_first_stage(config: TrainConfig, corpora: Sequence[Corpus]) -> PairWords | None:

@@ -6,12 +6,13 @@ that a file brings along are not used: what is wrong in them was drawn in ways t
 The probability that a reply is right is told by Platt's scaling (Platt 1999, "Probabilistic outputs for support vector
 machines", with his targets): a line under the sigmoid, which keeps the order of the scores. It is fitted on the same
 lists without the repeated turns. All right replies of a file together weigh PRIOR, all wrong ones the rest, however
-many there are.
+many there are. Where people have said which first replies were right (labels), the line is fitted on these alone, each
+of the same weight.
 """
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ from polyrank.model.lexical.score import feature_table
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics, normalised
 from polyrank.model.rankers.networks import CrossRanker, Ranker, Retriever
-from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.text.dialogues import RIGHT, Dialogue
 from polyrank.model.training.data import Corpus, OnProgress, no_progress
 
 FEWEST_LISTS = 50  # weights fitted to noise on fewer lists cost up to a quarter of R@1, on as many under a tenth
@@ -45,6 +46,21 @@ _OF_VECTORS = _Size(500, 99)  # more lists move no weight by much; others cost n
 # A Cross-encoder reads each pair, which takes 20 ms on two cores: 50 s a file. chat-poly's weights over two files came
 # out nearly the same with 15 others as with 99; with 60 lists some were three times as large.
 _OF_PAIRS = _Size(150, 15)
+
+
+class _List(NamedTuple):
+    """An example and its candidates: the right reply first, and at the end `repeats` earlier turns."""
+
+    example: Dialogue
+    texts: list[str]
+    repeats: int
+
+
+class Labelled(NamedTuple):
+    """A reply alone, and whether it was right."""
+
+    scored: ScoredList
+    right: bool
 
 
 class Weighed(NamedTuple):
@@ -88,6 +104,18 @@ def scored_lists(
     return [_scored_lists(ranker, corpus, seen, totals, on_progress) for corpus in corpora]
 
 
+def scored_labels(
+    ranker: Ranker, labels: Sequence[Dialogue], statistics: Statistics, on_progress: OnProgress = no_progress
+) -> list[Labelled]:
+    """Score labels; the stage is that of `scored_lists`.
+
+    statistics: of the replies among which they are.
+    """
+    lists = [_List(each, [each.response], 0) for each in labels]
+    scored = _with_features(ranker, lists, statistics, [0, 0], on_progress)
+    return [Labelled(own, each.category == RIGHT) for own, each in zip(scored, labels, strict=True)]
+
+
 def looks_to_score(held_out: Sequence[int], retrieves: bool, negatives: int) -> float:
     """Return how many looks at the selection slice it takes, about, to score the lists of a model that has seen it.
 
@@ -112,7 +140,12 @@ def _scored_lists(
     size = _OF_VECTORS if ranker.retrieves else _OF_PAIRS
     examples = chain(corpus.examples(selection=True), () if seen else corpus.examples())
     lists = _lists(_drawn(examples, size.lists, draw), size.others, draw)
-    statistics = Statistics.of(corpus.replies())
+    return _with_features(ranker, lists, Statistics.of(corpus.replies()), totals, on_progress)
+
+
+def _with_features(
+    ranker: Ranker, lists: Sequence[_List], statistics: Statistics, totals: list[int], on_progress: OnProgress
+) -> list[ScoredList]:
     scored = _late_scores(ranker, lists, on_progress) if ranker.retrieves else _pair_scores(ranker, lists, on_progress)
     fold_of = _folds(Counter(each.example.dialogue for each in lists), totals)
     return [
@@ -153,14 +186,6 @@ def _drawn(examples: Iterable[Dialogue], most: int, draw: random.Random) -> list
             kept[place] = example
     draw.shuffle(kept)
     return kept
-
-
-class _List(NamedTuple):
-    """An example and its candidates: the right reply first, and at the end `repeats` earlier turns."""
-
-    example: Dialogue
-    texts: list[str]
-    repeats: int
 
 
 def _lists(examples: Sequence[Dialogue], others: int, draw: random.Random) -> list[_List]:
@@ -216,6 +241,14 @@ PRIOR = 0.1  # one text in ten is right: a search has found ten, one of which an
 _LEAST_SLOPE = 1e-4
 
 
+class _Scored(NamedTuple):
+    """The final scores of right replies, (R,), and of wrong ones, (W,), and their fold."""
+
+    right: NDArray[np.float64]
+    wrong: NDArray[np.float64]
+    fold: int
+
+
 class Calibrated(NamedTuple):
     """The calibration, how many lists it was fitted on, and what a threshold of 0.5 does.
 
@@ -243,6 +276,15 @@ def lack(files: Files) -> str | None:
     return None
 
 
+def lack_of_labels(labels: Sequence[Labelled]) -> str | None:
+    """Return why labels cannot tell what a score says; None: they can."""
+    if len(labels) < FEWEST_LISTS:
+        return f"{len(labels)} labels are too few, {FEWEST_LISTS} are needed; wait for more feedback"
+    if len({(each.scored.fold, each.right) for each in labels}) < 4:
+        return "hardly a label says right, or hardly one says wrong; wait for more feedback"
+    return None
+
+
 def calibrate(files: Files, evidence: LexicalConfig | None, scores_pairs: bool) -> Calibrated | None:
     """Fit the calibration of a model on the scored lists of all files; None: they cannot tell (`lack`).
 
@@ -251,18 +293,43 @@ def calibrate(files: Files, evidence: LexicalConfig | None, scores_pairs: bool) 
     if lack(files):
         return None
     files = _telling(files)
-    lists = sum(map(len, files))
-    scored = [[_scored(each, evidence) for each in file] for file in files]
-    slope, intercept = _line(scored)
-    alone = _line([[_scored(each, None) for each in file] for file in files]) if evidence and scores_pairs else None
+    return _calibrated(
+        lambda words: [[_scored(each, words) for each in file] for file in files], PRIOR, evidence, scores_pairs
+    )
+
+
+def calibrate_by_labels(
+    labels: Sequence[Labelled], evidence: LexicalConfig | None, scores_pairs: bool
+) -> Calibrated | None:
+    """Do what `calibrate` does, by labels; the prior is the share that is right. None: see `lack_of_labels`."""
+    if lack_of_labels(labels):
+        return None
+    prior = _rounded(sum(each.right for each in labels) / len(labels))
+
+    def scored(words: LexicalConfig | None) -> list[list[_Scored]]:
+        alone = [(_scored(each.scored, words), each.right) for each in labels]
+        return [[own if right else _Scored(own.wrong, own.right, own.fold) for own, right in alone]]
+
+    return _calibrated(scored, prior, evidence, scores_pairs)
+
+
+def _calibrated(
+    scored_by: Callable[[LexicalConfig | None], list[list[_Scored]]],
+    prior: float,
+    evidence: LexicalConfig | None,
+    scores_pairs: bool,
+) -> Calibrated:
+    scored = scored_by(evidence)
+    slope, intercept = _line(scored, prior)
+    alone = _line(scored_by(None), prior) if evidence and scores_pairs else None
     calibration = CalibrationConfig(
-        prior=PRIOR,
+        prior=prior,
         slope=slope,
         intercept=intercept,
         alone_slope=alone and alone[0],
         alone_intercept=alone and alone[1],
     )
-    return Calibrated(calibration, lists, *_at_half(scored))
+    return Calibrated(calibration, sum(map(len, scored)), *_at_half(scored, prior))
 
 
 def _telling(files: Files) -> list[list[ScoredList]]:
@@ -270,26 +337,20 @@ def _telling(files: Files) -> list[list[ScoredList]]:
     return [[each for each in file if len(each.late) - each.repeats > 1] for file in files]
 
 
-class _Scored(NamedTuple):
-    """The final scores (C,) of a list, the right reply first, and its fold."""
-
-    scores: NDArray[np.float64]
-    fold: int
-
-
 def _scored(each: ScoredList, evidence: LexicalConfig | None) -> _Scored:
     numbers = each.numbers(repeats=False)
     if evidence is None:
-        return _Scored(numbers[:, 0], each.fold)
+        return _Scored(numbers[:1, 0], numbers[1:, 0], each.fold)
     weights = np.array([evidence.late_weight, *(evidence.weights.get(name, 0.0) for name in FEATURES)])
-    return _Scored(numbers @ weights, each.fold)
+    scores = numbers @ weights
+    return _Scored(scores[:1], scores[1:], each.fold)
 
 
-def _line(files: Sequence[Sequence[_Scored]]) -> tuple[float, float]:
+def _line(files: Sequence[Sequence[_Scored]], prior: float) -> tuple[float, float]:
     """Return slope and intercept, the slope above 0."""
     from scipy.optimize import minimize  # takes a tenth of a second, which only a fit needs
 
-    known = [_file(file) for file in files if file]
+    known = [_file(file, prior) for file in files if file]
     scores, targets, weights = (np.concatenate(column) for column in zip(*known, strict=True))
     middle, width = float(scores.mean()), float(scores.std()) or 1.0
     standard = (scores - middle) / width
@@ -300,35 +361,36 @@ def _line(files: Sequence[Sequence[_Scored]]) -> tuple[float, float]:
         slopes = weights * (1 / (1 + np.exp(-np.clip(logits, -700, 700))) - targets)
         return float((weights * lost).sum()), np.array([(slopes * standard).sum(), slopes.sum()])
 
-    start = np.array([1.0, float(np.log(PRIOR / (1 - PRIOR)))])
+    start = np.array([1.0, float(np.log(prior / (1 - prior)))])
     found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=[(_LEAST_SLOPE * width, None), (None, None)])
     slope = found.x[0] / width
     return _rounded(slope), _rounded(found.x[1] - slope * middle)
 
 
-def _file(file: Sequence[_Scored]) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+def _file(
+    file: Sequence[_Scored], prior: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Return scores, targets and weights of a file's texts; the weights add up to its share, up to FEWEST_LISTS."""
-    right = np.array([each.scores[0] for each in file])
-    wrong = np.concatenate([each.scores[1:] for each in file])
+    right = np.concatenate([each.right for each in file])
+    wrong = np.concatenate([each.wrong for each in file])
     share = min(1.0, len(file) / FEWEST_LISTS)
     targets = (len(right) + 1) / (len(right) + 2), 1 / (len(wrong) + 2)  # Platt's, so that no list is separated by more
-    weights = share * PRIOR / len(right), share * (1 - PRIOR) / len(wrong)
+    weights = share * prior / len(right), share * (1 - prior) / len(wrong)
     columns = [
         np.concatenate([np.full(len(right), one), np.full(len(wrong), other)]) for one, other in (targets, weights)
     ]
     return np.concatenate([right, wrong]), columns[0], columns[1]
 
 
-def _at_half(files: Sequence[Sequence[_Scored]]) -> tuple[float, float]:
+def _at_half(files: Sequence[Sequence[_Scored]], prior: float) -> tuple[float, float]:
     """Measure the shares of right and wrong replies at 0.5 or above; each fold by the line of the other."""
     right, wrong = [], []
     for fold in (0, 1):
-        slope, intercept = _line([[each for each in file if each.fold != fold] for file in files])
+        slope, intercept = _line([[each for each in file if each.fold != fold] for file in files], prior)
         for each in (each for file in files for each in file if each.fold == fold):
-            above = slope * each.scores + intercept >= 0
-            right.append(above[0])
-            wrong.append(above[1:])
-    return _rounded(float(np.mean(right))), _rounded(float(np.concatenate(wrong).mean()))
+            right.append(slope * each.right + intercept >= 0)
+            wrong.append(slope * each.wrong + intercept >= 0)
+    return _rounded(float(np.concatenate(right).mean())), _rounded(float(np.concatenate(wrong).mean()))
 
 
 def _rounded(value: float) -> float:

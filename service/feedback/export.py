@@ -1,0 +1,267 @@
+"""What a log of feedback teaches, as files that `polyrank train` and `polyrank evaluate` read.
+
+    DIR/train.jsonl   replies to train on: first those that people wrote or edited, then those that they chose. What
+                      stood above a chosen one is a weak negative; what was disliked is one, and all where none was good
+    DIR/later.jsonl   replies to judge by, of the newest fifth of the conversations: written and edited ones alone. One
+                      that was chosen from the list of one model says nothing fair of another
+    DIR/labels.jsonl  each first reply of these conversations, `right` or `wrong`: what a calibration is fitted on
+
+No context of these conversations trains, nor one of a golden set. Equal logs and stores give equal bytes.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from polyrank.model.durable import filling
+from polyrank.model.errors import InvalidInput
+from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.conversations import Positives, context_key
+from polyrank.model.text.dialogues import RIGHT, WRONG, Dialogue, new_dialogues, read_dialogues
+from polyrank.model.text.folding import text_key
+from polyrank.service.feedback.outcomes import Outcome, Sent, outcome_of
+from polyrank.service.feedback.reading import uses
+from polyrank.service.feedback.records import Shown, Use
+from polyrank.service.feedback.replies import Replies
+
+TRAIN, LATER, LABELS = "train.jsonl", "later.jsonl", "labels.jsonl"
+LATER_SHARE: Final = 5  # one conversation in so many
+MOST_OF_REPLY, MOST_OF_CONVERSATION = 50, 5  # chosen ones
+
+_SETTING = "POLYRANK_FEEDBACK=texts"
+_NO_TEXT = "rankings that were recorded without texts"
+_LOST = "right replies whose text is in no generation any more"
+_LOST_NEGATIVE = "wrong replies whose text is in no generation any more"
+_LOST_LABEL = "first replies whose text is in no generation any more"
+_DISLIKED = "replies that were chosen and then disliked"
+_IN_LATER = f"examples whose context is kept for {LATER} and {LABELS}"
+_IN_GOLDEN = "examples whose context is in a golden set"
+_CHOSEN_LATER = f"chosen replies of the newest conversations: they judge no model, and do not train beside {LATER}"
+_REPEATED = "examples that repeat another one"
+_OFTEN = f"chosen replies beyond {MOST_OF_REPLY} of the same text"
+_LONG = f"chosen replies beyond {MOST_OF_CONVERSATION} of a conversation"
+
+
+@dataclass(slots=True)
+class Exported:
+    """What was kept, and what was left out and why.
+
+    Attributes:
+        rankings: how many the log holds.
+        answered: how many of them have events.
+        train, later: examples by how their reply came about.
+        labels: by `right` and `wrong`.
+        left_out: examples, labels and negatives by reason.
+        newest: time of the newest ranking that teaches something, in seconds since the epoch; None: none does.
+    """
+
+    rankings: int = 0
+    answered: int = 0
+    train: Counter[Sent] = field(default_factory=Counter)
+    later: Counter[Sent] = field(default_factory=Counter)
+    labels: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
+    newest: float | None = None
+
+
+class _Example(NamedTuple):
+    """A reply that was right for a context, and how that is known."""
+
+    kind: Sent
+    dialogue: Dialogue
+
+
+class _Read(NamedTuple):
+    """What a ranking teaches.
+
+    Attributes:
+        conversation: its digest, or the ranking's id.
+        said: hash of the turns; persona does not count, so that no set is told from another by it.
+        label: of the first reply; None: nobody knows whether it was right.
+    """
+
+    at: float
+    ranking: str
+    conversation: str
+    said: int
+    examples: list[_Example]
+    label: Dialogue | None
+
+
+def export(root: Path, output: Path, *, golden: Sequence[Path] = ()) -> Exported:
+    """Write the files; `root` is the directory of the store, `output` a new or empty one, `golden` are dialogues.
+
+    Raises:
+        InvalidInput: no ranking was recorded, or none with texts; or a golden set cannot be read.
+        OSError: the files cannot be written; `output` holds something at the end (FileExistsError).
+    """
+    done = Exported()
+    kept_apart = {_said(example.conversation) for path in golden for example in read_dialogues(path)}
+    read = sorted(_read(root, done), key=lambda each: (each.at, each.ranking))
+    newest = _newest_conversations(read)
+    later = [each for each in read if each.conversation in newest]
+    before = [each for each in read if each.conversation not in newest]
+    before = _apart(before, {each.said for each in later}, _IN_LATER, done)
+    train = _with_negatives(_capped(_examples_of(_apart(before, kept_apart, _IN_GOLDEN, done)), done), read)
+    judges = [each for each in _examples_of(later) if each.kind != "chosen"]
+    done.left_out[_CHOSEN_LATER] += len(_examples_of(later)) - len(judges)
+    labels = [each.label for each in later if each.label is not None]
+    done.train.update(each.kind for each in train)
+    done.later.update(each.kind for each in judges)
+    done.labels.update(label.category for label in labels)
+    done.left_out = +done.left_out  # without those that count 0
+    with filling(output, TRAIN) as inside:
+        _write(inside / TRAIN, (each.dialogue for each in train))
+        _write(inside / LATER, (replace(each.dialogue, negatives=()) for each in judges))
+        _write(inside / LABELS, labels)
+    return done
+
+
+def _write(path: Path, dialogues: Iterable[Dialogue]) -> None:
+    with new_dialogues(path) as write:
+        for dialogue in dialogues:
+            write(dialogue)
+
+
+def _said(conversation: Conversation) -> int:
+    return context_key(replace(conversation, persona=()))
+
+
+def _read(root: Path, done: Exported) -> Iterator[_Read]:
+    replies, with_texts = Replies(root), False
+    for use in uses(root):
+        done.rankings += 1
+        done.answered += bool(use.events)
+        with_texts = with_texts or use.ranking.said is not None
+        if not use.events:
+            continue
+        if use.ranking.said is None:
+            done.left_out[_NO_TEXT] += 1
+            continue
+        taught = _taught(use, use.ranking.said, replies, done)
+        if taught.examples or taught.label is not None:
+            done.newest = max(done.newest or 0.0, taught.at)
+            yield taught
+    if not done.rankings:
+        raise InvalidInput(f"{root} has no recorded rankings; start the server with {_SETTING}")
+    if not with_texts:
+        why = f"{root} has {done.rankings} recorded rankings, all without texts"
+        raise InvalidInput(f"{why}, so nothing can be learnt from them; start the server with {_SETTING}")
+
+
+def _taught(use: Use, said: Conversation, replies: Replies, done: Exported) -> _Read:
+    ranking, outcome = use.ranking, outcome_of(use)
+    name = ranking.conversation or ranking.id
+    texts = list(_right(use, outcome, replies, done))
+    negatives = _negatives(use, outcome, replies, done) if texts else ()
+    examples = [_Example(kind, Dialogue(said, text, negatives=negatives, dialogue=name)) for kind, text in texts]
+    label = None
+    if ranking.shown and (is_right := outcome.first_is_right(ranking.shown[0])) is not None:
+        [first] = replies.find(ranking, ranking.shown[:1])
+        if first is None:
+            done.left_out[_LOST_LABEL] += 1
+        else:
+            label = Dialogue(said, first.text, dialogue=name, category=RIGHT if is_right else WRONG)
+    return _Read(ranking.at, ranking.id, name, _said(said), examples, label)
+
+
+def _right(use: Use, outcome: Outcome, replies: Replies, done: Exported) -> Iterator[tuple[Sent, str]]:
+    """Yield the reply that was sent; where nothing says what was sent, those that were liked."""
+    shown = use.ranking.shown
+    if outcome.kind in ("written", "edited") and outcome.text and outcome.text.strip():
+        yield outcome.kind, outcome.text
+        return
+    if outcome.kind is None:
+        liked = [each for each in shown if each.id in outcome.up]
+    elif outcome.kind != "chosen":
+        liked = []
+    elif outcome.reply in outcome.down:
+        liked = []
+        done.left_out[_DISLIKED] += 1
+    else:
+        liked = [shown[outcome.rank - 1] if outcome.rank else Shown(outcome.reply, 0.0, outcome.text)]
+    for found in replies.find(use.ranking, liked):
+        if found is None:
+            done.left_out[_LOST] += 1
+        else:
+            yield "chosen", found.text
+
+
+def _negatives(use: Use, outcome: Outcome, replies: Replies, done: Exported) -> tuple[str, ...]:
+    """Return the texts of what stood above the reply that was sent, of what was disliked, or of all if none was good.
+
+    A reply that was liked is none, nor one that was sent or edited.
+    """
+    wrong = [
+        each
+        for rank, each in enumerate(use.ranking.shown, 1)
+        if rank != outcome.rank
+        and each.id not in outcome.up
+        and (each.id in outcome.down or rank < (outcome.rank or 0) or (outcome.kind == "written" and outcome.none_good))
+    ]
+    found = replies.find(use.ranking, wrong)
+    done.left_out[_LOST_NEGATIVE] += found.count(None)
+    return tuple(each.text for each in found if each is not None)
+
+
+def _newest_conversations(read: Sequence[_Read]) -> Collection[str]:
+    """Choose the newest conversations by their last ranking, so that nothing that trains is newer than all of one."""
+    last = {each.conversation: (each.at, each.ranking) for each in read}  # in the order of time
+    order = sorted(last, key=last.__getitem__)
+    return set(order[len(order) - len(order) // LATER_SHARE :])
+
+
+def _examples_of(read: Iterable[_Read]) -> list[_Example]:
+    return [example for each in read for example in each.examples]
+
+
+def _apart(read: Sequence[_Read], said: Collection[int], why: str, done: Exported) -> list[_Read]:
+    """Leave out what was taught in contexts that are kept apart."""
+    kept = [each for each in read if each.said not in said]
+    done.left_out[why] += len(_examples_of(read)) - len(_examples_of(kept))
+    return kept
+
+
+def _capped(examples: Sequence[_Example], done: Exported) -> list[_Example]:
+    """Put written and edited replies first, and leave out repeats and what would outweigh the rest; newer ones stay."""
+    kept, seen = list[_Example](), set[tuple[int, int]]()
+    of_reply, of_conversation = Counter[int](), Counter[str]()
+    for each in sorted(reversed(examples), key=_is_chosen):
+        reply, conversation = text_key(each.dialogue.response), each.dialogue.dialogue
+        key = context_key(each.dialogue.conversation), reply
+        if key in seen:
+            done.left_out[_REPEATED] += 1
+        elif _is_chosen(each) and of_reply[reply] == MOST_OF_REPLY:
+            done.left_out[_OFTEN] += 1
+        elif _is_chosen(each) and of_conversation[conversation] == MOST_OF_CONVERSATION:
+            done.left_out[_LONG] += 1
+        else:
+            kept.append(each)
+            seen.add(key)
+            of_reply[reply] += _is_chosen(each)
+            of_conversation[conversation] += _is_chosen(each)
+    return sorted(reversed(kept), key=_is_chosen)
+
+
+def _is_chosen(example: _Example) -> bool:
+    return example.kind == "chosen"
+
+
+def _with_negatives(examples: Sequence[_Example], read: Iterable[_Read]) -> list[_Example]:
+    """Leave out negatives that were right for the same context elsewhere."""
+    right = Positives(example.dialogue for example in _examples_of(read))
+    return [
+        each._replace(
+            dialogue=replace(
+                each.dialogue,
+                negatives=tuple(
+                    text
+                    for text in each.dialogue.negatives
+                    if text_key(text) not in right.of(each.dialogue.conversation)
+                ),
+            )
+        )
+        for each in examples
+    ]

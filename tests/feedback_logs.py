@@ -1,0 +1,32 @@
+"""Logs of feedback as a server writes them, made by hand."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from polyrank.model.text.assembly import Conversation
+from polyrank.service.feedback.records import Event, Kind, Ranking, Shown, Use
+
+
+def use(number: int, said: str | Conversation | None, *events: tuple[Any, ...], shown: str = "abc", **more: Any) -> Use:
+    """The ranking of second `number` that showed replies with these ids; an event is a kind, a reply and a text."""
+    conversation = Conversation.of(said) if isinstance(said, str) else said
+    replies = tuple(Shown(each, 1.0 - place / 10) for place, each in enumerate(shown))
+    given = {"generation": "g", "revision": 0, "fingerprint": "f", "shown": replies, "said": conversation, **more}
+    ranking = Ranking(id=f"r{number:05d}", at=float(number), **given)
+    return Use(ranking, tuple(_event(ranking, place, *each) for place, each in enumerate(events)))
+
+
+def _event(ranking: Ranking, place: int, kind: Kind, reply: str | None = None, text: str | None = None) -> Event:
+    return Event(id=f"{ranking.id}-{place}", at=ranking.at + 1, ranking=ranking.id, kind=kind, reply=reply, text=text)
+
+
+def write_log(root: Path, uses: Iterable[Use]) -> Path:
+    """Write them into a file of the store's log; returns the store's directory."""
+    (root / "feedback").mkdir(parents=True, exist_ok=True)
+    records = [record.to_json() for use in uses for record in (use.ranking, *use.events)]
+    lines = b"".join(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE) for record in records)
+    (root / "feedback" / "20260101T000000000000-00000000.jsonl").write_bytes(lines)
+    return root

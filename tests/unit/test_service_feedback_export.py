@@ -1,0 +1,225 @@
+"""What a log of feedback teaches, as files for training."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from command_line import write_rows
+from feedback_logs import use, write_log
+from service_fakes import build_store
+
+from polyrank.index_builder.pool.rows import Candidate
+from polyrank.model.errors import InvalidInput
+from polyrank.model.text.assembly import Conversation, Turn
+from polyrank.service.feedback.export import LABELS, LATER, TRAIN, Exported, export
+from polyrank.service.feedback.records import Shown, Use
+
+_POOL = [Candidate(name, f"reply {name}") for name in "abcdefgh"]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    root = tmp_path_factory.mktemp("store")
+    return root, build_store(root, _POOL)
+
+
+@pytest.fixture
+def store(built: tuple[Path, str], tmp_path: Path) -> Path:
+    """A store with the pool and no log."""
+    root, _ = built
+    for path in (root / "feedback").glob("*"):
+        path.unlink()
+    return root
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def _exported(
+    store: Path, output: Path, uses: Iterable[Use], golden: Iterable[Path] = ()
+) -> tuple[Exported, list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
+    """Export a log, with one conversation behind it that is later than all."""
+    done = export(write_log(store, uses), output, golden=list(golden))
+    return done, *(_lines(output / name) for name in (TRAIN, LATER, LABELS))  # type: ignore[return-value]
+
+
+def _of(generation: str, *uses: Use) -> list[Use]:
+    return [replace(each, ranking=replace(each.ranking, generation=generation)) for each in uses]
+
+
+def test_a_chosen_reply_is_right_and_those_above_it_are_weakly_wrong(store: Path, tmp_path: Path) -> None:
+    done, train, later, labels = _exported(store, tmp_path / "out", [use(1, "Hi", ("chosen", "c"), shown="abcd")])
+    assert train == [
+        {"context": ["Hi"], "response": "reply c", "negatives": ["reply a", "reply b"], "dialogue": "r00001"}
+    ]
+    assert (later, labels) == ([], []), "one conversation is too few to keep some apart"
+    assert (done.rankings, done.answered, done.train, done.newest) == (1, 1, {"chosen": 1}, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("events", "response", "negatives"),
+    [
+        ([("edited", "b", "better")], "better", "a"),
+        ([("chosen", "b"), ("edited", "b", "better")], "better", "a"),
+        ([("written", None, "mine")], "mine", ""),
+        ([("none_good",), ("written", None, "mine")], "mine", "abc"),
+        ([("none_good",), ("chosen", "b")], "reply b", "a"),
+        ([("written", None, "mine"), ("down", "b")], "mine", "b"),
+        ([("chosen", "c"), ("up", "a")], "reply c", "b"),
+        ([("up", "b")], "reply b", ""),
+        ([("up", "b"), ("down", "a")], "reply b", "a"),
+        ([("down", "b"), ("up", "b")], "reply b", ""),
+        ([("chosen", "h")], "reply h", ""),  # not among those recorded, so nobody knows what stood above it
+        ([("chosen", "b"), ("none_good",)], None, ""),
+        ([("chosen", "b"), ("down", "b")], None, ""),
+        ([("up", "b"), ("down", "b")], None, ""),
+        ([("down", "a")], None, ""),
+        ([("none_good",), ("up", "b")], None, ""),
+        ([("written", None, " ")], None, ""),
+        ([("handed_over",), ("resolved",)], None, ""),
+        ([], None, ""),
+    ],
+)
+def test_what_people_did_says_what_is_right(
+    events: list[Any], response: str | None, negatives: str, store: Path, tmp_path: Path
+) -> None:
+    _, train, _, _ = _exported(store, tmp_path / "out", [use(1, "Hi", *events)])
+    expected = [] if response is None else [(response, [f"reply {name}" for name in negatives])]
+    assert [(each["response"], each["negatives"]) for each in train] == expected
+
+
+@pytest.mark.parametrize(
+    ("events", "label"),
+    [
+        ([("chosen", "a")], "right"),
+        ([("chosen", "b")], "wrong"),
+        ([("chosen", "h")], "wrong"),
+        ([("edited", "b", "better")], "wrong"),
+        ([("written", None, "mine")], "wrong"),
+        ([("none_good",)], "wrong"),
+        ([("up", "a")], "right"),
+        ([("down", "a")], "wrong"),
+        ([("chosen", "b"), ("up", "a")], "right"),
+        ([("edited", "a", "better")], None),
+        ([("edited", None, "better")], None),
+        ([("up", "b")], None),
+        ([("handed_over",)], None),
+    ],
+)
+def test_what_people_did_labels_the_first_reply(
+    events: list[Any], label: str | None, store: Path, tmp_path: Path
+) -> None:
+    before = [use(number, f"turn {number}", ("chosen", "a")) for number in range(4)]
+    _, _, _, labels = _exported(store, tmp_path / "out", [*before, use(9, "Hi", *events)])
+    assert [(each["response"], each["label"]) for each in labels] == ([("reply a", label)] if label else [])
+
+
+def test_the_newest_conversations_judge_and_do_not_train(store: Path, tmp_path: Path) -> None:
+    persona = Conversation((Turn("THE  bill", "user"),), ("kind",))
+    uses = [
+        use(1, "the bill", ("written", None, "old")),  # is asked again in a conversation that is later
+        *(use(number, f"turn {number}", ("written", None, f"said {number}")) for number in range(2, 9)),
+        use(9, "beginning", ("chosen", "a"), conversation="long"),
+        use(10, persona, ("chosen", "b"), conversation="newer"),
+        use(11, "turn 11", ("edited", "a", "said 11"), conversation="newer"),
+        use(12, "ending", ("written", None, "said 12"), conversation="long"),
+    ]
+    done, train, later, labels = _exported(store, tmp_path / "out", uses)
+    assert [each["response"] for each in train] == [f"said {number}" for number in range(2, 9)]
+    assert [(each["response"], each["dialogue"]) for each in later] == [("said 11", "newer"), ("said 12", "long")]
+    assert [(each["context"], each["label"]) for each in labels] == [
+        (["beginning"], "right"),
+        ([{"role": "user", "content": "THE  bill"}], "wrong"),
+        (["ending"], "wrong"),
+    ]
+    assert labels[1]["persona"] == ["kind"]
+    assert done.later == {"edited": 1, "written": 1}
+    assert done.labels == {"right": 1, "wrong": 2}
+    assert sorted(done.left_out.values()) == [1, 2], "a context that is kept, two chosen replies"
+
+
+def test_a_golden_set_does_not_train(store: Path, tmp_path: Path) -> None:
+    golden = write_rows(tmp_path / "golden.jsonl", [{"context": ["Hello", "The  BILL"], "response": "x"}])
+    said = Conversation.of(["hello", "the bill"])
+    uses = [use(1, said, ("chosen", "a")), use(2, "the bill", ("chosen", "a"))]
+    done, train, _, _ = _exported(store, tmp_path / "out", uses, [golden])
+    assert [each["context"] for each in train] == [["the bill"]]
+    assert done.left_out == {"examples whose context is in a golden set": 1}
+
+
+def test_written_replies_come_first_and_chosen_ones_do_not_outweigh_them(store: Path, tmp_path: Path) -> None:
+    uses = [use(number, f"popular {number}", ("chosen", "a")) for number in range(60)]
+    uses += [use(60 + number, f"long {number}", ("chosen", "b"), conversation="long") for number in range(7)]
+    uses += [use(70, "long 6", ("chosen", "b")), use(71, "rare", ("written", None, "mine"))]
+    uses += [use(80 + number, f"later {number}", ("chosen", "c")) for number in range(20)]  # a fifth and more
+    done, train, _, _ = _exported(store, tmp_path / "out", uses)
+    assert [each["context"] for each in train[:2]] == [["rare"], ["popular 10"]], "of those above 50 the newest"
+    assert [each["context"] for each in train[51:]][:5] == [[f"long {number}"] for number in (1, 2, 3, 4, 5)]
+    assert done.train == {"written": 1, "chosen": 60}, "four of those later ones"
+
+
+def test_a_reply_that_was_right_elsewhere_is_no_negative(store: Path, tmp_path: Path) -> None:
+    uses = [use(1, "Hi", ("chosen", "c")), use(2, "hi ", ("chosen", "a")), use(3, "hi", ("chosen", "c"), shown="bc")]
+    done, train, _, _ = _exported(store, tmp_path / "out", uses)
+    assert [(each["response"], each["negatives"]) for each in train] == [
+        ("reply a", []),
+        ("reply c", ["reply b"]),
+    ]
+    assert done.left_out == {"examples that repeat another one": 1}
+
+
+def test_equal_logs_give_equal_bytes(store: Path, tmp_path: Path) -> None:
+    uses = [use(number, f"turn {number % 30}", ("chosen", "abc"[number % 3])) for number in range(50)]
+    _exported(store, tmp_path / "one", uses)
+    _exported(store, tmp_path / "two", reversed(uses))
+    for name in (TRAIN, LATER, LABELS):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def test_texts_are_those_that_were_shown(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    first, second = build_store(store, _POOL), build_store(store, [Candidate("a", "another a"), *_POOL[2:]])
+    uses = [
+        *_of(first, use(1, "one", ("chosen", "a"))),
+        *_of(second, use(2, "two", ("chosen", "a"))),
+        *_of("20200101T000000000000-00000000", use(3, "three", ("chosen", "c"))),  # gone: b is not in the active one
+    ]
+    done, train, _, _ = _exported(store, tmp_path / "out", uses)
+    assert [(each["response"], each["negatives"]) for each in train] == [
+        ("reply a", []),
+        ("another a", []),
+        ("reply c", ["another a"]),
+    ]
+    assert done.left_out == {"wrong replies whose text is in no generation any more": 1}
+
+
+def test_texts_of_candidates_that_were_sent_along_are_in_the_log(store: Path, tmp_path: Path) -> None:
+    shown = (Shown("x", 0.9, "sent along"), Shown(None, 0.8, "nameless"), Shown("h", 0.7))
+    uses = [
+        replace(each, ranking=replace(each.ranking, shown=shown))
+        for each in (use(1, "one", ("chosen", "h")), use(2, "two", ("chosen", None, "nameless")))
+    ]
+    _, train, _, _ = _exported(store, tmp_path / "out", uses)
+    assert [(each["response"], each["negatives"]) for each in train] == [
+        ("reply h", ["sent along", "nameless"]),
+        ("nameless", ["sent along"]),
+    ]
+
+
+def test_a_log_without_texts_teaches_nothing(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"no recorded rankings; start the server with POLYRANK_FEEDBACK=texts"):
+        export(store, tmp_path / "out")
+    with pytest.raises(InvalidInput, match="has 1 recorded rankings, all without texts, so nothing can be learnt"):
+        export(write_log(store, [use(1, None, ("chosen", "a"))]), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_rankings_without_texts_are_counted(store: Path, tmp_path: Path) -> None:
+    uses = [use(1, None, ("chosen", "a")), use(2, None), use(3, "Hi", ("chosen", "a"))]
+    done, train, _, _ = _exported(store, tmp_path / "out", uses)
+    assert len(train) == 1
+    assert done.left_out == {"rankings that were recorded without texts": 1}
