@@ -66,12 +66,40 @@ def flags() -> dict[str, str]:
 
 
 def command_help() -> str:
-    """Return a section with the help text of each command."""
+    """Return a section with the help text of each command, those of its actions included."""
     with patch.dict(os.environ, COLUMNS=HELP_COLUMNS):
         helps = {name: _help(each) for name, each in _commands(parser())}
     helps["polyrank pretrain"] = _without(helps["polyrank pretrain"], helps["polyrank train"])
     helps["polyrank serve"] = "usage: polyrank serve\n\noptions: the flags in settings.md\n"
-    return "\n".join(f"## {name}\n\n```text\n{help_}```\n" for name, help_ in helps.items())
+    top, *names = [name for name in helps if name.count(" ") < 2]
+    pages = {top: helps[top]} | {name: _group(helps[name], _actions(helps, name)) for name in names}
+    return "\n".join(f"## {name}\n\n```text\n{help_}```\n" for name, help_ in pages.items())
+
+
+def _actions(helps: dict[str, str], group: str) -> list[str]:
+    return [help_ for name, help_ in helps.items() if name.startswith(f"{group} ")]
+
+
+def _group(help_: str, actions: Sequence[str]) -> str:
+    """The help text of a command with those of its actions.
+
+    Options of all actions stand once, at the end. An option that an action needs stands with the first such action.
+    """
+    options = [{_words(option) for option in OPTION.findall(each)} for each in actions]
+    of_all = set.intersection(*options) if actions else set()
+    told: set[str] = set()
+    for action, its in zip(actions, options, strict=True):
+        needed = {option for option in its if f" {option.split()[0]} " in action.partition("\n\n")[0]}
+        again = of_all | (needed & told)
+        told |= its
+        own = OPTION.sub(lambda option, again=again: "" if _words(option[0]) in again else option[0], action)
+        help_ += "\n" + re.sub(r"\noptions:\n\Z|\npositional arguments:\n  ID\n", "", own.removeprefix("usage: "))
+    shared = [option for option in OPTION.findall(actions[0]) if _words(option) in of_all] if actions else []
+    return help_ + (f"\noptions of all actions:\n{''.join(shared)}" if shared else "")
+
+
+def _words(option: str) -> str:
+    return " ".join(option.split())
 
 
 def _without(help_: str, other: str) -> str:
@@ -89,11 +117,12 @@ def _without(help_: str, other: str) -> str:
 def _help(command: argparse.ArgumentParser) -> str:
     """The help text, whose first lines name what is required alone: each option stands below them.
 
-    But for --help, and --json, which the page tells of all commands.
+    But for --help, and --json, which the page tells of all commands, and what stands for an action.
     """
     usage = command._get_formatter()
     usage.add_usage(command.usage, [each for each in command._actions if each.required], [])
-    below = re.sub(r"^  (?:-h, --help|--json) .*\n", "", command.format_help().partition("\n\n")[2], flags=re.MULTILINE)
+    below = command.format_help().partition("\n\n")[2]
+    below = re.sub(r"^  (?:(?:-h, --help|--json) .*|ACTION|COMMAND)\n", "", below, flags=re.MULTILINE)
     return f"{usage.format_help()}\n{below}".replace("\noptions:\n\n", "\n")
 
 
@@ -197,7 +226,9 @@ def _meaning(name: str, field: FieldInfo) -> str:
     choices: tuple[Any, ...] = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
     listed = " or ".join(f"`{choice}`" for choice in choices)
     bounds = bounds_of(name)
-    return ": ".join(filter(None, [listed, field.description])) + (f" ({bounds})" if bounds else "")
+    return ": ".join(filter(None, [listed, field.description])) + (
+        f" ({bounds.least:,} to {bounds.most:,})" if bounds else ""
+    )
 
 
 def main() -> None:

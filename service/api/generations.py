@@ -168,3 +168,19 @@ class IndexOut(Out):
     takes_pools: bool = Field(description="whether `POST /index` may name a pool: the server has a `pool_root`")
     takes_models: bool = Field(description="whether it may name a model beside lexical: there is a `model_root`")
     job: JobOut | None = Field(description="the rebuild that is running")
+
+
+class PoolOut(Out):
+    """A pool of the server."""
+
+    name: str = Field(description="empty for the one without a name")
+    path: str = Field(description="what goes before the paths of its routes")
+    generation: str | None = Field(description="the one that is served; null: none")
+    candidates: int | None = Field(description="how many are served")
+    why: str | None = Field(description="why nothing is served; null: something is")
+
+
+class PoolsOut(Out):
+    """The pools of the server that the caller's key is for."""
+
+    pools: list[PoolOut]

@@ -31,7 +31,7 @@ from polyrank.model.inputs import read_input
 from polyrank.service import POOL_NAME
 from polyrank.service.auth import AT_ONCE, PER_S
 from polyrank.service.auth.buckets import Clock, SharedBuckets, TokenBucket
-from polyrank.service.errors import Forbidden, OtherPools, RateLimited, SettingsError, Unauthenticated
+from polyrank.service.errors import Forbidden, HeaderInvalid, OtherPools, RateLimited, SettingsError, Unauthenticated
 
 if TYPE_CHECKING:  # settings import this, and a start need not wait for prometheus_client
     from polyrank.service.observe.metrics import Metrics
@@ -218,20 +218,21 @@ class Access:
         log.info("keys read", extra={"fields": {"keys": len(found)}})
 
     def identify(self, given: Sequence[bytes]) -> Principal:
-        """Return who sent these keys. If several are in force, the one with the widest scope applies.
+        """Return who sent these keys, of which one is in force.
 
         Raises:
-            Unauthenticated: none of the keys is in force.
+            Unauthenticated: none is.
+            HeaderInvalid: several are: each may do something else.
         """
         if self._path is None:
             return ANYBODY
         in_force = self._in_force
-        found = [key for sent in given if (key := find(in_force.keys, sent)) is not None]
-        if found:
-            return max(
-                (in_force.principals[key.name] for key in found), key=lambda who: (len(who.scopes), who.pools is None)
-            )
-        raise Unauthenticated("the API key is not one of this server's" if given else "send an API key")
+        found = {key.name for sent in given if (key := find(in_force.keys, sent)) is not None}
+        if not found:
+            raise Unauthenticated("the API key is not one of this server's" if given else "send an API key")
+        if len(found) > 1:
+            raise HeaderInvalid("the request carries several valid API keys; send one of them")
+        return in_force.principals[found.pop()]
 
     def require(self, principal: Principal, scope: Scope, pool: str | None = None) -> None:
         """Check that the caller has a scope, in the pool of a name; None: in any.

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
+# What may have become of a ranking, as `POST /feedback` takes it.
+Kind = Literal["chosen", "edited", "written", "up", "down", "none_good", "handed_over", "resolved"]
 Context = str | Sequence[str | Mapping[str, Any]]
 Documents = Sequence[str | Mapping[str, Any]]
 
@@ -44,6 +46,8 @@ class RankOptions(TypedDict, total=False):
     generation: Literal["live", "trial"]
     expect: Mapping[str, str]
     min_revision: int
+    conversation: str
+    log: bool
     timeout_ms: int
 
 
@@ -167,6 +171,25 @@ def rank(context: Context, **options: Unpack[RankOptions]) -> Call[answers.RankO
     return Call("POST", "/rank", _as(answers.RankOut), body, timeout_ms=timeout_ms, deadline_in="body")
 
 
+def feedback(
+    ranking_id: str, kind: Kind, *, id: str | None = None, text: str | None = None, event_id: str | None = None
+) -> Call[answers.FeedbackOut]:
+    """Say what became of a ranking; `id` is the reply's, `text` what was sent. It is on the disk on return.
+
+    An event counts once by its `event_id`; without one it gets a new one, so that this call alone may be repeated.
+    """
+    said = {"id": id, "text": text, "event_id": event_id}
+    return feedback_batch(
+        [{"ranking_id": ranking_id, "kind": kind, **{name: value for name, value in said.items() if value is not None}}]
+    )
+
+
+def feedback_batch(events: Iterable[Mapping[str, Any]]) -> Call[answers.FeedbackOut]:
+    """Say what became of rankings, by 1 to 100 events with the fields of `feedback`: all of them count, or none."""
+    named = [{"event_id": uuid4().hex, **event} for event in _several("events", events)]
+    return Call("POST", "/feedback", _as(answers.FeedbackOut), {"events": named})
+
+
 def explain(context: Context, candidates: Documents, **options: Unpack[ExplainOptions]) -> Call[answers.ExplainOut]:
     """Tell where the scores of candidates come from, 1 to 10 of them: texts, or ids as `{"id": …}`."""
     body = {"context": context, "candidates": _several("candidates", candidates), **options}
@@ -228,6 +251,15 @@ def _vectors(answer: Any) -> "NDArray[np.float32]":
 
     rows = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in answer["data"]]
     return np.stack(rows).astype(np.float32, copy=False)
+
+
+def pools() -> Call[list[generations.PoolOut]]:
+    """Return the server's pools; the `path` of one ends the URL of a client for it."""
+    return Call("GET", "/pools", _pools)
+
+
+def _pools(answer: Any) -> list[generations.PoolOut]:
+    return [_as(generations.PoolOut)(each) for each in answer["pools"]]
 
 
 def index() -> Call[generations.IndexOut]:

@@ -85,6 +85,8 @@ class Client:
         self._http.close()
 
     rank = _waits(calls.rank)
+    feedback = _waits(calls.feedback)
+    feedback_batch = _waits(calls.feedback_batch)
     explain = _waits(calls.explain)
     rank_batch = _waits(calls.rank_batch)
     rerank = _waits(calls.rerank)
@@ -93,6 +95,7 @@ class Client:
     candidate = _waits(calls.candidate)
     upsert = _waits(calls.upsert)
     delete = _waits(calls.delete)
+    pools = _waits(calls.pools)
     index = _waits(calls.index)
     rebuild = _waits(calls.rebuild)
     job = _waits(calls.job)
@@ -171,6 +174,8 @@ class AsyncClient:
         await self._http.aclose()
 
     rank = _awaits(calls.rank)
+    feedback = _awaits(calls.feedback)
+    feedback_batch = _awaits(calls.feedback_batch)
     explain = _awaits(calls.explain)
     rank_batch = _awaits(calls.rank_batch)
     rerank = _awaits(calls.rerank)
@@ -179,6 +184,7 @@ class AsyncClient:
     candidate = _awaits(calls.candidate)
     upsert = _awaits(calls.upsert)
     delete = _awaits(calls.delete)
+    pools = _awaits(calls.pools)
     index = _awaits(calls.index)
     rebuild = _awaits(calls.rebuild)
     job = _awaits(calls.job)

@@ -17,7 +17,7 @@ from starlette.responses import RedirectResponse, Response
 from polyrank import __version__
 from polyrank.model.representations import LateRows
 from polyrank.service.api.answers import ModelOut, Out
-from polyrank.service.api.generations import LateRowsOut
+from polyrank.service.api.generations import LateRowsOut, PoolOut, PoolsOut
 from polyrank.service.errors import Draining, NotReady
 from polyrank.service.http.compat import served_models, tei
 from polyrank.service.http.playground import page as playground
@@ -81,22 +81,6 @@ class ReadyOut(Out):
     """Open Inference Protocol: ready."""
 
     ready: bool
-
-
-class PoolOut(Out):
-    """A pool of the server."""
-
-    name: str = Field(description="empty for the one without a name")
-    path: str = Field(description="what goes before the paths of its routes")
-    generation: str | None = Field(description="the one that is served; null: none")
-    candidates: int | None = Field(description="how many are served")
-    why: str | None = Field(description="why nothing is served; null: something is")
-
-
-class PoolsOut(Out):
-    """The pools of the server that the caller's key is for."""
-
-    pools: list[PoolOut]
 
 
 class LimitsOut(Out):

@@ -47,7 +47,7 @@ def test_help_does_not_depend_on_the_terminal(generate: ModuleType, monkeypatch:
     monkeypatch.setenv("COLUMNS", "200")
     assert generate.command_help() == narrow
     assert os.environ["COLUMNS"] == "200"
-    assert "## polyrank store gc\n" in narrow
+    assert "\npolyrank store gc --store STORE\n" in narrow
 
 
 def test_what_stands_elsewhere_is_named_alone(generate: ModuleType) -> None:
@@ -56,6 +56,16 @@ def test_what_stands_elsewhere_is_named_alone(generate: ModuleType) -> None:
         "  --y Y  two\n         lines\n",
     )
     assert generate._without(first, second).endswith("options:\n  --x X  one\n\nas in polyrank train:\n  --y\n")
+
+
+def test_what_actions_share_is_told_once(generate: ModuleType) -> None:
+    first = "usage: a b --x X\n\noptions:\n  --x X  one\n  --y Y  two\n  --z    three\n"
+    second = "usage: a c --x X\n\noptions:\n  --x X    one\n  --z      three\n"
+    third = "usage: a d\n\noptions:\n  --z  three\n"
+    assert generate._group("usage: a\n", [first, second, third]) == (
+        "usage: a\n\na b --x X\n\noptions:\n  --x X  one\n  --y Y  two\n\na c --x X\n\na d\n"
+        "\noptions of all actions:\n  --z    three\n"
+    )
 
 
 def test_metrics_have_their_exposed_names_and_labels(generate: ModuleType) -> None:

@@ -108,10 +108,12 @@ def test_refusals_are_problems_and_name_no_key(server: Served) -> None:
     missing = server.client.post("/rank", json={"context": "w1"})
     wrong = server.client.post("/rank", json={"context": "w1"}, headers={"X-API-Key": "wrong-secret"})
     weak = server.client.get("/index", headers={"X-API-Key": READER})
+    both = server.client.post("/rank", json={"context": "w1"}, headers={"X-API-Key": READER, "api-key": BOSS})
     for answer, code, slug in (
         (missing, 401, "unauthenticated"),
         (wrong, 401, "unauthenticated"),
         (weak, 403, "forbidden"),
+        (both, 400, "invalid-header"),
     ):
         assert answer.status_code == code
         assert answer.headers["content-type"] == "application/problem+json"

@@ -430,6 +430,10 @@ def test_clients_take_the_path_of_a_pool_as_the_server(server: Served, capsys: p
             return [reply.id for reply in (await client.rank("w1 w2", top_k=3)).results]
 
     with polyrank.Client(url) as client:
+        assert [(each.path, each.candidates) for each in client.pools()] == [
+            ("/pools/support", 60),
+            ("/pools/shop", 40),
+        ]
         mine = [reply.id for reply in client.rank("w1 w2", top_k=3).results]
         assert client.upsert([{"id": "new", "text": "w5"}]).upserted == 1
         assert len(list(client.candidates(page=7))) == 41

@@ -46,6 +46,7 @@ const deeds: Record<string, () => Promise<unknown>> = {
       explained: (await polyrank.explain({ context: "w1", candidates: [{ id: ids[0] ?? "" }] })).candidates.length,
       even: ids.length,
       stored: (await polyrank.candidate("c1")).text,
+      pools: (await polyrank.pools()).map(({ path, candidates }) => [path, candidates]),
       unheard: (await polyrank.call("get", "/info", {})).version,
     };
   },

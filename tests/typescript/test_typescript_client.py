@@ -109,6 +109,7 @@ def test_what_reads(does: Callable[..., Any], server: str) -> None:
     assert len(told["rerank"]) == 1
     assert told["lengths"] == pytest.approx([1, 1], abs=1e-5)
     assert (told["explained"], told["even"], told["stored"]) == (1, 30, pool(60)[1].text)
+    assert told["pools"] == [["", 60]]
     assert told["unheard"]
 
 

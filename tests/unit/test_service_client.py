@@ -14,9 +14,10 @@ import pytest
 from pydantic import BaseModel
 
 import polyrank
-from polyrank.service.api.answers import RankOut, ResultOut
+from polyrank.service.api.answers import FeedbackOut, RankOut, ResultOut
 from polyrank.service.api.generations import CandidateOut, CandidatesOut, IndexOut, JobOut, StoredOut, UpsertedOut
-from polyrank.service.client import attempts
+from polyrank.service.client import attempts, calls
+from polyrank.service.feedback import records
 
 
 def least(kind: type[BaseModel]) -> dict[str, Any]:
@@ -218,6 +219,28 @@ def test_a_rebuild_is_repeated_under_its_key(both: Both) -> None:
     assert body(both.sent[0]) == {"pool": "new.jsonl"}
     both.do(lambda client: client.rebuild(candidates=[{"text": "a"}], idempotency_key="mine"), ok(JOB))
     assert both.sent[0].headers["idempotency-key"] == "mine"
+
+
+def test_feedback_that_is_repeated_is_the_same_events(both: Both) -> None:
+    call = lambda client: client.feedback("r1", "edited", id="a", text="hello you")  # noqa: E731
+    taken = {**least(FeedbackOut), "accepted": 1}
+    assert both.do(call, httpx2.ReadError("broken"), problem(503, "overloaded", retry=1), ok(taken)).accepted == 1
+    first, second, third = map(body, both.sent)
+    assert first == second == third
+    [event] = first["events"]
+    assert len(event.pop("event_id")) == 32
+    assert event == {"ranking_id": "r1", "kind": "edited", "id": "a", "text": "hello you"}
+    both.do(lambda client: client.feedback("r1", "resolved", event_id="mine"), ok(taken))
+    assert body(both.sent[0]) == {"events": [{"ranking_id": "r1", "kind": "resolved", "event_id": "mine"}]}
+    two = [{"ranking_id": "r1", "kind": "none_good"}, {"ranking_id": "r2", "kind": "up", "id": "a", "event_id": "e"}]
+    both.do(lambda client: client.feedback_batch(two), httpx2.ReadError("broken"), ok(taken))
+    first, second = map(body, both.sent)
+    assert first == second
+    assert first["events"] == [{**two[0], "event_id": first["events"][0]["event_id"]}, two[1]]
+    assert "event_id" not in two[0]
+    with pytest.raises(TypeError, match="events"):
+        both.do(lambda client: client.feedback_batch(two[0]))
+    assert get_args(calls.Kind) == records.KINDS
 
 
 @pytest.mark.parametrize(

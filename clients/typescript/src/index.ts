@@ -103,6 +103,11 @@ export class Client {
     return data.map((each) => each.embedding as number[]);
   }
 
+  /** Returns the server's pools; the `path` of one ends the `baseUrl` of a client for it. */
+  async pools(options?: CallOptions): Promise<api.PoolOut[]> {
+    return (await this.call("get", "/pools", {}, options)).pools;
+  }
+
   /** Returns what is served, what is kept, and the job that runs. */
   index(options?: CallOptions): Promise<api.IndexOut> {
     return this.call("get", "/index", {}, options);

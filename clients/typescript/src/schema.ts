@@ -2804,6 +2804,12 @@ export interface components {
              */
             context: (string | components["schemas"]["TurnIn"])[] | string;
             /**
+             * Conversation
+             * @description any name of the conversation, the same at each of its turns: where feedback is recorded, by a keyed digest of this name
+             * @default null
+             */
+            conversation?: string | null;
+            /**
              * Exact
              * @description score the whole pool
              * @default false
@@ -2852,6 +2858,12 @@ export interface components {
              * @default 1
              */
             limit_per_group?: number | null;
+            /**
+             * Log
+             * @description false: record nothing of this request, where feedback is recorded
+             * @default true
+             */
+            log?: boolean | null;
             /**
              * Min Revision
              * @description wait for this update; 409 where it does not come
@@ -2930,6 +2942,11 @@ export interface components {
              * @description why the filter lets nothing through; absent where something passes
              */
             notes?: string[] | null;
+            /**
+             * Ranking Id
+             * @description what `POST /feedback` knows it by; absent where it is not recorded
+             */
+            ranking_id?: string | null;
             /** Request Id */
             request_id: string;
             /** Results */
@@ -4897,6 +4914,17 @@ export interface operations {
                     "application/json": components["schemas"]["IndexOut"];
                 };
             };
+            /** @description A header cannot be used */
+            400: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description An API key is needed */
             401: {
                 headers: {
@@ -5380,6 +5408,17 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["CandidatesOut"];
+                };
+            };
+            /** @description A header cannot be used */
+            400: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description An API key is needed */
@@ -5880,6 +5919,17 @@ export interface operations {
                     "application/json": components["schemas"]["StoredOut"];
                 };
             };
+            /** @description A header cannot be used */
+            400: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description An API key is needed */
             401: {
                 headers: {
@@ -6005,6 +6055,17 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["JobOut"];
+                };
+            };
+            /** @description A header cannot be used */
+            400: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description An API key is needed */
@@ -6134,6 +6195,17 @@ export interface operations {
                     "application/json": components["schemas"]["JobsOut"];
                 };
             };
+            /** @description A header cannot be used */
+            400: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description An API key is needed */
             401: {
                 headers: {
@@ -6239,6 +6311,17 @@ export interface operations {
                     "application/json": components["schemas"]["JobOut"];
                 };
             };
+            /** @description A header cannot be used */
+            400: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description An API key is needed */
             401: {
                 headers: {
@@ -6342,6 +6425,17 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["JobOut"];
+                };
+            };
+            /** @description A header cannot be used */
+            400: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description An API key is needed */
@@ -6467,6 +6561,17 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["IndexOut"];
+                };
+            };
+            /** @description A header cannot be used */
+            400: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description An API key is needed */
@@ -6789,6 +6894,17 @@ export interface operations {
                     "application/json": components["schemas"]["IndexOut"];
                 };
             };
+            /** @description A header cannot be used */
+            400: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
             /** @description An API key is needed */
             401: {
                 headers: {
@@ -6901,6 +7017,17 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["InfoOut"];
+                };
+            };
+            /** @description A header cannot be used */
+            400: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description An API key is needed */
@@ -7052,6 +7179,17 @@ export interface operations {
                     "application/json": components["schemas"]["ModelsOut"];
                 };
             };
+            /** @description A header cannot be used */
+            400: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OpenAiErrorOut"];
+                };
+            };
             /** @description An API key is needed */
             401: {
                 headers: {
@@ -7199,6 +7337,17 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["PoolsOut"];
+                };
+            };
+            /** @description A header cannot be used */
+            400: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
                 };
             };
             /** @description An API key is needed */
@@ -8628,6 +8777,17 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ModelsOut"];
+                };
+            };
+            /** @description A header cannot be used */
+            400: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OpenAiErrorOut"];
                 };
             };
             /** @description An API key is needed */

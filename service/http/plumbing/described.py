@@ -135,7 +135,10 @@ ASKS: Final = (
 READS: Final = (*ASKS, service.TimeTooShort)
 # Errors of every route that ranks texts, whose vectors are kept.
 RANKS: Final = (*READS, service.TextsLeft)
-REFUSALS: Final = (service.Unauthenticated, service.Forbidden, service.OriginNotAllowed, service.RateLimited)
+REFUSALS: Final = (
+    *(service.HeaderInvalid, service.Unauthenticated, service.Forbidden),
+    *(service.OriginNotAllowed, service.RateLimited),
+)
 _ALWAYS = (RankingError, Shortage, service.HostNotAllowed)
 _WITH_BODY = (
     *(service.BodyMalformed, service.BodyTimeout, service.TooManyValues, service.BodyTooLarge),

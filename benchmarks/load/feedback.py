@@ -1,0 +1,81 @@
+"""What recording costs: `/rank` with the setting `feedback` off and on texts, in turns over one store.
+
+    python -m benchmarks.load.feedback [--callers 16] [--seconds 10] [--rounds 10] [--pool POOL --data DIALOGUES]
+
+Both servers stay loaded on one core, and only one is asked at a time; the one that begins changes with every round. The
+table has p50 and p99 of a caller's wait and the processor time of an answer: medians over the rounds, and the ratio
+texts / off as median, least and most of the rounds. Prints one JSON object as the last line.
+"""
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.load.drive import Running, add_options, drive, mix_of, serving, store_of, table, warm
+from benchmarks.load.figures import percentile_ms
+from benchmarks.load.generator import Phase
+from benchmarks.load.mix import Mix
+from benchmarks.load.threads import spent
+from benchmarks.timing import machine
+
+OFF, ON = "off", "texts"
+FIGURES = ("p50, ms", "p99, ms", "processor, ms")
+
+
+def asked(server: Running, mix: Mix, phase: Phase) -> dict[str, float]:
+    """Ask one server; returns the FIGURES."""
+    before = sum(spent(server.pid).values())
+    [answers] = drive(server, mix.realistic(sent=0.0, fresh=0.0, timeout_ms=30_000), [phase])
+    used = sum(spent(server.pid).values()) - before
+    if failed := [each.status for each in answers if each.status != 200]:
+        raise SystemExit(f"{len(failed)} of {len(answers)} requests failed, the first with {failed[0]}")
+    waits = [each.seconds for each in answers]
+    p50, p99 = (percentile_ms(waits, percent) or 0.0 for percent in (50, 99))
+    return dict(zip(FIGURES, (p50, p99, 1000 * used / len(answers)), strict=True))
+
+
+def compared(rounds: dict[str, list[dict[str, float]]]) -> list[dict[str, Any]]:
+    """Make the rows of the table."""
+    rows = []
+    for name in FIGURES:
+        off, on = ([each[name] for each in rounds[side]] for side in (OFF, ON))
+        ratios = sorted(own / other for own, other in zip(on, off, strict=True))
+        told = {OFF: median(off), ON: median(on), "ratio": median(ratios), "least": ratios[0], "most": ratios[-1]}
+        rows.append({"figure": name, **{key: round(value, 3) for key, value in told.items()}})
+    return rows
+
+
+def main() -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser)
+    parser.set_defaults(seconds=10.0)
+    parser.add_argument("--callers", type=int, default=16, help="at a time; default: 16")
+    parser.add_argument("--rounds", type=int, default=10, help="default: 10")
+    options = parser.parse_args()
+    mix, phase = mix_of(options), Phase(options.seconds, concurrency=options.callers)
+    rounds: dict[str, list[dict[str, float]]] = defaultdict(list)
+    with (
+        store_of(options) as store,
+        serving(store, {"feedback": OFF}) as off,
+        serving(store, {"feedback": ON}) as on,
+    ):
+        sides = [(OFF, off), (ON, on)]
+        for _, server in sides:
+            warm(server, mix)
+        for number in range(options.rounds):
+            for side, server in sides[:: -1 if number % 2 else 1]:
+                rounds[side].append(asked(server, mix, phase))
+        written = sum(path.stat().st_size for path in Path(store, "feedback").iterdir())
+    rows = compared(rounds)
+    print(table(rows, list(rows[0])), flush=True)
+    print(json.dumps({"machine": machine(), "written_bytes": written, "figures": rows, "rounds": rounds}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""The closed loop over dialogues of people: a model answers, agents write what they said instead, a new model learns.
+
+    python -m benchmarks.loop_demonstration --model CHECKPOINT --dialogues FILE --valid LISTS --output FOLDER
+        [--steps 120] [--noise 0.1] [--seed 0] [--limit N]
+
+FILE names the dialogue of each example. One half of its dialogues, drawn by the seed, is the use: a server of the model
+ranks each context over the pool, and an agent writes the reply of the dialogue; at a share of `--noise` that of
+another dialogue. Of the other half come the pool, which is all of its replies, and the golden set, 400 dialogues of it.
+Then `polyrank loop run` exports, trains and judges, and `polyrank evaluate --against` compares both models over LISTS,
+which the loop never sees. Prints one JSON object as the last line. FOLDER keeps everything; give it again to go on.
+"""
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx2
+from benchmarks.load.drive import OURS, serving
+from benchmarks.timing import machine
+
+from polyrank.model.text.dialogues import Dialogue, new_dialogues, read_dialogues
+
+GOLDEN_DIALOGUES = 400
+CALLERS, EVENTS = 8, 100
+
+
+class Parts(NamedTuple):
+    """Examples by what they are for; no dialogue is in two of them, but the pool's hold the golden ones."""
+
+    use: list[Dialogue]
+    golden: list[Dialogue]
+    pool: list[str]
+
+
+def parts(examples: Sequence[Dialogue], rng: random.Random) -> Parts:
+    """Draw the halves; the examples of a dialogue stay together and in order."""
+    names = sorted({each.dialogue for each in examples})
+    rng.shuffle(names)
+    half = len(names) // 2
+    used, golden = set(names[:half]), set(names[half : half + GOLDEN_DIALOGUES])
+    return Parts(
+        use=[each for each in examples if each.dialogue in used],
+        golden=[each for each in examples if each.dialogue in golden],
+        pool=sorted({each.response for each in examples if each.dialogue not in used}),
+    )
+
+
+def polyrank(*arguments: object) -> str:
+    """Run a command whose words are seen; returns its standard output."""
+    line = [*map(str, OURS), *map(str, arguments)]
+    print(f"$ polyrank {' '.join(line[3:])}", file=sys.stderr, flush=True)
+    done = subprocess.run(line, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(f"{done.stdout}exit status {done.returncode}")
+    return done.stdout
+
+
+def use(store: Path, examples: Sequence[Dialogue], noise: float, rng: random.Random) -> None:
+    """Serve the store, rank each context, and say what the agent wrote."""
+    written = [each.response for each in examples]
+    for at in range(len(written)):
+        if rng.random() < noise:
+            written[at] = rng.choice(examples).response
+    with (
+        serving(store, {"feedback": "texts", "max_timeout_ms": 60_000}) as server,
+        httpx2.Client(base_url=server.url, timeout=90) as client,
+        ThreadPoolExecutor(CALLERS) as callers,
+    ):
+
+        def post(path: str, body: dict[str, Any]) -> dict[str, Any]:
+            answer = client.post(path, json=body)
+            if answer.status_code != 200:
+                sys.exit(f"POST {path}: {answer.text}")
+            return dict(answer.json())
+
+        def ranked(example: Dialogue) -> str:
+            said = example.conversation
+            context, persona = [turn.text for turn in said.turns], list(said.persona)
+            body = {"context": context, "persona": persona, "conversation": example.dialogue, "timeout_ms": 60_000}
+            return str(post("/rank", body)["ranking_id"])
+
+        rankings = list(callers.map(ranked, examples))
+        events = [
+            {"ranking_id": ranking, "kind": "written", "text": text, "event_id": str(at)}
+            for at, (ranking, text) in enumerate(zip(rankings, written, strict=True))
+        ]
+        for at in range(0, len(events), EVENTS):
+            post("/feedback", {"events": events[at : at + EVENTS]})
+
+
+def demonstrate(given: argparse.Namespace) -> dict[str, Any]:
+    """Go through all of it; returns the figures."""
+    output, store, seconds = given.output, given.output / "store", dict[str, float]()
+    output.mkdir(parents=True, exist_ok=True)
+    rng = random.Random(given.seed)
+    found = parts(list(read_dialogues(given.dialogues)), rng)
+    asked = found.use[: given.limit]
+
+    def timed(name: str, began: float) -> None:
+        seconds[name] = round(time.monotonic() - began)
+
+    golden, pool = output / "golden.jsonl", output / "pool.jsonl"
+    if not (output / "used").exists():
+        with new_dialogues(golden) as add:
+            for each in found.golden:
+                add(each)
+        pool.write_text("".join(json.dumps({"id": f"r{n}", "text": text}) + "\n" for n, text in enumerate(found.pool)))
+        began = time.monotonic()
+        polyrank("build", "--model", given.model, "--pool", pool, "--store", store)
+        timed("build", began)
+        began = time.monotonic()
+        use(store, asked, given.noise, rng)
+        timed("use", began)
+        (output / "used").touch()
+    return {"seconds": seconds}
+
+
+def main() -> None:
+    """Print what happened."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True, help="that never saw the dialogues")
+    parser.add_argument("--dialogues", type=Path, required=True)
+    parser.add_argument("--valid", type=Path, required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--noise", type=float, default=0.1, help="share of replies that are another dialogue's")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--limit", type=int, help="only the first N examples of the use")
+    given = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    print(json.dumps({"machine": machine(), **demonstrate(given)}))
+
+
+if __name__ == "__main__":
+    main()
