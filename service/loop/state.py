@@ -132,7 +132,8 @@ class Runs:
         for oldest in self.ids()[:-_KEPT]:
             shutil.rmtree(self.path(oldest))
         run = Run(new_time_id(self.ids(), secrets.token_hex(4)), at, live)
-        make_directory(self.path(run.id))
+        make_directory(self._folder)
+        self.path(run.id).mkdir(mode=0o700)  # it will hold what people said
         self.write(run)
         return run
 
