@@ -33,9 +33,11 @@ class Loop:
         self.live, *_, self.new = self.store.ids()
         self.store.activate(self.live)
         self.runs = Runs(self.store.root)
-        self.run = self.runs.begin(self.live, time.time())
+        self.fingerprint = self.store.active().model.fingerprint
+        self.run = self.runs.begin(self.live, self.fingerprint, time.time())
         for name in BEFORE:
-            self.run.stages[name] = Done({}, {"generation": self.new} if name == "build" else {}, "done")
+            self.run.stages[name] = Done({}, {}, "done")
+        self.run.stages["build"].outputs.update(generation=self.new, fingerprint=self.fingerprint)
         self.runs.write(self.run)
 
     def began(self, stage: str, *shares: float, hours: float = 1.0) -> float:
@@ -84,6 +86,20 @@ def _use(number: int, at: float, on_trial: bool, *kinds: Kind) -> Use:
     return Use(ranking, tuple(Event(id=f"{kind}", at=at, ranking=ranking.id, kind=kind) for kind in kinds))
 
 
+def meanwhile(loop: Loop, act: Callable[[], object], share: float = 0.0) -> Thread:
+    """Do something as soon as there is a trial with this share or more."""
+
+    def wait() -> None:
+        until = time.monotonic() + 30
+        while ((trial := loop.store.trial()) is None or trial.share < share) and time.monotonic() < until:
+            time.sleep(0.01)
+        act()
+
+    thread = Thread(target=wait)
+    thread.start()
+    return thread
+
+
 def test_an_equal_model_is_switched_to_at_the_last_step(loop: Loop) -> None:
     at = loop.began("canary", 0.5)
     write_log(loop.store.root, conversations(at, 4000, 0.5, trial=0.97, live=0.97))
@@ -105,12 +121,14 @@ def test_a_worse_model_is_withdrawn_at_the_first_step(loop: Loop) -> None:
 
 @pytest.mark.slow
 def test_steps_wait_for_their_time_and_for_conversations(loop: Loop) -> None:
-    """With enough conversations the share rises; an equal model with too few stays, and ends undecided."""
+    """With enough conversations the share rises, step by step; an equal model stays at the last one."""
     at = loop.began("canary", 0.05)
     write_log(loop.store.root, conversations(at, 1100, 0.05, trial=0.9, live=0.9))
-    run = loop.goes_on(canary_shares=(0.05, 0.2, 0.5), canary_hours=1 + 1 / 3600)
+    thread = meanwhile(loop, lambda: abort(loop.store.root, 30), share=0.5)
+    run = loop.goes_on(canary_shares=(0.05, 0.2, 0.5))
+    thread.join()
     assert [share for _, share in run.steps["canary"]] == [0.05, 0.2, 0.5]
-    assert (run.verdict, loop.store.current(), loop.store.trial()) == ("undecided", loop.live, None)
+    assert (run.verdict, loop.store.current(), loop.store.trial()) == ("aborted", loop.live, None)
     shares = [f"canary: {share} of the conversations" for share in ("20%", "50%")]
     assert loop.said == [f"going on with run {run.id}", *shares]
 
@@ -156,20 +174,6 @@ def test_a_lease_that_ended_while_nobody_was_at_work_is_taken_again(loop: Loop) 
     assert loop.goes_on(canary_shares=(0.5,)).verdict == "switched"
 
 
-def meanwhile(loop: Loop, act: Callable[[], object]) -> Thread:
-    """Do something as soon as the trial of the new generation is there."""
-
-    def wait() -> None:
-        until = time.monotonic() + 10
-        while loop.store.trial() is None and time.monotonic() < until:
-            time.sleep(0.01)
-        act()
-
-    thread = Thread(target=wait)
-    thread.start()
-    return thread
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "verdict", "why"),
@@ -184,7 +188,7 @@ def test_what_others_do_ends_the_canary(loop: Loop, name: str, verdict: str, why
     act = {
         "end_trial": loop.store.end_trial,
         "activate": lambda: loop.store.activate(other),
-        "abort": lambda: abort(loop.store.root, 10),
+        "abort": lambda: abort(loop.store.root, 30),
     }[name]
     thread = meanwhile(loop, act)
     run = loop.goes_on(look_seconds=10)
@@ -202,7 +206,7 @@ def test_a_lease_is_held_while_the_loop_runs_and_only_one_runs(loop: Loop) -> No
         seen.append(loop.store.trial())
         with pytest.raises(LoopBusy, match="another process runs the loop of this store: process"):
             loop.goes_on()
-        abort(loop.store.root, 10)
+        abort(loop.store.root, 30)
 
     thread = meanwhile(loop, look)
     assert loop.goes_on().verdict == "aborted"
@@ -241,6 +245,22 @@ def test_somebody_who_switches_at_the_last_moment_is_not_overruled(loop: Loop, m
     monkeypatch.setattr(GenerationStore, "verify", slow)
     run = loop.goes_on()
     assert (run.verdict, loop.store.current()) == ("overtaken", other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["canary", "watch"])
+def test_a_compaction_is_no_switch(loop: Loop, stage: str) -> None:
+    """Servers compact by themselves: what comes of the live generation takes its place in the run."""
+    loop.reached(stage)
+    copy, old = loop.store.manifest(loop.store.ids()[2]), loop.new if stage == "watch" else loop.live
+    thread = meanwhile(loop, lambda: loop.store.make_copy_active(old, copy))
+    at = loop.began(stage, 0.5, hours=0)
+    write_log(loop.store.root, conversations(at, 4000, 0.5, trial=0.97, live=0.97))
+    run = loop.goes_on(canary_shares=(0.5,), watch_hours=1 / 3600)
+    thread.join()
+    assert run.verdict == "switched"
+    assert (run.live, run.new) == ((loop.live, copy.id) if stage == "watch" else (copy.id, loop.new))
+    assert (loop.store.current(), loop.store.history()) == (run.new, [run.live])
 
 
 @pytest.mark.slow
