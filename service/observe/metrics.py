@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from polyrank.model.inference.runners import Runner
-from polyrank.service.observe.labels import DEGRADED, LANES, PLANS, STAGES, Searched
+from polyrank.service.observe.labels import DEGRADED, LANES, PLANS, REPLACED, STAGES, Searched
 
 RESULTS = {
     "redis": ("hit", "miss", "corrupt", "error"),
@@ -106,6 +106,19 @@ class Metrics:
         self._batch_entries = self._counter(
             "batch_entries", "Rankings of POST /rank/batch, by their status", **of_pool, code=()
         )
+        self._feedback_rankings = self._counter(
+            "feedback_rankings",
+            "Rankings to record, and whether there was room",
+            **of_pool,
+            outcome=("recorded", "dropped"),
+        )
+        self._feedback_events = self._counter("feedback_events", "Events of feedback recorded", **of_pool, kind=())
+        self._feedback_textless = self._counter(
+            "feedback_textless",
+            "Lines recorded without texts, because the function of feedback_redact failed",
+            **of_pool,
+        )
+        self._feedback_bytes = self._state("feedback_bytes", "Size of the files of feedback", of_pool)
         self._kept = self._counter(
             "texts_kept", "Texts encoded for requests that ended unanswered: their vectors are kept"
         )
@@ -125,7 +138,7 @@ class Metrics:
             "canary_rankings", "Rankings while a trial has a share", **of_pool, side=("live", "trial")
         )
         self._canary_replaced = self._counter(
-            "canary_replaced", "Rankings of the trial's share that the live generation answered", **of_pool, why=()
+            "canary_replaced", "Rankings of the trial's share that the live one answered", **of_pool, why=REPLACED
         )
         self._scan_info = self._info("scan_info", "What is searched for a request", (*of_pool, "kind", "fallback"))
         self._index_candidates = self._state("index_candidates", "Candidates served, updates included", of_pool)
@@ -223,10 +236,10 @@ class Metrics:
         for reason in degraded:
             self._degraded.labels(reason).inc()
 
-    def show_queue(self, requests: int, tokens: int) -> None:
-        """Show how many requests are in progress, and their tokens."""
-        self._queue_depth.set(requests)
-        self._queue_tokens.set(tokens)
+    def add_to_queue(self, requests: int, tokens: int) -> None:
+        """Show so many more requests in progress, with so many more tokens."""
+        self._queue_depth.inc(requests)
+        self._queue_tokens.inc(tokens)
 
     def observe_wait(self, lane: str, seconds: float) -> None:
         """Count the wait of a request for its first batch."""
@@ -275,6 +288,22 @@ class Metrics:
     def count_kept(self, texts: int) -> None:
         """Count texts that a request had encoded when it ended without an answer; their vectors are kept."""
         self._kept.inc(texts)
+
+    def count_feedback_ranking(self, outcome: Literal["recorded", "dropped"]) -> None:
+        """Count a ranking that was to be recorded."""
+        self._in_pool(self._feedback_rankings, outcome).inc()
+
+    def count_feedback_events(self, kind: str, count: int) -> None:
+        """Count events that were recorded; 0: only show that there may be some."""
+        self._in_pool(self._feedback_events, kind).inc(count)
+
+    def count_feedback_textless(self) -> None:
+        """Count a line that was recorded without its texts."""
+        self._in_pool(self._feedback_textless).inc()
+
+    def show_feedback_bytes(self, size: int) -> None:
+        """Show how large the files of feedback are."""
+        self._in_pool(self._feedback_bytes).set(size)
 
     def count_log_dropped(self, lines: int) -> None:
         """Count lines of the log that were dropped, because nobody read them."""
