@@ -40,7 +40,7 @@ from polyrank.model.text.folding import hash64, text_key
 from polyrank.model.training.config import STATE_FILE as TRAINING_STATE
 from polyrank.service.errors import LoopFailed
 from polyrank.service.feedback.export import LATER, TRAIN, export
-from polyrank.service.loop.canary import TrialLease, Steps, look
+from polyrank.service.loop.canary import Steps, TrialLease, look
 from polyrank.service.loop.config import LoopConfig
 from polyrank.service.loop.state import (
     BUILD_FILE,
@@ -51,9 +51,9 @@ from polyrank.service.loop.state import (
     MINED_FILE,
     MODEL,
     POOL_FILE,
-    StageDone,
     Run,
     Runs,
+    StageDone,
     sha256_of,
 )
 from polyrank.service.loop.statistics import Effect

@@ -17,7 +17,7 @@ from polyrank.service.feedback.records import Event, Kind, Ranking, Use
 from polyrank.service.loop.canary import LEASE_ENDED
 from polyrank.service.loop.config import LoopConfig
 from polyrank.service.loop.run import abort, run_loop
-from polyrank.service.loop.state import StageDone, Run, Runs
+from polyrank.service.loop.state import Run, Runs, StageDone
 
 BEFORE = ("collect", "train", "gate", "build")
 
