@@ -25,7 +25,7 @@ def store(tmp_path: Path) -> Path:
     write_log(tmp_path, told)
     [log] = (tmp_path / "feedback").glob("*.jsonl")
     with log.open("ab") as file:
-        file.write(b'{"cut')
+        file.write(b'{"cut\n')
     return tmp_path
 
 
