@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -62,7 +63,8 @@ class Log:
         self._unsynced: list[Future[None]] = []  # of events that are written
         self._told: dict[str, float] = {}
         self._erased: tuple[int, int] | None = None
-        self._thread = Thread(target=self._run, name="feedback", daemon=True)
+        # Its lines in the server's log name the pool that they are of, as those of this thread do.
+        self._thread = Thread(target=copy_context().run, args=(self._run,), name="feedback", daemon=True)
         self._thread.start()
 
     def record(self, make: Make, characters: int) -> bool:
