@@ -88,6 +88,16 @@ def move(root: Path, shards: int, *, redis_url: str | None = None, progress: OnP
         return source.copied(taken, BuildOptions(redis_url=redis_url), StageClock(progress), statistics, replaces=False)
 
 
+@contextmanager
+def updated_pool(store: GenerationStore) -> Iterator[tuple[int, Iterator[Candidate]]]:
+    """The candidates of the active generation with its updates, in the pool's order, for a build with another model.
+
+    Yields the last revision that they contain, and the candidates. Errors as `compact`.
+    """
+    with _opened(store) as source:
+        yield source.revision, source.candidates(source.taken(ranges(1)[0]))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Taken:
     """The rows that a part takes, in the order of the pool.
@@ -182,10 +192,10 @@ class _Source:
                 clock("read", done, total)
                 if len(taken) == 1:
                     with CandidateWriter(directory / CANDIDATES_FILE) as table:
-                        for candidate in self._candidates(each):
+                        for candidate in self.candidates(each):
                             table.add(candidate)
                 elif each.kept is None:
-                    write_part(directory, part, self._candidates(each), each.order)
+                    write_part(directory, part, self.candidates(each), each.order)
                 done += len(each.rows)
             return Filled(
                 parts=[self._plan(each) for each in taken],
@@ -204,7 +214,7 @@ class _Source:
             return PartPlan(taken.slots, None, kept=taken.kept)
         return PartPlan(taken.slots, partial(self._vectors, taken), chosen_again(taken.like, len(taken.rows)))
 
-    def _candidates(self, taken: _Taken) -> Iterator[Candidate]:
+    def candidates(self, taken: _Taken) -> Iterator[Candidate]:
         """Yield the candidates of all rows, in their order."""
         for start in range(0, len(taken.rows), BATCH_ROWS):
             of, rows = taken.sources[start : start + BATCH_ROWS], taken.rows[start : start + BATCH_ROWS]
