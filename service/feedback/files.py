@@ -11,6 +11,7 @@ A line is a record (records.py). After a kill a file is left open, and its lock 
 
 import errno
 import os
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -37,10 +38,20 @@ _KINDS: Final[tuple[tuple[str, Compression | None], ...]] = ((CLOSED, "zstd"), (
 Line = dict[str, Any]
 
 
-def names(folder: Path) -> list[str]:
-    """Return the time ids of all files of a log, oldest first; none where there is no log."""
-    found = {path.name.split(".")[0] for path in folder.glob(f"*{OPEN}*") if path.name.endswith((OPEN, CLOSED))}
-    return sorted(filter(is_time_id, found))
+def names(folder: Path, since: float = 0.0) -> list[str]:
+    """Return the time ids of the files of a log, oldest first; none where there is no log.
+
+    Those that nobody has written to since that time, in seconds since the epoch, are left out.
+    """
+    files = [path for path in folder.glob(f"*{OPEN}*") if path.name.endswith((OPEN, CLOSED))]
+    return sorted(filter(is_time_id, {path.name.split(".")[0] for path in files if _written_at(path) >= since}))
+
+
+def _written_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:  # it was closed meanwhile, or removed
+        return time.time()
 
 
 def lines(folder: Path, name: str) -> Iterator[Line | None]:
