@@ -11,6 +11,7 @@ A line is a record (records.py). After a kill a file is left open, and its lock 
 
 import errno
 import os
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -37,13 +38,24 @@ _KINDS: Final[tuple[tuple[str, Compression | None], ...]] = ((CLOSED, "zstd"), (
 Line = dict[str, Any]
 
 
-def names(folder: Path) -> list[str]:
-    """Return the time ids of all files of a log, oldest first; none where there is no log. Raises OSError."""
+def names(folder: Path, since: float = 0.0) -> list[str]:
+    """Return the time ids of the files of a log, oldest first; none where there is no log. Raises OSError.
+
+    Those that nobody has written to since that time, in seconds since the epoch, are left out.
+    """
     try:
-        found = os.listdir(folder)
+        found = [name for name in os.listdir(folder) if name.endswith((OPEN, CLOSED))]
     except FileNotFoundError:
         return []
-    return sorted(filter(is_time_id, {name.split(".")[0] for name in found if name.endswith((OPEN, CLOSED))}))
+    ids = {name.split(".")[0] for name in found if _written_at(folder / name) >= since}
+    return sorted(filter(is_time_id, ids))
+
+
+def _written_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:  # it was closed meanwhile, or removed
+        return time.time()
 
 
 def lines(folder: Path, name: str) -> Iterator[Line | None]:
