@@ -33,6 +33,7 @@ def folder(tmp_path: Path) -> Path:
 def begin(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     """Begins logs in the folder, as several processes do; they look often."""
     monkeypatch.setattr(log, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(log, "_PAUSE_SECONDS", 0.0)
     begun: list[Log] = []
 
     def made(metrics: Metrics | None = None, days: int = 30, most_bytes: int = 1 << 30) -> Log:
