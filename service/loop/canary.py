@@ -20,6 +20,7 @@ from polyrank.service.loop.statistics import Effect, effect
 
 BAD: Final[frozenset[Kind]] = frozenset({"handed_over", "down", "none_good"})
 LEASE_SECONDS, RENEW_SECONDS = 180.0, 30.0
+_CLOCKS_DIFFER_SECONDS = 3600.0  # at most, of file systems and hosts
 LEASE_ENDED: Final = "the lease ended"  # as servers say it
 
 Steps = Sequence[tuple[float, float]]
@@ -48,7 +49,7 @@ def look(store: Path, steps: Steps, settled_before: float, *, trial_is_new: bool
         trial_is_new: whether the model on trial is the new one; the effect is always that of the new one.
     """
     found: dict[str, _Conversation] = {}
-    for use in uses(store):
+    for use in uses(store, since=steps[0][0] - _CLOCKS_DIFFER_SECONDS):
         ranking = use.ranking
         if ranking.side is None or not steps[0][0] <= ranking.at:
             continue
