@@ -307,7 +307,7 @@ class _Work:
         lease, steps = TrialLease(self._store, str(self._run.new)), self._run.steps.setdefault("canary", [])
         with self._on_trial(lease, steps, shares[0]):
             while True:
-                found, now = self._looked(steps), time.time()
+                found, now = self._looked(str(self._run.new), steps), time.time()
                 since, share = steps[-1]
                 larger = [each for each in shares if each > share]
                 if found.high < 0:
@@ -348,7 +348,7 @@ class _Work:
         lease, steps = TrialLease(self._store, old), self._run.steps.setdefault("watch", [])
         with self._on_trial(lease, steps, self._config.watch_share):
             while True:
-                found = self._looked(steps, trial_is_new=False)
+                found = self._looked(old, steps, trial_is_new=False)
                 if found.high < 0:
                     self._go_back(f"conversations end worse: {found}")
                 if time.time() >= steps[0][0] + hours * _HOUR:
@@ -378,10 +378,10 @@ class _Work:
         lease.begin(share)
         self._say(f"{self._run.stage}: {share:.0%} of the conversations")
 
-    def _looked(self, steps: Steps, *, trial_is_new: bool = True) -> Effect:
+    def _looked(self, trial: str, steps: Steps, *, trial_is_new: bool = True) -> Effect:
         began = time.monotonic()
         settled = time.time() - self._config.settle_minutes * 60
-        found = look(self._config.store, steps, settled, trial_is_new=trial_is_new)
+        found = look(self._config.store, trial, steps, settled, trial_is_new=trial_is_new)
         self._look_seconds = time.monotonic() - began
         return found
 
