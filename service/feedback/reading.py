@@ -18,7 +18,7 @@ class LogTally:
         repeated: events that came again under the same `event_id`.
         alone: events of rankings that the log does not hold any more.
         erased: lines that were erased, and are still in the files.
-        damaged: lines that cannot be read; the last one may have been cut short by a kill.
+        damaged: lines that cannot be read; a kill may have cut one short.
     """
 
     rankings: int = 0

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.pointer import Trial
 from polyrank.model.errors import RankingError
 from polyrank.service.feedback.reading import uses
 from polyrank.service.feedback.records import Kind, Ranking
@@ -130,6 +131,5 @@ class TrialLease:
     def _renew_on_time(self) -> None:
         while not self._ended.wait(RENEW_SECONDS):
             # What fails is tried again, and a trial that was ended stays so: who holds the lease will see it.
-            with suppress(RankingError, OSError):
-                if self._is_on_trial():
-                    self.begin(self._share)
+            with suppress(RankingError, OSError), self._changes:
+                self._store.renew_trial(Trial(self._generation, self._share, time.time() + LEASE_SECONDS))
