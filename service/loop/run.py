@@ -239,6 +239,8 @@ class _Work:
         """Mine hard negatives from what the live generation holds, and go on training its model."""
         mined, model = self._folder / MINED_FILE, self._folder / MODEL
         live = self._store.model_directory(self._run.live).resolve()
+        if (live / QUANTISED_FILE).exists() and "--quantise" not in self._config.train:
+            self._say("the live model may run in int8 and the new one may not, more slowly: add --quantise to train")
         if not mined.exists():
             pool, hard = self._folder / POOL_FILE, self._folder / HARD_FILE
             self._work("pool")
@@ -247,21 +249,13 @@ class _Work:
             self._keep_negatives_of_people(hard, mined)
         if not (model / CONFIG_FILE).exists() or (model / TRAINING_STATE).exists():
             architecture = self._store.manifest(self._run.live).model.architecture
-            given = ("--architecture", architecture, *self._quantised(live), *self._config.train)
+            given = ("--architecture", architecture, *self._config.train)
             self._command("train", *given, "--base", live, "--train", mined, "--output", model)
         options = " ".join(("mine", *self._config.mine, "train", *self._config.train))
         inputs = {**self._digests(f"{DATA}/{TRAIN}"), "live": self._run.live, "options": options}
         return StageDone(
             inputs, self._digests(MINED_FILE, f"{MODEL}/{WEIGHTS_FILE}"), f"from the model of {self._run.live}"
         )
-
-    def _quantised(self, live: Path) -> tuple[object, ...]:
-        """Options that let the new model run in int8 where the live one does; nothing is trained on a golden set."""
-        if not (live / QUANTISED_FILE).exists() or "--quantise" in self._config.train:
-            return ()
-        if not self._config.golden:
-            raise LoopFailed("the live model runs in int8, and the new one must be tried for it: name a golden set")
-        return ("--quantise", *self._config.golden)
 
     def _keep_negatives_of_people(self, hard: Path, mined: Path) -> None:
         """Put the wrong replies that people passed over before those that were mined in their place."""
