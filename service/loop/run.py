@@ -10,13 +10,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from math import isfinite
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -38,7 +37,7 @@ from polyrank.model.text.conversations import context_key
 from polyrank.model.text.dialogues import Dialogue, new_dialogues, read_dialogues
 from polyrank.model.text.folding import hash64, text_key
 from polyrank.model.training.config import STATE_FILE as TRAINING_STATE
-from polyrank.service.errors import LoopFailed
+from polyrank.service.errors import LoopBusy, LoopFailed
 from polyrank.service.feedback.export import LATER, TRAIN, export
 from polyrank.service.loop.canary import Steps, TrialLease, look
 from polyrank.service.loop.config import LoopConfig
@@ -108,10 +107,13 @@ def abort(root: Path, within_seconds: float) -> Run | None:
     if run is None or run.verdict is not None:
         return None
     runs.ask_to_end(run.id)
-    with runs.alone(within_seconds):
-        run = runs.read(run.id)
-        if run.verdict is None:  # nobody was at work
-            _end(runs, GenerationStore(root), run, _aborted(run))
+    try:
+        with runs.alone(within_seconds):
+            run = runs.read(run.id)
+            if run.verdict is None:  # nobody was at work
+                _end(runs, GenerationStore(root), run, _aborted(run))
+    except LoopBusy as error:
+        raise LoopBusy(f"{error}; it is asked to end, and will as soon as it can") from error
     return run
 
 
@@ -138,17 +140,15 @@ class _Work:
 
     def to_the_end(self) -> None:
         """Do all stages that are left."""
-        stages: Mapping[str, Callable[[], StageDone]] = MappingProxyType(
-            {
-                "collect": self._collect,
-                "train": self._train,
-                "gate": self._gate,
-                "build": self._build,
-                "canary": self._canary,
-                "switch": self._switch,
-                "watch": self._watch,
-            }
-        )
+        stages = {
+            "collect": self._collect,
+            "train": self._train,
+            "gate": self._gate,
+            "build": self._build,
+            "canary": self._canary,
+            "switch": self._switch,
+            "watch": self._watch,
+        }
         try:
             self._wait_for_what_a_kill_left()
             while (name := self._run.stage) is not None:
@@ -159,6 +159,8 @@ class _Work:
                 self._run.stages[name] = done
                 self._run.waits = ""
                 self._runs.write(self._run)
+                if name == "build":  # not sooner: until then a kill leads back to a stage that needs them
+                    self._runs.forget_texts(self._run.id)
             ended = _Ended(SWITCHED, f"{self._run.new} is active")
         except _Ended as early:
             ended = early
@@ -282,7 +284,6 @@ class _Work:
         built = self._told(BUILD_FILE)
         if "refused" in built:
             raise _Ended("refused", built["refused"])
-        self._runs.forget_texts(self._run.id)
         inputs = {**self._digests(f"{MODEL}/{WEIGHTS_FILE}"), "live": self._run.live}
         fingerprint = self._store.manifest(built["generation"]).model.fingerprint
         outputs = {"generation": built["generation"], "fingerprint": fingerprint}
