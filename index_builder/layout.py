@@ -22,8 +22,8 @@ from polyrank.index_builder.errors import BuildError
 TEMPORARY_PREFIX = ".tmp-"
 JOURNAL_PREFIX = ".journal-"
 
-GENERATIONS = "generations"
-_OWN = (GENERATIONS, "jobs")  # a store has one of these as soon as anything was done with it
+GENERATIONS, FEEDBACK = "generations", "feedback"
+_OWN = (GENERATIONS, "jobs", FEEDBACK)  # a store has one of these as soon as anything was done with it
 
 _FORM = re.compile(r"\d{8}T\d{12}-[0-9a-f]{8}", re.ASCII)
 _STAMP = "%Y%m%dT%H%M%S%f"

@@ -25,7 +25,7 @@ from polyrank.service.errors import BodyInvalid, BodyTooLarge, ClientGone, Metho
 from polyrank.service.http import operations
 from polyrank.service.http.compat import embeddings, rerank
 from polyrank.service.http.compat.rerank import of_route
-from polyrank.service.http.native import candidates, classify, explain, index, rank
+from polyrank.service.http.native import candidates, classify, explain, feedback, index, rank
 from polyrank.service.http.playground import page as playground
 from polyrank.service.http.plumbing import described, problems
 from polyrank.service.http.plumbing.gzipped import Zip
@@ -92,7 +92,7 @@ def create_app(
         redirect_slashes=False,  # a redirect would lead to any host that the caller names, before anything is checked
     )
     app.state.draining, app.state.pools = False, {}
-    for routes in (rank, explain, classify, rerank, embeddings, index, candidates, operations):
+    for routes in (rank, feedback, explain, classify, rerank, embeddings, index, candidates, operations):
         app.include_router(routes.router)
     if settings.playground:
         app.include_router(playground.router)

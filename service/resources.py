@@ -33,7 +33,10 @@ from polyrank.service.caching.vector_cache import Lru
 from polyrank.service.caching.vectors import Caches
 from polyrank.service.changes.jobs import Compacting, Jobs
 from polyrank.service.changes.updating import Updating
-from polyrank.service.errors import NotReady, PoolNotFound, SettingsError, StoreReadOnly
+from polyrank.service.errors import FeedbackUnusable, NotReady, PoolNotFound, SettingsError, StoreReadOnly
+from polyrank.service.feedback import redaction
+from polyrank.service.feedback.recording import Feedback
+from polyrank.service.feedback.redaction import Redaction
 from polyrank.service.live.models import (
     LoadClassifier,
     Loaders,
@@ -82,6 +85,7 @@ class Resources:
         pool: the name of the pool; empty where it has none.
         trials: the generation that is on trial beside the live one.
         loader: the one thread that opens the pool's generations and switches to them.
+        feedback: records rankings and what becomes of them; None: nothing does.
 
     What follows is the same for all pools of a server:
 
@@ -99,6 +103,7 @@ class Resources:
     jobs: Jobs
     updating: Updating
     loader: ThreadPoolExecutor
+    feedback: Feedback | None
 
     settings: Settings
     runtime: Runtime
@@ -316,6 +321,9 @@ async def _followed(
     show_last_build(metrics, await asyncio.to_thread(jobs[given.name].records))
     trials = Trials(store, live, metrics)
     await given.in_loader(trials.follow_if_possible)
+    feedback = await given.in_loader(_feedback, settings, given.name, metrics)
+    if feedback is not None:
+        stack.push_async_callback(asyncio.to_thread, feedback.close)
     updating = Updating(store, live, runtime, metrics, given.name)
     stack.push_async_callback(asyncio.to_thread, updating.close)
     own = Jobs(
@@ -336,7 +344,23 @@ async def _followed(
         jobs=own,
         updating=updating,
         loader=given.loader,
+        feedback=feedback,
     )
+
+
+def _feedback(settings: Settings, pool: str, metrics: Metrics) -> Feedback | None:
+    """Return what records for a pool; None: nothing does. Raises SettingsError."""
+    root = settings.store.get(pool)
+    if root is None or settings.feedback == "off":
+        return None
+    redacting = None
+    if settings.feedback == "texts":
+        hook = settings.feedback_redact
+        redacting = Redaction(None if hook is None else redaction.named(hook))
+    try:
+        return Feedback(root, redacting, settings.feedback_days, settings.feedback_mb << 20, metrics)
+    except (FeedbackUnusable, OSError) as error:
+        raise SettingsError(f"feedback cannot be recorded in {root}: {error}") from error
 
 
 def _looks(held: Resources, pool: _OpenedPool) -> Iterator[_Look]:

@@ -70,6 +70,21 @@ class Settings(BaseSettings):
         description="where candidates' vectors are read; with Redis the matrix need not be on this disk",
     )
 
+    feedback: Literal["off", "ids", "texts"] = Field(
+        default="off",
+        description="what is recorded of rankings and of what became of them: nothing; which replies, to count them; or"
+        " also the texts, redacted, to train on them",
+    )
+    feedback_days: int = Field(default=30, ge=1, le=3650, description="how long that is kept")
+    feedback_mb: int = Field(
+        default=1024, ge=1, le=1_000_000, description="MiB of it on disk, a pool; beyond them the oldest goes"
+    )
+    feedback_redact: str | None = Field(
+        default=None,
+        pattern=r"^[\w.]+:\w+$",
+        description="a function, as `package:function`: takes a text that was redacted, returns what may be recorded",
+    )
+
     cluster: str | None = Field(
         default=None,
         min_length=1,
@@ -282,7 +297,7 @@ class Settings(BaseSettings):
     # As compose files and charts write what is not given.
     @field_validator(
         *("cluster", "reranker", "classifier", "keys_file", "pool_root", "model_root"),
-        *("compiled_cache_dir", "served_model_name", "openai_vocabulary"),
+        *("compiled_cache_dir", "served_model_name", "openai_vocabulary", "feedback_redact"),
         mode="before",
     )
     @classmethod
@@ -332,6 +347,10 @@ class Settings(BaseSettings):
         if self.vectors == "redis" and self.redis_url is None:
             raise ValueError("vectors = redis needs redis_url (--redis URL)")
         self._check_cluster()
+        if self.feedback != "off" and not self.store:
+            raise ValueError("feedback: it is recorded in the store; name one (--store DIR)")
+        if self.feedback_redact is not None and self.feedback != "texts":
+            raise ValueError("feedback_redact needs feedback = texts")
         if self.metrics_access == "admin" and self.keys_file is None:
             raise ValueError("metrics_access = admin needs keys_file")
         on_gpu = self.device.startswith("cuda")

@@ -4,24 +4,34 @@
     <time id>.jsonl      being written by one process, which holds a lock on it
     <time id>.jsonl.zst  closed
     erased               what was erased from the log; what is left of it in files does not count any more
-    lock                 held while closed files are written anew or removed
+    erasing.lock         held by the one command that erases
 
-A line is a record (records.py).
+A line is a record (records.py). After a kill a file is left open, and its lock is free: any other process closes it.
 """
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+import errno
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from io import BufferedReader
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, Final
 
 import orjson
+import pyarrow as pa
 
-from polyrank.index_builder.layout import is_time_id
-from polyrank.model.inputs import Compression, open_unfolded
+from polyrank.index_builder.layout import is_time_id, new_time_id, stamp
+from polyrank.index_builder.store.locks import take_lock
+from polyrank.model.durable import remove_leftovers, replacing, sync_directory, write_atomically
+from polyrank.model.inputs import Compression, open_input, open_unfolded
 from polyrank.model.text.jsonlines import written_lines
 from polyrank.service.feedback.records import RANKING
 
 OPEN, CLOSED = ".jsonl", ".jsonl.zst"
+MOST_BYTES: Final = 64 << 20  # of a file; with more, readers would take a compressed one for a trap
+MOST_SECONDS: Final = 3600  # that a file is open
 _KINDS: Final[tuple[tuple[str, Compression | None], ...]] = ((CLOSED, "zstd"), (OPEN, None))
 
 Line = dict[str, Any]
@@ -38,21 +48,29 @@ def lines(folder: Path, name: str) -> Iterator[Line | None]:
 
     A file that is closed or removed meanwhile is no error.
     """
+    try:
+        with _opened(folder, name) as stream:
+            for _, line in written_lines(stream):
+                yield _parsed(line)
+    except FileNotFoundError:
+        return
+    except OSError:
+        yield None
+
+
+@contextmanager
+def _opened(folder: Path, name: str) -> Iterator[BufferedReader]:
+    """Open a file of the log for its lines; raises FileNotFoundError, and OSError as `open_unfolded`."""
     with ExitStack() as stack:
         # A closed file appears before the open one goes; so one of the two is there at the second try.
         for ending, compression in 2 * _KINDS:
-            try:
-                stream = stack.enter_context(open_unfolded(folder / f"{name}{ending}", compression))
+            path = folder / f"{name}{ending}"
+            with suppress(FileNotFoundError):
+                stream = stack.enter_context(open_unfolded(path, compression))
                 break
-            except FileNotFoundError:
-                continue
         else:
-            return
-        try:
-            for _, line in written_lines(stream):
-                yield _parsed(line)
-        except OSError:
-            yield None
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        yield stream
 
 
 def _parsed(line: bytes) -> Line | None:
@@ -61,6 +79,129 @@ def _parsed(line: bytes) -> Line | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
+
+
+class Growing:
+    """A file that this process appends to, from one thread; its lock shows others that the process lives.
+
+    Attributes:
+        name: its time id.
+        size: how many bytes it has.
+        is_whole: whether it ends with a whole line.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Make it; raises OSError."""
+        self._folder, self.size, self.is_whole = folder, 0, True
+        while True:
+            self.name = new_time_id([], token_hex(4))
+            path = folder / f"{self.name}{OPEN}"
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            if take_lock(self._descriptor, 0.0) and path.exists():
+                break
+            os.close(self._descriptor)  # another process found it without a lock, and closed it
+        sync_directory(folder)
+
+    def append(self, content: bytes) -> None:
+        """Append whole lines; raises OSError, and then nothing is appended, if only the file `is_whole`."""
+        try:
+            rest = memoryview(content)
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+        except OSError:
+            self.is_whole = False
+            os.ftruncate(self._descriptor, self.size)
+            self.is_whole = True
+            raise
+        self.size += len(content)
+
+    def sync(self) -> None:
+        """Put it on the disk; raises OSError, and then it is not known what is there: begin another file."""
+        os.fdatasync(self._descriptor)
+
+    def leave(self) -> None:
+        """Append no more, and let any process close the file."""
+        os.close(self._descriptor)
+
+    def close(self) -> None:
+        """Close it for good; raises OSError, and then another process may."""
+        try:
+            _close(self._folder, self.name)
+        finally:
+            os.close(self._descriptor)
+
+
+def close_left(folder: Path) -> None:
+    """Close the files that were left open by processes that are gone; raises OSError."""
+    remove_leftovers(folder)
+    for name in names(folder):
+        closed(folder, name)
+
+
+def closed(folder: Path, name: str) -> bool:
+    """Close a file if it was left open; returns False where a living process appends to it. Raises OSError."""
+    path = folder / f"{name}{OPEN}"
+    try:
+        file = open_input(path)
+    except FileNotFoundError:
+        return True
+    with file:
+        if not take_lock(file.fileno(), 0.0):
+            return False
+        if path.exists():
+            _close(folder, name)
+    return True
+
+
+def _close(folder: Path, name: str) -> None:
+    """Compress an open file without what was erased, and remove it; the caller holds its lock."""
+    path = folder / f"{name}{OPEN}"
+    if path.stat().st_size:
+        rewrite(folder, name, Erased(folder))
+    path.unlink()
+
+
+def holds_erased(folder: Path, name: str, erased: "Erased") -> bool:
+    """Whether a file holds lines that were erased; raises OSError."""
+    return any(line is not None and erased.holds(line) for line in lines(folder, name))
+
+
+def rewrite(folder: Path, name: str, erased: "Erased") -> None:
+    """Write a closed file anew, or for the first time, without what was erased; raises OSError."""
+    with replacing(folder / f"{name}{CLOSED}") as temporary:
+        temporary.chmod(0o600)
+        with _opened(folder, name) as stream, pa.CompressedOutputStream(str(temporary), "zstd") as compressed:
+            for _, line in written_lines(stream):
+                if not (erased and (parsed := _parsed(line)) and erased.holds(parsed)):
+                    compressed.write(line if line.endswith(b"\n") else line + b"\n")
+
+
+def limit(folder: Path, days: int, most_bytes: int) -> int:
+    """Remove closed files that are too old, then the oldest until the log has no more bytes; returns how many it has.
+
+    A file counts as old as the last line that it may hold. Raises OSError.
+    """
+    too_old = stamp(datetime.now(UTC) - timedelta(days=days, seconds=MOST_SECONDS))
+    sizes = _sizes(folder)
+    total = sum(sizes.values())
+    for path, size in sizes.items():
+        if path.name.endswith(CLOSED) and (path.name < too_old or total > most_bytes):
+            path.unlink(missing_ok=True)
+            total -= size
+    return total
+
+
+def size_of(folder: Path) -> int:
+    """Return how many bytes the files of a log have; raises OSError."""
+    return sum(_sizes(folder).values())
+
+
+def _sizes(folder: Path) -> dict[Path, int]:
+    sizes: dict[Path, int] = {}
+    for path in (folder / f"{name}{ending}" for name in names(folder) for ending, _ in _KINDS):
+        with suppress(FileNotFoundError):
+            sizes[path] = path.stat().st_size
+    return sizes
 
 
 class Erased:
@@ -86,8 +227,34 @@ class Erased:
     def __bool__(self) -> bool:
         return bool(self.times)
 
+    @classmethod
+    def stamp(cls, folder: Path) -> tuple[int, int] | None:
+        """Return what changes whenever something is erased; None before the first time. Raises OSError."""
+        try:
+            status = (folder / cls.FILE).stat()
+        except FileNotFoundError:
+            return None
+        return status.st_ino, status.st_mtime_ns
+
+    def add(self, folder: Path, erased: Iterable[str], at: float) -> None:
+        """Erase what has these names and is not newer; raises OSError. The caller holds erasing.lock.
+
+        What is older than all files is forgotten.
+        """
+        self.times |= dict.fromkeys(erased, at)
+        oldest = min(names(folder), default="")
+        lines = (
+            f"{time!r} {name}\n"
+            for name, time in self.times.items()
+            if time == at or stamp(datetime.fromtimestamp(time, UTC)) >= oldest
+        )
+        write_atomically(folder / self.FILE, "".join(lines).encode())
+
     def holds(self, line: Line) -> bool:
-        """Whether a line was erased."""
-        if line.get("kind") != RANKING:
-            return line.get("ranking") in self.times
-        return line.get("id") in self.times or line["at"] <= self.times.get(line.get("conversation", ""), -1.0)
+        """Whether a line was erased; a damaged one was not."""
+        try:
+            if line.get("kind") != RANKING:
+                return line.get("ranking") in self.times
+            return line["id"] in self.times or line["at"] <= self.times.get(line.get("conversation", ""), -1.0)
+        except (LookupError, TypeError):
+            return False

@@ -13,11 +13,11 @@ from re import ASCII, compile
 from secrets import token_bytes, token_hex
 from typing import Final
 
-from polyrank.model.durable import sync_directory
+from polyrank.index_builder.layout import FEEDBACK
+from polyrank.model.durable import make_directory, sync_directory
 from polyrank.model.inputs import read_input
 from polyrank.service.errors import FeedbackUnusable, UnknownRanking
 
-FOLDER: Final = "feedback"
 _KEY: Final = "key"
 _KEY_BYTES = 32
 # A ranking's id is 25 bytes in base32hex, which sorts as they do: milliseconds since the epoch, random bits, signature.
@@ -95,11 +95,12 @@ class Identity:
 
 def folder_of(root: Path) -> Path:
     """Return where the log of a store lies."""
-    return root / FOLDER
+    return root / FEEDBACK
 
 
 def make_folder(root: Path) -> Path:
     """Make the directory of a store's log, which nobody but its owner may read, and return it; raises OSError."""
+    make_directory(root)
     folder = folder_of(root)
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)

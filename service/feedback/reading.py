@@ -60,13 +60,9 @@ def uses(root: Path, tally: LogTally | None = None) -> Iterator[Use]:
 def _whole(folder: Path, files: list[str], erased: Erased, tally: LogTally) -> Iterator[Line]:
     for name in files:
         for line in lines(folder, name):
-            try:
-                is_erased = line is not None and erased.holds(line)
-            except (LookupError, TypeError):
-                line = None
             if line is None:
                 tally.damaged += 1
-            elif is_erased:
+            elif erased.holds(line):
                 tally.erased += 1
             else:
                 yield line

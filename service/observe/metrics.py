@@ -106,6 +106,19 @@ class Metrics:
         self._batch_entries = self._counter(
             "batch_entries", "Rankings of POST /rank/batch, by their status", **of_pool, code=()
         )
+        self._feedback_rankings = self._counter(
+            "feedback_rankings",
+            "Rankings to record, and whether there was room",
+            **of_pool,
+            outcome=("recorded", "dropped"),
+        )
+        self._feedback_events = self._counter("feedback_events", "Events of feedback recorded", **of_pool, kind=())
+        self._feedback_textless = self._counter(
+            "feedback_textless",
+            "Lines recorded without texts, because the function of feedback_redact failed",
+            **of_pool,
+        )
+        self._feedback_bytes = self._state("feedback_bytes", "Size of the files of feedback", of_pool)
         self._kept = self._counter(
             "texts_kept", "Texts encoded for requests that ended unanswered: their vectors are kept"
         )
@@ -275,6 +288,22 @@ class Metrics:
     def count_kept(self, texts: int) -> None:
         """Count texts that a request had encoded when it ended without an answer; their vectors are kept."""
         self._kept.inc(texts)
+
+    def count_feedback_ranking(self, outcome: Literal["recorded", "dropped"]) -> None:
+        """Count a ranking that was to be recorded."""
+        self._in_pool(self._feedback_rankings, outcome).inc()
+
+    def count_feedback_events(self, kind: str, count: int) -> None:
+        """Count events that were recorded; 0: only show that there may be some."""
+        self._in_pool(self._feedback_events, kind).inc(count)
+
+    def count_feedback_textless(self) -> None:
+        """Count a line that was recorded without its texts."""
+        self._in_pool(self._feedback_textless).inc()
+
+    def show_feedback_bytes(self, size: int) -> None:
+        """Show how large the files of feedback are."""
+        self._in_pool(self._feedback_bytes).set(size)
 
     def count_log_dropped(self, lines: int) -> None:
         """Count lines of the log that were dropped, because nobody read them."""

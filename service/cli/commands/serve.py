@@ -32,8 +32,8 @@ NATIVE = {
 FLAGS = {  # settings that have one, and how their values are shown
     "store": "[NAME=]DIR", "reranker": "MODEL", "classifier": "MODEL", "redis_url": "URL", "vectors": None,
     "host": "HOST", "port": "PORT", "backend": None, "precision": None, "pool_root": "DIR", "model_root": "DIR",
-    "keys_file": "FILE", "workers": "N", "cluster": "auto|HOST:PORT", "shard_replicas": "R", "hedge_ms": "MS",
-    "min_searched": "SHARE",
+    "keys_file": "FILE", "workers": "N", "feedback": None, "cluster": "auto|HOST:PORT",
+    "shard_replicas": "R", "hedge_ms": "MS", "min_searched": "SHARE",
 }  # fmt: skip
 
 

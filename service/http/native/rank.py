@@ -97,16 +97,26 @@ class Answered(NamedTuple):
         answer: a JSON object, without what belongs to one request.
         seconds: by stage.
         cache: whether a cache of answers knew it, `hit` or `miss`; None: it was not asked.
+        ranking: its id; None: it is not recorded.
     """
 
     answer: bytes
     seconds: Mapping[str, float]
     cache: str | None
     account: Account
+    ranking: str | None = None
 
 
 async def answered(request: Request, held: Resources, body: RankIn, journey: Journey) -> Answered:
-    """Rank what a checked body asks for, or take the answer from the cache."""
+    """Rank what a checked body asks for, or take the answer from the cache; record it where the server does."""
+    asked = held.feedback.asked(body.conversation) if held.feedback is not None and body.log else None
+    done = await _answered(request, held, body, journey)
+    if held.feedback is None or asked is None or not held.feedback.record(asked, done.answer, body.said()):
+        return done
+    return done._replace(ranking=asked.ranking)
+
+
+async def _answered(request: Request, held: Resources, body: RankIn, journey: Journey) -> Answered:
     todo = await bodies.beside(request, partial(to_request, body, held.settings), len(body.candidates or ()))
     if body.min_revision is None:
         serving = served(held, body.generation)
@@ -135,15 +145,15 @@ def served(held: Resources, which: Which) -> Serving:
 
 
 def completed(request: Request, done: Answered) -> bytes:
-    """Add to an answer what belongs to this request: timings and its id."""
+    """Add to an answer what belongs to this request: timings, the ranking's id and its own."""
     spent = {**done.seconds, "total": time.monotonic() - request.state.arrived}
-    return _joined(
-        done.answer, {stage: round(value * 1000, 3) for stage, value in spent.items()}, request.state.request_id
-    )
+    timings = {stage: round(value * 1000, 3) for stage, value in spent.items()}
+    return _joined(done.answer, timings, request.state.request_id, done.ranking)
 
 
-def _joined(answer: bytes, timings_ms: Mapping[str, float], request_id: str) -> bytes:
-    return answer[:-1] + b"," + orjson.dumps({"timings_ms": timings_ms, "request_id": request_id})[1:]
+def _joined(answer: bytes, timings_ms: Mapping[str, float], request_id: str, ranking: str | None = None) -> bytes:
+    recorded = {} if ranking is None else {"ranking_id": ranking}
+    return answer[:-1] + b"," + orjson.dumps({"timings_ms": timings_ms, **recorded, "request_id": request_id})[1:]
 
 
 def _is_answer(found: bytes) -> bool:

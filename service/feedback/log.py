@@ -1,0 +1,206 @@
+"""Writes the log of feedback of one store: a thread of its own, so that no answer waits for the disk.
+
+What waits for the thread is bounded. A ranking that finds no room, or no disk, is dropped and counted; its answer is
+given all the same. Events are acknowledged once they are on the disk; those that wait together share the call for it.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Final
+
+import orjson
+
+from polyrank.index_builder.errors import disk_full_named
+from polyrank.model.errors import RankingError
+from polyrank.service.feedback import files
+from polyrank.service.feedback.files import Erased, Growing, Line
+from polyrank.service.observe.metrics import Metrics
+
+MOST_RANKINGS: Final = 1000  # that wait
+MOST_WAITING: Final = 32 << 20  # characters of them all
+_TOGETHER = 100  # so much is written before it is put on the disk
+_LOOK_SECONDS, _TIDY_SECONDS = 1.0, 60.0  # between looks at what was erased, and at files left open and too many
+_TOLD_SECONDS = 60.0  # between two lines that say the same
+_END_SECONDS = 30.0
+
+Make = Callable[[], Sequence[Line]]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """Lines to be made and written; `written` is told of events, and None for a ranking of so many characters."""
+
+    make: Make
+    size: int = 0
+    written: Future[None] | None = None
+
+
+class Log:
+    """The log of one store, as one process writes it. One thread at a time may hand rankings over.
+
+    Args:
+        folder: of the log; it exists.
+        days, most_bytes: how long files are kept, and how much of them.
+    """
+
+    def __init__(self, folder: Path, days: int, most_bytes: int, metrics: Metrics) -> None:
+        self._folder, self._days, self._most_bytes, self._metrics = folder, days, most_bytes, metrics
+        self._file_bytes = min(files.MOST_BYTES, most_bytes // 4)
+        self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
+        self._given = self._taken = 0  # characters; one thread counts each up
+        self._file: Growing | None = None
+        self._began = self._looked = self._tidied = -math.inf  # by the monotonic clock
+        self._unsynced: list[Future[None]] = []  # of events that are written
+        self._told: dict[str, float] = {}
+        self._erased: tuple[int, int] | None = None
+        self._thread = Thread(target=self._run, name="feedback", daemon=True)
+        self._thread.start()
+
+    def record(self, make: Make, characters: int) -> bool:
+        """Have a ranking's line made and written, on the log's thread; returns False where it finds no room."""
+        if self._queue.qsize() >= MOST_RANKINGS or self._given - self._taken + characters > MOST_WAITING:
+            self._metrics.count_feedback_ranking("dropped")
+            return False
+        self._given += characters
+        self._queue.put(_Waiting(make, characters))
+        return True
+
+    def add(self, make: Make) -> Future[None]:
+        """Have events' lines made and written, all or none.
+
+        The result comes when they are on the disk. It raises DiskFull or OSError where they cannot be written.
+        """
+        written: Future[None] = Future()
+        self._queue.put(_Waiting(make, written=written))
+        return written
+
+    def close(self) -> None:
+        """Write what waits, close the file, and end the thread; nothing more may be handed over."""
+        self._queue.put(None)
+        self._thread.join(_END_SECONDS)
+
+    def _run(self) -> None:
+        goes_on = True
+        while goes_on:
+            waiting = self._next()
+            goes_on = None not in waiting
+            self._write([each for each in waiting if each is not None])
+            try:
+                self._look()
+            except Exception as error:  # tried again at the next look
+                self._tell("files of feedback cannot be closed or removed", error)
+        self._close()
+
+    def _next(self) -> list[_Waiting | None]:
+        """Wait for what is to be written, but no longer than until the next look."""
+        found: list[_Waiting | None] = []
+        try:
+            found.append(self._queue.get(timeout=_LOOK_SECONDS))
+            while len(found) < _TOGETHER:
+                found.append(self._queue.get_nowait())
+        except Empty:
+            pass
+        return found
+
+    def _write(self, waiting: Sequence[_Waiting]) -> None:
+        for each in waiting:
+            self._taken += each.size
+            if each.written is not None and not each.written.set_running_or_notify_cancel():
+                continue  # nobody waits for it any more
+            try:
+                with disk_full_named(self._folder):
+                    self._append(b"".join(orjson.dumps(line) + b"\n" for line in each.make()))
+            except Exception as error:
+                self._lost([each.written], error)
+            else:
+                if each.written is None:
+                    self._metrics.count_feedback_ranking("recorded")
+                else:
+                    self._unsynced.append(each.written)
+            time.sleep(0)  # the thread that answers goes first
+        self._sync()
+
+    def _append(self, content: bytes) -> None:
+        if self._file is not None and self._file.size + len(content) > self._file_bytes:
+            self._close()
+        if self._file is None:
+            self._file, self._began = Growing(self._folder), time.monotonic()
+        try:
+            self._file.append(content)
+        finally:
+            if not self._file.is_whole:
+                self._sync()
+                self._leave()
+
+    def _sync(self) -> None:
+        """Put the file on the disk, if somebody waits for that."""
+        events, self._unsynced = self._unsynced, []
+        if not events or self._file is None:
+            return
+        try:
+            with disk_full_named(self._folder):
+                self._file.sync()
+        except Exception as error:
+            self._leave()
+            self._lost(events, error)
+        else:
+            for written in events:
+                written.set_result(None)
+
+    def _lost(self, waiting: Sequence[Future[None] | None], error: Exception) -> None:
+        self._tell("feedback is lost", error)
+        for written in waiting:
+            if written is None:
+                self._metrics.count_feedback_ranking("dropped")
+            else:
+                written.set_exception(error)
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if now - self._looked < _LOOK_SECONDS:
+            return
+        self._looked = now
+        erased = Erased.stamp(self._folder)
+        if self._file is not None and (now - self._began > files.MOST_SECONDS or erased != self._erased):
+            self._close()
+        self._erased = erased
+        if now - self._tidied < _TIDY_SECONDS:
+            return
+        self._tidied = now
+        files.close_left(self._folder)
+        size = files.limit(self._folder, self._days, self._most_bytes)
+        self._metrics.show_feedback_bytes(size)
+        if size > self._most_bytes:  # in files that are open
+            self._close()
+
+    def _close(self) -> None:
+        """Close the file; where that fails it is left to whoever tidies next."""
+        self._sync()
+        if self._file is not None:
+            closing, self._file = self._file, None
+            try:
+                closing.close()
+            except Exception as error:
+                self._tell("a file of feedback cannot be closed yet", error)
+
+    def _leave(self) -> None:
+        if self._file is not None:
+            self._file.leave()
+            self._file = None
+
+    def _tell(self, message: str, error: Exception) -> None:
+        """Log an error, but not each of many."""
+        now = time.monotonic()
+        if now - self._told.get(message, -_TOLD_SECONDS) >= _TOLD_SECONDS:
+            self._told[message] = now
+            shortage = isinstance(error, OSError | RankingError)
+            log.error(message, exc_info=None if shortage else error, extra={"fields": {"why": str(error)}})

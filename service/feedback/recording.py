@@ -1,0 +1,217 @@
+"""What a server records for one pool: the rankings that it answers, and the events that callers send."""
+
+import asyncio
+import logging
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from polyrank.model.text.assembly import Conversation, Turn
+from polyrank.service.errors import FeedbackTooOld
+from polyrank.service.feedback.files import Line
+from polyrank.service.feedback.identity import Identity, make_folder
+from polyrank.service.feedback.log import Log
+from polyrank.service.feedback.records import KINDS, MOST_SHOWN, Event, Kind, Ranking, Shown, Side
+from polyrank.service.feedback.redaction import MOST_CHARACTERS, Redaction, RedactionFailed
+from polyrank.service.observe.metrics import Metrics
+
+DAY_SECONDS: Final = 86_400
+_REMEMBERED = 20_000  # events, so that the answer to one that comes again says so
+_TOLD_SECONDS = 60.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request whose answer is to be recorded.
+
+    Attributes:
+        ranking: the id of the ranking.
+        at: seconds since the epoch.
+        conversation: the digest of its name; None: the caller named none.
+    """
+
+    ranking: str
+    at: float
+    conversation: str | None
+
+    @property
+    def named(self) -> str:
+        """What stands for the conversation: its digest, or else the id of the ranking."""
+        return self.conversation or self.ranking
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An event as a caller sends it; attributes as of `Event`."""
+
+    id: str
+    ranking: str
+    kind: Kind
+    reply: str | None
+    text: str | None
+
+
+class Feedback:
+    """Records for one pool. Used from one event loop.
+
+    Args:
+        root: of the store.
+        redaction: what is done to texts; None: none are recorded.
+        days, most_bytes: how long files are kept, and how much of them.
+
+    Raises:
+        FeedbackUnusable: the key of the store is damaged.
+        OSError: the store cannot be written.
+    """
+
+    def __init__(self, root: Path, redaction: Redaction | None, days: int, most_bytes: int, metrics: Metrics) -> None:
+        self._redaction, self._days, self._metrics = redaction, days, metrics
+        self.identity = Identity.of(root)
+        self._log = Log(make_folder(root), days, most_bytes, metrics)
+        self._known: OrderedDict[tuple[str, str], None] = OrderedDict()  # ranking and event
+        self._told_at = -_TOLD_SECONDS
+        for kind in KINDS:
+            metrics.count_feedback_events(kind, 0)
+
+    def close(self) -> None:
+        """Write what waits, and end."""
+        self._log.close()
+
+    def asked(self, conversation: str | None) -> Asked:
+        """Name the ranking of a request, and its conversation."""
+        at = round(time.time(), 3)
+        return Asked(
+            self.identity.ranking_id(at), at, None if conversation is None else self.identity.conversation(conversation)
+        )
+
+    def record(
+        self, asked: Asked, answer: bytes, said: Conversation, side: Side | None = None, replaced: str | None = None
+    ) -> bool:
+        """Have an answer of `/rank` written, a JSON object; returns False where there is no room. `Ranking` has more.
+
+        Nothing is read or redacted here, and nothing waits.
+        """
+        read = None if self._redaction is None else newest(said)
+        texts = () if read is None else (*read.persona, *(turn.text for turn in read.turns))
+        size = len(answer) + sum(map(len, texts))
+        return self._log.record(partial(self._ranking, asked, answer, read, side, replaced), size)
+
+    def _ranking(
+        self, asked: Asked, answer: bytes, said: Conversation | None, side: Side | None, replaced: str | None
+    ) -> Sequence[Line]:
+        """Make a ranking's line, on the log's thread."""
+        told = orjson.loads(answer)
+        shown = [(each["id"], each["score"], each["text"], "index" in each) for each in told["results"][:MOST_SHOWN]]
+        texts: list[str | None] = [None] * len(shown)
+        if (redaction := self._redaction) is not None and said is not None:
+            try:
+                texts = [redaction.beginning(text) if is_sent else None for _, _, text, is_sent in shown]
+                said = Conversation(
+                    tuple(Turn(redaction.end(turn.text), turn.role) for turn in said.turns),
+                    tuple(map(redaction.beginning, said.persona)),
+                )
+            except RedactionFailed as error:
+                texts, said = [None] * len(shown), None
+                self._textless(error)
+        ranking = Ranking(
+            id=asked.ranking,
+            at=asked.at,
+            generation=told["generation"],
+            revision=told["revision"],
+            fingerprint=told["model"]["fingerprint"],
+            side=side,
+            replaced=replaced,
+            conversation=asked.conversation,
+            said=said,
+            shown=tuple(Shown(each[0], each[1], text) for each, text in zip(shown, texts, strict=True)),
+        )
+        return [ranking.to_json()]
+
+    async def add(self, told: Sequence[Told]) -> tuple[int, int]:
+        """Record events, all or none; returns how many are new and how many came before, when they are on the disk.
+
+        An event that comes again may be written again, if it came before a restart or to another process; whoever reads
+        the log counts it once.
+
+        Raises:
+            UnknownRanking, FeedbackTooOld: of one of the events.
+            DiskFull, OSError: they cannot be written.
+        """
+        oldest = time.time() - self._days * DAY_SECONDS
+        for each in told:
+            if self.identity.checked(each.ranking) < oldest:
+                raise FeedbackTooOld(each.ranking, self._days)
+        new: dict[tuple[str, str], Told] = {}
+        for each in told:
+            if (key := (each.ranking, each.id)) not in self._known:
+                new.setdefault(key, each)
+        events = [*new.values()]
+        if events:
+            await asyncio.wrap_future(self._log.add(partial(self._events, events, time.time())))
+        for key in new:
+            self._known[key] = None
+        while len(self._known) > _REMEMBERED:
+            self._known.popitem(last=False)
+        for kind, count in Counter(each.kind for each in events).items():
+            self._metrics.count_feedback_events(kind, count)
+        return len(events), len(told) - len(events)
+
+    def _events(self, told: Sequence[Told], at: float) -> Sequence[Line]:
+        """Make events' lines, on the log's thread."""
+        return [
+            Event(
+                id=each.id,
+                at=at,
+                ranking=each.ranking,
+                kind=each.kind,
+                reply=each.reply,
+                text=None if each.text is None else self._redacted(each.text),
+            ).to_json()
+            for each in told
+        ]
+
+    def _redacted(self, text: str) -> str | None:
+        if self._redaction is None:
+            return None
+        try:
+            return self._redaction.beginning(text)
+        except RedactionFailed as error:
+            self._textless(error)
+            return None
+
+    def _textless(self, error: RedactionFailed) -> None:
+        self._metrics.count_feedback_textless()
+        now = time.monotonic()
+        if now - self._told_at >= _TOLD_SECONDS:
+            self._told_at = now
+            message = "the function of feedback_redact failed: texts of feedback are not recorded"
+            log.error(message, extra={"fields": {"why": str(error)}})
+
+
+def newest(said: Conversation) -> Conversation:
+    """Return as much of a conversation as is recorded: the persona, and the newest turns, at least one.
+
+    Together they have `MOST_CHARACTERS`; a text that is longer is cut when it is redacted.
+    """
+    left = MOST_CHARACTERS
+    persona: list[str] = []
+    for sentence in said.persona:
+        left -= len(sentence)
+        if left < 0:
+            break
+        persona.append(sentence)
+    turns: list[Turn] = []
+    for turn in reversed(said.turns):
+        left -= len(turn.text)
+        if turns and left < 0:
+            break
+        turns.append(turn)
+    return Conversation(tuple(reversed(turns)), tuple(persona))

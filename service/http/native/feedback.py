@@ -1,0 +1,34 @@
+"""`POST /feedback`: what became of rankings."""
+
+from fastapi import APIRouter
+from starlette.requests import Request
+
+from polyrank.index_builder.errors import DiskFull
+from polyrank.service.api.answers import FeedbackOut
+from polyrank.service.api.requests import FeedbackIn
+from polyrank.service.errors import FeedbackTooOld, NotConfigured, StoreReadOnly, UnknownRanking
+from polyrank.service.feedback.recording import Told
+from polyrank.service.http.plumbing import bodies
+from polyrank.service.http.plumbing.described import IN_POOL, RANK, fails, takes
+from polyrank.service.resources import resources, writing
+
+router = APIRouter(tags=["feedback"], dependencies=[RANK, IN_POOL])
+
+
+@router.post(
+    "/feedback",
+    openapi_extra=takes(FeedbackIn),
+    responses=fails(NotConfigured, UnknownRanking, FeedbackTooOld, StoreReadOnly, DiskFull, body=True),
+)
+async def feedback(request: Request) -> FeedbackOut:
+    """Record what became of rankings; the events are on the disk when this returns. All are taken, or none."""
+    held = resources(request)
+    body = await bodies.read(request, FeedbackIn)
+    if held.feedback is None:
+        raise NotConfigured("feedback: this server records none; start it with --feedback ids or --feedback texts")
+    bodies.check_lengths("events", [event.text for event in body.events if event.text is not None], held.settings)
+    told = [Told(event.event_id, event.ranking_id, event.kind, event.id, event.text) for event in body.events]
+    with writing(held):
+        async with bodies.journey(request, held.settings).in_time():
+            accepted, repeated = await held.feedback.add(told)
+    return FeedbackOut(accepted=accepted, repeated=repeated, request_id=request.state.request_id)

@@ -1,0 +1,297 @@
+"""Rankings and what became of them, as real servers record them."""
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from served import Served, serve
+from service_fakes import build_store, load, pool
+
+from polyrank.service.app import create_app
+from polyrank.service.feedback.reading import LogTally, uses
+from polyrank.service.feedback.records import Use
+from polyrank.service.settings import Settings
+
+Start = Callable[..., Served]
+
+CONTEXT = [{"role": "user", "text": "w1 w2, I am jo@x.example"}, {"role": "agent", "text": "card 4111 1111 1111 1111?"}]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("built") / "store"
+    build_store(root, pool(40))
+    return root
+
+
+@pytest.fixture
+def store(built: Path, tmp_path: Path) -> Path:
+    """A store of its own for each test."""
+    return Path(shutil.copytree(built, tmp_path / "store"))
+
+
+@pytest.fixture
+def start(store: Path) -> Iterator[Start]:
+    """Starts servers on the store, each over it until the test ends or `stop`."""
+    with ExitStack() as stack:
+
+        def started(feedback: str = "texts", **fields: Any) -> Served:
+            settings = Settings(**{"store": store, "feedback": feedback, **fields})
+            return stack.enter_context(serve(create_app(settings, load, load)))
+
+        yield started
+
+
+def recorded(store: Path, rankings: int = 0, events: int = 0) -> list[Use]:
+    """All that is in the log as soon as it holds so much: rankings are written after their answers."""
+    deadline = time.monotonic() + 10
+    while True:
+        found = list(uses(store, tally := LogTally()))
+        if tally.rankings >= rankings and tally.events >= events:
+            assert tally == LogTally(rankings, events, repeated=tally.repeated)
+            return found
+        assert time.monotonic() < deadline, tally
+        time.sleep(0.01)
+
+
+def told(server: Served, *events: dict[str, Any]) -> httpx2.Response:
+    return server.client.post("/feedback", json={"events": events})
+
+
+def event(ranking: str, number: int = 0, kind: str = "up", **fields: Any) -> dict[str, Any]:
+    of = {"id": "c1"} if kind in ("up", "down") else {}
+    return {"ranking_id": ranking, "kind": kind, "event_id": f"e{number}", **of, **fields}
+
+
+def slug(response: httpx2.Response) -> tuple[int, str]:
+    return response.status_code, response.json()["type"].rpartition(":")[2]
+
+
+@pytest.mark.quick
+def test_a_ranking_and_what_became_of_it_are_recorded(start: Start, store: Path) -> None:
+    server = start()
+    answer = server.rank(context=CONTEXT, persona=["kind"], conversation="chat 7", top_k=3).json()
+    edited = event(answer["ranking_id"], 1, "edited", id="c5", text="write to me@x.example")
+    done = told(server, event(answer["ranking_id"], 0, "chosen", id="c4"), edited, event(answer["ranking_id"]))
+    assert (done.json()["accepted"], done.json()["repeated"]) == (2, 1)
+    [use] = recorded(store, 1, 2)
+    ranking = use.ranking
+    assert (ranking.id, ranking.generation, ranking.revision) == (answer["ranking_id"], answer["generation"], 0)
+    assert ranking.fingerprint == answer["model"]["fingerprint"]
+    assert [(each.id, each.score, each.text) for each in ranking.shown] == [
+        (each["id"], each["score"], None) for each in answer["results"]
+    ]
+    assert ranking.said is not None
+    assert [(turn.role, turn.text) for turn in ranking.said.turns] == [
+        ("user", "w1 w2, I am [mail]"),
+        ("agent", "card [number]?"),
+    ]
+    assert ranking.said.persona == ("kind",)
+    assert [(each.kind, each.reply, each.text) for each in use.events] == [
+        ("chosen", "c4", None),
+        ("edited", "c5", "write to [mail]"),
+    ]
+    named = server.app.state.resources.feedback.identity.conversation("chat 7")
+    assert (ranking.side, ranking.conversation) == (None, named)
+    assert server.metric("feedback_rankings_total", outcome="recorded") == 1
+    assert server.metric("feedback_events_total", kind="edited") == 1
+    everything = b"".join(path.read_bytes() for path in store.rglob("*") if path.is_file())
+    assert not any(secret in everything for secret in (b"jo@x", b"4111", b"me@x", b"chat 7"))
+
+
+def test_what_is_off_is_not_recorded_and_changes_nothing(start: Start, store: Path) -> None:
+    before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    server = start("off")
+    plain, named = (server.rank(context="w1 w2", **more) for more in ({}, {"conversation": "a", "log": True}))
+    assert [*plain.json()] == [*named.json()]
+    assert "ranking_id" not in plain.json()
+    assert slug(told(server, event("a" * 40))) == (422, "not-configured")
+    server.stop()
+    written = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    assert {path.name for path in written if path not in before} <= {"write.lock", "pointer.lock"}
+    assert not (store / "feedback").exists()
+
+
+@pytest.mark.quick
+def test_ids_are_recorded_without_texts(start: Start, store: Path) -> None:
+    server = start("ids")
+    given = ["secret one", {"text": "secret two", "id": "x2"}, {"id": "c3"}]
+    answer = server.rank(context="w1 secret", candidates=given).json()
+    assert told(server, event(answer["ranking_id"], 0, "chosen", text="secret one")).status_code == 200
+    [use] = recorded(store, 1, 1)
+    assert use.ranking.said is None
+    assert {(each.id, each.text) for each in use.ranking.shown} == {(None, None), ("x2", None), ("c3", None)}
+    assert (use.events[0].kind, use.events[0].text) == ("chosen", None)
+    assert not any(b"secret" in path.read_bytes() for path in (store / "feedback").iterdir())
+
+
+def test_candidates_that_are_sent_are_recorded_as_what_is_chosen_of_them(start: Start, store: Path) -> None:
+    server = start()
+    answer = server.rank(context="w1", candidates=["ask 123456", {"text": "w2", "id": "x"}], top_k=2).json()
+    told(server, event(answer["ranking_id"], 0, "chosen", text="ask 123456"))
+    [use] = recorded(store, 1, 1)
+    assert {(each.id, each.text) for each in use.ranking.shown} == {(None, "ask [number]"), ("x", "w2")}
+    assert use.events[0].text == "ask [number]"
+
+
+def test_the_first_twenty_are_recorded(start: Start, store: Path) -> None:
+    answer = start("ids").rank(context="w1", top_k=30).json()
+    [use] = recorded(store, 1)
+    assert [each.id for each in use.ranking.shown] == [each["id"] for each in answer["results"][:20]]
+
+
+def test_a_request_may_refuse_and_a_failed_one_is_none(start: Start, store: Path) -> None:
+    server = start()
+    assert "ranking_id" not in server.rank(context="w1", log=False).json()
+    assert server.rank(context="w1", candidates=[{"id": "unknown"}]).status_code == 422
+    assert "ranking_id" in server.rank(context="w2").json()
+    assert len(recorded(store, 1)) == 1
+
+
+def test_an_answer_of_the_cache_is_a_ranking_of_its_own(start: Start, store: Path) -> None:
+    server = start(result_cache_ttl_s=60)
+    asked: Sequence[dict[str, Any]] = ({}, {"conversation": "a"}, {"conversation": "b"}, {"log": False})
+    answers = [server.rank(context="w1 w2", **fields) for fields in asked]
+    assert [each.headers["x-cache"] for each in answers] == ["miss", "hit", "hit", "hit"]
+    ids = [each.json().get("ranking_id") for each in answers]
+    assert ids[3] is None
+    found = recorded(store, 3)
+    assert [use.ranking.id for use in found] == ids[:3]
+    assert len({use.ranking.conversation for use in found}) == 3
+    assert found[0].ranking.shown == found[1].ranking.shown
+    assert found[0].ranking.said == found[1].ranking.said
+
+
+@pytest.mark.quick
+def test_each_ranking_of_a_batch_is_recorded(start: Start, store: Path) -> None:
+    server = start()
+    asked = [
+        {"context": "w1"},
+        {"context": ""},
+        {"context": "w2", "log": False},
+        {"context": "w3", "conversation": "a"},
+    ]
+    entries = server.client.post("/rank/batch", json={"requests": asked}).json()["answers"]
+    ids = [entry.get("answer", {}).get("ranking_id") for entry in entries]
+    assert [each is not None for each in ids] == [True, False, False, True]
+    assert {use.ranking.id for use in recorded(store, 2)} == {ids[0], ids[3]}
+
+
+@pytest.mark.quick
+def test_events_are_taken_all_or_none(start: Start, store: Path) -> None:
+    server = start(feedback_days=1)
+    ranking = server.rank(context="w1").json()["ranking_id"]
+    identity = server.app.state.resources.feedback.identity
+    old, forged = identity.ranking_id(time.time() - 86_500), ranking[:-1] + ("0" if ranking[-1] != "0" else "1")
+    assert slug(told(server, event(ranking), event(forged, 1))) == (404, "unknown-ranking")
+    assert slug(told(server, event(ranking), event(old, 1))) == (410, "feedback-too-old")
+    assert slug(told(server, event(ranking), event(ranking, 1, "chosen"))) == (422, "invalid-input")
+    assert recorded(store, 1)[0].events == ()
+    assert told(server, event(ranking), event(ranking, 1)).json()["accepted"] == 2
+    assert len(recorded(store, 1, 2)[0].events) == 2
+
+
+def test_an_event_that_comes_again_counts_once_also_after_a_restart(start: Start, store: Path) -> None:
+    server = start()
+    ranking = server.rank(context="w1").json()["ranking_id"]
+    counts = []
+    for _ in range(2):
+        counts += [told(server, event(ranking), event(ranking, 1, "resolved")).json() for _ in range(2)]
+        server.stop()
+        server = start()
+    assert [each["accepted"] for each in counts] == [2, 0, 2, 0]
+    [use] = recorded(store, 1, 2)
+    assert [each.kind for each in use.events] == ["up", "resolved"]
+
+
+def test_servers_on_one_store_know_each_other_s_rankings(start: Start, store: Path) -> None:
+    one, other = start(), start("ids")
+    ranking = one.rank(context="w1", conversation="a").json()["ranking_id"]
+    assert told(other, event(ranking)).status_code == 200
+    other.rank(context="w1", conversation="a")
+    first, second = recorded(store, 2, 1)
+    assert first.ranking.conversation == second.ranking.conversation
+    assert (first.events or second.events)[0].ranking == ranking
+
+
+def test_each_pool_has_a_log_of_its_own(store: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(store, tmp_path / "other"))
+    settings = Settings(store={"": store, "two": other}, feedback="ids")
+    with serve(create_app(settings, load, load)) as server:
+        ranking = server.client.post("/pools/two/rank", json={"context": "w1"}).json()["ranking_id"]
+        assert slug(told(server, event(ranking))) == (404, "unknown-ranking")
+        assert server.client.post("/pools/two/feedback", json={"events": [event(ranking)]}).status_code == 200
+        assert len(recorded(other, 1, 1)) == 1
+        assert recorded(store) == []
+        assert server.metric("feedback_rankings_total", outcome="recorded", pool="two") == 1
+
+
+def test_a_closed_file_is_compressed_and_holds_the_same(start: Start, store: Path) -> None:
+    server = start()
+    ranking = server.rank(context=CONTEXT).json()["ranking_id"]
+    told(server, event(ranking))
+    before = recorded(store, 1, 1)
+    [path] = (store / "feedback").glob("*.jsonl")
+    server.stop()
+    deadline = time.monotonic() + 10
+    while path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert path.with_name(f"{path.name}.zst").stat().st_mode & 0o777 == 0o600
+    assert recorded(store, 1, 1) == before
+
+
+def test_the_function_that_redacts_failing_is_heard_and_lets_no_text_through(
+    start: Start, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "names_out.py").write_text(
+        "def redact(text):\n    if 'bad' in text: raise ValueError(text)\n    return text.replace('Jo', '[name]')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    server = start(feedback_redact="names_out:redact")
+    server.rank(context="w1, said Jo")
+    ranking = server.rank(context=["w1", "w2 bad secret"]).json()["ranking_id"]
+    told(server, event(ranking, 0, "written", text="bad secret"))
+    first, second = recorded(store, 2, 1)
+    assert first.ranking.said is not None
+    assert first.ranking.said.turns[0].text == "w1, said [name]"
+    assert second.ranking.said is None
+    assert [each.text for each in second.events] == [None]
+    assert server.metric("feedback_textless_total") == 2
+    assert "texts of feedback are not recorded" in caplog.text
+    assert "secret" not in caplog.text
+    assert not any(b"secret" in path.read_bytes() for path in (store / "feedback").iterdir())
+
+
+def test_events_are_acknowledged_when_they_are_on_the_disk(
+    start: Start, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a disk that does not take them, the caller is told so; with one that does again, all goes on."""
+    server = start()
+    ranking = server.rank(context="w1").json()["ranking_id"]
+    assert told(server, event(ranking)).status_code == 200
+    with monkeypatch.context() as failing:
+        failing.setattr("polyrank.service.feedback.files.os.fdatasync", _full)
+        assert slug(told(server, event(ranking, 1))) == (507, "disk-full")
+    with monkeypatch.context() as failing:
+        failing.setattr("polyrank.service.feedback.files.os.write", _full)
+        assert slug(told(server, event(ranking, 2))) == (507, "disk-full")
+        answer = server.rank(context="w2")
+        assert answer.status_code == 200
+        deadline = time.monotonic() + 10
+        while server.metric("feedback_rankings_total", outcome="dropped") != 1:
+            assert time.monotonic() < deadline
+    assert told(server, event(ranking, 1), event(ranking, 2)).json()["accepted"] == 2
+    tally = LogTally()
+    found = {use.ranking.id: use for use in uses(store, tally)}
+    assert {each.id for each in found[ranking].events} == {"e0", "e1", "e2"}
+    assert (tally.rankings, tally.damaged) == (1, 0)
+
+
+def _full(*_: object) -> int:
+    raise OSError(28, "No space left on device")
