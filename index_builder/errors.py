@@ -136,6 +136,13 @@ class CompactionOvertaken(BuildError):
         super().__init__(f"generation {generation}, which was copied, is not the active one any more")
 
 
+class SwitchOvertaken(BuildError):
+    """Another generation became active while one was prepared to take the old one's place."""
+
+    def __init__(self, generation: str | None, active: str | None) -> None:
+        super().__init__(f"{active} is active, and no more {generation}: somebody else has switched")
+
+
 class LeaseLost(BuildError):
     """This builder was paused or cut off for so long that another one took its place."""
 

@@ -452,5 +452,13 @@ class FeedbackTooOld(ServiceError):
         super().__init__(f"the ranking {ranking_id} is older than {days} days (the setting feedback_days)")
 
 
+class LoopBusy(ServiceError):
+    """Another process runs the loop of this store."""
+
+
+class LoopFailed(ServiceError):
+    """A stage of the loop has failed, or what a run has left cannot be used; the message says what to do."""
+
+
 class ServiceUnreachable(ServiceError):
     """Raised by the command line: no service answers at the URL, or it refuses."""

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from polyrank.index_builder.errors import StoreUnavailable
@@ -391,7 +392,7 @@ class Settings(BaseSettings):
         try:
             settings = cls(**merged)
         except ValidationError as exc:
-            raise SettingsError("; ".join(_explain(error) for error in exc.errors(include_input=False))) from None
+            raise SettingsError(explained(exc)) from None
         if settings.keys_file is not None:
             keys.read(settings.keys_file)
         return settings
@@ -442,15 +443,20 @@ def _is_origin(text: str) -> bool:
 
 
 def _from_file(path: str | None) -> dict[str, Any]:
-    if not path:
-        return {}
+    return read_toml(Path(path), Settings.model_fields, f"{CONFIG}={path}") if path else {}
+
+
+def read_toml(path: Path, known: Iterable[str], called: str) -> dict[str, Any]:
+    """Read a file of settings; raises SettingsError, also where it has others than the known ones.
+
+    `called`: what an error calls a file that cannot be read.
+    """
     try:
-        values = tomllib.loads(read_input(Path(path), _MOST_CONFIG_BYTES).decode())
+        values = tomllib.loads(read_input(path, _MOST_CONFIG_BYTES).decode())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
-        raise SettingsError(f"{CONFIG}={path} cannot be read: {exc}") from exc
-    unknown = sorted(set(values) - set(Settings.model_fields))
-    if unknown:
-        raise SettingsError(f"unknown setting in {path}: {_named(unknown, Settings.model_fields)}")
+        raise SettingsError(f"{called} cannot be read: {exc}") from exc
+    if unknown := sorted(set(values) - set(known)):
+        raise SettingsError(f"unknown setting in {path}: {_named(unknown, known)}")
     return values
 
 
@@ -460,17 +466,22 @@ def _named(unknown: Iterable[str], known: Iterable[str]) -> str:
     return ", ".join(f"{name}; did you mean {like[0]}?" if like else name for name, like in likely.items())
 
 
-def bounds_of(name: str) -> Bounds | None:
+def bounds_of(name: str, fields: Mapping[str, FieldInfo] = Settings.model_fields) -> Bounds | None:
     """Return what a setting that is a number may be; None: it is none."""
-    field = Settings.model_fields[name]
+    field = fields[name]
     kind = float if float in (field.annotation, *get_args(field.annotation)) else int
     ends = [kind(getattr(each, end)) for end in ("ge", "le") for each in field.metadata if hasattr(each, end)]
     return Bounds(*ends) if ends else None
 
 
-def _explain(error: Any) -> str:
+def explained(invalid: ValidationError, fields: Mapping[str, FieldInfo] = Settings.model_fields) -> str:
+    """Say in one line what is wrong with settings of these fields."""
+    return "; ".join(_explain(error, fields) for error in invalid.errors(include_input=False))
+
+
+def _explain(error: Any, fields: Mapping[str, FieldInfo]) -> str:
     where = ".".join(str(part) for part in error["loc"] if part != "")
-    if where in Settings.model_fields and (bounds := bounds_of(where)):
+    if where in fields and (bounds := bounds_of(where, fields)):
         return f"{where}: must be {bounds}"
     wanted = TYPES.get(error["type"])
     what = f"must be {wanted}" if wanted else what_is_wrong(error)

@@ -182,10 +182,10 @@ class _Source:
                 clock("read", done, total)
                 if len(taken) == 1:
                     with CandidateWriter(directory / CANDIDATES_FILE) as table:
-                        for candidate in self._candidates(each):
+                        for candidate in self.candidates(each):
                             table.add(candidate)
                 elif each.kept is None:
-                    write_part(directory, part, self._candidates(each), each.order)
+                    write_part(directory, part, self.candidates(each), each.order)
                 done += len(each.rows)
             return Filled(
                 parts=[self._plan(each) for each in taken],
@@ -204,7 +204,7 @@ class _Source:
             return PartPlan(taken.slots, None, kept=taken.kept)
         return PartPlan(taken.slots, partial(self._vectors, taken), chosen_again(taken.like, len(taken.rows)))
 
-    def _candidates(self, taken: _Taken) -> Iterator[Candidate]:
+    def candidates(self, taken: _Taken) -> Iterator[Candidate]:
         """Yield the candidates of all rows, in their order."""
         for start in range(0, len(taken.rows), BATCH_ROWS):
             of, rows = taken.sources[start : start + BATCH_ROWS], taken.rows[start : start + BATCH_ROWS]

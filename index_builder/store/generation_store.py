@@ -28,6 +28,7 @@ from polyrank.index_builder.errors import (
     GenerationError,
     GenerationNotFound,
     StoreBusy,
+    SwitchOvertaken,
 )
 from polyrank.index_builder.generation.generation import (
     MODEL_DIRECTORY,
@@ -271,11 +272,13 @@ class GenerationStore:
 
     # Switching.
 
-    def activate(self, generation: str, encode: Encode | None = None) -> None:
+    def activate(self, generation: str, encode: Encode | None = None, after: str | None = None) -> None:
         """Verify a generation, then make it the active one; arguments and errors as `verify` and `make_active`."""
-        self.make_active(self.verify(generation), encode)
+        self.make_active(self.verify(generation), encode, after=after)
 
-    def make_active(self, manifest: Manifest, encode: Encode | None = None, lease: Lease | None = None) -> None:
+    def make_active(
+        self, manifest: Manifest, encode: Encode | None = None, lease: Lease | None = None, after: str | None = None
+    ) -> None:
         """Make a generation the active one. The caller has checked or built it, so its files are not read again.
 
         A generation that was never active receives the updates made since its pool was read. One that was active before
@@ -285,12 +288,16 @@ class GenerationStore:
             manifest: the generation.
             encode: its model, which encodes updates made under another one; None: there must be none.
             lease: held by the builder that built it.
+            after: the generation that must be active until then; None: any.
 
         Raises:
             GenerationNotFound, GenerationCorrupt, FingerprintMismatch, StoreBusy, LeaseLost: see `Switch.to`; nothing
                 has changed then.
+            SwitchOvertaken: another one than `after` is active; likewise.
         """
         with self._switch.to(manifest, encode, lease, find=self._finds_texts(manifest)):
+            if after not in (None, current := self._pointer.current()):
+                raise SwitchOvertaken(after, current)
             self._pointer.advance(manifest.id)
 
     def _finds_texts(self, manifest: Manifest) -> FindTexts | None:

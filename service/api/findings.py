@@ -29,6 +29,7 @@ TYPES: Mapping[str, str] = {
     "string_type": "a string",
     "path_type": "a string",
     "list_type": "a list",
+    "tuple_type": "a list",
     "dict_type": "an object",
     "model_type": "an object",
     "bool_type": "true or false",

@@ -1,0 +1,118 @@
+"""The gate: figures of the new model and of the live one over the same examples, and how fast both read contexts."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.model.errors import InvalidInput, ModelError
+from polyrank.model.evaluation.rankings import rank_lists
+from polyrank.model.measures import Values, group_numbers, rank_values
+from polyrank.model.rankers.networks import Retriever
+from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.conversations import DRAWN, ReplyDraw, context_key, identified
+from polyrank.model.text.dialogues import Dialogue, DialoguesInvalid, read_dialogues
+from polyrank.model.text.jsonlines import read_objects
+from polyrank.service.loop.statistics import Compared, compared, judged
+
+SLOWEST: Final = 1.15  # times as long as the live model may the new one take to read contexts
+_TIMED_CONTEXTS, _ROUNDS = 64, 7
+_GROUP = "group"  # a field of a line that names its slice
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """A set to judge by.
+
+    Attributes:
+        listed: with candidates, drawn from the file's replies if no example lists any.
+        groups: number of each one's conversation, (examples,).
+        slices: name of each one's slice: its `group`, or how long its context is if no line has a group.
+    """
+
+    listed: Sequence[Dialogue]
+    groups: NDArray[np.int64]
+    slices: Sequence[str]
+
+    @classmethod
+    def read(cls, path: Path) -> "Examples | None":
+        """Read a file of dialogues; None: it has no example that can be ranked. Raises InvalidInput."""
+        every, _ = identified(read_dialogues(path))
+        if not any(each.candidates for each in every):
+            draw = ReplyDraw(every, DRAWN, seed=0)
+            every = [draw.candidates(number, each) for number, each in enumerate(every)]
+        told = [_group(row) for _, row in read_objects(path, DialoguesInvalid)]
+        if not any(told):
+            told = [f"the context has {_length(each.conversation)}" for each in every]
+        kept = [(each, group) for each, group in zip(every, told, strict=True) if each.candidates]
+        if not kept:
+            return None
+        listed, slices = zip(*kept, strict=True)
+        return cls(listed, group_numbers(each.dialogue for each in listed), slices)
+
+
+def _group(row: dict[str, Any] | InvalidInput) -> str:
+    group = None if isinstance(row, InvalidInput) else row.get(_GROUP)
+    return "" if group is None else f"{_GROUP} is {group}"
+
+
+def _length(conversation: Conversation) -> str:
+    turns = len(conversation.turns)
+    return "one turn" if turns == 1 else "two to four turns" if turns <= 4 else "five turns or more"
+
+
+def judge(new: Retriever, live: Retriever, sets: dict[str, Examples], trained_on: Path) -> dict[str, Any]:
+    """Compare a new model with the live one; returns `verdict`, `why`, and the figures of all `sets`."""
+    if not sets:
+        why = "there is no golden set, and nobody has written or edited a reply lately"
+        return {"verdict": "not enough evidence", "why": why, "sets": {}}
+    if why := _leak(sets, trained_on):
+        return {"verdict": "refused", "why": why, "sets": {}}
+    try:
+        found = {name: _compared(new, live, examples, len(sets)) for name, examples in sets.items()}
+    except ModelError as error:
+        return {"verdict": "refused", "why": str(error), "sets": {}}
+    verdict, why = judged(found)
+    if verdict == "passed" and (slower := slowdown(new, live, sets)) > SLOWEST:
+        verdict, why = "refused", f"reading contexts takes {slower:.2f} times as long as the live model does"
+    return {"verdict": verdict, "why": why, "sets": {name: asdict(each) for name, each in found.items()}}
+
+
+def _leak(sets: dict[str, Examples], trained_on: Path) -> str | None:
+    """Say which set has contexts that were trained on; None: none has. A persona tells no context from another."""
+    known = {said(each.conversation) for each in read_dialogues(trained_on)}
+    for name, examples in sets.items():
+        if leaked := sum(said(each.conversation) in known for each in examples.listed):
+            return f"{leaked} of {len(examples.listed)} contexts of {name} are in the training data, so it judges nothing"
+    return None
+
+
+def said(conversation: Conversation) -> int:
+    """Hash the turns of a conversation."""
+    return context_key(replace(conversation, persona=()))
+
+
+def _compared(new: Retriever, live: Retriever, examples: Examples, sets: int) -> Compared:
+    return compared(_values(new, examples), _values(live, examples), examples.groups, examples.slices, sets)
+
+
+def _values(ranker: Retriever, examples: Examples) -> Values:
+    return rank_values(rank_lists(ranker, examples.listed, lambda *_: None).ties)
+
+
+def slowdown(new: Retriever, live: Retriever, sets: dict[str, Examples]) -> float:
+    """Return how many times as long the new model takes to read the same contexts, timed in turns."""
+    asked = [each.conversation for examples in sets.values() for each in examples.listed][:_TIMED_CONTEXTS]
+    seconds = [(_seconds(new, asked), _seconds(live, asked)) for _ in range(_ROUNDS)]
+    fastest = np.min(seconds, axis=0)
+    return float(fastest[0] / fastest[1])
+
+
+def _seconds(ranker: Retriever, asked: Sequence[Conversation]) -> float:
+    began = time.perf_counter()
+    ranker.represent_contexts([ranker.tokenize_context(conversation)[0] for conversation in asked])
+    return time.perf_counter() - began

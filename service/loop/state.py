@@ -1,0 +1,170 @@
+"""What a run of the loop has done so far, on disk, so that the same command goes on after a kill.
+
+    STORE/loop/run.lock           held by the one process that runs the loop
+    STORE/loop/stage.lock         held by that process's stage: it may outlive a process that was killed
+    STORE/loop/<time id>/         a run
+        state.json                what was done: a `Run`, replaced atomically
+        abort                     asks the process that runs it to end
+        data/                     what feedback teaches: feedback/export.py; removed when nothing needs it any more
+        pool.jsonl, mined.jsonl   texts of the live generation, and the examples with hard negatives; likewise
+        model/                    the new checkpoint; removed by the next run
+        gate.json                 figures of both models
+        examples.npy              hashes of all examples that were trained on, to tell new ones by
+"""
+
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from hashlib import file_digest
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from polyrank.index_builder.layout import is_time_id, new_time_id
+from polyrank.index_builder.store.locks import holder_of, is_locked, try_locked
+from polyrank.model.durable import make_directory, write_atomically
+from polyrank.model.errors import shortage_in
+from polyrank.model.inputs import read_input
+from polyrank.service.errors import LoopBusy, LoopFailed
+
+STATE_FILE, ABORT_FILE, GATE_FILE = "state.json", "abort", "gate.json"
+DATA, MODEL, POOL_FILE, MINED_FILE, EXAMPLES_FILE = "data", "model", "pool.jsonl", "mined.jsonl", "examples.npy"
+STAGES: Final = ("collect", "train", "gate", "build", "canary", "switch", "watch")
+_TEXTS = (DATA, POOL_FILE, MINED_FILE)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A stage that was done.
+
+    Attributes:
+        inputs, outputs: sha256 of files by their names, fingerprints of models, ids of generations.
+        said: what came of it, in words.
+    """
+
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+    said: str
+
+
+@dataclass(slots=True)
+class Run:
+    """A run.
+
+    Attributes:
+        id: sorts by time.
+        began: seconds since the epoch.
+        live: the generation that was active then; it is to be replaced.
+        stages: those that were done, by name, in their order.
+        steps: of the canary and of the watch, by name: since when (seconds since the epoch) the trial has which share.
+        effect: how the conversations of the new model ended beside those of the old one, as they were last looked at.
+        newest: of all generations, when the build began.
+        verdict: how the run has ended; None: it has not.
+        why: in a clause.
+    """
+
+    id: str
+    began: float
+    live: str
+    stages: dict[str, Done] = field(default_factory=dict)
+    steps: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    effect: dict[str, float] | None = None
+    newest: str | None = None
+    verdict: str | None = None
+    why: str = ""
+
+    @property
+    def stage(self) -> str | None:
+        """The stage that is to be done now; None: the run has ended."""
+        return next((each for each in STAGES if each not in self.stages), None) if self.verdict is None else None
+
+
+class Runs:
+    """The runs of a store."""
+
+    def __init__(self, store: Path) -> None:
+        self._folder = store / "loop"
+        self.stage_lock = self._folder / "stage.lock"
+
+    def ids(self) -> list[str]:
+        """All runs, oldest first."""
+        return sorted(path.name for path in self._folder.glob("*") if is_time_id(path.name) and path.is_dir())
+
+    def path(self, run: str) -> Path:
+        """The directory of a run."""
+        return self._folder / run
+
+    def latest(self) -> Run | None:
+        """Read the latest run; None: there was none.
+
+        Raises:
+            LoopFailed: its state is damaged.
+            Shortage: it cannot be read at the moment.
+        """
+        for run in reversed(self.ids()):
+            path = self.path(run) / STATE_FILE
+            try:
+                return _read(read_input(path))
+            except FileNotFoundError:  # a process died before it wrote it
+                continue
+            except (OSError, ValueError, TypeError, KeyError) as error:
+                raise shortage_in(error) or LoopFailed(f"{path} is damaged; remove {path.parent}") from error
+        return None
+
+    def begin(self, live: str, at: float) -> Run:
+        """Begin a run; models of earlier ones are removed."""
+        for earlier in self.ids():
+            shutil.rmtree(self.path(earlier) / MODEL, ignore_errors=True)
+            self.forget_texts(earlier)
+        run = Run(new_time_id(self.ids(), secrets.token_hex(4)), at, live)
+        make_directory(self.path(run.id))
+        self.write(run)
+        return run
+
+    def write(self, run: Run) -> None:
+        """Put a run's state on the disk."""
+        write_atomically(self.path(run.id) / STATE_FILE, orjson.dumps(asdict(run), option=orjson.OPT_INDENT_2) + b"\n")
+
+    def forget_texts(self, run: str) -> None:
+        """Remove what conversations said from a run."""
+        for name in _TEXTS:
+            path = self.path(run) / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+    @contextmanager
+    def alone(self, within_seconds: float = 0.0) -> Iterator[None]:
+        """Be the only process that runs the loop of this store for the block; raises LoopBusy."""
+        make_directory(self._folder)
+        lock = self._folder / "run.lock"
+        with try_locked(lock, within_seconds=within_seconds) as held:
+            if not held:
+                raise LoopBusy(f"another process runs the loop of this store: {holder_of(lock)}")
+            yield
+
+    def is_at_work(self) -> bool:
+        """Whether a process runs the loop of this store, or a stage that such a process has left."""
+        return is_locked(self._folder / "run.lock") or is_locked(self.stage_lock)
+
+    def ask_to_end(self, run: str) -> None:
+        """Ask the process that runs it to end."""
+        (self.path(run) / ABORT_FILE).touch()
+
+    def is_asked_to_end(self, run: str) -> bool:
+        """Whether somebody has asked so."""
+        return (self.path(run) / ABORT_FILE).exists()
+
+
+def _read(content: bytes) -> Run:
+    fields: dict[str, Any] = orjson.loads(content)
+    stages = {name: Done(**done) for name, done in fields.pop("stages").items()}
+    steps = {name: [(at, share) for at, share in of] for name, of in fields.pop("steps").items()}
+    return Run(**fields, stages=stages, steps=steps)
+
+
+def sha256_of(path: Path) -> str:
+    """Return the digest of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
