@@ -88,6 +88,16 @@ def move(root: Path, shards: int, *, redis_url: str | None = None, progress: OnP
         return source.copied(taken, BuildOptions(redis_url=redis_url), StageClock(progress), statistics, replaces=False)
 
 
+@contextmanager
+def updated_pool(store: GenerationStore) -> Iterator[tuple[int, Iterator[Candidate]]]:
+    """The candidates of the active generation with its updates, in the pool's order, for a build with another model.
+
+    Yields the last revision that they contain, and the candidates. Errors as `compact`.
+    """
+    with _opened(store) as source:
+        yield source.revision, source.candidates(source.taken(ranges(1)[0]))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Taken:
     """The rows that a part takes, in the order of the pool.

@@ -23,6 +23,7 @@ from polyrank.service.cli.commands import (
     evaluate,
     export,
     feedback,
+    loop,
     mine,
     quantise,
     rank,
@@ -35,7 +36,22 @@ from polyrank.service.cli.parsing import CommandParser
 from polyrank.service.errors import SettingsError
 from polyrank.service.observe import logs
 
-_COMMANDS = (demo, convert, train, mine, evaluate, quantise, export, build, store, serve, rank, candidates, feedback)
+_COMMANDS = (
+    demo,
+    convert,
+    train,
+    mine,
+    evaluate,
+    quantise,
+    export,
+    build,
+    store,
+    serve,
+    rank,
+    candidates,
+    feedback,
+    loop,
+)
 
 
 def command() -> NoReturn:
@@ -81,7 +97,7 @@ def _run(argv: Sequence[str] | None) -> int:
     logs.show_warnings()
     with ExitStack() as stack:
         stack.enter_context(no_interrupt_lost())
-        if arguments.run not in (serve.run, demo.run):  # a server says itself what it does
+        if arguments.run not in (serve.run, demo.run, loop.run):  # these say themselves what they do
             stack.enter_context(Progress(""))
         if arguments.run is not convert.run:
             stack.enter_context(foreign_files_named(arguments))

@@ -53,7 +53,7 @@ class LoopConfig(BaseModel):
     @classmethod
     def _check_order(cls, shares: tuple[float, ...]) -> tuple[float, ...]:
         if not shares:
-            raise ValueError("must not be empty; canary = \"off\" does without")
+            raise ValueError('must not be empty; canary = "off" does without')
         if sorted(set(shares)) != list(shares):
             raise ValueError("each share must be larger than the one before")
         return shares

@@ -70,8 +70,8 @@ def judge(new: Retriever, live: Retriever, sets: dict[str, Examples], trained_on
     if not sets:
         why = "there is no golden set, and nobody has written or edited a reply lately"
         return {"verdict": "not enough evidence", "why": why, "sets": {}}
-    if why := _leak(sets, trained_on):
-        return {"verdict": "refused", "why": why, "sets": {}}
+    if (leak := _leak(sets, trained_on)) is not None:
+        return {"verdict": "refused", "why": leak, "sets": {}}
     try:
         found = {name: _compared(new, live, examples, len(sets)) for name, examples in sets.items()}
     except ModelError as error:
@@ -87,7 +87,7 @@ def _leak(sets: dict[str, Examples], trained_on: Path) -> str | None:
     known = {said(each.conversation) for each in read_dialogues(trained_on)}
     for name, examples in sets.items():
         if leaked := sum(said(each.conversation) in known for each in examples.listed):
-            return f"{leaked} of {len(examples.listed)} contexts of {name} are in the training data, so it judges nothing"
+            return f"{leaked} of {len(examples.listed)} contexts of {name} were trained on, so it judges nothing"
     return None
 
 

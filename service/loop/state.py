@@ -1,15 +1,16 @@
 """What a run of the loop has done so far, on disk, so that the same command goes on after a kill.
 
-    STORE/loop/run.lock           held by the one process that runs the loop
-    STORE/loop/stage.lock         held by that process's stage: it may outlive a process that was killed
-    STORE/loop/<time id>/         a run
-        state.json                what was done: a `Run`, replaced atomically
-        abort                     asks the process that runs it to end
-        data/                     what feedback teaches: feedback/export.py; removed when nothing needs it any more
-        pool.jsonl, mined.jsonl   texts of the live generation, and the examples with hard negatives; likewise
-        model/                    the new checkpoint; removed by the next run
-        gate.json                 figures of both models
-        examples.npy              hashes of all examples that were trained on, to tell new ones by
+STORE/loop/run.lock           held by the one process that runs the loop
+STORE/loop/stage.lock         held by that process's stage: it may outlive a process that was killed
+STORE/loop/<time id>/         a run
+    state.json                what was done: a `Run`, replaced atomically
+    abort                     asks the process that runs it to end
+    data/                     what feedback teaches: feedback/export.py; removed when nothing needs it any more
+    pool.jsonl                texts of the live generation; likewise, and so the next two
+    hard.jsonl, mined.jsonl   the examples with negatives that were mined, and with those of people before them
+    model/                    the new checkpoint; removed by the next run
+    gate.json, build.json     figures of both models; the id of the new generation
+    examples.npy              hashes of all examples that were trained on, to tell new ones by
 """
 
 import secrets
@@ -30,10 +31,12 @@ from polyrank.model.errors import shortage_in
 from polyrank.model.inputs import read_input
 from polyrank.service.errors import LoopBusy, LoopFailed
 
-STATE_FILE, ABORT_FILE, GATE_FILE = "state.json", "abort", "gate.json"
-DATA, MODEL, POOL_FILE, MINED_FILE, EXAMPLES_FILE = "data", "model", "pool.jsonl", "mined.jsonl", "examples.npy"
+STATE_FILE, ABORT_FILE, GATE_FILE, BUILD_FILE = "state.json", "abort", "gate.json", "build.json"
+DATA, MODEL, EXAMPLES_FILE = "data", "model", "examples.npy"
+POOL_FILE, HARD_FILE, MINED_FILE = "pool.jsonl", "hard.jsonl", "mined.jsonl"
 STAGES: Final = ("collect", "train", "gate", "build", "canary", "switch", "watch")
-_TEXTS = (DATA, POOL_FILE, MINED_FILE)
+_KEPT = 100
+_TEXTS = (DATA, POOL_FILE, HARD_FILE, MINED_FILE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +63,8 @@ class Run:
         live: the generation that was active then; it is to be replaced.
         stages: those that were done, by name, in their order.
         steps: of the canary and of the watch, by name: since when (seconds since the epoch) the trial has which share.
-        effect: how the conversations of the new model ended beside those of the old one, as they were last looked at.
         newest: of all generations, when the build began.
+        waits: what the canary or the watch has seen so far.
         verdict: how the run has ended; None: it has not.
         why: in a clause.
     """
@@ -71,10 +74,15 @@ class Run:
     live: str
     stages: dict[str, Done] = field(default_factory=dict)
     steps: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    effect: dict[str, float] | None = None
     newest: str | None = None
+    waits: str = ""
     verdict: str | None = None
     why: str = ""
+
+    @property
+    def new(self) -> str | None:
+        """The generation that is to replace the live one; None: it is not built."""
+        return self.stages["build"].outputs["generation"] if "build" in self.stages else None
 
     @property
     def stage(self) -> str | None:
@@ -98,27 +106,31 @@ class Runs:
         return self._folder / run
 
     def latest(self) -> Run | None:
-        """Read the latest run; None: there was none.
-
-        Raises:
-            LoopFailed: its state is damaged.
-            Shortage: it cannot be read at the moment.
-        """
+        """Read the latest run; None: there was none. Errors as `read`."""
         for run in reversed(self.ids()):
-            path = self.path(run) / STATE_FILE
-            try:
-                return _read(read_input(path))
-            except FileNotFoundError:  # a process died before it wrote it
-                continue
-            except (OSError, ValueError, TypeError, KeyError) as error:
-                raise shortage_in(error) or LoopFailed(f"{path} is damaged; remove {path.parent}") from error
+            if (self.path(run) / STATE_FILE).exists():  # else a process died before it wrote it
+                return self.read(run)
         return None
 
+    def read(self, run: str) -> Run:
+        """Read a run.
+
+        Raises:
+            LoopFailed: its state is damaged or missing.
+            Shortage: it cannot be read at the moment.
+        """
+        path = self.path(run) / STATE_FILE
+        try:
+            return _read(read_input(path))
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise shortage_in(error) or LoopFailed(f"{path} is damaged; remove {path.parent}") from error
+
     def begin(self, live: str, at: float) -> Run:
-        """Begin a run; models of earlier ones are removed."""
+        """Begin a run; models of earlier ones are removed, and all of the oldest."""
         for earlier in self.ids():
             shutil.rmtree(self.path(earlier) / MODEL, ignore_errors=True)
-            self.forget_texts(earlier)
+        for oldest in self.ids()[:-_KEPT]:
+            shutil.rmtree(self.path(oldest))
         run = Run(new_time_id(self.ids(), secrets.token_hex(4)), at, live)
         make_directory(self.path(run.id))
         self.write(run)

@@ -1,13 +1,15 @@
 """`python -m polyrank.service.loop.work STAGE STORE RUN [GOLDEN ...]`: a stage that needs models, in its own process.
 
-Its memory goes when it ends, before the days of a canary. `gate` writes gate.json, `build` makes a generation and writes
-build.json; errors are said in one line. Exit status: 0 done, 1 failed.
+Its memory goes when it ends, before the days of a canary. `pool` writes pool.jsonl, `gate` gate.json; `build` makes a
+generation, and writes build.json. Errors are said in one line. Exit status: 0 done, 1 failed.
 """
 
 import os
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,11 @@ from polyrank.index_builder.building.compaction import updated_pool
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.building.stages import EncodedContext
-from polyrank.index_builder.errors import BuildBusy, BuildError, LeaseLost, SwitchOvertaken
+from polyrank.index_builder.errors import BuildError, SwitchOvertaken
 from polyrank.index_builder.index.measuring import MOST_PROBES
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.model.durable import write_atomically
+from polyrank.model.durable import replacing, write_atomically
 from polyrank.model.errors import RankingError
 from polyrank.model.inference import disk_cache
 from polyrank.model.inference.runners import AUTO
@@ -30,7 +33,7 @@ from polyrank.model.text.dialogues import read_dialogues
 from polyrank.service import BACKEND, PRECISION, PREFIX
 from polyrank.service.feedback.export import LATER, TRAIN
 from polyrank.service.loop.judging import Examples, judge
-from polyrank.service.loop.state import BUILD_FILE, DATA, GATE_FILE, MODEL, Run, Runs
+from polyrank.service.loop.state import BUILD_FILE, DATA, GATE_FILE, MODEL, POOL_FILE, Run, Runs
 
 _SEED = 0
 
@@ -38,33 +41,50 @@ _SEED = 0
 def main() -> int:
     """Do the stage that the command line names."""
     stage, store, run_id, *golden = sys.argv[1:]
-    stages: dict[str, Callable[[Path, Path, Run, Sequence[Path]], None]] = {"gate": _gate, "build": _build}
+    stages: dict[str, Callable[[Path, Path, Run, Sequence[Path]], None]]
+    stages = {"pool": _pool, "gate": _gate, "build": _build}
     runs = Runs(Path(store))
     try:
-        run = runs.latest()
-        assert run is not None and run.id == run_id, "who starts this process has written it"
-        stages[stage](Path(store), runs.path(run_id), run, [Path(each) for each in golden])
+        stages[stage](Path(store), runs.path(run_id), runs.read(run_id), [Path(each) for each in golden])
     except RankingError as error:
-        print(f"polyrank: {error}", file=sys.stderr)
+        sys.stderr.write(f"polyrank: {error}\n")
         return 1
     return 0
 
 
+def _pool(store: Path, folder: Path, run: Run, _golden: Sequence[Path]) -> None:
+    rows = orjson.OPT_APPEND_NEWLINE
+    with _live(GenerationStore(store), run) as (_, candidates), replacing(folder / POOL_FILE) as path:
+        path.write_bytes(b"".join(orjson.dumps({"id": each.id, "text": each.text}, option=rows) for each in candidates))
+
+
+@contextmanager
+def _live(store: GenerationStore, run: Run) -> Iterator[tuple[int, Iterator[Candidate]]]:
+    """What the live generation holds now; see `updated_pool`. Raises SwitchOvertaken where another one is active."""
+    if (active := store.current()) != run.live:
+        raise SwitchOvertaken(run.live, active)
+    with updated_pool(store) as found:
+        yield found
+
+
 def _gate(store: Path, folder: Path, run: Run, golden: Sequence[Path]) -> None:
-    live = _load(GenerationStore(store).model_directory(run.live))
+    live = GenerationStore(store).model_directory(run.live)
     files = {**{str(path): path for path in golden}, "what came later": folder / DATA / LATER}
     sets = {name: examples for name, path in files.items() if (examples := Examples.read(path)) is not None}
-    _write(folder / GATE_FILE, judge(_load(folder / MODEL), live, sets, folder / DATA / TRAIN))
+    # Both run as the reference does: of two models `auto` might choose a slower back-end for one by chance.
+    models = load_retriever(folder / MODEL), load_retriever(live)
+    _write(folder / GATE_FILE, judge(*models, sets, folder / DATA / TRAIN))
 
 
 def _build(store: Path, folder: Path, run: Run, golden: Sequence[Path]) -> None:
     """Build from what the live generation holds now, so that nobody needs the pool's files again."""
     generations = GenerationStore(store)
-    active = generations.active()
-    if active.id != run.live:
-        raise SwitchOvertaken(run.live, active.id)
-    model = _load(folder / MODEL)
+    model, active = _load_to_build(folder / MODEL), generations.manifest(run.live)
     model.name = f"loop-{run.id}"
+    for generation in generations.ids():  # a build whose process died before it said so
+        if generation > str(run.newest) and generations.manifest(generation).model.fingerprint == model.fingerprint:
+            _write(folder / BUILD_FILE, {"generation": generation})
+            return
     options = BuildOptions(
         activate=False,
         dtype=active.dtype,
@@ -72,5 +92,35 @@ def _build(store: Path, folder: Path, run: Run, golden: Sequence[Path]) -> None:
         redis_url=os.environ.get(f"{PREFIX}REDIS_URL") or None,
         copies_vectors=not os.environ.get(f"{PREFIX}CLUSTER"),
     )
-    with updated_pool(generations) as (revision, candidates):
-        ...
+    with _live(generations, run) as (revision, candidates):
+        try:
+            built = build(model, candidates, store, replace(options, revision=revision), parts=len(active.parts))
+        except BuildError as error:
+            if type(error) is not BuildError:  # busy, overtaken, a full disk: another time it may go
+                raise
+            _write(folder / BUILD_FILE, {"refused": str(error)})
+            return
+    sys.stderr.writelines(f"{note}\n" for note in built.notes)
+    _write(folder / BUILD_FILE, {"generation": built.generation})
+
+
+def _probes(model: Retriever, files: Sequence[Path]) -> list[EncodedContext]:
+    """Encode at most MOST_PROBES contexts of the files, drawn with a fixed seed."""
+    known = [example.conversation for file in files for example in read_dialogues(file)]
+    drawn = random.Random(_SEED).sample(known, min(MOST_PROBES, len(known)))
+    encoded = model.encode_contexts([model.tokenize_context(each)[0] for each in drawn])
+    return [EncodedContext(*probe) for probe in zip(drawn, encoded, strict=True)]
+
+
+def _load_to_build(directory: Path) -> Retriever:
+    """Load a model as servers do."""
+    backend, precision = os.environ.get(BACKEND) or AUTO, os.environ.get(PRECISION) or AUTO
+    return load_retriever(directory, backend, precision, disk_cache.configured(os.environ))
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    write_atomically(path, orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

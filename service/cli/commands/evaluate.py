@@ -33,11 +33,10 @@ _DRAWN = 20  # as DRAWN of model/evaluation/rankings.py, which imports numpy: he
 _MANY_TIES = 0.1
 _TIES = "several tie for the first place; each figure is what a random order of those that tie gives on average"
 _DESCRIPTION = """R@1, R@2, R@5, R@10 and MRR of a model over each example's own candidates, or over others' replies
-that are drawn where it lists none; with --pool over all
-texts of a pool, R@100 too (100 are retrieved; a reply not among them counts 0 in every figure); with --corpus nDCG@10,
-MRR@10 and R@100 over a collection in BEIR's form. Of a classifier it is the accuracy over pairs with labels. Where
-scores tie, a figure is the mean over all orders of those that tie; a text that equals the right one but for case and
-the like is right. Each figure has a 95 % bootstrap interval over whole dialogues."""
+that are drawn where it lists none; with --pool over all texts of a pool, R@100 too (a reply that is not among the 100
+best counts 0); with --corpus nDCG@10, MRR@10 and R@100 over a collection in BEIR's form. Of a classifier it is the
+accuracy over pairs with labels. Where scores tie, a figure is the mean over all orders; a text that equals the right
+one but for case and the like is right. Intervals are 95 % bootstrap intervals over whole dialogues."""
 
 
 def add_to(commands: Any) -> None:

@@ -1,0 +1,125 @@
+"""How the conversations of two generations ended that answered side by side, and the lease of the one on trial."""
+
+import time
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Lock, Thread
+from typing import Final
+
+import numpy as np
+
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.model.errors import RankingError
+from polyrank.service.feedback.reading import uses
+from polyrank.service.feedback.records import Kind
+from polyrank.service.loop.statistics import Effect, effect
+
+BAD: Final[frozenset[Kind]] = frozenset({"handed_over", "down", "none_good"})
+LEASE_SECONDS, RENEW_SECONDS = 180.0, 30.0
+LEASE_ENDED: Final = "the lease ended"  # as servers say it
+
+Steps = Sequence[tuple[float, float]]
+"""Since when, in seconds since the epoch, which share of the conversations is on trial."""
+
+
+@dataclass(slots=True)
+class _Conversation:
+    began: float
+    on_trial: bool
+    is_bad: bool = False
+    is_resolved: bool = False
+
+
+def look(store: Path, steps: Steps, settled_before: float, *, trial_is_new: bool = True) -> Effect:
+    """Compare how conversations ended that began since the first step.
+
+    A conversation is on the side of its first ranking, whatever answered later. It ended badly if anybody reported one
+    of BAD, and well if it was resolved. Of the others nothing is known, so they are not counted, unless nobody reports
+    `resolved`: then they ended well.
+
+    Args:
+        store: the directory of the store.
+        steps: of the trial.
+        settled_before: conversations that began later are not counted yet.
+        trial_is_new: whether the model on trial is the new one; the effect is always that of the new one.
+    """
+    found: dict[str, _Conversation] = {}
+    for use in uses(store):
+        ranking = use.ranking
+        if ranking.side is None or not steps[0][0] <= ranking.at:
+            continue
+        name, on_trial = ranking.conversation or ranking.id, ranking.side == "trial"
+        known = found.setdefault(name, _Conversation(ranking.at, on_trial))
+        if ranking.at < known.began:
+            known.began, known.on_trial = ranking.at, on_trial
+        told = {event.kind for event in use.events}
+        known.is_bad |= not BAD.isdisjoint(told)
+        known.is_resolved |= "resolved" in told
+    resolves = any(each.is_resolved for each in found.values())
+    counted = [
+        each
+        for each in sorted(found.values(), key=lambda each: each.began)
+        if each.began < settled_before and (each.is_bad or each.is_resolved or not resolves)
+    ]
+    since = [at for at, _ in steps]
+    shares = np.array([steps[bisect_right(since, each.began) - 1][1] for each in counted], float)
+    sides = np.array([each.on_trial for each in counted], np.bool_)
+    outcomes = np.array([not each.is_bad for each in counted], float)
+    return effect(sides, shares, outcomes) if trial_is_new else effect(~sides, 1 - shares, outcomes)
+
+
+class Lease:
+    """Keeps a generation on trial with a share; when this process dies, servers end the trial."""
+
+    def __init__(self, store: GenerationStore, generation: str) -> None:
+        self._store, self._generation = store, generation
+        self._share, self._changes, self._ended = 0.0, Lock(), Event()
+
+    def begin(self, share: float) -> None:
+        """Put the generation on trial with this share, or give it another one."""
+        with self._changes:
+            self._share = share
+            self._store.begin_trial(self._generation, share, time.time() + LEASE_SECONDS)
+
+    def why_over(self, since: float) -> str | None:
+        """Why the trial, which began at `since`, is over although nobody here has ended it; None: it is not."""
+        told = self._store.withdrawn()
+        is_told = told is not None and told.generation == self._generation and told.at >= since
+        if is_told and told is not None and told.why != LEASE_ENDED:
+            return told.why
+        if self._is_on_trial():
+            return None
+        if is_told:  # this process was stopped for a while
+            self.begin(self._share)
+            return None
+        return "somebody else has ended its trial"
+
+    @contextmanager
+    def renewed(self) -> Iterator[None]:
+        """Renew the lease in the background for the block."""
+        renewer = Thread(target=self._renew_on_time, name="lease of the trial", daemon=True)
+        renewer.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            renewer.join()
+
+    def end(self) -> None:
+        """End the trial, if it is that of this generation."""
+        if self._is_on_trial():
+            self._store.end_trial()
+
+    def _is_on_trial(self) -> bool:
+        trial = self._store.trial()
+        return trial is not None and trial.generation == self._generation
+
+    def _renew_on_time(self) -> None:
+        while not self._ended.wait(RENEW_SECONDS):
+            # What fails is tried again, and a trial that was ended stays so: who holds the lease will see it.
+            with suppress(RankingError, OSError):
+                if self._is_on_trial():
+                    self.begin(self._share)

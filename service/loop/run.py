@@ -1,0 +1,427 @@
+"""A run of the loop, stage by stage: from what feedback teaches to a new model that is live, or to a verdict.
+
+Each stage leaves its result on the disk before it is recorded (state.py), and finds a result that is there already. So
+the same command goes on after a kill at any moment. What needs models runs in a process of its own, which outlives a
+kill of this one: its end is waited for then, and nothing is done twice.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from math import isfinite
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from polyrank.index_builder.errors import SwitchOvertaken
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.locks import take_lock
+from polyrank.index_builder.vectors.encoder import Encode, encode_texts
+from polyrank.model.checkpoint.files import CONFIG_FILE, WEIGHTS_FILE
+from polyrank.model.checkpoint.lookup import require_network
+from polyrank.model.checkpoint.quantised import QUANTISED_FILE
+from polyrank.model.durable import replacing
+from polyrank.model.inputs import read_input
+from polyrank.model.rankers.load import load_late
+from polyrank.model.rankers.networks import LateRanker
+from polyrank.model.text.conversations import context_key
+from polyrank.model.text.dialogues import Dialogue, new_dialogues, read_dialogues
+from polyrank.model.text.folding import hash64, text_key
+from polyrank.model.training.config import STATE_FILE as TRAINING_STATE
+from polyrank.service.errors import LoopFailed
+from polyrank.service.feedback.export import LATER, TRAIN, export
+from polyrank.service.loop.canary import Lease, Steps, look
+from polyrank.service.loop.config import LoopConfig
+from polyrank.service.loop.state import (
+    BUILD_FILE,
+    DATA,
+    EXAMPLES_FILE,
+    GATE_FILE,
+    HARD_FILE,
+    MINED_FILE,
+    MODEL,
+    POOL_FILE,
+    Done,
+    Run,
+    Runs,
+    sha256_of,
+)
+from polyrank.service.loop.statistics import Effect
+
+SWITCHED: Final = "switched"
+# Verdicts on a model: its examples were learnt from. After the others the same ones are worth another run.
+_JUDGED: Final = frozenset({SWITCHED, "refused", "not enough evidence", "withdrawn", "undecided", "rolled back"})
+_MAY_LOSE: Final = 0.03  # by the lower end of the canary's interval
+_TICK_SECONDS = 0.2
+_LOOK_SHARE = 9  # a look at a long log is followed by a pause so many times as long
+_HOUR = 3600.0
+
+Say = Callable[[str], object]
+
+
+class _Ended(Exception):
+    """The run has ended."""
+
+    def __init__(self, verdict: str, why: str) -> None:
+        super().__init__(verdict)
+        self.verdict, self.why = verdict, why
+
+
+def run_loop(config: LoopConfig, say: Say) -> Run:
+    """Go on with the run that has not ended, or begin one; returns it when it has ended.
+
+    Raises:
+        LoopBusy: another process runs the loop of this store.
+        LoopFailed: a stage failed; the next call tries it again.
+        RankingError, OSError: likewise.
+    """
+    runs, store = Runs(config.store), GenerationStore(config.store)
+    with runs.alone():
+        run = runs.latest()
+        if run is None or run.verdict is not None:
+            live = store.active()
+            require_network(store.model_directory(live.id))
+            run = runs.begin(live.id, time.time())
+        else:
+            say(f"going on with run {run.id}")
+        _Work(config, runs, store, run, say).to_the_end()
+    return run
+
+
+def abort(root: Path, within_seconds: float) -> Run | None:
+    """End the run that has not ended, and its trial; returns it, or None: there is none.
+
+    The process that runs it is asked to end and waited for; raises LoopBusy if it does not in time.
+    """
+    runs = Runs(root)
+    run = runs.latest()
+    if run is None or run.verdict is not None:
+        return None
+    runs.ask_to_end(run.id)
+    with runs.alone(within_seconds):
+        run = runs.read(run.id)
+        if run.verdict is None:  # nobody was at work
+            _end(runs, GenerationStore(root), run, _aborted(run))
+    return run
+
+
+def _aborted(run: Run) -> _Ended:
+    return _Ended("aborted", f"somebody has asked for it, in stage {run.stage}")
+
+
+def _end(runs: Runs, store: GenerationStore, run: Run, ended: _Ended) -> None:
+    """Record how a run has ended; its trial ends, and its texts go."""
+    for generation in filter(None, (run.live, run.new)):
+        Lease(store, generation).end()
+    runs.forget_texts(run.id)
+    run.verdict, run.why, run.waits = ended.verdict, ended.why, ""
+    runs.write(run)
+
+
+class _Work:
+    """What is done in a run."""
+
+    def __init__(self, config: LoopConfig, runs: Runs, store: GenerationStore, run: Run, say: Say) -> None:
+        self._config, self._runs, self._store, self._run, self._say = config, runs, store, run, say
+        self._folder = runs.path(run.id).resolve()
+        self._look_seconds = 0.0
+
+    def to_the_end(self) -> None:
+        """Do all stages that are left."""
+        stages: Mapping[str, Callable[[], Done]] = MappingProxyType(
+            {
+                "collect": self._collect,
+                "train": self._train,
+                "gate": self._gate,
+                "build": self._build,
+                "canary": self._canary,
+                "switch": self._switch,
+                "watch": self._watch,
+            }
+        )
+        try:
+            self._wait_for_what_a_kill_left()
+            while (name := self._run.stage) is not None:
+                self._check()
+                self._require_as_recorded(name)
+                done = stages[name]()
+                self._say(f"{name}: {done.said}")
+                self._run.stages[name] = done
+                self._run.waits = ""
+                self._runs.write(self._run)
+            ended = _Ended(SWITCHED, f"{self._run.new} is active")
+        except _Ended as early:
+            ended = early
+        _end(self._runs, self._store, self._run, ended)
+
+    def _check(self) -> None:
+        """End the run where somebody has asked for it, or has made another generation the active one."""
+        if self._runs.is_asked_to_end(self._run.id):
+            raise _aborted(self._run)
+        active, run = self._store.current(), self._run
+        if run.stage == "watch" and active != run.new:
+            if active == run.live:
+                raise _Ended("rolled back", f"{active} is active again")
+            raise _Ended(SWITCHED, f"{run.new} was active, and then somebody has activated {active}")
+        # A kill may come between a switch and its record.
+        if active not in ((run.live, run.new) if run.stage in ("switch", "watch") else (run.live,)):
+            raise _Ended("overtaken", f"{active} is active, and no more {run.live}: somebody else has switched")
+
+    def _require_as_recorded(self, name: str) -> None:
+        """Refuse to go on from files that are not those that an earlier stage has left."""
+        for stage in {"train": ["collect"], "gate": ["collect", "train"], "build": ["collect", "train"]}.get(name, []):
+            recorded = self._run.stages[stage].outputs
+            if changed := [file for file, digest in self._digests(*recorded).items() if digest != recorded[file]]:
+                path = self._folder / changed[0]
+                raise LoopFailed(f"{path} is not what stage {stage} has left; end the run with polyrank loop abort")
+
+    def _digests(self, *files: str) -> dict[str, str]:
+        paths = {file: self._folder / file for file in files}
+        return {file: sha256_of(path) if path.is_file() else "missing" for file, path in paths.items()}
+
+    # Collect.
+
+    def _collect(self) -> Done:
+        data = self._folder / DATA
+        shutil.rmtree(data, ignore_errors=True)
+        export(self._config.store, data, golden=self._config.golden)
+        examples = np.array([_key(each) for each in read_dialogues(data / TRAIN)], np.uint64)
+        new = len(np.setdiff1d(examples, self._examples_before()))
+        found = f"{len(examples)} examples, {new} of them new"
+        if new < self._config.least_examples:
+            raise _Ended("nothing new", f"{found}; {self._config.least_examples} new ones make a run")
+        with replacing(self._folder / EXAMPLES_FILE) as temporary, temporary.open("wb") as file:
+            np.save(file, examples)
+        return Done(self._golden(), self._digests(f"{DATA}/{TRAIN}", f"{DATA}/{LATER}"), found)
+
+    def _golden(self) -> dict[str, str]:
+        return {str(path): sha256_of(path) for path in self._config.golden}
+
+    def _examples_before(self) -> NDArray[np.uint64]:
+        """Those of the latest run whose model was judged."""
+        for earlier in reversed(self._runs.ids()):
+            path = self._runs.path(earlier) / EXAMPLES_FILE
+            if path.exists() and self._runs.read(earlier).verdict in _JUDGED:
+                found: NDArray[np.uint64] = np.load(path)
+                return found
+        return np.array([], np.uint64)
+
+    # Train.
+
+    def _train(self) -> Done:
+        """Mine hard negatives from what the live generation holds, and go on training its model."""
+        mined, model = self._folder / MINED_FILE, self._folder / MODEL
+        live = self._store.model_directory(self._run.live).resolve()
+        if not mined.exists():
+            pool, hard = self._folder / POOL_FILE, self._folder / HARD_FILE
+            self._work("pool")
+            files = ("--data", self._folder / DATA / TRAIN, "--pool", pool, "--output", hard)
+            self._command("mine", *self._config.mine, "--model", live, *files)
+            self._keep_negatives_of_people(hard, mined)
+        if not (model / CONFIG_FILE).exists() or (model / TRAINING_STATE).exists():
+            architecture = self._store.manifest(self._run.live).model.architecture
+            given = ("--architecture", architecture, *self._quantised(live), *self._config.train)
+            self._command("train", *given, "--base", live, "--train", mined, "--output", model)
+        options = " ".join(("mine", *self._config.mine, "train", *self._config.train))
+        inputs = {**self._digests(f"{DATA}/{TRAIN}"), "live": self._run.live, "options": options}
+        return Done(inputs, self._digests(MINED_FILE, f"{MODEL}/{WEIGHTS_FILE}"), f"from the model of {self._run.live}")
+
+    def _quantised(self, live: Path) -> tuple[object, ...]:
+        """Options that let the new model run in int8 where the live one does; nothing is trained on a golden set."""
+        if not (live / QUANTISED_FILE).exists() or "--quantise" in self._config.train:
+            return ()
+        if not self._config.golden:
+            raise LoopFailed("the live model runs in int8, and the new one must be tried for it: name a golden set")
+        return ("--quantise", *self._config.golden)
+
+    def _keep_negatives_of_people(self, hard: Path, mined: Path) -> None:
+        """Put the wrong replies that people passed over before those that were mined in their place."""
+        with new_dialogues(mined) as write:
+            own = read_dialogues(self._folder / DATA / TRAIN)
+            for example, found in zip(own, read_dialogues(hard), strict=True):
+                write(replace(found, negatives=tuple(dict.fromkeys((*example.negatives, *found.negatives)))))
+
+    # Gate and build.
+
+    def _gate(self) -> Done:
+        self._work("gate", *self._config.golden)
+        judged = self._told(GATE_FILE)
+        if judged["verdict"] != "passed":
+            raise _Ended(judged["verdict"], judged["why"])
+        weights, later = f"{MODEL}/{WEIGHTS_FILE}", f"{DATA}/{LATER}"
+        return Done({**self._golden(), **self._digests(weights, later)}, self._digests(GATE_FILE), judged["why"])
+
+    def _build(self) -> Done:
+        if self._run.newest is None:
+            self._run.newest = self._store.ids()[-1]
+            self._runs.write(self._run)
+        self._work("build", *self._config.golden)
+        built = self._told(BUILD_FILE)
+        if "refused" in built:
+            raise _Ended("refused", built["refused"])
+        self._runs.forget_texts(self._run.id)
+        inputs = {**self._digests(f"{MODEL}/{WEIGHTS_FILE}"), "live": self._run.live}
+        return Done(inputs, {"generation": built["generation"]}, f"generation {built['generation']}")
+
+    def _told(self, file: str) -> dict[str, Any]:
+        found: dict[str, Any] = orjson.loads(read_input(self._folder / file))
+        return found
+
+    # Canary, switch, watch.
+
+    def _canary(self) -> Done:
+        if self._config.canary == "off":
+            return Done({}, {}, "off, the gate alone decides")
+        shares, hours = self._config.canary_shares, self._config.canary_hours
+        lease, steps = Lease(self._store, str(self._run.new)), self._run.steps.setdefault("canary", [])
+        with self._on_trial(lease, steps, shares[0]):
+            while True:
+                found, now = self._looked(steps), time.time()
+                since, share = steps[-1]
+                larger = [each for each in shares if each > share]
+                if found.high < 0:
+                    raise _Ended("withdrawn", f"conversations end worse: {found}")
+                if not larger and found.low > -_MAY_LOSE:
+                    lease.end()
+                    return Done({}, {}, str(found))
+                if now >= steps[0][0] + hours * _HOUR:
+                    raise _Ended("undecided", f"after {hours:g} h: {found}")
+                if larger and isfinite(found.low) and now >= since + self._config.step_hours * _HOUR:
+                    self._step(lease, steps, larger[0])
+                if why := self._wait(lease, steps, f"{steps[-1][1]:.0%} of the conversations; {found}"):
+                    raise _Ended("withdrawn", why)
+
+    def _switch(self) -> Done:
+        new = str(self._run.new)
+        if self._store.current() != new:
+            try:
+                self._store.activate(new, self._encodes(new), after=self._run.live)
+            except SwitchOvertaken as error:
+                raise _Ended("overtaken", str(error)) from error
+        return Done({"generation": new}, {}, f"{new} is active")
+
+    def _encodes(self, generation: str) -> Encode:
+        """What encodes updates that the generation lacks; its model is loaded for the first one."""
+
+        @cache
+        def ranker() -> LateRanker:
+            return load_late(self._store.model_directory(generation))
+
+        return lambda texts: encode_texts(ranker(), texts)
+
+    def _watch(self) -> Done:
+        """Let the old generation answer a few conversations still, and go back to it if they end better."""
+        old, hours = self._run.live, self._config.watch_hours
+        if self._config.canary == "off" or not hours:
+            return Done({}, {}, "nothing to watch by")
+        lease, steps = Lease(self._store, old), self._run.steps.setdefault("watch", [])
+        with self._on_trial(lease, steps, self._config.watch_share):
+            while True:
+                found = self._looked(steps, trial_is_new=False)
+                if found.high < 0:
+                    self._go_back(f"conversations end worse: {found}")
+                if time.time() >= steps[0][0] + hours * _HOUR:
+                    return Done({}, {}, str(found))
+                if why := self._wait(lease, steps, f"{steps[-1][1]:.0%} of the conversations stay; {found}"):
+                    return Done({}, {}, f"ended early, {why}: {found}")
+
+    def _go_back(self, why: str) -> None:
+        if self._store.go_back(self._store.verify(self._run.live)):
+            raise _Ended("rolled back", why)
+        self._check()
+
+    @contextmanager
+    def _on_trial(self, lease: Lease, steps: list[tuple[float, float]], share: float) -> Iterator[None]:
+        """Keep a generation on trial for the block, with this share at first, or as before a kill."""
+        if steps:
+            lease.begin(steps[-1][1])
+        else:
+            self._step(lease, steps, share)
+        with lease.renewed():
+            yield
+
+    def _step(self, lease: Lease, steps: list[tuple[float, float]], share: float) -> None:
+        """Give the trial a share; it is recorded first, so that no ranking is of a share that nobody knows."""
+        steps.append((time.time(), share))
+        self._runs.write(self._run)
+        lease.begin(share)
+        self._say(f"{self._run.stage}: {share:.0%} of the conversations")
+
+    def _looked(self, steps: Steps, *, trial_is_new: bool = True) -> Effect:
+        began = time.monotonic()
+        settled = time.time() - self._config.settle_minutes * 60
+        found = look(self._config.store, steps, settled, trial_is_new=trial_is_new)
+        self._look_seconds = time.monotonic() - began
+        return found
+
+    def _wait(self, lease: Lease, steps: Steps, waits: str) -> str | None:
+        """Wait until the next look is due; returns why the trial is over, or None: it is not. Ends as `_check`."""
+        self._run.waits = waits
+        self._runs.write(self._run)
+        until = time.monotonic() + max(self._config.look_seconds, _LOOK_SHARE * self._look_seconds)
+        while (left := until - time.monotonic()) > 0:
+            self._check()
+            if why := lease.why_over(steps[0][0]):
+                return why
+            time.sleep(min(left, _TICK_SECONDS))
+        return None
+
+    # Processes.
+
+    def _work(self, stage: str, *arguments: object) -> None:
+        self._child(stage, "polyrank.service.loop.work", stage, self._config.store, self._run.id, *arguments)
+
+    def _command(self, *arguments: object) -> None:
+        self._child(str(arguments[0]), "polyrank.service.cli", *arguments)
+
+    def _child(self, name: str, module: str, *arguments: object) -> None:
+        """Run a module as a process, and wait for its end; raises LoopFailed where it fails. Ends as `_check`."""
+        with self._stage_lock() as lock:
+            # -P: nothing is imported from the folder that the command was started in. What it prints is no result.
+            command = [sys.executable, "-P", "-m", module, *map(str, arguments)]
+            with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[lock]) as process:
+                try:
+                    while process.poll() is None:
+                        self._check()
+                        time.sleep(_TICK_SECONDS)
+                except _Ended:
+                    process.terminate()
+                    raise
+        if process.returncode:
+            raise LoopFailed(
+                f"{name} ended with exit status {process.returncode}, and says above why; "
+                "the same command tries it again, polyrank loop abort ends the run"
+            )
+
+    def _wait_for_what_a_kill_left(self) -> None:
+        with self._stage_lock():
+            pass
+
+    @contextmanager
+    def _stage_lock(self) -> Iterator[int]:
+        """Hold the lock that a stage's process inherits; waits for one that a killed command has left."""
+        descriptor = os.open(self._runs.stage_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            if not take_lock(descriptor, 0.0):
+                self._say("a stage goes on that a killed command has left; waiting for its end")
+                while not take_lock(descriptor, _TICK_SECONDS):
+                    self._check()
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+def _key(example: Dialogue) -> int:
+    """Hash an example to 64 bits."""
+    keys = context_key(example.conversation), text_key(example.response)
+    return hash64(b"".join(key.to_bytes(8, "little") for key in keys))
