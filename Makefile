@@ -99,6 +99,7 @@ lint: .venv/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --explicit-package-bases -p benchmarks
 	$(BIN)/lint-imports
 	$(BIN)/python docker/lint.py
 

@@ -23,7 +23,10 @@ from polyrank.model.measures import Ties, intervals, judged_values
 
 def tokens(texts: list[str]) -> list[list[str]]:
     stemmer = Stemmer.Stemmer("porter")
-    return bm25s.tokenize(texts, stopwords="en", stemmer=stemmer, return_ids=False, show_progress=False)
+    found: list[list[str]] = bm25s.tokenize(
+        texts, stopwords="en", stemmer=stemmer, return_ids=False, show_progress=False
+    )
+    return found
 
 
 def search(collection: Collection, k1: float, b: float) -> list[Ties]:

@@ -31,7 +31,7 @@ from polyrank.index_builder.names import KINDS
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.config import LexicalConfig, ModelConfig
-from polyrank.model.representations import Representations
+from polyrank.model.representations import LateRows, Representations
 
 MIB = 1 << 20
 
@@ -40,7 +40,8 @@ class HashEncoder:
     """Takes the hash of a text as its vector."""
 
     name, architecture, fingerprint = "hash", "bi", "0123456789abcdef" * 4
-    backend, precision, rounding, late_rows = "none", "float32", "float32", None
+    backend, precision, rounding = "none", "float32", "float32"
+    late_rows: LateRows | None = None
 
     def __init__(self, dim: int, counts_words: bool) -> None:
         self.dim, self.counts_words = dim, counts_words

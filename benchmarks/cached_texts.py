@@ -44,7 +44,8 @@ def main() -> int:
     scores = []
     with tempfile.TemporaryDirectory() as directory, redis_server() as redis_url:
         build(load_late(arguments.model), read_pool([arguments.pool]), Path(directory))
-        ways = (("encoded", 0, []), ("from memory", 64, []), ("from Redis", 0, ["--redis", redis_url]))
+        flags_of_redis = ["--redis", redis_url]
+        ways = (("encoded", 0, list[str]()), ("from memory", 64, list[str]()), ("from Redis", 0, flags_of_redis))
         for name, memory_mb, flags in ways:
             os.environ["POLYRANK_VECTOR_CACHE_MB"] = str(memory_mb)
             with served(Path(directory), flags) as (url, _, _):

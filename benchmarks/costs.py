@@ -85,7 +85,7 @@ def multiplications(call: Callable[[], Any]) -> float:
     """Count the multiplications of a call's products of matrices, those of attention included."""
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # others are not counted on a CPU
         call()
-    return counter.get_total_flops() / 2
+    return float(counter.get_total_flops()) / 2
 
 
 def of_layers(shape: Shape, tokens: int) -> float:

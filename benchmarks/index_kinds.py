@@ -166,7 +166,7 @@ def auto(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> None
     for _ in range(PREDICTIONS):
         began = time.process_time()
         times = time_searches(matrix, list(contexts[:: len(contexts) // 12][:12]))
-        seconds, kind = time.process_time() - began, choose_index("auto", *matrix.shape, times).kind
+        seconds, kind = time.process_time() - began, choose_index("auto", len(matrix), matrix.shape[1], times).kind
         told = f"scan {times.exact_ms:6.2f} ms  hnsw {times.hnsw_ms:6.2f} ms  ratio {times.ratio:.2f}"
         print(f"{'predicted':10} N {len(matrix):8}  {told}  {kind}  in {seconds:.1f} s", flush=True)
 

@@ -344,7 +344,7 @@ def lived(form: str, file: Path | None, steps: int, folder: Path, log: Callable[
 
 def is_bad(row: dict[str, Any]) -> bool:
     """Whether something failed, took too long, or was silent for too long."""
-    return row["failed"] != "-" or row["seconds"] > MOST_SECONDS or row["silent_s"] > MOST_SILENT
+    return bool(row["failed"] != "-" or row["seconds"] > MOST_SECONDS or row["silent_s"] > MOST_SILENT)
 
 
 def _given(text: str) -> tuple[str, Path | None]:

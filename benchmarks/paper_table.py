@@ -99,7 +99,8 @@ def measure(
 
 def _pool(rng: np.random.Generator, encoded: NDArray[np.float32], n: int) -> NDArray[np.float16]:
     drawn = rng.standard_normal((n, encoded.shape[1]), np.float32)
-    return (drawn * encoded.std(axis=0) + encoded.mean(axis=0)).astype(np.float16)
+    rows: NDArray[np.float16] = (drawn * encoded.std(axis=0) + encoded.mean(axis=0)).astype(np.float16)
+    return rows
 
 
 def table(rows: list[dict[str, Any]], device: str, sizes: tuple[int, ...]) -> str:

@@ -29,7 +29,13 @@ def running_redis() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with tempfile.TemporaryDirectory() as directory:
-        command = [Path(spec.origin).parent / "bin" / "redis-server", "--port", str(port), "--bind", "127.0.0.1"]
+        command: list[str | Path] = [
+            Path(spec.origin).parent / "bin" / "redis-server",
+            "--port",
+            str(port),
+            "--bind",
+            "127.0.0.1",
+        ]
         command += ["--save", "", "--maxmemory-policy", "volatile-lfu"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=directory) as process:
             try:

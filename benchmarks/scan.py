@@ -79,7 +79,7 @@ def random_bert(size: int, count: int, m: int, seed: int) -> tuple[Matrix, Codes
     """Draw a pool (N, 768) and codes (C, M, 768) from a BERT-base with random weights."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
-    bert = BertModel(BertConfig(), add_pooling_layer=False).eval()
+    bert = BertModel(BertConfig(), add_pooling_layer=False).eval()  # type: ignore[no-untyped-call]
     codes = torch.randn(m, 768) * 768**-0.5
 
     def states(length: int) -> Tensor:
@@ -145,7 +145,8 @@ def compare(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> l
     together = np.ascontiguousarray(contexts[np.arange(many) % len(contexts), 0])
 
     def of(number: int) -> Codes:
-        return contexts[number % len(contexts)]
+        codes: Codes = contexts[number % len(contexts)]
+        return codes
 
     def paper(form: Callable[[Tensor, Tensor], Tensor], number: int) -> None:
         form(candidates, torch.from_numpy(of(number))).topk(K)
@@ -190,7 +191,7 @@ def rank(contexts: Codes) -> None:
 
 def growth(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Measure processor time of a context and memory besides the matrix by pool size, and their logarithmic slopes."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     rng = np.random.default_rng(arguments.seed)
     rounds({OURS: partial(one_of, prepare(grown(matrix, SIZES[0], rng)), contexts)}, 3)  # buffers that libraries keep
     for size in SIZES:
@@ -204,7 +205,7 @@ def growth(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> li
         ms = Figure.of(took[OURS]).times(1000)
         print(f"| {size} | {ms} | {held / 2**20:.0f} | {prepared:.2f} |", flush=True)
         rows.append({"n": size, "ms": asdict(ms), "bytes": held, "prepared_seconds": prepared})
-        scan = pool = None  # before the next ones are made
+        del scan, pool  # before the next ones are made
     logs = np.log([[row["n"], row["ms"]["median"], max(1, row["bytes"])] for row in rows])
     slopes = [float(np.polyfit(logs[1:, 0], logs[1:, column], 1)[0]) for column in (1, 2)]
     print(f"slope of the logarithms from {SIZES[1]} on: time {slopes[0]:.2f}, memory {slopes[1]:.2f}")
@@ -220,7 +221,9 @@ def least(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> lis
         for size in SMALL_SIZES:
             pool = matrix[:size]
             scans = {OURS: QuantisedScan(pool), "stored rows": prepare(pool, with_bytes=False)}
-            sides = {name: partial(one_of, scan, codes) for name, scan in scans.items()}
+            sides: dict[str, Callable[[int], Any]] = {
+                name: partial(one_of, scan, codes) for name, scan in scans.items()
+            }
             rows += tabled(f"{m} codes, {size} rows", rounds(sides, arguments.rounds, processor_seconds))
     return rows
 

@@ -86,6 +86,7 @@ def measured(base: Path, name: str, arguments: argparse.Namespace) -> dict[str, 
         },
         arguments.seconds,
     )
+    assert stored.counts is not None
     stage = took["fetch"][0] + took["late"][0]
     return {
         "bytes a candidate": {file: round(size, 1) for file, size in sizes.items()},

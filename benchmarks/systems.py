@@ -99,7 +99,7 @@ def config_of(system: str, base: str, steps: int, seed: int) -> TrainConfig:
 
 def light_config_of(system: str, base: str, steps: int, seed: int) -> TrainConfig:
     """Return the same recipe for a slower processor."""
-    batch = {"batch_size": 8} if system in SLOW else {}
+    batch: dict[str, Any] = {"batch_size": 8} if system in SLOW else {}
     return replace(config_of(system, base, steps, seed), **LIGHT, **batch)
 
 
@@ -241,10 +241,10 @@ def compare(
                 table[name][system] = {"groups": groups}
     for name, systems in table.items():
         for system in systems:
-            own, groups = found[name, system], systems[system]["groups"]
+            owns, groups = found[name, system], systems[system]["groups"]
             reference = found.get((name, REFERENCE), []) if system != REFERENCE else []
-            seeds = [float(each[0].mean()) for each in own]
-            systems[system] = {"lists": own[0].shape[1], "seeds": seeds, **row(own, reference, groups)}
+            seeds = [float(each[0].mean()) for each in owns]
+            systems[system] = {"lists": owns[0].shape[1], "seeds": seeds, **row(owns, reference, groups)}
     if given.json:
         print(orjson.dumps(table).decode())
     else:

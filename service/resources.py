@@ -108,10 +108,16 @@ class Resources:
     settings: Settings
     runtime: Runtime
     engine: Engine
+    trial_engine: Engine
     reading: FairThread
     access: Access
     results: ResultCache | None
     vocabulary: Vocabulary | None
+
+    def engine_for(self, serving: Serving) -> Engine:
+        """Return what ranks over a generation: a model that is not the live one's has a thread of its own."""
+        live = self.live.current
+        return self.engine if live is None or serving.ranker is live.ranker else self.trial_engine
 
     @property
     def has_pool(self) -> bool:
@@ -281,6 +287,7 @@ async def _opened(
             settings=settings,
             runtime=runtime,
             engine=Engine(runtime),
+            trial_engine=Engine(runtime.for_trials()),
             reading=reading,
             access=access,
             results=_results(settings, metrics, caches),
@@ -319,11 +326,11 @@ async def _followed(
     """Make what routes work with of an open pool; `jobs` are those of all pools."""
     settings, metrics, store, live = given.settings, given.metrics, pool.store, pool.live
     show_last_build(metrics, await asyncio.to_thread(jobs[given.name].records))
-    trials = Trials(store, live, metrics)
-    await given.in_loader(trials.follow_if_possible)
     feedback = await given.in_loader(_feedback, settings, given.name, metrics)
     if feedback is not None:
         stack.push_async_callback(asyncio.to_thread, feedback.close)
+    trials = Trials(store, live, metrics, feedback is not None)
+    await given.in_loader(trials.follow_if_possible)
     updating = Updating(store, live, runtime, metrics, given.name)
     stack.push_async_callback(asyncio.to_thread, updating.close)
     own = Jobs(

@@ -10,11 +10,27 @@ from polyrank.model.text.assembly import Conversation
 from polyrank.service.feedback.records import Event, Kind, Ranking, Shown, Use
 
 
-def use(number: int, said: str | Conversation | None, *events: tuple[Any, ...], shown: str = "abc", **more: Any) -> Use:
-    """The ranking of second `number` that showed replies with these ids; an event is a kind, a reply and a text."""
+def use(
+    number: int,
+    said: str | Conversation | None,
+    *events: tuple[Any, ...],
+    shown: str | tuple[Shown, ...] = "abc",
+    **more: Any,
+) -> Use:
+    """The ranking of second `number` that showed these replies, or those with ids of a letter.
+
+    An event is a kind, the id of a reply and a text; what is left out is None.
+    """
     conversation = Conversation.of(said) if isinstance(said, str) else said
-    replies = tuple(Shown(each, 1.0 - place / 10) for place, each in enumerate(shown))
-    given = {"generation": "g", "revision": 0, "fingerprint": "f", "shown": replies, "said": conversation, **more}
+    replies = tuple(Shown(each, -place) if isinstance(each, str) else each for place, each in enumerate(shown))
+    given: dict[str, Any] = {
+        "generation": "g",
+        "revision": 0,
+        "fingerprint": "f",
+        "shown": replies,
+        "said": conversation,
+        **more,
+    }
     ranking = Ranking(id=f"r{number:05d}", at=float(number), **given)
     return Use(ranking, tuple(_event(ranking, place, *each) for place, each in enumerate(events)))
 

@@ -65,7 +65,7 @@ def trained(config: TrainConfig, data: Data, output: Path) -> tuple[NetworkRanke
     clock, began = Clock(), time.perf_counter()
     ranker = train(config, data, output, on_survey=lambda *_: None, watch=clock)
     seconds = time.perf_counter() - began
-    assert ranker is not None  # one process
+    assert isinstance(ranker, NetworkRanker)  # one process
     summary = ranker.config.training
     return ranker, {
         "steps": summary["steps"],

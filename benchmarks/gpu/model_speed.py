@@ -1,6 +1,6 @@
 """What the model costs `/rank` and a build on a GPU: encoding in each precision, scanning, and memory."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +14,7 @@ from benchmarks.random_models import BERT_BASE, MINILM, TINY, Shape, loaded, tok
 from benchmarks.timing import quartiles_ms
 
 from polyrank.model.inference.runners import BFLOAT16, FLOAT16, FLOAT32, TORCH, Runner
-from polyrank.model.search.scan import Query, prepare
+from polyrank.model.search.scan import Query, Scan, prepare
 
 CONTEXT_TOKENS = (16, 128)  # of the shortest and the longest context
 CANDIDATE_TOKENS = (4, 40)
@@ -62,6 +62,10 @@ def _contexts(count: int, shape: Shape) -> list[list[int]]:
     return token_ids(np.random.default_rng(0), np.linspace(*CONTEXT_TOKENS, count).round().astype(np.int64), shape)
 
 
+def _both(ranker: Any, scan: Scan, ids: list[list[int]]) -> None:
+    scan.top_k([Query(each, 10) for each in ranker.encode_contexts(ids)])
+
+
 def _rank(ranker: Any, shape: Shape, n: int, device: str, seconds: float) -> Iterator[dict[str, Any]]:
     matrix, before = drawn(n, shape.dim, device).cpu().numpy(), _held(device)
     scan = prepare(matrix, device)
@@ -71,10 +75,10 @@ def _rank(ranker: Any, shape: Shape, n: int, device: str, seconds: float) -> Ite
     for count in COUNTS:
         ids = _contexts(count, shape)
         codes = ranker.encode_contexts(ids)
-        calls = {
+        calls: dict[str, Callable[[], Any]] = {
             "encode": partial(ranker.encode_contexts, ids),
             "scan": partial(scan.top_k, [Query(each, 10) for each in codes]),
-            "both": lambda ids=ids: scan.top_k([Query(each, 10) for each in ranker.encode_contexts(ids)]),
+            "both": partial(_both, ranker, scan, ids),
         }
         took = quartiles_ms(calls, seconds)
         rate = round(count / took["both"][0] * 1000, 1)

@@ -29,10 +29,11 @@ from polyrank.model.inference.parts import PARTS, NetworkPart
 from polyrank.model.inference.runners import AUTO, BFLOAT16, FLOAT16, FLOAT32, TORCH, PartName, Runner
 from polyrank.model.inference.torch_backend import TorchBackend
 from polyrank.model.inference.trials import sequences
+from polyrank.model.rankers.lexical import LexicalRanker
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.text.assembly import Conversation
 
-KINDS = {"poly": {"architecture": "poly", "n_codes": 4}, "cross": {"architecture": "cross"}}
+KINDS: dict[str, dict[str, Any]] = {"poly": {"architecture": "poly", "n_codes": 4}, "cross": {"architecture": "cross"}}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -84,6 +85,7 @@ def rebased(checkpoint: Path, base: Path, folder: Path) -> Path:
 def measure(model: Path, device: str) -> Iterator[dict[str, Any]]:
     """Load a model as `auto` would run it, then try each precision of each part."""
     ranker = polyrank.load(model, device, AUTO, AUTO)
+    assert not isinstance(ranker, LexicalRanker)
     if ranker.retrieves:
         ranker.encode_contexts([ranker.tokenize_context(Conversation.of("hi"))[0]])
     yield {"precision": ranker.precision, "choice": asdict(ranker.choice) if ranker.choice else None}

@@ -2,7 +2,7 @@
 
 import cProfile
 import pstats
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -84,7 +84,8 @@ def host(scan: Scan, queries: Sequence[Query], calls: int = 50) -> dict[str, Any
     with cProfile.Profile() as profile:
         for _ in range(calls):
             scan.top_k(queries)
-    own = {f"{Path(file).name}:{name}": each[2] for (file, _, name), each in pstats.Stats(profile).stats.items()}
+    stats = pstats.Stats(profile).stats  # type: ignore[attr-defined]
+    own = {f"{Path(file).name}:{name}": each[2] for (file, _, name), each in stats.items()}
     first = sorted(own.items(), key=lambda each: -each[1])[:15]
     return {"what": "host", "microseconds": {name: round(took / calls * 1e6, 1) for name, took in first}}
 
@@ -93,7 +94,10 @@ def _timed(stored: Tensor, scan: Scan, queries: list[Query], seconds: float) -> 
     n, d = stored.shape
     m = len(queries[0].codes)
     # The sum ends on the host, as the answer of a scan does.
-    calls = {"read": lambda: float(stored.sum(dtype=torch.float32)), "top_10": partial(scan.top_k, queries)}
+    calls: dict[str, Callable[[], Any]] = {
+        "read": lambda: float(stored.sum(dtype=torch.float32)),
+        "top_10": partial(scan.top_k, queries),
+    }
     took = quartiles_ms(calls, seconds)
     return {
         "what": "scan",
@@ -112,7 +116,7 @@ def drawn(n: int, d: int, device: str) -> Tensor:
     """Draw random unit rows on the device, (n, d) float16."""
     generator = torch.Generator(device).manual_seed(d)
     stored = torch.empty(n, d, dtype=torch.float16, device=device)
-    for part in stored.split(2**17):
+    for part in stored.split(2**17):  # type: ignore[no-untyped-call]
         rows = torch.randn(part.shape, generator=generator, device=device)
         part.copy_(torch.nn.functional.normalize(rows, dim=1))
     return stored

@@ -95,11 +95,12 @@ def kept(path: Path, make: Callable[[], Any]) -> Any:
 
 def ndcg(checkpoint: Path, first: Path, source: Path) -> Any:
     """Return nDCG@10 of each dev query, (queries,); a Cross-encoder reads what the model `first` found."""
-    ranker, cross = polyrank.load(checkpoint, DEVICE), None
+    ranker = polyrank.load(checkpoint, DEVICE)
+    cross: CrossRanker | None = None
     if isinstance(ranker, CrossRanker):
         if not first.is_dir():
             raise InvalidInput("a cross-encoder needs passages that bi found; add bi to --systems")
-        ranker, cross = polyrank.load(first, DEVICE), ranker
+        cross, ranker = ranker, polyrank.load(first, DEVICE)
     assert isinstance(ranker, LateRanker)
     search = TwoStageSearch(cross, READ_BY_CROSS, REFERENCE)
     files = source / "corpus.jsonl.zst", source / "queries.dev.jsonl.zst", source / "qrels" / "dev.tsv"

@@ -79,7 +79,7 @@ Attack = Callable[[Target, random.Random], str]
 
 def slow_text(draw: random.Random, letters: int = 19_000) -> str:
     """Return a text that a tokenizer of word pieces reads slowly: long words that it knows no part of."""
-    words = (
+    words: tuple[Callable[[], str], ...] = (
         lambda: "".join(draw.choices("абвгдежзийклмно", k=100)) + " ",
         lambda: "".join(draw.choices("qzxjvkw", k=99)) + "\U0001f9ff\n",
         lambda: "e" + "".join(draw.choices("\u0301\u0316\u0345\u05b0", k=200)),

@@ -62,15 +62,15 @@ def folded(lines: list[str], used: dict[int, float]) -> list[str]:
     """Return the stacks of working threads, without the frames that all threads share, in processor milliseconds."""
     kept: Counter[tuple[int, str]] = Counter()
     for line in lines:
-        stack, _, count = line.rpartition(" ")
+        stack, _, took = line.rpartition(" ")
         thread, *frames = stack.split(";")
         if frames and not any(each in frames[-1] for each in WAITING):
             number, _, name = thread.removeprefix("thread (").partition(")")
             own = [each for each in frames if not any(each.startswith(start) for start in PLUMBING)]
-            kept[int(number), ";".join([name.removeprefix(": ") or "nameless", *own])] += int(count)
+            kept[int(number), ";".join([name.removeprefix(": ") or "nameless", *own])] += int(took)
     samples: Counter[int] = Counter()
-    for (number, _), count in kept.items():
-        samples[number] += count
+    for (own_number, _), count in kept.items():
+        samples[own_number] += count
     return [
         f"{stack} {round(1000 * used.get(number, 0.0) * count / samples[number])}"
         for (number, stack), count in kept.items()

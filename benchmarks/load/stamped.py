@@ -11,7 +11,7 @@ import json
 import sys
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from pathlib import Path
@@ -40,7 +40,7 @@ class Way:
     """The stamps of one request: seconds by part, and the time of the last stamp."""
 
     def __init__(self, began: float) -> None:
-        self.seconds, self.last = Counter[str](), began
+        self.seconds, self.last = defaultdict[str, float](float), began
 
     def passed(self, part: str, now: float) -> None:
         """Add the time since the last stamp to a part."""
@@ -151,7 +151,8 @@ def _stamp_schedulers() -> None:
         return found
 
     # As the methods of connections are: in this process alone.
-    Scheduler.run, Scheduler._attempt, retrieval.search = ran, attempted, searched  # type: ignore[method-assign]
+    Scheduler.run, Scheduler._attempt = ran, attempted  # type: ignore[method-assign]
+    retrieval.search = searched  # type: ignore[assignment]
 
 
 def main() -> int:

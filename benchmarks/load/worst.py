@@ -73,7 +73,7 @@ def _sent(what: str, path: str, body: object, method: str = "POST") -> Call:
 
 def _rankings() -> Iterator[Call]:
     turn = {"role": "user", "content": [{"type": "text", "text": "a"}] * 20}
-    sent = {
+    sent: dict[str, dict[str, Any]] = {
         "unknown fields of a turn": {"context": [{"text": "a", **fields(5000)}]},
         "many turns": {"context": ["a"] * 16_000},
         "many parts of turns": {"context": [turn] * 1000},

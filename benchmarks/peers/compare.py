@@ -56,7 +56,7 @@ class Work(NamedTuple):
     name: str
     call: str
     inputs: Sequence[Any]
-    count: int
+    count: int  # type: ignore[assignment]  # no other method of a tuple is meant
 
 
 def compared(
@@ -86,7 +86,7 @@ def compared(
     found = []
     for threads in options.threads:
         with sides(commands, threads) as competitors:
-            about = {side.name: {"about": side.about} for side in competitors}
+            about: dict[str, dict[str, Any]] = {side.name: {"about": side.about} for side in competitors}
             for name, cosine in (_cosines(competitors, *alike) if alike else {}).items():
                 about[name]["cosine"] = cosine
             for work in works:

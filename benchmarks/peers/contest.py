@@ -48,7 +48,7 @@ class Side:
         assert self._process.stdout is not None, "piped"
         line = self._process.stdout.readline()
         if not line:
-            raise SystemExit(f"{self.name} ended; to see why, run {shlex.join(map(str, self._process.args))}")
+            raise SystemExit(f"{self.name} ended; to see why, run {shlex.join(map(str, self._process.args))}")  # type: ignore[arg-type]
         heard: dict[str, Any] = json.loads(line)
         return heard
 

@@ -27,7 +27,7 @@ def python_of(name: str, cache: Path = CACHE) -> Path:
         return python
     print(f"installing {name} into {folder}", file=sys.stderr, flush=True)
     subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    pip: list[str | Path] = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
     subprocess.run([*pip, "--requirement", pins], check=True)
     shutil.copy(pins, done)
     return python

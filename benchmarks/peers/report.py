@@ -69,8 +69,9 @@ def main() -> int:
     (options.results / "goals.json").write_text(json.dumps(goals, indent=1) + "\n")
     if len(results) == len(PARTS):
         python = python_of("figures", options.cache)
-        for command in ([python, "-m", "benchmarks.peers.draw", files["rank"], FIGURES], [python, "docs/draw.py"]):
-            subprocess.run(command, check=True, cwd=REPOSITORY, env=limits(1))
+        drawn: list[str | Path] = ["-m", "benchmarks.peers.draw", files["rank"], FIGURES]
+        for script in (drawn, ["docs/draw.py"]):
+            subprocess.run([python, *script], check=True, cwd=REPOSITORY, env=limits(1))
     return 0
 
 

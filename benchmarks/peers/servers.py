@@ -129,7 +129,14 @@ def _onnx_for_infinity(models: Path, cache: Path) -> Path:
     """Make the folder that infinity expects: the ONNX file next to the tokenizer."""
     folder, converted = models / "infinity-onnx", models / "encoder-onnx" / "onnx" / "model.onnx"
     if not converted.is_file():
-        worker = [python_of("onnx", cache), "-m", "benchmarks.peers.st_worker", "encode", "--variant", "onnx"]
+        worker: list[str | Path] = [
+            python_of("onnx", cache),
+            "-m",
+            "benchmarks.peers.st_worker",
+            "encode",
+            "--variant",
+            "onnx",
+        ]
         command = [*worker, "--models", models, "--threads", "1"]
         subprocess.run(command, check=True, cwd=REPOSITORY, env=limits(1), stdin=subprocess.DEVNULL)
     if not folder.is_dir():

@@ -7,6 +7,7 @@ Runs in one of the peers' environments. Models that must be converted are conver
 
 import argparse
 import sys
+from collections.abc import Callable
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -61,7 +62,7 @@ def convert_onnx(loaded: Any, converted: Path, file_name: str) -> None:
         export_dynamic_quantized_onnx_model(loaded, "avx512_vnni", str(converted))
 
 
-VARIANTS = {
+VARIANTS: dict[str, Callable[..., Any]] = {
     "torch": torch_default,
     "torch-bf16": torch_bf16,
     "openvino": openvino,
@@ -92,7 +93,7 @@ def main() -> int:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     encodes = arguments.work == "encode"
-    kind = partial(SentenceTransformer if encodes else CrossEncoder, trust_remote_code=False)
+    kind: Any = partial(SentenceTransformer if encodes else CrossEncoder, trust_remote_code=False)
     name = "encoder" if encodes else "cross"
     source = arguments.models / name
     backend = arguments.variant.partition("-")[0]

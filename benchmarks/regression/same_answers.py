@@ -287,15 +287,15 @@ def main() -> int:
     check = Checks()
     with tempfile.TemporaryDirectory() as folder:
         for kind in ("exact", "hnsw"):
-            stores = [
+            old, new = (
                 build(each, given.old, Path(folder) / f"{name}-{kind}", kind)
                 for name, each in (("old", given.old), ("new", given.new))
-            ]
-            compare_stores(check, kind, *stores)
+            )
+            compare_stores(check, kind, old, new)
             if kind == "exact":
-                compare_serving(check, given.old, given.new, *stores, settings)
+                compare_serving(check, given.old, given.new, old, new, settings)
             else:
-                compare_hnsw(check, given.old, given.new, *stores, settings)
+                compare_hnsw(check, given.old, given.new, old, new, settings)
     compare_checkpoints(check, given.old, given.new)
     print(f"{check.failed} checks failed" if check.failed else "no difference")
     return 1 if check.failed else 0

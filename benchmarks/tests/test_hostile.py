@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 import pytest
-from benchmarks.load import attacks, drive, hostile
+from benchmarks.load import drive, hostile
 from benchmarks.load.attacks import ATTACKS, COUNTING_ANEW, Attack, Target, kinds
 from benchmarks.load.hostile import Seen
 from benchmarks.load.worst import HOSTILE, MOST_BYTES, worst
@@ -45,7 +45,8 @@ def listening(answer: Callable[[int], bytes], is_kept: bool = False) -> Iterator
         serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         serving.start()
         try:
-            yield Target(*server.server_address[:2])
+            host, port = server.server_address[:2]
+            yield Target(str(host), port)
         finally:
             server.shutdown()
             serving.join()
@@ -53,19 +54,19 @@ def listening(answer: Callable[[int], bytes], is_kept: bool = False) -> Iterator
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_every_attack_is_sent_and_says_how_it_ended(attack: Attack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attacks.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
     with listening(lambda number: REFUSAL) as target:
         assert {attack(target, random.Random(seed)) for seed in range(4)} <= {"422", "left"}
 
 
 @pytest.fixture(scope="module")
-def requests() -> Mapping[str, partial[str]]:
+def requests() -> Mapping[str, Attack]:
     [requests, others] = kinds()
     assert len(others) == len(ATTACKS)
     return requests
 
 
-def test_every_worst_request_is_a_kind_and_is_sent(requests: Mapping[str, partial[str]]) -> None:
+def test_every_worst_request_is_a_kind_and_is_sent(requests: Mapping[str, Attack]) -> None:
     assert len(requests) == len([*worst()]) - len(COUNTING_ANEW)
     with listening(lambda number: REFUSAL) as target:
         assert {requests[name](target, random.Random()) for name in [*requests][-60:]} == {"422"}

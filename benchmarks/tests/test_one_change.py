@@ -12,7 +12,8 @@ from polyrank.service.cli.commands.evaluate import measure
 
 
 def settings(checkpoint: Path) -> dict[str, object]:
-    return orjson.loads((checkpoint / CONFIG_FILE).read_bytes())["training"]["settings"]
+    kept: dict[str, object] = orjson.loads((checkpoint / CONFIG_FILE).read_bytes())["training"]["settings"]
+    return kept
 
 
 @pytest.mark.parametrize("change", one_change.CHANGES)

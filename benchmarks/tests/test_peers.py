@@ -2,6 +2,7 @@
 
 import sys
 from itertools import count, islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,7 +85,7 @@ def test_who_begins_changes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_side_that_ends_is_named() -> None:
     with pytest.raises(SystemExit, match=r"^gone ended"), sides({"gone": ["true"]}, threads=1) as [side]:
-        side.about()
+        assert side.about
 
 
 def test_inputs_are_drawn_and_the_same_again() -> None:
@@ -182,5 +183,5 @@ def test_a_report_replaces_the_one_before() -> None:
     assert replaced(once, "one newer than it") == once.replace("the newest of all", "one newer than it")
 
 
-def _figure(median: float, low: float, high: float) -> dict[str, float]:
+def _figure(median: float, low: float, high: float) -> dict[str, Any]:
     return {name: pytest.approx(value) for name, value in (("median", median), ("low", low), ("high", high))}

@@ -16,11 +16,11 @@ from served import serve
 from service_fakes import load
 from tiny import write_checkpoint
 
-import polyrank
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.pool.rows import read_pool
 from polyrank.model.errors import InvalidInput
+from polyrank.model.rankers.load import load_late
 from polyrank.service.app import create_app
 from polyrank.service.settings import Settings
 
@@ -128,7 +128,7 @@ def test_rank_serves_the_store(
     capsys: Capture, checkpoints: Path, pool: Path, tmp_path: Path, redis_process: RedisProcess
 ) -> None:
     store = tmp_path / "store"
-    build(polyrank.load(checkpoints / "poly"), read_pool([pool]), store, BuildOptions(redis_url=redis_process.url))
+    build(load_late(checkpoints / "poly"), read_pool([pool]), store, BuildOptions(redis_url=redis_process.url))
     data = write_rows(tmp_path / "data.jsonl", [{"context": [f"w{n}"], "response": "w1"} for n in range(20)])
     options = ("--store", store, "--data", data, "--requests", 30, "--redis", redis_process.url)
     result = benched(capsys, "rank", *options)
@@ -161,7 +161,7 @@ def test_rank_hands_its_flags_on(capsys: Capture, tmp_path: Path, monkeypatch: p
 def test_requests_that_fail_are_counted(tmp_path: Path) -> None:
     bodies = [b'{"context": "w1"}'] * 3
     with (
-        serve(create_app(Settings(store=tmp_path), load)) as server,
+        serve(create_app(Settings(store={"": tmp_path}), load)) as server,
         pytest.raises(serving.BenchmarkFailed, match=r"^3 requests failed, the first with .*not-ready"),
     ):
         serving._loop(server.url, bodies, 2)

@@ -64,8 +64,10 @@ class ActiveOut(GenerationOut):
 
 
 class TrialOut(ActiveOut):
-    """The generation that is on trial beside the one that is served, with the updates that it had when last active."""
+    """The generation that is on trial beside the one that is served."""
 
+    share: float = Field(description="of the conversations, those that it answers unless a ranking says otherwise")
+    until: str | None = Field(description="when it ends unless it is renewed; null: when somebody ends it")
     memory_bytes: int = Field(description="about how much memory it takes beside the live one")
 
 

@@ -119,6 +119,16 @@ def require_writable(option: str, output: Path, inputs: Iterable[Path]) -> None:
         raise UsageError(f"{option} {output} is an input too; name another file")
 
 
+def require_unused(option: str, directory: Path) -> None:
+    """Raise UsageError where an option's directory holds something, or is a file."""
+    from polyrank.model.checkpoint.files import require_free
+
+    try:
+        require_free(directory)
+    except InvalidInput as error:
+        raise UsageError(f"{option} {error}") from error
+
+
 def require_store(root: Path) -> None:
     """Raise UsageError if the directory is no store; an empty one is a store of which nothing was built yet."""
     if why := why_no_store(root):

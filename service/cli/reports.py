@@ -1,10 +1,12 @@
 """The pages that `--report` writes.
 
 Of `polyrank evaluate` the figures with their intervals, and the texts where two models differ; of `polyrank train` the
-curves of a run; of `polyrank store` the generations, and what their indexes find in which time.
+curves of a run; of `polyrank store` the generations, and what their indexes find in which time. And the page of
+`polyrank feedback report`.
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,13 +15,15 @@ from numpy.typing import NDArray
 
 from polyrank.service.cli.page import Interval, Section, Series, curves, intervals, write_page
 
-if TYPE_CHECKING:  # both take torch, which a page of a store does without
+if TYPE_CHECKING:  # they take torch or the store's libraries, which other pages do without
     from polyrank.service.cli.figures import Estimate, EvaluationReport
     from polyrank.service.cli.tasks import Task, TaskResult
+    from polyrank.service.feedback.report import FeedbackFigures, Share
 
 SHOWN = 20
 _LETTERS = 1000
 _TURNS = 6
+_LABEL_LETTERS = 15  # beside a chart; of a generation's id they are the second when it was built
 
 _HEADINGS = {"loss": "Loss", "recall_at_1": "R@1 over held-out examples", "code_cosine": "Mean cosine of the codes"}
 _SMOOTHED = 20
@@ -201,3 +205,102 @@ def _cells(row: Mapping[str, Any], state: str | None) -> list[str]:
     else:
         figures = ["1 (exact)", "1 (exact)", "", ""]
     return [row["id"], str(row["count"]), row["index"], *figures, row["model"], shown]
+
+
+def write_feedback(path: Path, store: Path, found: "FeedbackFigures") -> None:
+    """Write the page: what people took of what they were shown, and what they missed."""
+    sections = [_recorded(found)]
+    if found.judged:
+        sections += [
+            _shares("First reply taken, by generation", found.generations),
+            _shares("First reply taken, by day (UTC)", found.days),
+            *(_shares(f"First reply taken, by its “{name}”", values) for name, values in found.groups.items()),
+            _ranks(found),
+            *_lacking(found),
+            _untaken(found),
+        ]
+    write_page(path, f"Feedback in {store}", sections)
+
+
+def _recorded(found: "FeedbackFigures") -> Section:
+    rows = [["rankings", f"{found.rankings:,}"]]
+    if found.began is not None and found.ended is not None:
+        began, ended = (f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}" for at in (found.began, found.ended))
+        rows.append(["answered", f"{began} to {ended} UTC"])
+    rows.append(["outcome known", f"{found.judged:,}: a reply was sent, or none was good"])
+    if found.judged:
+        rows.append(["first reply taken", _share(found.first)])
+    if found.events:
+        rows.append(["events", ", ".join(f"{count:,} {kind}" for kind, count in sorted(found.events.items()))])
+    text = "" if found.judged else "No event says yet which replies were sent, so there is nothing to count."
+    return Section("", text, None, (), rows)
+
+
+def _shares(heading: str, shares: "Mapping[str, Share]") -> Section:
+    """Show shares with Wilson's intervals; of groups with few rankings only the table tells."""
+    from polyrank.service.feedback.report import FEW
+
+    drawn = [
+        Interval(name[:_LABEL_LETTERS], share.value, *share.interval())
+        for name, share in shares.items()
+        if share.of >= FEW
+    ]
+    rows = [
+        [name, _share(share), f"{share.of:,}" + (" (few)" if share.of < FEW else "")] for name, share in shares.items()
+    ]
+    text = "Sent as it stood, or edited. In brackets: 95 % intervals."
+    if few := sum(share.of < FEW for share in shares.values()):
+        text += f" {few} of {len(shares)} have fewer than {FEW} rankings with a known outcome, and are not drawn."
+    return Section(heading, text, intervals(heading, drawn) if drawn else None, ["", "taken", "of"], rows)
+
+
+def _share(share: "Share") -> str:
+    low, high = share.interval()
+    return f"{share.value:.3f} [{low:.3f}, {high:.3f}]".replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def _ranks(found: "FeedbackFigures") -> Section:
+    from polyrank.service.feedback.report import Share
+
+    counts = {f"rank {rank}": found.ranks[rank] for rank in range(1, max(found.ranks, default=0) + 1)}
+    counts |= {"a rank not recorded": found.beyond, "written by hand": found.written, "none was good": found.none_good}
+    shares = {name: Share(count, found.judged) for name, count in counts.items() if count or name.startswith("rank ")}
+    heading = "Where the reply that was sent stood"
+    chart = intervals(heading, [Interval(name, share.value, *share.interval()) for name, share in shares.items()])
+    rows = [[name, _share(share), f"{share.taken:,}"] for name, share in shares.items()]
+    return Section(heading, "Shares of the rankings whose outcome is known.", chart, ["", "share", "count"], rows)
+
+
+def _lacking(found: "FeedbackFigures") -> list[Section]:
+    heading = "What the pool lacks"
+    if not found.with_texts:
+        return [Section(heading, "Contexts are not recorded. With POLYRANK_FEEDBACK=texts they are, from then on.")]
+    total = found.alone + sum(group.contexts for group in found.lacks)
+    text = f"For {total:,} of {found.with_texts:,} contexts a reply was written by hand, or none was good."
+    if total:
+        text += " Here they are by words that they share, the largest groups first."
+        text += f" {found.alone:,} are in none of these groups." if found.alone else ""
+    cards = [
+        [
+            (f"{group.contexts:,} contexts", ", ".join(group.words)),
+            *(("such as", _shortened(example)) for example in group.examples),
+        ]
+        for group in found.lacks
+    ]
+    return [Section(heading, text, cards=cards)]
+
+
+def _untaken(found: "FeedbackFigures") -> Section:
+    from polyrank.service.feedback.report import SHOWN_OFTEN
+
+    heading = "Replies that are never taken"
+    text = f"Of {found.shown_often:,} replies that were shown {SHOWN_OFTEN} times or more"
+    text += f", these {len(found.untaken):,} head those that nobody took." if found.untaken else " each was taken."
+    cards = [
+        [
+            (each.id, "its text is in no generation any more" if each.text is None else _shortened(each.text)),
+            ("shown", f"{each.shown:,} times, {each.first:,} of them first"),
+        ]
+        for each in found.untaken
+    ]
+    return Section(heading, text, cards=cards)

@@ -4,9 +4,10 @@
                       stood above a chosen one is a weak negative; what was disliked is one, and all where none was good
     DIR/later.jsonl   replies to judge by, of the newest fifth of the conversations: written and edited ones alone. One
                       that was chosen from the list of one model says nothing fair of another
-    DIR/labels.jsonl  each first reply of these conversations, `right` or `wrong`: what a calibration is fitted on
+    DIR/labels.jsonl  each first reply of the newest fifth, `right` or `wrong`: what a calibration is fitted on
 
-No context of these conversations trains, nor one of a golden set. Equal logs and stores give equal bytes.
+None of these conversations trains, and no context of later.jsonl or of a golden set does. Equal logs and stores give
+equal bytes.
 """
 
 from collections import Counter
@@ -17,26 +18,29 @@ from typing import Final, NamedTuple
 
 from polyrank.model.durable import filling
 from polyrank.model.errors import InvalidInput
-from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.model.text.conversations import Positives, context_key
 from polyrank.model.text.dialogues import RIGHT, WRONG, Dialogue, new_dialogues, read_dialogues
 from polyrank.model.text.folding import text_key
 from polyrank.service.feedback.outcomes import Outcome, Sent, outcome_of
 from polyrank.service.feedback.reading import uses
 from polyrank.service.feedback.records import Shown, Use
+from polyrank.service.feedback.redaction import Redaction
 from polyrank.service.feedback.replies import Replies
 
 TRAIN, LATER, LABELS = "train.jsonl", "later.jsonl", "labels.jsonl"
 LATER_SHARE: Final = 5  # one conversation in so many
 MOST_OF_REPLY, MOST_OF_CONVERSATION = 50, 5  # chosen ones
 
+_REDACTION = Redaction()
 _SETTING = "POLYRANK_FEEDBACK=texts"
 _NO_TEXT = "rankings that were recorded without texts"
 _LOST = "right replies whose text is in no generation any more"
 _LOST_NEGATIVE = "wrong replies whose text is in no generation any more"
 _LOST_LABEL = "first replies whose text is in no generation any more"
 _DISLIKED = "replies that were chosen and then disliked"
-_IN_LATER = f"examples whose context is kept for {LATER} and {LABELS}"
+_IN_LATER = f"examples whose context is kept for {LATER}"
+_TRAINS = "examples of the newest conversations whose context is more frequent before, where it trains"
 _IN_GOLDEN = "examples whose context is in a golden set"
 _CHOSEN_LATER = f"chosen replies of the newest conversations: they judge no model, and do not train beside {LATER}"
 _REPEATED = "examples that repeat another one"
@@ -59,8 +63,8 @@ class Exported:
 
     rankings: int = 0
     answered: int = 0
-    train: Counter[Sent] = field(default_factory=Counter)
-    later: Counter[Sent] = field(default_factory=Counter)
+    train: Counter[str] = field(default_factory=Counter)
+    later: Counter[str] = field(default_factory=Counter)
     labels: Counter[str] = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)
     newest: float | None = None
@@ -98,16 +102,19 @@ def export(root: Path, output: Path, *, golden: Sequence[Path] = ()) -> Exported
         OSError: the files cannot be written; `output` holds something at the end (FileExistsError).
     """
     done = Exported()
-    kept_apart = {_said(example.conversation) for path in golden for example in read_dialogues(path)}
+    kept_apart = {said for path in golden for example in read_dialogues(path) for said in _forms(example.conversation)}
     read = sorted(_read(root, done), key=lambda each: (each.at, each.ranking))
     newest = _newest_conversations(read)
-    later = [each for each in read if each.conversation in newest]
-    before = [each for each in read if each.conversation not in newest]
+    before = _apart([each for each in read if each.conversation not in newest], kept_apart, _IN_GOLDEN, done)
+    recent = [each for each in read if each.conversation in newest]
+    # A context of both sides stays on one, where it is more frequent: what everybody asks shall train.
+    often, of_later = (Counter(each.said for each in some) for some in (before, recent))
+    later = _apart(recent, {said for said, count in often.items() if count > of_later[said]}, _TRAINS, done)
     before = _apart(before, {each.said for each in later}, _IN_LATER, done)
-    train = _with_negatives(_capped(_examples_of(_apart(before, kept_apart, _IN_GOLDEN, done)), done), read)
+    train = _with_negatives(_capped(_examples_of(before), done), read)
     judges = [each for each in _examples_of(later) if each.kind != "chosen"]
     done.left_out[_CHOSEN_LATER] += len(_examples_of(later)) - len(judges)
-    labels = [each.label for each in later if each.label is not None]
+    labels = [each.label for each in recent if each.label is not None]
     done.train.update(each.kind for each in train)
     done.later.update(each.kind for each in judges)
     done.labels.update(label.category for label in labels)
@@ -127,6 +134,12 @@ def _write(path: Path, dialogues: Iterable[Dialogue]) -> None:
 
 def _said(conversation: Conversation) -> int:
     return context_key(replace(conversation, persona=()))
+
+
+def _forms(conversation: Conversation) -> tuple[int, int]:
+    """Return the hash of a context, and that of its turns as they are recorded."""
+    redacted = (Turn(_REDACTION.end(turn.text), turn.role) for turn in conversation.turns)
+    return _said(conversation), _said(Conversation(tuple(redacted)))
 
 
 def _read(root: Path, done: Exported) -> Iterator[_Read]:
@@ -162,7 +175,7 @@ def _taught(use: Use, said: Conversation, replies: Replies, done: Exported) -> _
         [first] = replies.find(ranking, ranking.shown[:1])
         if first is None:
             done.left_out[_LOST_LABEL] += 1
-        else:
+        elif first.text.strip():
             label = Dialogue(said, first.text, dialogue=name, category=RIGHT if is_right else WRONG)
     return _Read(ranking.at, ranking.id, name, _said(said), examples, label)
 
@@ -185,7 +198,7 @@ def _right(use: Use, outcome: Outcome, replies: Replies, done: Exported) -> Iter
     for found in replies.find(use.ranking, liked):
         if found is None:
             done.left_out[_LOST] += 1
-        else:
+        elif found.text.strip():  # a log may hold anything
             yield "chosen", found.text
 
 

@@ -32,6 +32,7 @@ class Canary:
     replaced: int = 0
     withdrawn: str | None = None
     _in_a_row: int = 0
+    _last: str = ""
 
     @property
     def share(self) -> float:
@@ -50,7 +51,8 @@ class Canary:
         else:
             self._in_a_row += 1
             self.replaced += 1
+            self._last = why
         if self._in_a_row >= MOST_IN_A_ROW:
-            self.withdrawn = f"{self._in_a_row} answers in a row had to be replaced; the last one: {why}"
+            self.withdrawn = f"{self._in_a_row} answers in a row had to be replaced; the last one: {self._last}"
         elif self.asked >= LEAST_ASKED and self.replaced >= MOST_SHARE * self.asked:
-            self.withdrawn = f"{self.replaced} of {self.asked} answers had to be replaced; the last one: {why}"
+            self.withdrawn = f"{self.replaced} of {self.asked} answers had to be replaced; the last one: {self._last}"

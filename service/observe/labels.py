@@ -31,10 +31,14 @@ DEGRADED: tuple[Degraded, ...] = get_args(Degraded)
 Stage = Literal["queue", "tokenize", "encode", "retrieve", "fetch", "score", "late", "rerank"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
+# Why the live generation answers a ranking that the one on trial was asked, besides the types of problems.
+REPLACED = ("slow", "unexpected", "late_failed", "inference-failed")
+
 # The queues before the models: contexts and candidates to encode, stored candidates for the second stage, pairs for the
 # cross-encoder, and whatever is read to explain scores.
 Lane = Literal["context", "candidate", "late", "pair", "explain"]
 LANES: tuple[Lane, ...] = get_args(Lane)
+OF_GENERATIONS: tuple[Lane, ...] = ("context", "candidate", "late")
 
 # What is searched for a request: the pool in bytes, its stored rows, its copy on a GPU, or an index.
 Searched = Literal["bytes", "stored rows", "gpu", "index"]

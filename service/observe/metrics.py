@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from polyrank.model.inference.runners import Runner
-from polyrank.service.observe.labels import DEGRADED, LANES, PLANS, STAGES, Searched
+from polyrank.service.observe.labels import DEGRADED, LANES, PLANS, REPLACED, STAGES, Searched
 
 RESULTS = {
     "redis": ("hit", "miss", "corrupt", "error"),
@@ -138,7 +138,7 @@ class Metrics:
             "canary_rankings", "Rankings while a trial has a share", **of_pool, side=("live", "trial")
         )
         self._canary_replaced = self._counter(
-            "canary_replaced", "Rankings of the trial's share that the live generation answered", **of_pool, why=()
+            "canary_replaced", "Rankings of the trial's share that the live one answered", **of_pool, why=REPLACED
         )
         self._scan_info = self._info("scan_info", "What is searched for a request", (*of_pool, "kind", "fallback"))
         self._index_candidates = self._state("index_candidates", "Candidates served, updates included", of_pool)
@@ -236,10 +236,10 @@ class Metrics:
         for reason in degraded:
             self._degraded.labels(reason).inc()
 
-    def show_queue(self, requests: int, tokens: int) -> None:
-        """Show how many requests are in progress, and their tokens."""
-        self._queue_depth.set(requests)
-        self._queue_tokens.set(tokens)
+    def add_to_queue(self, requests: int, tokens: int) -> None:
+        """Show so many more requests in progress, with so many more tokens."""
+        self._queue_depth.inc(requests)
+        self._queue_tokens.inc(tokens)
 
     def observe_wait(self, lane: str, seconds: float) -> None:
         """Count the wait of a request for its first batch."""

@@ -227,14 +227,14 @@ class Admission:
             raise Overloaded(len(others), max(1, min(MOST_RETRY_SECONDS, math.ceil(wait))))
         ticket = journey.ticket = Ticket(tokens)
         self._inside[ticket] = None
-        self._metrics.show_queue(len(self._inside), self.tokens)
+        self._metrics.add_to_queue(1, tokens)
         try:
             yield
             self._done_tokens += TOKENS_A_REQUEST * ticket.searches
         finally:
             self._look(self._clock())
             del self._inside[ticket]
-            self._metrics.show_queue(len(self._inside), self.tokens)
+            self._metrics.add_to_queue(-1, -ticket.tokens)
 
     def searches_again(self, journey: Journey, tokens: int) -> bool:
         """Let a request that is in search once more, if there is room beside the others; returns whether there is."""
@@ -244,7 +244,7 @@ class Admission:
         if not self._has_room(others, tokens, tokens, journey.deadline):
             return False
         ticket.tokens, ticket.searches = ticket.tokens + tokens, ticket.searches + 1
-        self._metrics.show_queue(len(self._inside), self.tokens)
+        self._metrics.add_to_queue(0, tokens)
         return True
 
     def _has_room(self, others: Sequence[Ticket], tokens: int, least: int, deadline: float) -> bool:

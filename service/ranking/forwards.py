@@ -1,6 +1,7 @@
 """Texts to what the models make of them: tokenised, run in the model's thread, batched over all requests."""
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -15,7 +16,7 @@ from polyrank.model.text.reading import Steps, finish, in_parts, letters_worth, 
 from polyrank.model.text.sequences import Pairs
 from polyrank.service.errors import DeadlineExceeded, TimeTooShort, TooMuchToExplain
 from polyrank.service.live.models import LateScorer, PairScorer
-from polyrank.service.observe.labels import LANES, Lane, Stage
+from polyrank.service.observe.labels import LANES, OF_GENERATIONS, Lane, Stage
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import Tracing
 from polyrank.service.ranking.scheduler import OnBatch, RunBatch, Scheduler, Work
@@ -59,11 +60,28 @@ class Embeddings(NamedTuple):
 
 
 class Forwards:
-    """The tokenizer's threads and the models' thread; `batch_tokens` as the scheduler's `budget`."""
+    """The tokenizer's threads and the models' thread; `batch_tokens` as the scheduler's `budget`.
+
+    Attributes:
+        scheduler: of the models' thread.
+        generations: of the thread that runs the models of generations; the same one, unless it is set apart.
+    """
 
     def __init__(self, batch_tokens: int, metrics: Metrics, tracing: Tracing) -> None:
-        self.scheduler = Scheduler("model", LANES, batch_tokens, metrics, tracing, is_finite)
+        self._scheduler_named = partial(
+            Scheduler, lanes=LANES, budget=batch_tokens, metrics=metrics, tracing=tracing, is_sound=is_finite
+        )
+        self.scheduler = self.generations = self._scheduler_named("model")
         self._tokenizer, self._long_texts = FairThread("tokenizer"), FairThread("tokenizer-long", lower_priority)
+
+    def set_apart(self, name: str) -> "Forwards":
+        """Return the same, but for a thread of this name of its own for the models of generations.
+
+        What these models do holds up no others, and what they fail at is not counted with others. Close it first.
+        """
+        apart = copy(self)
+        apart.generations = self._scheduler_named(name)
+        return apart
 
     async def tokenize(self, steps: Steps[T], letters: int, journey: Journey, stage: Stage = "tokenize") -> T:
         """Tokenise what costs so many letters: at once if they are few, else on a thread, step by step.
@@ -157,8 +175,8 @@ class Forwards:
         """
         assert some.counts is not None, "the model has a second stage"
         tokens = max(1, ranker.late_tokens(context.tokens, some.counts))
-        if self.scheduler.predict("late", [tokens * total // len(some.first)]) > journey.left:
-            self.scheduler.doubt("late")
+        if self.generations.predict("late", [tokens * total // len(some.first)]) > journey.left:
+            self.generations.doubt("late")
             raise DeadlineExceeded("the second stage would take longer")
         work = Work(LateBatch(ranker), [(context.encoding, some)], [tokens])
         scores: NDArray[np.float32]
@@ -217,14 +235,18 @@ class Forwards:
     async def run(self, lane: Lane, work: Work, journey: Journey, stage: Stage | None = None) -> list[Any]:
         """Run sequences through a model: their wait is queueing, the rest is the stage."""
         stage = stage or _STAGE_OF[lane]
+        scheduler = self.generations if lane in OF_GENERATIONS else self.scheduler
         with journey.timed(stage):
-            done = await self.scheduler.run(lane, work, journey.deadline)
+            done = await scheduler.run(lane, work, journey.deadline)
         journey.add(stage, -done.waited)
         journey.add("queue", done.waited)
         return done.outputs
 
     def close(self) -> None:
         """Finish what has begun, drop what waits."""
+        if self.generations is not self.scheduler:
+            self.generations.close()
+            return
         self._tokenizer.close()
         self._long_texts.close()
         self.scheduler.close()

@@ -2,6 +2,7 @@
 
     tokenizer    one thread: texts to token ids, but for short ones; one more thread for long ones (forwards.py)
     model        one thread: every forward pass of every model, batched over requests (scheduler.py)
+    model-trial  the same of models that are on trial alone, so that a bad one holds up no others
     search       one thread: scans and FAISS, and the scores of vectors that are on this machine (retrieval.py)
     candidates   a few threads: stored texts, vectors from Redis and their scores (given.py, local_part.py)
 
@@ -12,6 +13,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar, cast
@@ -71,12 +73,23 @@ class Runtime:
     ) -> None:
         self.settings, self.metrics, self.scorer, self.classifier = settings, metrics, scorer, classifier
         self.forwards = Forwards(settings.batch_tokens, metrics, tracing)
-        turn, models = TURN_BATCHES * settings.batch_tokens, self.forwards.scheduler
-        self.admission = Admission(settings.max_queue_tokens, turn, metrics, lambda: models.done_tokens)
+        self.admission = self._admission()
+        self._on_trial = self.forwards.set_apart("model-trial")
         self.candidates = Threads("candidates", CANDIDATE_THREADS)
         self.retrieval = RetrievalBudget()
         self._searches, self._words = Scheduler("search", ["search"], MOST_SCANS), asyncio.Semaphore(MOST_WORDS)
         self._explains, self._loads = asyncio.Lock(), asyncio.Lock()
+
+    def for_trials(self) -> "Runtime":
+        """Return the same for models that are on trial, with an admission of its own; it needs no closing."""
+        own = copy(self)
+        own.forwards = self._on_trial
+        own.admission = own._admission()
+        return own
+
+    def _admission(self) -> Admission:
+        turn, models = TURN_BATCHES * self.settings.batch_tokens, self.forwards.generations
+        return Admission(self.settings.max_queue_tokens, turn, self.metrics, lambda: models.done_tokens)
 
     @asynccontextmanager
     async def admitted(self, journey: Journey, tokens: int) -> AsyncIterator[None]:
@@ -163,5 +176,5 @@ class Runtime:
 
     def close(self) -> None:
         """Finish what has begun, drop what waits."""
-        for threads in (self.forwards, self._searches, self.candidates):
+        for threads in (self._on_trial, self.forwards, self._searches, self.candidates):
             threads.close()

@@ -172,6 +172,11 @@ TABLE = f"""
 2 | {TRAIN} --push-to-hub chat                        | give the repository as OWNER/NAME
 2 | train --base poly --train data.jsonl --output out | give --architecture: bi, colbert, deformer, mix, poly, virt,
 
+2 | feedback export --store none --output new          | none is no directory; polyrank build makes a store
+2 | feedback export --store store --output pool.jsonl  | --output pool.jsonl is not an empty directory
+1 | feedback export --store store --output new         | store has no recorded rankings; start the server with POLYRANK_
+2 | feedback report --store store --output new/x.html  | --output new/x.html: there is no directory new
+
 2 | serve                                  | --store DIR or POLYRANK_STORE
 2 | serve --store none                     | none is no directory; polyrank build makes a store
 2 | serve --store store --vectors redis    | --redis URL

@@ -194,6 +194,13 @@ def test_a_trial_is_answered_from_shards_beside_the_live_generation(
     assert [each["generation"] for each in answers] == [second.id, live]
     assert {place["id"][0] for place in answers[0]["results"]} == {"n"}
     assert {replica.part for replica in local.replicas.values()} > {part.name for part in second.parts}
+    put = client.put("/index/candidates", json=[{"id": "new", "text": "w1 w2"}]).json()["revision"]
+    end = time.monotonic() + 30
+    while client.get("/index").json()["trial"]["revision"] < put:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    found = client.post("/rank", json={**body, "top_k": 100}).json()
+    assert (found["revision"], "new" in [place["id"] for place in found["results"]]) == (put, True)
     assert client.post("/index/activate", json={"generation": second.id}).json()["trial"] is None
     assert client.post("/rank", json={"context": "w1 w2"}).json()["generation"] == second.id
     client.post("/index/trial", json={"generation": live})

@@ -140,14 +140,15 @@ def _until(holds: Any) -> None:
         time.sleep(0.05)
 
 
-def test_updates_are_the_live_ones(stage: Stage) -> None:
+def test_updates_are_the_live_ones_and_reach_the_trial(stage: Stage) -> None:
     stage.ask("/index/trial", generation=stage.other)
     put = stage.client.put("/index/candidates", json=[{"id": "new", "text": SAID}]).json()
     assert put["generation"] == stage.live
     assert stage.ask("/rank", context=SAID, candidates=[{"id": "new"}])["results"]
-    stage.ask("/rank", status=422, context=SAID, candidates=[{"id": "new"}], generation="trial")
     refused = stage.ask("/rank", status=422, context=SAID, generation="trial", min_revision=1)
     assert "min_revision" in refused["detail"]
+    _until(lambda: stage.shown()["trial"]["revision"] == put["revision"])
+    assert stage.ask("/rank", context=SAID, candidates=[{"id": "new"}], generation="trial")["results"]
 
 
 def test_what_cannot_be_tried_changes_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,22 +1,23 @@
 """What a log of feedback teaches, as files for training."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
-from command_line import write_rows
+from command_line import call, write_rows
 from feedback_logs import use, write_log
 from service_fakes import build_store
 
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation, Turn
+from polyrank.model.training.data import hold_labels, read_labels, survey
 from polyrank.service.feedback.export import LABELS, LATER, TRAIN, Exported, export
 from polyrank.service.feedback.records import Shown, Use
 
+GONE = "20200101T000000000000-00000000"
 _POOL = [Candidate(name, f"reply {name}") for name in "abcdefgh"]
 
 
@@ -42,13 +43,9 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 def _exported(
     store: Path, output: Path, uses: Iterable[Use], golden: Iterable[Path] = ()
 ) -> tuple[Exported, list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
-    """Export a log, with one conversation behind it that is later than all."""
+    """Export a log; returns also the lines of the three files."""
     done = export(write_log(store, uses), output, golden=list(golden))
     return done, *(_lines(output / name) for name in (TRAIN, LATER, LABELS))  # type: ignore[return-value]
-
-
-def _of(generation: str, *uses: Use) -> list[Use]:
-    return [replace(each, ranking=replace(each.ranking, generation=generation)) for each in uses]
 
 
 def test_a_chosen_reply_is_right_and_those_above_it_are_weakly_wrong(store: Path, tmp_path: Path) -> None:
@@ -142,13 +139,26 @@ def test_the_newest_conversations_judge_and_do_not_train(store: Path, tmp_path: 
     assert sorted(done.left_out.values()) == [1, 2], "a context that is kept, two chosen replies"
 
 
+def test_what_everybody_asks_trains(store: Path, tmp_path: Path) -> None:
+    """A context of both sides stays where it is more frequent."""
+    asked = ["often", "often", "once", "a", "b", "c", "d", "e", "often", "once"]
+    uses = [use(number, said, ("written", None, f"said {number}")) for number, said in enumerate(asked)]
+    done, train, later, labels = _exported(store, tmp_path / "out", uses)
+    assert [each["response"] for each in train] == [f"said {number}" for number in (0, 1, 3, 4, 5, 6, 7)]
+    assert [each["response"] for each in later] == ["said 9"]
+    assert [each["context"] for each in labels] == [["often"], ["once"]], "servers are asked both"
+    assert list(done.left_out.values()) == [1, 1]
+
+
 def test_a_golden_set_does_not_train(store: Path, tmp_path: Path) -> None:
-    golden = write_rows(tmp_path / "golden.jsonl", [{"context": ["Hello", "The  BILL"], "response": "x"}])
+    """Nor as it is recorded, without what tells who somebody is."""
+    rows = [{"context": ["Hello", "The  BILL"], "response": "x"}, {"context": ["I am jo@x.example"], "response": "x"}]
+    golden = write_rows(tmp_path / "golden.jsonl", rows)
     said = Conversation.of(["hello", "the bill"])
-    uses = [use(1, said, ("chosen", "a")), use(2, "the bill", ("chosen", "a"))]
+    uses = [use(1, said, ("chosen", "a")), use(2, "the bill", ("chosen", "a")), use(3, "I am [mail]", ("chosen", "a"))]
     done, train, _, _ = _exported(store, tmp_path / "out", uses, [golden])
     assert [each["context"] for each in train] == [["the bill"]]
-    assert done.left_out == {"examples whose context is in a golden set": 1}
+    assert done.left_out == {"examples whose context is in a golden set": 2}
 
 
 def test_written_replies_come_first_and_chosen_ones_do_not_outweigh_them(store: Path, tmp_path: Path) -> None:
@@ -184,9 +194,9 @@ def test_texts_are_those_that_were_shown(tmp_path: Path) -> None:
     store = tmp_path / "store"
     first, second = build_store(store, _POOL), build_store(store, [Candidate("a", "another a"), *_POOL[2:]])
     uses = [
-        *_of(first, use(1, "one", ("chosen", "a"))),
-        *_of(second, use(2, "two", ("chosen", "a"))),
-        *_of("20200101T000000000000-00000000", use(3, "three", ("chosen", "c"))),  # gone: b is not in the active one
+        use(1, "one", ("chosen", "a"), generation=first),
+        use(2, "two", ("chosen", "a"), generation=second),
+        use(3, "three", ("chosen", "c"), generation=GONE),  # the active one has no b
     ]
     done, train, _, _ = _exported(store, tmp_path / "out", uses)
     assert [(each["response"], each["negatives"]) for each in train] == [
@@ -200,8 +210,8 @@ def test_texts_are_those_that_were_shown(tmp_path: Path) -> None:
 def test_texts_of_candidates_that_were_sent_along_are_in_the_log(store: Path, tmp_path: Path) -> None:
     shown = (Shown("x", 0.9, "sent along"), Shown(None, 0.8, "nameless"), Shown("h", 0.7))
     uses = [
-        replace(each, ranking=replace(each.ranking, shown=shown))
-        for each in (use(1, "one", ("chosen", "h")), use(2, "two", ("chosen", None, "nameless")))
+        use(1, "one", ("chosen", "h"), shown=shown),
+        use(2, "two", ("chosen", None, "nameless"), shown=shown),
     ]
     _, train, _, _ = _exported(store, tmp_path / "out", uses)
     assert [(each["response"], each["negatives"]) for each in train] == [
@@ -223,3 +233,33 @@ def test_rankings_without_texts_are_counted(store: Path, tmp_path: Path) -> None
     done, train, _, _ = _exported(store, tmp_path / "out", uses)
     assert len(train) == 1
     assert done.left_out == {"rankings that were recorded without texts": 1}
+
+
+def test_the_command_says_what_it_wrote(capsys: pytest.CaptureFixture[str], store: Path, tmp_path: Path) -> None:
+    write_log(store, [use(1, "Hi", ("chosen", "b")), use(2, "Hi", ("written", None, "mine")), use(3, "Hi")])
+    out = tmp_path / "out"
+    outcome = call(capsys, "feedback", "export", "--store", store, "--output", out)
+    assert outcome.out.splitlines() == [
+        "3 rankings, of 2 of which it is known what became of them",
+        f"{out}/train.jsonl: 2 examples (1 chosen, 1 written)",
+        f"{out}/later.jsonl: 0 examples",
+        f"{out}/labels.jsonl: 0 examples",
+    ]
+    again = call(capsys, "feedback", "export", "--store", store, "--output", out)
+    assert (again.status, again.out) == (2, "")
+    assert again.err == f"polyrank: --output {out} is not an empty directory; name another one\n"
+    told = call(capsys, "feedback", "export", "--store", store, "--output", tmp_path / "more", "--json").result
+    assert told["files"] == {"train.jsonl": {"chosen": 1, "written": 1}, "later.jsonl": {}, "labels.jsonl": {}}
+    assert told["left_out"] == []
+
+
+def test_training_reads_what_was_exported(store: Path, tmp_path: Path) -> None:
+    uses = [use(number, f"turn {number}", ("chosen", "abc"[number % 3])) for number in range(40)]
+    _exported(store, tmp_path / "out", uses)
+    corpus, found = survey(tmp_path / "out" / TRAIN, False, 0.0, 1000)
+    assert found.kept + found.held_out == len({each.dialogue for each in corpus.examples()}) + found.held_out == 32
+    assert found.with_negatives
+    assert not hold_labels([tmp_path / "out" / TRAIN])
+    assert hold_labels([tmp_path / "out" / LABELS])
+    labels, _ = read_labels([tmp_path / "out" / LABELS], 0.0, lambda *_: None)
+    assert [each.category for each in labels] == ["right" if n % 3 == 0 else "wrong" for n in range(32, 40)]

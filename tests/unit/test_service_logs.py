@@ -103,12 +103,16 @@ def test_nobody_waits_for_a_reader_and_what_is_dropped_is_counted_and_told(pipe:
 
 def test_the_end_waits_for_a_reader_but_not_for_long(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "FLUSH_SECONDS", 0.01)
+    before = set(writers())
     writer = LineWriter(pipe.writes, MUCH)
+    [thread] = set(writers()) - before
     with logger(writer) as log:
         for _ in range(100):
             log.info(WIDE)
         writer.flush()  # comes back, though nothing is read
     os.close(pipe.reads)
+    thread.join(10)  # it would write what waits into the pipe of another test that gets the same number
+    assert not thread.is_alive()
     os.close(pipe.writes)
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.index_builder.names import AUTO, FOREIGN_FORMATS
-from polyrank.model.errors import InvalidInput
-from polyrank.service.cli.arguments import add_encoding_option
+from polyrank.service.cli.arguments import add_encoding_option, require_unused
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 
 if TYPE_CHECKING:
@@ -48,15 +47,11 @@ def run(arguments: argparse.Namespace) -> int:
     from polyrank.index_builder.convert.conversion import convert
     from polyrank.index_builder.convert.formats import Asked
     from polyrank.index_builder.convert.turns import plain_name
-    from polyrank.model.checkpoint.files import require_free
 
     for file in arguments.files:
         if not file.exists():
             raise UsageError(f"{file}: no such file")
-    try:
-        require_free(arguments.output)
-    except InvalidInput as error:
-        raise UsageError(f"--output {error}") from error
+    require_unused("--output", arguments.output)
     answering = frozenset(map(plain_name, arguments.answering))
     asked = Asked(arguments.columns, arguments.text, answering, arguments.encoding)
     with Progress("rows") as progress:

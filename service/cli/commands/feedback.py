@@ -1,13 +1,15 @@
 """`polyrank feedback`: what became of the rankings of a store's servers."""
 
 import argparse
+import sys
 from collections import Counter
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from polyrank.service.cli.arguments import require_store
+from polyrank.model.telling import telling
+from polyrank.service.cli.arguments import require_store, require_unused, require_writable
 from polyrank.service.cli.output import add_json_option, print_result
 
 _LEFT_OUT = {
@@ -16,6 +18,9 @@ _LEFT_OUT = {
     "erased": "lines that were erased, and are in files until servers close them",
     "damaged": "damaged lines",
 }
+_EXPORTS = """Write DIR/train.jsonl for `polyrank train`: replies that people wrote or edited, then those that they
+chose; DIR/later.jsonl to judge by: written and edited replies of the newest fifth of the conversations;
+DIR/labels.jsonl for `polyrank train --only-calibration`: whether their first replies were right."""
 
 
 def add_to(commands: Any) -> None:
@@ -33,6 +38,13 @@ def add_to(commands: Any) -> None:
     add("status", _status, "count what is recorded")
     erasing = add("erase", _erase, "remove all that is recorded of one conversation")
     erasing.add_argument("--conversation", required=True, metavar="NAME", help="as requests name it, or a ranking_id")
+    exporting = add("export", _export, "write what was learnt: dialogues to train on and to judge by, and labels")
+    exporting.description = _EXPORTS
+    exporting.add_argument("--output", required=True, type=Path, metavar="DIR", help="new or empty")
+    golden = "dialogues that no model may learn from; their contexts are left out"
+    exporting.add_argument("--golden", nargs="+", default=[], type=Path, metavar="F", help=golden)
+    reporting = add("report", _report, "write a page: what was taken, and what the pool lacks")
+    reporting.add_argument("--output", required=True, type=Path, metavar="F", help="the page, .html")
 
 
 def _in_store(run: Any, arguments: argparse.Namespace) -> int:
@@ -103,4 +115,47 @@ def _erase(arguments: argparse.Namespace) -> int:
             "they close these files, within an hour"
         )
     print_result(arguments, facts, *lines)
+    return 0
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from polyrank.service.feedback.export import LABELS, LATER, TRAIN, export
+
+    require_unused("--output", arguments.output)
+    with telling("reading the log"):
+        done = export(arguments.store, arguments.output, golden=arguments.golden)
+    for reason, count in done.left_out.most_common():
+        print(f"left out {count}: {reason}", file=sys.stderr)
+    kept = {TRAIN: done.train, LATER: done.later, LABELS: done.labels}
+    facts = {
+        "output": str(arguments.output),
+        "rankings": done.rankings,
+        "answered": done.answered,
+        "files": {name: dict(counts) for name, counts in kept.items()},
+        "left_out": [{"reason": reason, "count": count} for reason, count in done.left_out.most_common()],
+    }
+    lines = [f"{done.rankings} rankings, of {done.answered} of which it is known what became of them"]
+    for name, counts in kept.items():
+        parts = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+        lines.append(f"{arguments.output / name}: {counts.total()} examples" + (f" ({parts})" if parts else ""))
+    print_result(arguments, facts, *lines)
+    return 0
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    from polyrank.service.cli.reports import write_feedback
+    from polyrank.service.feedback.report import figures
+
+    require_writable("--output", arguments.output, ())
+    with telling("reading the log"):
+        found = figures(arguments.store)
+    write_feedback(arguments.output, arguments.store, found)
+    low, high = found.first.interval()
+    facts = {
+        "output": str(arguments.output),
+        "rankings": found.rankings,
+        "judged": found.judged,
+        "first_taken": {"value": found.first.value, "low": low, "high": high},
+    }
+    print_result(arguments, facts, f"{arguments.output}: {found.rankings} rankings, {found.judged} with an outcome")
     return 0

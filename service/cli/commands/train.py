@@ -94,7 +94,7 @@ def _add_evidence(group: Any) -> None:
     add = group.add_mutually_exclusive_group().add_argument
     add("--no-evidence", action="store_true", help="let words count nothing")
     add("--only-evidence", action="store_true", help="only fit how much words count; the network of --base stays")
-    only = "only fit the probability that a score stands for; all else of --base stays"
+    only = "only fit the probability that a score stands for, by labels if there are some; all else of --base stays"
     add("--only-calibration", action="store_true", help=only)
     seen = "with --only-evidence or --only-calibration: --base was trained on these files; use what was held out"
     group.add_argument("--seen", action="store_true", help=seen)

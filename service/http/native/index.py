@@ -25,6 +25,7 @@ from polyrank.index_builder.errors import (
     StoreBusy,
 )
 from polyrank.index_builder.generation.manifest import Manifest
+from polyrank.index_builder.store.pointer import Trial
 from polyrank.model.errors import InvalidInput
 from polyrank.service.api.generations import IndexOut, JobOut, JobsOut
 from polyrank.service.api.pool_requests import ActivateIn, IndexIn, PoolCandidateIn
@@ -187,7 +188,7 @@ async def _overview(request: Request) -> dict[str, Any]:
 
 
 def _generations(held: Resources) -> dict[str, Any]:
-    current, trial = held.live.current, held.trials.current
+    current, trial, lease = held.live.current, held.trials.current, held.trials.trial
     refused = {**held.live.refused, **held.trials.refused}
     shown = {serving.generation.id for serving in (current, trial) if serving is not None}
     others = []
@@ -201,7 +202,7 @@ def _generations(held: Resources) -> dict[str, Any]:
         except GenerationCorrupt as error:
             refused.setdefault(generation, error.reason)
     listed = [{"id": generation, "reason": why} for generation, why in sorted(refused.items())]
-    on_trial = trial and {**_active(trial), "memory_bytes": held.trials.bytes}
+    on_trial = trial and lease and {**_active(trial), **_lease(lease), "memory_bytes": held.trials.bytes}
     history = held.store.history()
     return {
         "active": current and _active(current),
@@ -223,8 +224,16 @@ def _active(serving: Serving) -> dict[str, Any]:
         "revision": snapshot.revision,
         "added": snapshot.added,
         "removed": snapshot.removed,
-        "loaded_at": datetime.fromtimestamp(serving.loaded_at, UTC).isoformat(),
+        "loaded_at": _time(serving.loaded_at),
     }
+
+
+def _lease(trial: Trial) -> dict[str, Any]:
+    return {"share": trial.share, "until": trial.until and _time(trial.until)}
+
+
+def _time(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat()
 
 
 def _generation(manifest: Manifest) -> dict[str, Any]:

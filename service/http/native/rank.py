@@ -34,6 +34,7 @@ from polyrank.service.errors import (
     TooManyForExact,
     UnknownCandidates,
 )
+from polyrank.service.http.native.sides import NO_SIDE, Sided, by_share
 from polyrank.service.http.plumbing import bodies, problems
 from polyrank.service.http.plumbing.described import DEADLINE_IN, RANK, RANKS, ByHand, fails, header, takes
 from polyrank.service.observe.labels import STAGES, Account
@@ -97,6 +98,7 @@ class Answered(NamedTuple):
         answer: a JSON object, without what belongs to one request.
         seconds: by stage.
         cache: whether a cache of answers knew it, `hit` or `miss`; None: it was not asked.
+        sided: on which side of a canary it is.
         ranking: its id; None: it is not recorded.
     """
 
@@ -104,31 +106,45 @@ class Answered(NamedTuple):
     seconds: Mapping[str, float]
     cache: str | None
     account: Account
+    sided: Sided = NO_SIDE
     ranking: str | None = None
 
 
 async def answered(request: Request, held: Resources, body: RankIn, journey: Journey) -> Answered:
     """Rank what a checked body asks for, or take the answer from the cache; record it where the server does."""
-    asked = held.feedback.asked(body.conversation) if held.feedback is not None and body.log else None
-    done = await _answered(request, held, body, journey)
-    if held.feedback is None or asked is None or not held.feedback.record(asked, done.answer, body.said()):
-        return done
-    return done._replace(ranking=asked.ranking)
+    if held.feedback is None or not body.log:
+        return await _answered(request, held, body, journey)
+    asked = held.feedback.asked(body.conversation)
+    done = await _answered(request, held, body, journey, held.feedback.identity.share_of(asked.named))
+    is_recorded = held.feedback.record(asked, done.answer, body.said(), *done.sided)
+    return done._replace(ranking=asked.ranking) if is_recorded else done
 
 
-async def _answered(request: Request, held: Resources, body: RankIn, journey: Journey) -> Answered:
+async def _answered(
+    request: Request, held: Resources, body: RankIn, journey: Journey, place: float | None = None
+) -> Answered:
+    """Rank; `place` is that of the conversation in the shares of a canary, None: it is in none."""
     todo = await bodies.beside(request, partial(to_request, body, held.settings), len(body.candidates or ()))
-    if body.min_revision is None:
-        serving = served(held, body.generation)
-    else:
-        serving = await held.updating.reached(body.min_revision, journey)
+    answer = partial(_answer, request, held, body, todo)
+    if body.min_revision is not None:
+        return await answer(await held.updating.reached(body.min_revision, journey), journey)
+    serving, sharing = served(held, body.generation), held.trials.sharing
+    if place is None or sharing is None or body.expect is not None or "generation" in body.model_fields_set:
+        return await answer(serving, journey)
+    done, sided = await by_share(*sharing, serving, place, journey, answer, held.metrics)
+    return done._replace(sided=sided)
+
+
+async def _answer(
+    request: Request, held: Resources, body: RankIn, todo: RankRequest, serving: Serving, journey: Journey
+) -> Answered:
     _check_expected(body.expect, serving)
     key = _cache_key(request, held, serving, body)
     if held.results is not None and key is not None:
         kept = await held.results.get(key, journey.budget, _is_answer)
         if kept is not None:
             return Answered(kept, dict.fromkeys(STAGES, 0.0), "hit", Account(serving.generation.id))
-    ranked = await held.engine.rank(serving, todo, journey)
+    ranked = await held.engine_for(serving).rank(serving, todo, journey)
     letters = sum(len(place.text) for place in ranked.places)
     answer = await bodies.beside(
         request, partial(_rendered, held, serving, ranked), 2 * len(ranked.places) + letters // 256

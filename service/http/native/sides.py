@@ -6,27 +6,38 @@ The live generation stands behind the other one: no request fails, or comes late
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from polyrank.model.errors import RankingError
 from polyrank.service.feedback.records import Side
 from polyrank.service.live.canary import Canary
+from polyrank.service.observe.labels import Account
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.stages import SHARE_OF_TIME, Journey
 
-SLOW = "slow"
+_SLOW: Final = "slow"
 
-T = TypeVar("T")
+
+class _Accounted(Protocol):
+    @property
+    def account(self) -> Account:
+        """What it was made of."""
+
+
+T = TypeVar("T", bound=_Accounted)
 
 log = logging.getLogger(__name__)
 
 
 class Sided(NamedTuple):
-    """The side that the share gave a ranking, and why the live generation answered in the trial's place."""
+    """The side that a share gave a ranking, and why the live generation answered in the trial's place."""
 
-    side: Side | None = None
+    side: Side | None
     replaced: str | None = None
+
+
+NO_SIDE: Final = Sided(None)
 
 
 async def by_share(
@@ -52,20 +63,21 @@ async def by_share(
         async with asyncio.timeout(SHARE_OF_TIME * journey.left):
             answered = await answer(trial, Journey(journey.deadline))
     except TimeoutError:
-        replaced = SLOW
+        replaced = _SLOW
     except RankingError as error:
         replaced = error.slug
     except Exception as error:
         replaced = "unexpected"
         log.error("the generation on trial failed", exc_info=error)
-    if replaced is None:
-        _count(canary, metrics, None)
-        return answered, Sided("trial")
-    if replaced == SLOW:  # that alone may make the live generation late
+    else:
+        if "late_failed" in answered.account.degraded:  # its second stage
+            replaced = "late_failed"
+    if replaced is None or replaced == _SLOW:  # lost time alone may make the live generation late
         _count(canary, metrics, replaced)
-        return await answer(live, journey), Sided("trial", replaced)
-    answered = await answer(live, journey)
-    _count(canary, metrics, replaced)
+    if replaced is not None:
+        answered = await answer(live, journey)
+        if replaced != _SLOW:
+            _count(canary, metrics, replaced)
     return answered, Sided("trial", replaced)
 
 

@@ -92,7 +92,7 @@ function Others({ of, activate, attempt, endTrial, rollback }) {
 			<thead><tr><th>Generation</th><th>Candidates</th><th>Model</th><th>Index</th>
 				<th>Built (UTC)</th><th><span class="unseen">Change</span></th></tr></thead>
 			<tbody>${kept.map((each) => html`<tr key=${each.id}><th scope="row"><code>${each.id}</code>
-				${each === of.trial && html` <span class="chip good">on trial, ${whole(Math.ceil(each.memory_bytes / 2 ** 20))} MiB</span>`}</th>
+				${each === of.trial && html` <span class="chip good">on trial, ${whole(Math.ceil(each.memory_bytes / 2 ** 20))} MiB${each.share > 0 && `, ${Math.round(each.share * 100)} % of conversations`}</span>`}</th>
 				<td class="number" data-name="Candidates">${whole(each.count)}</td>
 				<td data-name="Model">${modelName(each.model)} · ${each.model.architecture}</td><td data-name="Index">${each.index}</td>
 				<td data-name="Built"><${Time} of=${each.built_at} /></td>
