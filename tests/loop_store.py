@@ -1,8 +1,7 @@
 """A store whose feedback teaches its model something, in seconds."""
 
 import random
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,13 @@ from tiny import write_checkpoint
 
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.cli import main
-from polyrank.service.feedback.records import Event, Kind, Ranking, Shown, Side, Use
+from polyrank.service.feedback.records import Event, Ranking, Shown, Use
 
 TOPICS = 8
 # A pool of 40 texts is small, and so is what is trained here.
-TRAIN = ["--steps", "30", "--batch-size", "8", "--learning-rate", "1e-2", "--warmup-steps", "3", "--schedule", "constant"]
-TRAIN += ["--dropout", "0", "--precision", "no", "--no-evidence", "--max-context-tokens", "40"]
-TRAIN += ["--max-candidate-tokens", "16"]
+TRAIN = ["--steps", "30", "--batch-size", "8", "--learning-rate", "1e-2", "--warmup-steps", "3", "--dropout", "0"]
+TRAIN += ["--schedule", "constant", "--precision", "no", "--no-evidence"]
+TRAIN += ["--max-context-tokens", "40", "--max-candidate-tokens", "16"]
 MINE = ["--depth", "10", "--skip", "2"]
 
 
@@ -54,7 +53,11 @@ def written(count: int, seed: int = 1) -> list[Use]:
                 said=Conversation.of(said),
                 conversation=f"conversation {seed} {number}",
             ),
-            (Event(id=f"e{seed}{number}", at=1e9 + number, ranking=f"r{seed}{number:06d}", kind="written", text=reply),),
+            (
+                Event(
+                    id=f"e{seed}{number}", at=1e9 + number, ranking=f"r{seed}{number:06d}", kind="written", text=reply
+                ),
+            ),
         )
         for number, (said, reply) in enumerate(contexts(count, seed))
     ]

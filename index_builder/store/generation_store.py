@@ -186,6 +186,10 @@ class GenerationStore:
         """The path of the list of bad rows in a generation's pool; it exists if there were any."""
         return self.root / "rejected" / generation / "rejected.jsonl"
 
+    def was_left(self, generation: str) -> bool:
+        """Whether a switch has led away from a generation; a compaction takes its place without that."""
+        return self._pointer.was_left(generation)
+
     def serving_order(self) -> list[str]:
         """The generations that may be served, best first: the active one, then its stand-ins should it be refused.
 

@@ -155,6 +155,10 @@ class Pointer:
             entries.pop()
         return entries
 
+    def was_left(self, generation: str) -> bool:
+        """Whether HISTORY names a generation, which may be gone."""
+        return generation in self._entries()
+
     def expired(self, published: Sequence[str], keep: int) -> list[str]:
         """The published generations, given oldest first, that a collection removes.
 

@@ -91,7 +91,7 @@ def run_loop(config: LoopConfig, say: Say) -> Run:
         if run is None or run.verdict is not None:
             live = store.active()
             require_network(store.model_directory(live.id))
-            run = runs.begin(live.id, time.time())
+            run = runs.begin(live.id, live.model.fingerprint, time.time())
         else:
             say(f"going on with run {run.id}")
         _Work(config, runs, store, run, say).to_the_end()
@@ -168,7 +168,7 @@ class _Work:
         """End the run where somebody has asked for it, or has made another generation the active one."""
         if self._runs.is_asked_to_end(self._run.id):
             raise _aborted(self._run)
-        active, run = self._store.current(), self._run
+        active, run = self._follow_compactions(), self._run
         if run.stage == "watch" and active != run.new:
             if active == run.live:
                 raise _Ended("rolled back", f"{active} is active again")
@@ -176,6 +176,23 @@ class _Work:
         # A kill may come between a switch and its record.
         if active not in ((run.live, run.new) if run.stage in ("switch", "watch") else (run.live,)):
             raise _Ended("overtaken", f"{active} is active, and no more {run.live}: somebody else has switched")
+
+    def _follow_compactions(self) -> str | None:
+        """Return what is active; where a compaction has made it of one of the run's, it takes that one's place."""
+        active, run, built = self._store.current(), self._run, self._run.stages.get("build")
+        if active is None or active in (run.live, run.new):
+            return active
+        was, fingerprint = run.live, run.fingerprint
+        if run.stage == "watch" and built is not None:
+            was, fingerprint = built.outputs["generation"], built.outputs["fingerprint"]
+        if self._store.was_left(was) or self._store.manifest(active).model.fingerprint != fingerprint:
+            return active
+        if run.stage == "watch" and built is not None:
+            built.outputs["generation"] = active
+        else:
+            run.live = active
+        self._runs.write(run)
+        return active
 
     def _require_as_recorded(self, name: str) -> None:
         """Refuse to go on from files that are not those that an earlier stage has left."""
@@ -271,7 +288,9 @@ class _Work:
             raise _Ended("refused", built["refused"])
         self._runs.forget_texts(self._run.id)
         inputs = {**self._digests(f"{MODEL}/{WEIGHTS_FILE}"), "live": self._run.live}
-        return Done(inputs, {"generation": built["generation"]}, f"generation {built['generation']}")
+        fingerprint = self._store.manifest(built["generation"]).model.fingerprint
+        outputs = {"generation": built["generation"], "fingerprint": fingerprint}
+        return Done(inputs, outputs, f"generation {built['generation']}")
 
     def _told(self, file: str) -> dict[str, Any]:
         found: dict[str, Any] = orjson.loads(read_input(self._folder / file))
@@ -398,6 +417,7 @@ class _Work:
                     process.terminate()
                     raise
         if process.returncode:
+            self._check()
             raise LoopFailed(
                 f"{name} ended with exit status {process.returncode}, and says above why; "
                 "the same command tries it again, polyrank loop abort ends the run"

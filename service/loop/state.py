@@ -60,7 +60,8 @@ class Run:
     Attributes:
         id: sorts by time.
         began: seconds since the epoch.
-        live: the generation that was active then; it is to be replaced.
+        live: the generation that was active then, or what a compaction has made of it; it is to be replaced.
+        fingerprint: of its model.
         stages: those that were done, by name, in their order.
         steps: of the canary and of the watch, by name: since when (seconds since the epoch) the trial has which share.
         newest: of all generations, when the build began.
@@ -72,6 +73,7 @@ class Run:
     id: str
     began: float
     live: str
+    fingerprint: str
     stages: dict[str, Done] = field(default_factory=dict)
     steps: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     newest: str | None = None
@@ -125,14 +127,15 @@ class Runs:
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise shortage_in(error) or LoopFailed(f"{path} is damaged; remove {path.parent}") from error
 
-    def begin(self, live: str, at: float) -> Run:
+    def begin(self, live: str, fingerprint: str, at: float) -> Run:
         """Begin a run; models of earlier ones are removed, and all of the oldest."""
         for earlier in self.ids():
             shutil.rmtree(self.path(earlier) / MODEL, ignore_errors=True)
         for oldest in self.ids()[:-_KEPT]:
             shutil.rmtree(self.path(oldest))
-        run = Run(new_time_id(self.ids(), secrets.token_hex(4)), at, live)
-        make_directory(self.path(run.id))
+        run = Run(new_time_id(self.ids(), secrets.token_hex(4)), at, live, fingerprint)
+        make_directory(self._folder)
+        self.path(run.id).mkdir(mode=0o700)  # it will hold what people said
         self.write(run)
         return run
 

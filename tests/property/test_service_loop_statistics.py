@@ -5,9 +5,9 @@ from collections import Counter
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from polyrank.service.loop.statistics import Verdict, compared, judged
 
 from polyrank.model.measures import Values
+from polyrank.service.loop.statistics import Verdict, compared, judged
 
 RUNS = 200
 CANDIDATES = 20

@@ -1,0 +1,339 @@
+"""The stages of a run that take days: canary, switch and watch, by what the store and the log say."""
+
+import fcntl
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Thread
+
+import pytest
+from feedback_logs import write_log
+
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.pointer import Trial, Withdrawn
+from polyrank.service.errors import LoopBusy, LoopFailed
+from polyrank.service.feedback.records import Event, Kind, Ranking, Use
+from polyrank.service.loop.canary import LEASE_ENDED
+from polyrank.service.loop.config import LoopConfig
+from polyrank.service.loop.run import abort, run_loop
+from polyrank.service.loop.state import Done, Run, Runs
+
+BEFORE = ("collect", "train", "gate", "build")
+
+
+@dataclass
+class Loop:
+    """A store whose run has come to the canary; the newest generation is to replace the oldest."""
+
+    store: GenerationStore
+    said: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.live, *_, self.new = self.store.ids()
+        self.store.activate(self.live)
+        self.runs = Runs(self.store.root)
+        self.fingerprint = self.store.active().model.fingerprint
+        self.run = self.runs.begin(self.live, self.fingerprint, time.time())
+        for name in BEFORE:
+            self.run.stages[name] = Done({}, {}, "done")
+        self.run.stages["build"].outputs.update(generation=self.new, fingerprint=self.fingerprint)
+        self.runs.write(self.run)
+
+    def began(self, stage: str, *shares: float, hours: float = 1.0) -> float:
+        """Let a stage have begun so long ago, with these shares a minute after each other; returns when."""
+        at = time.time() - hours * 3600
+        self.run.steps[stage] = [(at + 60 * place, share) for place, share in enumerate(shares)]
+        self.runs.write(self.run)
+        return at
+
+    def reached(self, stage: str) -> None:
+        """Let the stages before this one be done."""
+        for name in ("canary", "switch")[: ("canary", "switch", "watch").index(stage)]:
+            self.run.stages[name] = Done({}, {}, "done")
+        self.runs.write(self.run)
+        if stage == "watch":
+            self.store.activate(self.new)
+
+    def goes_on(self, **settings: object) -> Run:
+        """Run it to its end."""
+        given = {"look_seconds": 0.1, "settle_minutes": 0, "watch_hours": 0, "step_hours": 0, **settings}
+        return run_loop(LoopConfig(store=self.store.root, **given), self.said.append)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def loop(store: GenerationStore) -> Loop:
+    """A run before its canary."""
+    return Loop(store)
+
+
+def conversations(at: float, count: int, share: float, trial: float, live: float) -> list[Use]:
+    """Conversations in the seconds from `at` on, of which such shares end well on each side; nobody says `resolved`."""
+    draw, told = random.Random(3), ("handed_over", "down", "none_good")
+    found = []
+    for number in range(count):
+        on_trial = draw.random() < share
+        bad: list[Kind] = [] if draw.random() < (trial if on_trial else live) else [draw.choice(told)]  # type: ignore[list-item]
+        found.append(_use(number, at + number * 1e-3, on_trial, *bad))
+    return found
+
+
+def _use(number: int, at: float, on_trial: bool, *kinds: Kind) -> Use:
+    ranking = Ranking(
+        id=f"r{number}", at=at, generation="g", revision=0, fingerprint="f", shown=(),
+        side="trial" if on_trial else "live", conversation=f"c{number}",
+    )  # fmt: skip
+    return Use(ranking, tuple(Event(id=f"{kind}", at=at, ranking=ranking.id, kind=kind) for kind in kinds))
+
+
+def meanwhile(loop: Loop, act: Callable[[], object], share: float = 0.0) -> Thread:
+    """Do something as soon as there is a trial with this share or more."""
+
+    def wait() -> None:
+        until = time.monotonic() + 30
+        while ((trial := loop.store.trial()) is None or trial.share < share) and time.monotonic() < until:
+            time.sleep(0.01)
+        act()
+
+    thread = Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def test_an_equal_model_is_switched_to_at_the_last_step(loop: Loop) -> None:
+    at = loop.began("canary", 0.5)
+    write_log(loop.store.root, conversations(at, 4000, 0.5, trial=0.97, live=0.97))
+    run = loop.goes_on(canary_shares=(0.5,))
+    assert (run.verdict, loop.store.current(), loop.store.history()) == ("switched", loop.new, [loop.live])
+    assert loop.store.trial() is None
+    assert list(run.stages) == [*BEFORE, "canary", "switch", "watch"]
+    assert "over 20" in run.stages["canary"].said
+
+
+def test_a_worse_model_is_withdrawn_at_the_first_step(loop: Loop) -> None:
+    at = loop.began("canary", 0.2)
+    write_log(loop.store.root, conversations(at, 2000, 0.2, trial=0.6, live=0.9))
+    run = loop.goes_on()
+    assert (run.verdict, loop.store.current(), loop.store.trial()) == ("withdrawn", loop.live, None)
+    assert run.why.startswith("conversations end worse: -0.2")
+    assert loop.runs.latest() == run
+
+
+@pytest.mark.slow
+def test_steps_wait_for_their_time_and_for_conversations(loop: Loop) -> None:
+    """With enough conversations the share rises, step by step; an equal model stays at the last one."""
+    at = loop.began("canary", 0.05)
+    write_log(loop.store.root, conversations(at, 1100, 0.05, trial=0.9, live=0.9))
+    thread = meanwhile(loop, lambda: abort(loop.store.root, 30), share=0.5)
+    run = loop.goes_on(canary_shares=(0.05, 0.2, 0.5))
+    thread.join()
+    assert [share for _, share in run.steps["canary"]] == [0.05, 0.2, 0.5]
+    assert (run.verdict, loop.store.current(), loop.store.trial()) == ("aborted", loop.live, None)
+    shares = [f"canary: {share} of the conversations" for share in ("20%", "50%")]
+    assert loop.said == [f"going on with run {run.id}", *shares]
+
+
+@pytest.mark.slow
+def test_no_share_rises_over_conversations_that_are_too_few(loop: Loop) -> None:
+    at = loop.began("canary", 0.05)
+    write_log(loop.store.root, conversations(at, 900, 0.05, trial=0.9, live=0.9))
+    run = loop.goes_on(canary_hours=1)
+    assert (run.verdict, len(run.steps["canary"])) == ("undecided", 1)
+    assert run.why.startswith("after 1 h: ")
+    assert run.why.endswith("are too few yet")
+
+
+@pytest.mark.slow
+def test_without_feedback_nothing_is_known(loop: Loop) -> None:
+    run = loop.goes_on(canary_hours=0)
+    assert run.verdict == "undecided"
+    assert run.why == "after 0 h: 0 conversations of the new model and 0 of the old one are too few yet"
+
+
+@pytest.mark.slow
+def test_off_leaves_the_gate_alone(loop: Loop) -> None:
+    run = loop.goes_on(canary="off", watch_hours=1)
+    assert (run.verdict, loop.store.current(), run.steps) == ("switched", loop.new, {})
+
+
+@pytest.mark.slow
+def test_what_a_server_has_withdrawn_is_not_asked_again(loop: Loop) -> None:
+    at = loop.began("canary", 0.05)
+    loop.store.begin_trial(loop.new, 0.05, time.time() + 60)
+    loop.store.withdraw_trial(loop.new, "5 answers in a row had to be replaced")
+    run = loop.goes_on()
+    assert (run.verdict, run.why, at) == ("withdrawn", "5 answers in a row had to be replaced", at)
+    assert loop.store.trial() is None
+
+
+@pytest.mark.slow
+def test_a_lease_that_ended_while_nobody_was_at_work_is_taken_again(loop: Loop) -> None:
+    at = loop.began("canary", 0.5)
+    loop.store._pointer.withdraw(Withdrawn(loop.new, time.time(), LEASE_ENDED))
+    write_log(loop.store.root, conversations(at, 4000, 0.5, trial=0.97, live=0.97))
+    assert loop.goes_on(canary_shares=(0.5,)).verdict == "switched"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "verdict", "why"),
+    [
+        ("end_trial", "withdrawn", "somebody else has ended its trial"),
+        ("activate", "overtaken", "somebody else has switched"),
+        ("abort", "aborted", "somebody has asked for it, in stage canary"),
+    ],
+)
+def test_what_others_do_ends_the_canary(loop: Loop, name: str, verdict: str, why: str) -> None:
+    other = loop.store.ids()[1]
+    act = {
+        "end_trial": loop.store.end_trial,
+        "activate": lambda: loop.store.activate(other),
+        "abort": lambda: abort(loop.store.root, 30),
+    }[name]
+    thread = meanwhile(loop, act)
+    run = loop.goes_on(look_seconds=10)
+    thread.join()
+    assert run.verdict == verdict
+    assert run.why.endswith(why)
+    assert (loop.store.trial(), loop.store.current()) == (None, other if name == "activate" else loop.live)
+
+
+@pytest.mark.slow
+def test_a_lease_is_held_while_the_loop_runs_and_only_one_runs(loop: Loop) -> None:
+    seen: list[Trial | None] = []
+
+    def look() -> None:
+        seen.append(loop.store.trial())
+        with pytest.raises(LoopBusy, match="another process runs the loop of this store: process"):
+            loop.goes_on()
+        abort(loop.store.root, 30)
+
+    thread = meanwhile(loop, look)
+    assert loop.goes_on().verdict == "aborted"
+    thread.join()
+    [trial] = seen
+    assert trial is not None
+    assert trial.until is not None
+    assert (trial.generation, trial.share, 170 < trial.until - time.time() < 190) == (loop.new, 0.05, True)
+
+
+def test_abort_where_nobody_is_at_work(loop: Loop) -> None:
+    loop.store.begin_trial(loop.new, 0.05, time.time() + 60)
+    run = abort(loop.store.root, 0)
+    assert run is not None
+    assert (run.verdict, loop.store.trial()) == ("aborted", None)
+    assert abort(loop.store.root, 0) is None
+
+
+@pytest.mark.slow
+def test_a_switch_that_a_kill_kept_from_being_recorded_is_found(loop: Loop) -> None:
+    loop.reached("switch")
+    loop.store.activate(loop.new)
+    assert loop.goes_on().verdict == "switched"
+
+
+def test_somebody_who_switches_at_the_last_moment_is_not_overruled(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = loop.store.ids()[1]
+    verify = GenerationStore.verify
+
+    def slow(store: GenerationStore, generation: str) -> object:
+        if store.current() == loop.live:
+            store.make_active(store.manifest(other))
+        return verify(store, generation)
+
+    loop.reached("switch")
+    monkeypatch.setattr(GenerationStore, "verify", slow)
+    run = loop.goes_on()
+    assert (run.verdict, loop.store.current()) == ("overtaken", other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["canary", "watch"])
+def test_a_compaction_is_no_switch(loop: Loop, stage: str) -> None:
+    """Servers compact by themselves: what comes of the live generation takes its place in the run."""
+    loop.reached(stage)
+    copy, old = loop.store.manifest(loop.store.ids()[2]), loop.new if stage == "watch" else loop.live
+    thread = meanwhile(loop, lambda: loop.store.make_copy_active(old, copy))
+    at = loop.began(stage, 0.5, hours=0)
+    write_log(loop.store.root, conversations(at, 4000, 0.5, trial=0.97, live=0.97))
+    run = loop.goes_on(canary_shares=(0.5,), watch_hours=1 / 3600)
+    thread.join()
+    assert run.verdict == "switched"
+    assert (run.live, run.new) == ((loop.live, copy.id) if stage == "watch" else (copy.id, loop.new))
+    assert (loop.store.current(), loop.store.history()) == (run.new, [run.live])
+
+
+@pytest.mark.slow
+def test_the_watch_keeps_a_good_model(loop: Loop) -> None:
+    loop.reached("watch")
+    at = loop.began("watch", 0.05)
+    write_log(loop.store.root, conversations(at, 1500, 0.05, trial=0.9, live=0.9))
+    run = loop.goes_on(watch_hours=1)
+    assert (run.verdict, loop.store.current(), loop.store.trial()) == ("switched", loop.new, None)
+
+
+def test_the_watch_goes_back_from_a_bad_one(loop: Loop) -> None:
+    loop.reached("watch")
+    at = loop.began("watch", 0.05)
+    write_log(loop.store.root, conversations(at, 3000, 0.05, trial=0.95, live=0.4))
+    run = loop.goes_on(watch_hours=48)
+    assert (run.verdict, loop.store.current(), loop.store.trial()) == ("rolled back", loop.live, None)
+    assert run.why.startswith("conversations end worse: -0.5")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("back", [True, False])
+def test_the_watch_sees_what_others_make_active(loop: Loop, back: bool) -> None:
+    loop.reached("watch")
+    other = loop.live if back else loop.store.ids()[1]
+    thread = meanwhile(loop, lambda: loop.store.activate(other))
+    run = loop.goes_on(watch_hours=1)
+    thread.join()
+    assert (run.verdict, loop.store.current()) == ("rolled back" if back else "switched", other)
+
+
+@pytest.mark.slow
+def test_the_watch_ends_early_where_its_trial_does(loop: Loop) -> None:
+    loop.reached("watch")
+    thread = meanwhile(loop, loop.store.end_trial)
+    run = loop.goes_on(watch_hours=1)
+    thread.join()
+    assert (run.verdict, loop.store.current()) == ("switched", loop.new)
+    assert run.stages["watch"].said.startswith("ended early, somebody else has ended its trial: ")
+
+
+@pytest.mark.slow
+def test_a_stage_that_a_kill_has_left_is_waited_for(loop: Loop) -> None:
+    with loop.runs.stage_lock.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        thread = Thread(target=lambda: loop.goes_on(canary="off"))
+        thread.start()
+        thread.join(0.5)
+        assert thread.is_alive()
+        assert loop.runs.is_at_work()
+    thread.join(10)
+    assert loop.said[1] == "a stage goes on that a killed command has left; waiting for its end"
+    assert loop.store.current() == loop.new
+
+
+@pytest.mark.slow
+def test_files_that_were_changed_are_not_gone_on_from(loop: Loop) -> None:
+    loop.run.stages = {"collect": Done({}, {"data/train.jsonl": "0" * 64}, "done")}
+    loop.runs.write(loop.run)
+    with pytest.raises(LoopFailed, match=r"train\.jsonl is not what stage collect has left; end the run with"):
+        loop.goes_on()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"id": 3}', "\x00"])
+def test_a_damaged_state_is_named(loop: Loop, content: str) -> None:
+    path = loop.runs.path(loop.run.id) / "state.json"
+    path.write_text(content)
+    with pytest.raises(LoopFailed, match=f"{path} is damaged; remove {path.parent}"):
+        loop.goes_on()
+
+
+@pytest.mark.slow
+def test_a_run_whose_state_was_never_written_is_none(loop: Loop) -> None:
+    loop.runs.path("29990101T000000000000-00000000").mkdir()
+    assert loop.runs.latest() == loop.run
