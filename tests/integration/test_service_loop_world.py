@@ -81,8 +81,9 @@ def test_the_loop_gains_relevance_that_it_never_sees_and_learning_and_judging_by
         taken = use(world, server, CONVERSATIONS)
         before = relevance(world, server, questions)
 
-        run = call(capsys, "loop", "run", "--config", write_config(tmp_path / "loop.toml", store, golden), "--json")
-        print(run)
+        config = write_config(tmp_path / "loop.toml", store, golden)
+        run = call(capsys, "loop", "run", "--config", config, "--json").result
+        assert run["verdict"] == "switched", run
         current = (store / "CURRENT").read_text().strip()
         assert current != first["generation"]
         wait_for(server, current)
