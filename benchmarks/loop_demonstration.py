@@ -5,7 +5,7 @@
 
 FILE names the dialogue of each example. One half of its dialogues, drawn by the seed, is the use: a server of the model
 ranks each context over the pool, and an agent writes the reply of the dialogue; at a share of `--noise` that of
-another dialogue. Of the other half come the pool, which is all of its replies, and the golden set, 400 dialogues of it.
+another dialogue. Of the other half come the pool, which is all of its replies, and the golden set, 150 dialogues of it.
 Then `polyrank loop run` exports, trains and judges, and `polyrank evaluate --against` compares both models over LISTS,
 which the loop never sees. Prints one JSON object as the last line. FOLDER is new, and keeps everything.
 """
@@ -29,7 +29,7 @@ from benchmarks.timing import machine
 
 from polyrank.model.text.dialogues import Dialogue, new_dialogues, read_dialogues
 
-GOLDEN_DIALOGUES = 400
+GOLDEN_DIALOGUES = 150
 CALLERS, EVENTS = 8, 100
 TRAINING = (
     *("--batch-size", "64", "--lora-rank", "32", "--learning-rate", "6e-4", "--code-learning-rate", "3e-3"),

@@ -7,7 +7,7 @@ import argparse
 import os
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 from unittest.mock import patch
@@ -19,6 +19,7 @@ from polyrank.service import app
 from polyrank.service.cli import parser
 from polyrank.service.http.compat.lenient import Cutting, Ignored, Lenient, RefusedField
 from polyrank.service.http.plumbing import described
+from polyrank.service.loop.config import LoopConfig
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.settings import PREFIX, Settings, bounds_of
 
@@ -31,7 +32,7 @@ HELP_COLUMNS = "100"  # argparse wraps help at the terminal's width; the page mu
 def pages() -> dict[Path, str]:
     """Return the generated part of each reference page."""
     return {
-        DOCS / "reference" / "settings.md": settings_table(),
+        DOCS / "reference" / "settings.md": settings_table() + loop_table(),
         DOCS / "reference" / "cli.md": command_help(),
         DOCS / "reference" / "metrics.md": metrics_table(),
         DOCS / "reference" / "http.md": routes_table() + fields_table(),
@@ -57,6 +58,13 @@ def settings_table() -> str:
         for name, field in Settings.model_fields.items()
     ]
     return _table(("variable", "flag", "default", "meaning"), rows)
+
+
+def loop_table() -> str:
+    """Return a section with the settings of the loop."""
+    fields = LoopConfig.model_fields
+    rows = [(f"`{name}`", _default(field), _meaning(name, field, fields)) for name, field in fields.items()]
+    return "\n## The file of `polyrank loop run --config`\n\n" + _table(("setting", "default", "meaning"), rows)
 
 
 def flags() -> dict[str, str]:
@@ -219,13 +227,14 @@ def _code(text: str | None) -> str:
 def _default(field: FieldInfo) -> str:
     if field.is_required() or field.default in (None, (), {}):
         return ""
-    return str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
+    default = list(field.default) if isinstance(field.default, tuple) else field.default
+    return str(default).lower() if isinstance(default, bool) else str(default)
 
 
-def _meaning(name: str, field: FieldInfo) -> str:
+def _meaning(name: str, field: FieldInfo, fields: Mapping[str, FieldInfo] = Settings.model_fields) -> str:
     choices: tuple[Any, ...] = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
     listed = " or ".join(f"`{choice}`" for choice in choices)
-    bounds = bounds_of(name)
+    bounds = bounds_of(name, fields)
     return ": ".join(filter(None, [listed, field.description])) + (
         f" ({bounds.least:,} to {bounds.most:,})" if bounds else ""
     )

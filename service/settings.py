@@ -471,7 +471,7 @@ def bounds_of(name: str, fields: Mapping[str, FieldInfo] = Settings.model_fields
     field = fields[name]
     kind = float if float in (field.annotation, *get_args(field.annotation)) else int
     ends = [kind(getattr(each, end)) for end in ("ge", "le") for each in field.metadata if hasattr(each, end)]
-    return Bounds(*ends) if ends else None
+    return Bounds(*ends) if len(ends) == 2 else None
 
 
 def explained(invalid: ValidationError, fields: Mapping[str, FieldInfo] = Settings.model_fields) -> str:

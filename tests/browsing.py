@@ -5,9 +5,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, Response, expect
 
 from polyrank.service.settings import Settings
+
+# What an element is called.
+SEEN = "node => node.getAttribute('aria-label') ?? node.textContent.trim()"
 
 # Opens the page of a server; keyword arguments are those of a browser's context.
 Opens = Callable[..., Page]
@@ -91,6 +95,23 @@ def tokens_shown(page: Page) -> list[tuple[float, float, str]]:
         "all => all.map(each => [each.querySelector('b').innerText, each.style.getPropertyValue('--share'), each.className])"  # noqa: E501
     )
     return [(float(text.replace("\N{MINUS SIGN}", "-")), float(share or 0), kind) for text, share, kind in drawn]
+
+
+def tab_to(page: Page, name: str) -> None:
+    """Press Tab until the focus is on what is called so."""
+    for _ in range(200):
+        page.keyboard.press("Tab")
+        focused = page.evaluate(f"({SEEN})(document.activeElement)")
+        labels = page.evaluate("[...(document.activeElement.labels ?? [])].map(each => each.innerText).join()")
+        if name in (focused, labels):
+            return
+    raise AssertionError(f"Tab never comes to {name}")
+
+
+def faults(page: Page) -> list[tuple[str, str]]:
+    """What axe finds wrong with a page."""
+    found = Axe().run(page).response["violations"]
+    return [(each["id"], node["html"]) for each in found for node in each["nodes"]]
 
 
 def settings_of(store: Path, checkpoints: Path, **more: Any) -> Settings:

@@ -23,6 +23,8 @@ from polyrank.model.representations import LateRows
 
 # Records large enough for writing them to take some time.
 ENCODER = HashEncoder(dim=2048, late=LateRows(8, None))
+OTHER = HashEncoder(dim=1024, fingerprint="f" * 64)
+ENCODERS = {each.fingerprint: each for each in (ENCODER, OTHER)}
 POOL_SIZE = 48
 UPDATES_A_COMPACTION = 12
 IDS = 60
@@ -38,11 +40,18 @@ def write(store: GenerationStore, upserts: list[tuple[str, str]], deletes: list[
         for _ in log.read():
             pass
         revision = 1 + max(log.revision, log.floor, manifest.revision)
-        made = ENCODER.of([text for _, text in upserts])
+        made = ENCODERS[manifest.model.fingerprint].of([text for _, text in upserts])
         tell("doing", str(revision), json.dumps([upserts, deletes], separators=(",", ":")))
         tell("step", "update")
         log.append(Update(revision, [Candidate(*each) for each in upserts], made, deletes))
         tell("done", str(revision))
+
+
+def drawn(chance: random.Random, named: str) -> tuple[list[tuple[str, str]], list[str]]:
+    """What an update of this name puts and deletes."""
+    ids = chance.sample(range(IDS), chance.randint(1, 6))
+    deletes = [f"c{n}" for n in ids[: chance.randint(0, 1)]]
+    return [(f"c{n}", f"{named}-{n}") for n in ids if f"c{n}" not in deletes], deletes
 
 
 def run(root: Path, number: int) -> None:
@@ -51,10 +60,7 @@ def run(root: Path, number: int) -> None:
     for turn in count():
         assert "torch" not in sys.modules
         for each in range(UPDATES_A_COMPACTION):
-            ids = chance.sample(range(IDS), chance.randint(1, 6))
-            deletes = [f"c{n}" for n in ids[: chance.randint(0, 1)]]
-            upserts = [(f"c{n}", f"{number}.{turn}.{each}-{n}") for n in ids if f"c{n}" not in deletes]
-            write(store, upserts, deletes)
+            write(store, *drawn(chance, f"{number}.{turn}.{each}"))
         compact(root, progress=lambda stage, _done, _total: tell("step", stage))
         tell("step", "gc")
         store.gc(keep=2)

@@ -19,7 +19,7 @@ def test_no_dialogue_of_the_use_is_in_the_golden_set_or_the_pool() -> None:
     used, golden = ({each.dialogue for each in some} for some in (found.use, found.golden))
     assert (len(used), len(golden)) == (500, loop_demonstration.GOLDEN_DIALOGUES)
     assert not used & golden
-    assert (len(found.use), len(found.golden)) == (1500, 1200), "whole dialogues"
+    assert (len(found.use), len(found.golden)) == (1500, 450), "whole dialogues"
     assert set(found.pool) == {each.response for each in examples if each.dialogue not in used}
     assert found == loop_demonstration.parts(examples, random.Random(0))
     assert found != loop_demonstration.parts(examples, random.Random(1))

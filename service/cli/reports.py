@@ -274,7 +274,7 @@ def _ranks(found: "FeedbackFigures") -> Section:
 def _lacking(found: "FeedbackFigures") -> list[Section]:
     heading = "What the pool lacks"
     if not found.with_texts:
-        return [Section(heading, "Contexts are not recorded. With POLYRANK_FEEDBACK=texts they are, from then on.")]
+        return [Section(heading, "Contexts are not recorded; polyrank serve --feedback texts records them.")]
     total = found.alone + sum(group.contexts for group in found.lacks)
     text = f"For {total:,} of {found.with_texts:,} contexts a reply was written by hand, or none was good."
     if total:

@@ -24,6 +24,7 @@ from polyrank.model.text.dialogues import RIGHT, WRONG, Dialogue, new_dialogues,
 from polyrank.model.text.folding import text_key
 from polyrank.service.feedback.outcomes import Outcome, Sent, outcome_of
 from polyrank.service.feedback.reading import uses
+from polyrank.service.feedback.recording import newest
 from polyrank.service.feedback.records import Shown, Use
 from polyrank.service.feedback.redaction import Redaction
 from polyrank.service.feedback.replies import Replies
@@ -33,7 +34,7 @@ LATER_SHARE: Final = 5  # one conversation in so many
 MOST_OF_REPLY, MOST_OF_CONVERSATION = 50, 5  # chosen ones
 
 _REDACTION = Redaction()
-_SETTING = "POLYRANK_FEEDBACK=texts"
+_SETTING = "polyrank serve --feedback texts records them"
 _NO_TEXT = "rankings that were recorded without texts"
 _LOST = "right replies whose text is in no generation any more"
 _LOST_NEGATIVE = "wrong replies whose text is in no generation any more"
@@ -54,20 +55,18 @@ class Exported:
 
     Attributes:
         rankings: how many the log holds.
-        answered: how many of them have events.
+        with_feedback: how many of them have events.
         train, later: examples by how their reply came about.
         labels: by `right` and `wrong`.
         left_out: examples, labels and negatives by reason.
-        newest: time of the newest ranking that teaches something, in seconds since the epoch; None: none does.
     """
 
     rankings: int = 0
-    answered: int = 0
+    with_feedback: int = 0
     train: Counter[str] = field(default_factory=Counter)
     later: Counter[str] = field(default_factory=Counter)
     labels: Counter[str] = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)
-    newest: float | None = None
 
 
 class _Example(NamedTuple):
@@ -104,9 +103,9 @@ def export(root: Path, output: Path, *, golden: Sequence[Path] = ()) -> Exported
     done = Exported()
     kept_apart = {said for path in golden for example in read_dialogues(path) for said in _forms(example.conversation)}
     read = sorted(_read(root, done), key=lambda each: (each.at, each.ranking))
-    newest = _newest_conversations(read)
-    before = _apart([each for each in read if each.conversation not in newest], kept_apart, _IN_GOLDEN, done)
-    recent = [each for each in read if each.conversation in newest]
+    kept_back = _newest_conversations(read)
+    before = _apart([each for each in read if each.conversation not in kept_back], kept_apart, _IN_GOLDEN, done)
+    recent = [each for each in read if each.conversation in kept_back]
     # A context of both sides stays on one, where it is more frequent: what everybody asks shall train.
     often, of_later = (Counter(each.said for each in some) for some in (before, recent))
     later = _apart(recent, {said for said, count in often.items() if count > of_later[said]}, _TRAINS, done)
@@ -138,7 +137,7 @@ def _said(conversation: Conversation) -> int:
 
 def _forms(conversation: Conversation) -> tuple[int, int]:
     """Return the hash of a context, and that of its turns as they are recorded."""
-    redacted = (Turn(_REDACTION.end(turn.text), turn.role) for turn in conversation.turns)
+    redacted = (Turn(_REDACTION.end(turn.text), turn.role) for turn in newest(conversation).turns)
     return _said(conversation), _said(Conversation(tuple(redacted)))
 
 
@@ -146,7 +145,7 @@ def _read(root: Path, done: Exported) -> Iterator[_Read]:
     replies, with_texts = Replies(root), False
     for use in uses(root):
         done.rankings += 1
-        done.answered += bool(use.events)
+        done.with_feedback += bool(use.events)
         with_texts = with_texts or use.ranking.said is not None
         if not use.events:
             continue
@@ -155,13 +154,11 @@ def _read(root: Path, done: Exported) -> Iterator[_Read]:
             continue
         taught = _taught(use, use.ranking.said, replies, done)
         if taught.examples or taught.label is not None:
-            done.newest = max(done.newest or 0.0, taught.at)
             yield taught
     if not done.rankings:
-        raise InvalidInput(f"{root} has no recorded rankings; start the server with {_SETTING}")
+        raise InvalidInput(f"{root} has no recorded rankings; {_SETTING}")
     if not with_texts:
-        why = f"{root} has {done.rankings} recorded rankings, all without texts"
-        raise InvalidInput(f"{why}, so nothing can be learnt from them; start the server with {_SETTING}")
+        raise InvalidInput(f"the {done.rankings} rankings recorded in {root} are without texts; {_SETTING}")
 
 
 def _taught(use: Use, said: Conversation, replies: Replies, done: Exported) -> _Read:

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ToRecord:
     """A request whose answer is to be recorded.
 
     Attributes:
@@ -85,15 +85,15 @@ class Feedback:
         """Write what waits, and end."""
         self._log.close()
 
-    def asked(self, conversation: str | None) -> Asked:
+    def asked(self, conversation: str | None) -> ToRecord:
         """Name the ranking of a request, and its conversation."""
         at = round(time.time(), 3)
-        return Asked(
+        return ToRecord(
             self.identity.ranking_id(at), at, None if conversation is None else self.identity.conversation(conversation)
         )
 
     def record(
-        self, asked: Asked, answer: bytes, said: Conversation, side: Side | None = None, replaced: str | None = None
+        self, asked: ToRecord, answer: bytes, said: Conversation, side: Side | None = None, replaced: str | None = None
     ) -> bool:
         """Have an answer of `/rank` written, a JSON object; returns False where there is no room. `Ranking` has more.
 
@@ -105,7 +105,7 @@ class Feedback:
         return self._log.record(partial(self._ranking, asked, answer, read, side, replaced), size)
 
     def _ranking(
-        self, asked: Asked, answer: bytes, said: Conversation | None, side: Side | None, replaced: str | None
+        self, asked: ToRecord, answer: bytes, said: Conversation | None, side: Side | None, replaced: str | None
     ) -> Sequence[Line]:
         """Make a ranking's line, on the log's thread."""
         told = orjson.loads(answer)

@@ -11,7 +11,9 @@ from typing import Final
 
 from polyrank.service.errors import SettingsError
 
-MOST_CHARACTERS: Final = 20_000  # of a text that are recorded; no encoder reads as many
+# So much is recorded of a context, and of a reply; no encoder reads as much.
+MOST_CHARACTERS: Final = 20_000
+REPLY_CHARACTERS: Final = 4_000
 
 # Between digits and letters of a number: spaces, hyphens, dots, slashes, brackets, and characters that nobody sees.
 _BETWEEN = r"[\s.,/()_+\-\u00ad\u2010-\u2015\u2212\u200b-\u200f\u2060\ufe0f\u20e3\ufeff]{0,3}"
@@ -47,7 +49,7 @@ class Redaction:
 
     def beginning(self, text: str) -> str:
         """Return what may be recorded of a reply: its first characters; raises RedactionFailed."""
-        return self._redacted(text[: 2 * MOST_CHARACTERS])[:MOST_CHARACTERS]  # nothing is cut in two and kept
+        return self._redacted(text[: 2 * REPLY_CHARACTERS])[:REPLY_CHARACTERS]  # nothing is cut in two and kept
 
     def end(self, text: str) -> str:
         """Return what may be recorded of a turn: its last characters; raises RedactionFailed."""
@@ -91,14 +93,17 @@ def _without_query(found: re.Match[str]) -> str:
 def _without_iban(found: re.Match[str]) -> str:
     """Replace the longest beginning that is an IBAN by its check digits (ISO 7064, mod 97-10); words may follow it."""
     text = found[0]
-    ends = [at for at, letter in enumerate(text, 1) if letter.isalnum()]
-    compact = "".join(filter(str.isalnum, text))
-    for length in range(min(len(compact), _MOST_IBAN), _LEAST_IBAN - 1, -1):
-        digits = "".join(str(int(letter, 36)) for letter in compact[4:length] + compact[:4])
-        if int(digits) % 97 == 1:
-            rest = text[ends[length - 1] :]  # a longer number may begin like an IBAN
-            return f"[iban]{_MORE_DIGITS.sub('', rest, count=1)}"
-    return text
+    places = [at for at, letter in enumerate(text) if letter.isalnum()][:_MOST_IBAN]
+    numbers = [int(text[at], 36) for at in places]  # A is 10, Z is 35
+    first = "".join(map(str, numbers[:4]))  # the check looks at these last
+    rest, end = 0, 0
+    for at, number in enumerate(numbers[4:], 4):
+        rest = (rest * (10 if number < 10 else 100) + number) % 97
+        if at + 1 >= _LEAST_IBAN and (rest * 10 ** len(first) + int(first)) % 97 == 1:
+            end = places[at] + 1
+    if not end:
+        return text
+    return f"[iban]{_MORE_DIGITS.sub('', text[end:], count=1)}"  # a longer number may begin like an IBAN
 
 
 def named(hook: str) -> Callable[[str], object]:

@@ -71,7 +71,7 @@ def look(store: Path, steps: Steps, settled_before: float, *, trial_is_new: bool
     return effect(sides, shares, outcomes) if trial_is_new else effect(~sides, 1 - shares, outcomes)
 
 
-class Lease:
+class TrialLease:
     """Keeps a generation on trial with a share; when this process dies, servers end the trial."""
 
     def __init__(self, store: GenerationStore, generation: str) -> None:

@@ -20,7 +20,7 @@ from polyrank.model.text.jsonlines import read_objects
 from polyrank.service.loop.statistics import Compared, compared, judged
 
 SLOWEST: Final = 1.15  # times as long as the live model may the new one take to read contexts
-_TIMED_CONTEXTS, _ROUNDS = 64, 7
+_TIMED_CONTEXTS, _ROUNDS = 64, 15
 _GROUP = "group"  # a field of a line that names its slice
 
 
@@ -105,9 +105,9 @@ def _values(ranker: Retriever, examples: Examples) -> Values:
 
 
 def slowdown(new: Retriever, live: Retriever, sets: dict[str, Examples]) -> float:
-    """Return how many times as long the new model takes to read the same contexts, timed in turns.
+    """Return how many times as long the new model takes to read the same contexts.
 
-    Processor time counts: beside other work the shortest of some wall times was seven times that of an equal model.
+    Both are timed in turns, by the time of processors, and the fastest counts: other programs change little then.
     """
     asked = [each.conversation for examples in sets.values() for each in examples.listed][:_TIMED_CONTEXTS]
     seconds = [(_seconds(new, asked), _seconds(live, asked)) for _ in range(_ROUNDS)]

@@ -40,7 +40,7 @@ from polyrank.model.text.folding import hash64, text_key
 from polyrank.model.training.config import STATE_FILE as TRAINING_STATE
 from polyrank.service.errors import LoopFailed
 from polyrank.service.feedback.export import LATER, TRAIN, export
-from polyrank.service.loop.canary import Lease, Steps, look
+from polyrank.service.loop.canary import Steps, TrialLease, look
 from polyrank.service.loop.config import LoopConfig
 from polyrank.service.loop.state import (
     BUILD_FILE,
@@ -51,9 +51,9 @@ from polyrank.service.loop.state import (
     MINED_FILE,
     MODEL,
     POOL_FILE,
-    Done,
     Run,
     Runs,
+    StageDone,
     sha256_of,
 )
 from polyrank.service.loop.statistics import Effect
@@ -122,7 +122,7 @@ def _aborted(run: Run) -> _Ended:
 def _end(runs: Runs, store: GenerationStore, run: Run, ended: _Ended) -> None:
     """Record how a run has ended; its trial ends, and its texts go."""
     for generation in filter(None, (run.live, run.new)):
-        Lease(store, generation).end()
+        TrialLease(store, generation).end()
     runs.forget_texts(run.id)
     run.verdict, run.why, run.waits = ended.verdict, ended.why, ""
     runs.write(run)
@@ -138,7 +138,7 @@ class _Work:
 
     def to_the_end(self) -> None:
         """Do all stages that are left."""
-        stages: Mapping[str, Callable[[], Done]] = MappingProxyType(
+        stages: Mapping[str, Callable[[], StageDone]] = MappingProxyType(
             {
                 "collect": self._collect,
                 "train": self._train,
@@ -208,7 +208,7 @@ class _Work:
 
     # Collect.
 
-    def _collect(self) -> Done:
+    def _collect(self) -> StageDone:
         data = self._folder / DATA
         shutil.rmtree(data, ignore_errors=True)
         export(self._config.store, data, golden=self._config.golden)
@@ -219,7 +219,7 @@ class _Work:
             raise _Ended("nothing new", f"{found}; {self._config.least_examples} new ones make a run")
         with replacing(self._folder / EXAMPLES_FILE) as temporary, temporary.open("wb") as file:
             np.save(file, examples)
-        return Done(self._golden(), self._digests(f"{DATA}/{TRAIN}", f"{DATA}/{LATER}"), found)
+        return StageDone(self._golden(), self._digests(f"{DATA}/{TRAIN}", f"{DATA}/{LATER}"), found)
 
     def _golden(self) -> dict[str, str]:
         return {str(path): sha256_of(path) for path in self._config.golden}
@@ -235,7 +235,7 @@ class _Work:
 
     # Train.
 
-    def _train(self) -> Done:
+    def _train(self) -> StageDone:
         """Mine hard negatives from what the live generation holds, and go on training its model."""
         mined, model = self._folder / MINED_FILE, self._folder / MODEL
         live = self._store.model_directory(self._run.live).resolve()
@@ -251,7 +251,9 @@ class _Work:
             self._command("train", *given, "--base", live, "--train", mined, "--output", model)
         options = " ".join(("mine", *self._config.mine, "train", *self._config.train))
         inputs = {**self._digests(f"{DATA}/{TRAIN}"), "live": self._run.live, "options": options}
-        return Done(inputs, self._digests(MINED_FILE, f"{MODEL}/{WEIGHTS_FILE}"), f"from the model of {self._run.live}")
+        return StageDone(
+            inputs, self._digests(MINED_FILE, f"{MODEL}/{WEIGHTS_FILE}"), f"from the model of {self._run.live}"
+        )
 
     def _quantised(self, live: Path) -> tuple[object, ...]:
         """Options that let the new model run in int8 where the live one does; nothing is trained on a golden set."""
@@ -270,15 +272,15 @@ class _Work:
 
     # Gate and build.
 
-    def _gate(self) -> Done:
+    def _gate(self) -> StageDone:
         self._work("gate", *self._config.golden)
         judged = self._told(GATE_FILE)
         if judged["verdict"] != "passed":
             raise _Ended(judged["verdict"], judged["why"])
         weights, later = f"{MODEL}/{WEIGHTS_FILE}", f"{DATA}/{LATER}"
-        return Done({**self._golden(), **self._digests(weights, later)}, self._digests(GATE_FILE), judged["why"])
+        return StageDone({**self._golden(), **self._digests(weights, later)}, self._digests(GATE_FILE), judged["why"])
 
-    def _build(self) -> Done:
+    def _build(self) -> StageDone:
         if self._run.newest is None:
             self._run.newest = self._store.ids()[-1]
             self._runs.write(self._run)
@@ -290,7 +292,7 @@ class _Work:
         inputs = {**self._digests(f"{MODEL}/{WEIGHTS_FILE}"), "live": self._run.live}
         fingerprint = self._store.manifest(built["generation"]).model.fingerprint
         outputs = {"generation": built["generation"], "fingerprint": fingerprint}
-        return Done(inputs, outputs, f"generation {built['generation']}")
+        return StageDone(inputs, outputs, f"generation {built['generation']}")
 
     def _told(self, file: str) -> dict[str, Any]:
         found: dict[str, Any] = orjson.loads(read_input(self._folder / file))
@@ -298,11 +300,11 @@ class _Work:
 
     # Canary, switch, watch.
 
-    def _canary(self) -> Done:
+    def _canary(self) -> StageDone:
         if self._config.canary == "off":
-            return Done({}, {}, "off, the gate alone decides")
+            return StageDone({}, {}, "off, the gate alone decides")
         shares, hours = self._config.canary_shares, self._config.canary_hours
-        lease, steps = Lease(self._store, str(self._run.new)), self._run.steps.setdefault("canary", [])
+        lease, steps = TrialLease(self._store, str(self._run.new)), self._run.steps.setdefault("canary", [])
         with self._on_trial(lease, steps, shares[0]):
             while True:
                 found, now = self._looked(steps), time.time()
@@ -312,7 +314,7 @@ class _Work:
                     raise _Ended("withdrawn", f"conversations end worse: {found}")
                 if not larger and found.low > -_MAY_LOSE:
                     lease.end()
-                    return Done({}, {}, str(found))
+                    return StageDone({}, {}, str(found))
                 if now >= steps[0][0] + hours * _HOUR:
                     raise _Ended("undecided", f"after {hours:g} h: {found}")
                 if larger and isfinite(found.low) and now >= since + self._config.step_hours * _HOUR:
@@ -320,14 +322,14 @@ class _Work:
                 if why := self._wait(lease, steps, f"{steps[-1][1]:.0%} of the conversations; {found}"):
                     raise _Ended("withdrawn", why)
 
-    def _switch(self) -> Done:
+    def _switch(self) -> StageDone:
         new = str(self._run.new)
         if self._store.current() != new:
             try:
                 self._store.activate(new, self._encodes(new), after=self._run.live)
             except SwitchOvertaken as error:
                 raise _Ended("overtaken", str(error)) from error
-        return Done({"generation": new}, {}, f"{new} is active")
+        return StageDone({"generation": new}, {}, f"{new} is active")
 
     def _encodes(self, generation: str) -> Encode:
         """What encodes updates that the generation lacks; its model is loaded for the first one."""
@@ -338,21 +340,21 @@ class _Work:
 
         return lambda texts: encode_texts(ranker(), texts)
 
-    def _watch(self) -> Done:
+    def _watch(self) -> StageDone:
         """Let the old generation answer a few conversations still, and go back to it if they end better."""
         old, hours = self._run.live, self._config.watch_hours
         if self._config.canary == "off" or not hours:
-            return Done({}, {}, "nothing to watch by")
-        lease, steps = Lease(self._store, old), self._run.steps.setdefault("watch", [])
+            return StageDone({}, {}, "nothing to watch by")
+        lease, steps = TrialLease(self._store, old), self._run.steps.setdefault("watch", [])
         with self._on_trial(lease, steps, self._config.watch_share):
             while True:
                 found = self._looked(steps, trial_is_new=False)
                 if found.high < 0:
                     self._go_back(f"conversations end worse: {found}")
                 if time.time() >= steps[0][0] + hours * _HOUR:
-                    return Done({}, {}, str(found))
+                    return StageDone({}, {}, str(found))
                 if why := self._wait(lease, steps, f"{steps[-1][1]:.0%} of the conversations stay; {found}"):
-                    return Done({}, {}, f"ended early, {why}: {found}")
+                    return StageDone({}, {}, f"ended early, {why}: {found}")
 
     def _go_back(self, why: str) -> None:
         if self._store.go_back(self._store.verify(self._run.live)):
@@ -360,7 +362,7 @@ class _Work:
         self._check()
 
     @contextmanager
-    def _on_trial(self, lease: Lease, steps: list[tuple[float, float]], share: float) -> Iterator[None]:
+    def _on_trial(self, lease: TrialLease, steps: list[tuple[float, float]], share: float) -> Iterator[None]:
         """Keep a generation on trial for the block, with this share at first, or as before a kill."""
         if steps:
             lease.begin(steps[-1][1])
@@ -369,7 +371,7 @@ class _Work:
         with lease.renewed():
             yield
 
-    def _step(self, lease: Lease, steps: list[tuple[float, float]], share: float) -> None:
+    def _step(self, lease: TrialLease, steps: list[tuple[float, float]], share: float) -> None:
         """Give the trial a share; it is recorded first, so that no ranking is of a share that nobody knows."""
         steps.append((time.time(), share))
         self._runs.write(self._run)
@@ -383,7 +385,7 @@ class _Work:
         self._look_seconds = time.monotonic() - began
         return found
 
-    def _wait(self, lease: Lease, steps: Steps, waits: str) -> str | None:
+    def _wait(self, lease: TrialLease, steps: Steps, waits: str) -> str | None:
         """Wait until the next look is due; returns why the trial is over, or None: it is not. Ends as `_check`."""
         self._run.waits = waits
         self._runs.write(self._run)

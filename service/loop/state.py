@@ -40,7 +40,7 @@ _TEXTS = (DATA, POOL_FILE, HARD_FILE, MINED_FILE)
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class StageDone:
     """A stage that was done.
 
     Attributes:
@@ -74,7 +74,7 @@ class Run:
     began: float
     live: str
     fingerprint: str
-    stages: dict[str, Done] = field(default_factory=dict)
+    stages: dict[str, StageDone] = field(default_factory=dict)
     steps: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     newest: str | None = None
     waits: str = ""
@@ -174,7 +174,7 @@ class Runs:
 
 def _read(content: bytes) -> Run:
     fields: dict[str, Any] = orjson.loads(content)
-    stages = {name: Done(**done) for name, done in fields.pop("stages").items()}
+    stages = {name: StageDone(**done) for name, done in fields.pop("stages").items()}
     steps = {name: [(at, share) for at, share in of] for name, of in fields.pop("steps").items()}
     return Run(**fields, stages=stages, steps=steps)
 

@@ -3,19 +3,12 @@
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from browsing import Opens, ask, shown
-from playwright.sync_api import Page, expect
+from browsing import Opens, ask, faults, shown, tab_to
+from playwright.sync_api import expect
 from served import Served
 
 NARROW = {"width": 320, "height": 640}
 WIDE = {"width": 1280, "height": 800}
-SEEN = "node => node.getAttribute('aria-label') ?? node.textContent.trim()"
-
-
-def faults(page: Page) -> list[tuple[str, str]]:
-    found = Axe().run(page).response["violations"]
-    return [(each["id"], node["html"]) for each in found for node in each["nodes"]]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -44,17 +37,6 @@ def test_axe_finds_nothing_in_any_view(server: Served, opens: Opens, scheme: str
         assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
     page.get_by_role("button", name="Key").click()
     assert faults(page) == []
-
-
-def tab_to(page: Page, name: str) -> None:
-    """Press Tab until the focus is on what is called so."""
-    for _ in range(200):
-        page.keyboard.press("Tab")
-        focused = page.evaluate(f"({SEEN})(document.activeElement)")
-        labels = page.evaluate("[...(document.activeElement.labels ?? [])].map(each => each.innerText).join()")
-        if name in (focused, labels):
-            return
-    raise AssertionError(f"Tab never comes to {name}")
 
 
 def test_everything_goes_by_keyboard(own_server: Served, opens: Opens) -> None:

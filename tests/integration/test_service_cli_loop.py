@@ -1,22 +1,24 @@
-"""`polyrank loop` from a log of feedback to a new live model, killed again and again, and refused where it must be."""
+"""`polyrank loop` from a log of feedback to a new live model, killed again and again, and ended where it must be."""
 
+import json
 import os
 import random
 import shutil
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import COMMAND, Outcome, start
+from command_line import COMMAND, Outcome, call, start, write_rows
 from loop_store import write_config, write_golden, write_store, written
 
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.loop.state import Runs
 
 Capture = pytest.CaptureFixture[str]
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(1800)
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +36,10 @@ def folder(taught: Path, tmp_path: Path) -> Path:
     return shutil.copytree(taught, tmp_path / "copy")
 
 
-def run(folder: Path, *, command: list[str] = COMMAND, **settings: Any) -> Outcome:
+def run(folder: Path, **settings: Any) -> Outcome:
     """Run the loop as a process of its own."""
-    return ended_late(start("loop", "run", "--config", write_config(folder, **settings), "--json", command=command))
-
-
-def ended_late(process: "subprocess.Popen[str]") -> Outcome:
-    out, err = process.communicate(timeout=600)
+    process = start("loop", "run", "--config", write_config(folder, **settings), "--json")
+    out, err = process.communicate(timeout=900)
     return Outcome(process.returncode, out, err)
 
 
@@ -80,4 +79,68 @@ def test_killed_at_any_moment_it_ends_with_the_same_bytes(folder: Path, tmp_path
             break
     assert kills > 1
     assert made(folder) == made(other)
+    again = run(other)
+    assert again.result["why"] == "479 examples, 0 of them new; 50 new ones make a run"
     assert not list((folder / "store" / "loop").glob("*/data"))
+
+
+def test_nothing_new_and_what_is_said_of_it(capsys: Capture, folder: Path) -> None:
+    store = folder / "store"
+    status = call(capsys, "loop", "status", "--store", store)
+    assert status.out == f"{store}: the loop never ran; polyrank loop run begins it\n"
+    assert call(capsys, "loop", "abort", "--store", store).out == f"{store}: no run is under way\n"
+    ended = call(capsys, "loop", "run", "--config", write_config(folder, least_examples=480))
+    assert (ended.status, ended.out) == (0, "nothing new: 479 examples, 479 of them new; 480 new ones make a run\n")
+    [name] = Runs(store).ids()
+    said = call(capsys, "loop", "status", "--store", store).out.splitlines()
+    assert said == [f"run {name}, to replace generation {GenerationStore(store).current()}", ended.out.rstrip()]
+    told = call(capsys, "loop", "status", "--store", store, "--json").result
+    assert (told["verdict"], told["stage"], told["at_work"], told["stages"]) == ("nothing new", None, False, {})
+    assert sorted(path.name for path in (store / "loop" / name).iterdir()) == ["state.json"]
+
+
+def test_an_abort_ends_what_is_at_work(capsys: Capture, folder: Path) -> None:
+    process = start("loop", "run", "--config", write_config(folder), "--json")
+    store, runs = folder / "store", Runs(folder / "store")
+    while (latest := runs.latest()) is None or latest.stage != "train":
+        time.sleep(0.1)
+        assert process.poll() is None
+    working = call(capsys, "loop", "status", "--store", store).out
+    assert "  train    at work\n" in working
+    aborted = call(capsys, "loop", "abort", "--store", store)
+    assert (aborted.status, aborted.out) == (0, "aborted: somebody has asked for it, in stage train\n")
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, json.loads(out)["verdict"]) == (0, "aborted")
+    assert not runs.is_at_work()
+    # The same examples are worth another run, because no model was judged by them.
+    again = call(capsys, "loop", "run", "--config", write_config(folder, least_examples=480))
+    assert again.out == "nothing new: 479 examples, 479 of them new; 480 new ones make a run\n"
+
+
+def test_a_stage_that_fails_is_tried_again(capsys: Capture, folder: Path) -> None:
+    wrong = run(folder, mine=["--depth", "0"])
+    assert wrong.status == 1
+    assert "--depth: must be a whole number from 1" in wrong.err
+    last = wrong.err.splitlines()[-1]
+    assert last.startswith(
+        "polyrank: mine ended with exit status 2, and says above why; the same command tries it again"
+    )
+    status = call(capsys, "loop", "status", "--store", folder / "store").out
+    assert "  train    nobody is at work; polyrank loop run goes on with it\n" in status
+
+
+def test_a_lexical_model_has_nothing_to_train(capsys: Capture, tmp_path: Path) -> None:
+    pool = write_rows(tmp_path / "pool.jsonl", [{"id": "a", "text": "w1 w2"}])
+    call(capsys, "build", "--model", "lexical", "--pool", pool, "--store", tmp_path / "store")
+    write_golden(tmp_path / "golden.jsonl", 1)
+    refused = call(capsys, "loop", "run", "--config", write_config(tmp_path))
+    assert (refused.status, refused.out) == (2, "")
+    assert not Runs(tmp_path / "store").ids()
+
+
+def test_wrong_settings_are_wrong_usage(capsys: Capture, folder: Path) -> None:
+    wrong = call(capsys, "loop", "run", "--config", write_config(folder, steps=3))
+    path = folder / "loop.toml"
+    assert wrong.failure(2) == f"unknown setting in {path}: steps; did you mean step_hours?"
+    missing = call(capsys, "loop", "run", "--config", folder / "no.toml")
+    assert "no.toml cannot be read: " in missing.failure(2)

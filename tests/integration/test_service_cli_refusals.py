@@ -174,7 +174,7 @@ TABLE = f"""
 
 2 | feedback export --store none --output new          | none is no directory; polyrank build makes a store
 2 | feedback export --store store --output pool.jsonl  | --output pool.jsonl is not an empty directory
-1 | feedback export --store store --output new         | store has no recorded rankings; start the server with POLYRANK_
+1 | feedback export --store store --output new         | store has no recorded rankings; polyrank serve --feedback
 2 | feedback report --store store --output new/x.html  | --output new/x.html: there is no directory new
 
 2 | serve                                  | --store DIR or POLYRANK_STORE

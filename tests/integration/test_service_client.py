@@ -23,7 +23,8 @@ pytestmark = pytest.mark.usefixtures("warm_children")
 def api(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     store = tmp_path_factory.mktemp("store")
     build(polyrank.load(checkpoints / "poly"), pool(20), store)
-    with TestClient(create_app(Settings(store=store, threads=1, backend="torch", precision="float32"))) as client:
+    settings = Settings(store=store, feedback="ids", threads=1, backend="torch", precision="float32")
+    with TestClient(create_app(settings)) as client:
         yield client
 
 
@@ -39,6 +40,22 @@ def test_ranking(client: polyrank.Client) -> None:
     assert ranking.generation == client.index().active.id  # type: ignore[union-attr]
     sent = client.rank(["w1", {"role": "user", "text": "w2"}], candidates=["w1", {"id": "x", "text": "w2"}])
     assert {reply.index for reply in sent.results} == {0, 1}
+
+
+def test_feedback(client: polyrank.Client) -> None:
+    ranking = client.rank("w1 w2", top_k=3, conversation="ticket 7")
+    assert ranking.ranking_id is not None
+    told = client.feedback(ranking.ranking_id, "edited", id=ranking.results[0].id, text="w1 w2!", event_id="mine")
+    assert (told.accepted, told.repeated) == (1, 0)
+    events = [
+        {"ranking_id": ranking.ranking_id, "kind": "edited", "text": "w1 w2!", "event_id": "mine"},
+        {"ranking_id": ranking.ranking_id, "kind": "resolved"},
+    ]
+    told = client.feedback_batch(events)
+    assert (told.accepted, told.repeated) == (1, 1)
+    with pytest.raises(polyrank.NotThere, match="ranking"):
+        client.feedback("made up", "resolved")
+    assert client.rank("w1 w2", log=False).ranking_id is None
 
 
 def test_an_explanation(client: polyrank.Client) -> None:

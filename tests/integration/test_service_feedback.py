@@ -1,18 +1,36 @@
 """Rankings and what became of them, as real servers record them."""
 
+import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from in_process import TestClient
 from served import Served, serve
+from server_process import ServerProcess
 from service_fakes import build_store, load, pool
+from warm_python import WarmPython
 
+import polyrank
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.layout import why_no_store
+from polyrank.index_builder.store.archive import back_up, restore
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.app import create_app
+from polyrank.service.errors import SettingsError
+from polyrank.service.feedback.erasing import erase
+from polyrank.service.feedback.files import lines, names
+from polyrank.service.feedback.identity import Identity
 from polyrank.service.feedback.reading import LogTally, uses
 from polyrank.service.feedback.records import Use
 from polyrank.service.settings import Settings
@@ -295,3 +313,140 @@ def test_events_are_acknowledged_when_they_are_on_the_disk(
 
 def _full(*_: object) -> int:
     raise OSError(28, "No space left on device")
+
+
+class Sender(threading.Thread):
+    """Ranks and sends events without a pause, until the server is gone; keeps those that were acknowledged."""
+
+    def __init__(self, port: int, number: int) -> None:
+        super().__init__(daemon=True)
+        self.url, self.number, self.acknowledged = f"http://127.0.0.1:{port}", number, set[str]()
+
+    def run(self) -> None:
+        with httpx2.Client(base_url=self.url, timeout=10) as client, suppress(httpx2.HTTPError):
+            for count in range(1_000_000):
+                asked = {"context": f"w{count % 40}", "conversation": f"chat {self.number}"}
+                answer = client.post("/rank", json=asked)
+                name = f"{self.number}.{count}"
+                ranking = answer.json()["ranking_id"]
+                events = [event(ranking, kind=kind, event_id=f"{name}{kind}") for kind in ("up", "down")]
+                if client.post("/feedback", json={"events": events}).status_code == 200:
+                    self.acknowledged |= {each["event_id"] for each in events}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_was_acknowledged_survives_kills(
+    checkpoints: Path, tmp_path: Path, warm_python: WarmPython, workers: int
+) -> None:
+    """Each time all processes are killed amid events; what they leave is closed by the next ones."""
+    build(polyrank.load(checkpoints / "poly"), pool(40), tmp_path)
+    acknowledged = set[str]()
+    for turn in range(3):
+        server = ServerProcess(warm_python, store=tmp_path, workers=workers, feedback="texts")
+        port = server.ready()
+        senders = [Sender(port, 10 * turn + number) for number in range(4)]
+        for sender in senders:
+            sender.start()
+        deadline = time.monotonic() + 60
+        while min(len(sender.acknowledged) for sender in senders) < 10 + 3 * turn:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        kill_all(server)
+        for sender in senders:
+            sender.join()
+            acknowledged |= sender.acknowledged
+    tally = LogTally()
+    found = [each.id for use in uses(tmp_path, tally) for each in use.events]
+    assert acknowledged <= {*found}
+    assert len(found) == len({*found})
+    assert tally.damaged <= 3 * workers, "no more than the line that each was at"
+    server = ServerProcess(warm_python, store=tmp_path, workers=workers, feedback="texts")
+    server.ready()
+    deadline = time.monotonic() + 20
+    while [*(tmp_path / "feedback").glob("*.jsonl")]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert acknowledged <= {each.id for use in uses(tmp_path) for each in use.events}
+    assert erase(tmp_path, "chat 11").rankings > 0
+    own = Identity.of(tmp_path).conversation("chat 11")
+    assert not [use for use in uses(tmp_path) if use.ranking.conversation == own]
+    assert not any(own in line for line in raw_lines(tmp_path))
+    server.process.terminate()
+    server.end()
+
+
+def kill_all(server: ServerProcess) -> None:
+    own = server.process.pid
+    children = Path(f"/proc/{own}/task/{own}/children").read_text().split()
+    for process in (own, *map(int, children)):
+        os.kill(process, signal.SIGKILL)
+    server.end()
+
+
+def raw_lines(store: Path) -> list[str]:
+    """What the files of the log hold."""
+    folder = store / "feedback"
+    return [json.dumps(line) for name in names(folder) for line in lines(folder, name)]
+
+
+def cli(action: str, store: Path, *arguments: str) -> dict[str, Any]:
+    """Run a command; returns what it says."""
+    command = [
+        sys.executable,
+        "-m",
+        "polyrank.service.cli",
+        "feedback",
+        action,
+        "--store",
+        str(store),
+        "--json",
+        *arguments,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    facts: dict[str, Any] = json.loads(done.stdout)
+    return facts
+
+
+def test_a_conversation_is_erased_while_servers_write(start: Start, store: Path) -> None:
+    servers = [start(), start()]
+    asked = [(server, name) for server in servers for name in ("chat 1", "chat 2", "chat 1")]
+    ids = [server.rank(context="w1 some words", conversation=name).json()["ranking_id"] for server, name in asked]
+    for number, ranking in enumerate(ids):
+        told(servers[number % 2], event(ranking, number, "written", text=f"about {ranking}"))
+    recorded(store, 6, 6)
+    assert cli("erase", store, "--conversation", "chat 1") == {"rankings": 4, "files_left": 0}
+    rest = " ".join(raw_lines(store))
+    assert [name in rest for name in ids] == [False, True, False, False, True, False]
+    status = cli("status", store)
+    assert (status["rankings"], status["with_feedback"], status["events"]["written"]) == (2, 2, 2)
+    again = servers[0].rank(context="w1", conversation="chat 1").json()["ranking_id"]
+    assert again in {use.ranking.id for use in recorded(store, 3, 2)}, "it goes on"
+
+
+def test_what_a_store_does_besides_goes_on(start: Start, store: Path, tmp_path: Path) -> None:
+    """Verifying, collecting, backing up: the log is no part of it."""
+    server = start()
+    told(server, event(server.rank(context="w1").json()["ranking_id"]))
+    root = GenerationStore(store)
+    for generation in root.ids():
+        root.verify(generation)
+    assert root.gc(1) == []
+    with (tmp_path / "b.tar.zst").open("wb") as file:
+        back_up(root, file, lambda *_: None)
+    with (tmp_path / "b.tar.zst").open("rb") as file:
+        restore(file, tmp_path / "again", lambda *_: None)
+    assert not (tmp_path / "again" / "feedback").exists()
+    assert len(recorded(store, 1, 1)) == 1
+
+
+def test_a_log_alone_is_a_store_that_can_be_built_into(tmp_path: Path) -> None:
+    Identity.of(tmp_path / "new")
+    assert why_no_store(tmp_path / "new") is None
+
+
+def test_a_damaged_key_stops_the_start_and_says_what_to_do(store: Path) -> None:
+    Identity.of(store)
+    (store / "feedback" / "key").write_bytes(b"")
+    app = create_app(Settings(store=store, feedback="ids"), load, load)
+    with pytest.raises(SettingsError, match=r"feedback cannot be recorded in .*key is damaged"), TestClient(app):
+        pass

@@ -62,7 +62,7 @@ def by_clicks(model: Path, taken: list[Taken]) -> Values:
     for each in taken:
         order = [each.shown[place] for place, _ in ranker.rank(each.asked.context, each.shown)]
         ranks.append(1 + order.index(each.text))
-    return {"recall@1": np.array(ranks) == 1.0, "mrr": 1 / np.array(ranks, np.float64)}
+    return {"recall@1": (np.array(ranks) == 1).astype(float), "mrr": 1 / np.array(ranks)}
 
 
 def test_the_loop_gains_relevance_that_it_never_sees_and_learning_and_judging_by_clicks_gains_none(

@@ -51,6 +51,24 @@ const deeds: Record<string, () => Promise<unknown>> = {
     };
   },
 
+  /** What became of a ranking; the first answer to it is lost. */
+  async feedback() {
+    const { ranking_id = null, results } = await polyrank.rank({ ...hello, conversation: "c1" });
+    const sent: unknown[] = [];
+    const losing: typeof fetch = async (url, init) => {
+      const answer = await fetch(url, init);
+      if (sent.push(JSON.parse(String(init?.body))) === 1) throw new TypeError("lost");
+      return answer;
+    };
+    const said = { ranking_id: ranking_id ?? "", kind: "chosen", id: results[0]?.id ?? "" } as const;
+    return {
+      told: await createClient({ baseUrl, apiKey, fetch: losing }).feedback([said, { ...said, kind: "up", event_id: "mine" }]),
+      sent,
+      madeUp: await error(polyrank.feedback({ ranking_id: "01", kind: "resolved" })),
+      unrecorded: (await polyrank.rank({ ...hello, log: false })).ranking_id ?? "none",
+    };
+  },
+
   async refusals() {
     return {
       wrong: await error(polyrank.rank({ context: [] })),
@@ -143,15 +161,16 @@ const deeds: Record<string, () => Promise<unknown>> = {
 
   /** A signal ends the wait between two looks at a job. */
   async unwatched() {
-    const began = performance.now();
     const begun = await polyrank.rebuild({ candidates: [{ text: "w1" }] });
+    const began = performance.now();
     const looked = async () => {
       for await (const _ of polyrank.watch(begun.id, 60_000, { signal: AbortSignal.timeout(300) }));
     };
     const ended = await error(looked());
+    const soon = performance.now() - began < 30_000;
     for await (const _ of polyrank.watch(begun.id, 50));
     await polyrank.rollback();
-    return { ended, soon: performance.now() - began < 30_000 };
+    return { ended, soon };
   },
 
   /** Where requests go, and with which headers. */

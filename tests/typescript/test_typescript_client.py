@@ -65,7 +65,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with keys.changing(folder / "keys.json") as held:
         held += [keys.Key(name=name, sha256=keys.hashed(name.encode()), **more) for name, more in KEYS.items()]
     (folder / "damaged.jsonl").write_text("{\n")
-    process = ServerProcess(store=folder / "store", keys_file=folder / "keys.json", pool_root=folder, model_root=folder)
+    roots = {"pool_root": folder, "model_root": folder}
+    process = ServerProcess(store=folder / "store", keys_file=folder / "keys.json", feedback="ids", **roots)
     try:
         yield f"http://127.0.0.1:{process.ready()}"
     finally:
@@ -111,6 +112,15 @@ def test_what_reads(does: Callable[..., Any], server: str) -> None:
     assert (told["explained"], told["even"], told["stored"]) == (1, 30, pool(60)[1].text)
     assert told["pools"] == [["", 60]]
     assert told["unheard"]
+
+
+def test_feedback_that_is_repeated_counts_once(does: Callable[..., Any]) -> None:
+    told = does("feedback")
+    assert (told["told"]["accepted"], told["told"]["repeated"]) == (0, 2)
+    assert told["sent"][0] == told["sent"][1]
+    assert [len(event["event_id"]) for event in told["sent"][0]["events"]] == [32, 4]
+    assert (told["madeUp"]["status"], told["madeUp"]["kind"]) == (404, "unknown-ranking")
+    assert told["unrecorded"] == "none"
 
 
 def test_refusals(does: Callable[..., Any]) -> None:

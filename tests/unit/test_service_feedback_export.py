@@ -54,7 +54,7 @@ def test_a_chosen_reply_is_right_and_those_above_it_are_weakly_wrong(store: Path
         {"context": ["Hi"], "response": "reply c", "negatives": ["reply a", "reply b"], "dialogue": "r00001"}
     ]
     assert (later, labels) == ([], []), "one conversation is too few to keep some apart"
-    assert (done.rankings, done.answered, done.train, done.newest) == (1, 1, {"chosen": 1}, 1.0)
+    assert (done.rankings, done.with_feedback, done.train) == (1, 1, {"chosen": 1})
 
 
 @pytest.mark.parametrize(
@@ -221,9 +221,9 @@ def test_texts_of_candidates_that_were_sent_along_are_in_the_log(store: Path, tm
 
 
 def test_a_log_without_texts_teaches_nothing(store: Path, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"no recorded rankings; start the server with POLYRANK_FEEDBACK=texts"):
+    with pytest.raises(InvalidInput, match=r"no recorded rankings; polyrank serve --feedback texts records them"):
         export(store, tmp_path / "out")
-    with pytest.raises(InvalidInput, match="has 1 recorded rankings, all without texts, so nothing can be learnt"):
+    with pytest.raises(InvalidInput, match=r"the 1 rankings recorded in .* are without texts; polyrank serve"):
         export(write_log(store, [use(1, None, ("chosen", "a"))]), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -240,7 +240,7 @@ def test_the_command_says_what_it_wrote(capsys: pytest.CaptureFixture[str], stor
     out = tmp_path / "out"
     outcome = call(capsys, "feedback", "export", "--store", store, "--output", out)
     assert outcome.out.splitlines() == [
-        "3 rankings, of 2 of which it is known what became of them",
+        "3 rankings, 2 of them with feedback",
         f"{out}/train.jsonl: 2 examples (1 chosen, 1 written)",
         f"{out}/later.jsonl: 0 examples",
         f"{out}/labels.jsonl: 0 examples",

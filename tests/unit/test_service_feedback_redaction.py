@@ -8,7 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyrank.service.errors import SettingsError
-from polyrank.service.feedback.redaction import MOST_CHARACTERS, Redaction, RedactionFailed, named, redacted
+from polyrank.service.feedback.redaction import (
+    MOST_CHARACTERS,
+    REPLY_CHARACTERS,
+    Redaction,
+    RedactionFailed,
+    named,
+    redacted,
+)
 
 IBANS = (
     *("DE89370400440532013000", "DE89 3704 0044 0532 0130 00", "gb29nwbk60161331926819", "NO93 8601 1117 947"),
@@ -82,10 +89,11 @@ def test_no_text_takes_long(unit: str) -> None:
 
 def test_only_so_much_of_a_text_is_kept() -> None:
     redaction, text = Redaction(), "ab " * 20_000
-    assert redaction.beginning(text) == text[:MOST_CHARACTERS]
+    assert redaction.beginning(text) == text[:REPLY_CHARACTERS]
     assert redaction.end(text) == text[-MOST_CHARACTERS:]
-    number = "x" * (MOST_CHARACTERS - 9) + " 4111 1111 1111 1111 " + "y" * (MOST_CHARACTERS - 9)
-    assert "11" not in redaction.beginning(number) + redaction.end(number)
+    for most in (REPLY_CHARACTERS, MOST_CHARACTERS):
+        number = "x" * (most - 9) + " 4111 1111 1111 1111 " + "y" * (most - 9)
+        assert "11" not in redaction.beginning(number) + redaction.end(number)
 
 
 def test_a_function_of_the_operator_comes_after() -> None:

@@ -17,7 +17,7 @@ from polyrank.service.feedback.records import Event, Kind, Ranking, Use
 from polyrank.service.loop.canary import LEASE_ENDED
 from polyrank.service.loop.config import LoopConfig
 from polyrank.service.loop.run import abort, run_loop
-from polyrank.service.loop.state import Done, Run, Runs
+from polyrank.service.loop.state import Run, Runs, StageDone
 
 BEFORE = ("collect", "train", "gate", "build")
 
@@ -36,7 +36,7 @@ class Loop:
         self.fingerprint = self.store.active().model.fingerprint
         self.run = self.runs.begin(self.live, self.fingerprint, time.time())
         for name in BEFORE:
-            self.run.stages[name] = Done({}, {}, "done")
+            self.run.stages[name] = StageDone({}, {}, "done")
         self.run.stages["build"].outputs.update(generation=self.new, fingerprint=self.fingerprint)
         self.runs.write(self.run)
 
@@ -50,7 +50,7 @@ class Loop:
     def reached(self, stage: str) -> None:
         """Let the stages before this one be done."""
         for name in ("canary", "switch")[: ("canary", "switch", "watch").index(stage)]:
-            self.run.stages[name] = Done({}, {}, "done")
+            self.run.stages[name] = StageDone({}, {}, "done")
         self.runs.write(self.run)
         if stage == "watch":
             self.store.activate(self.new)
@@ -318,7 +318,7 @@ def test_a_stage_that_a_kill_has_left_is_waited_for(loop: Loop) -> None:
 
 @pytest.mark.slow
 def test_files_that_were_changed_are_not_gone_on_from(loop: Loop) -> None:
-    loop.run.stages = {"collect": Done({}, {"data/train.jsonl": "0" * 64}, "done")}
+    loop.run.stages = {"collect": StageDone({}, {"data/train.jsonl": "0" * 64}, "done")}
     loop.runs.write(loop.run)
     with pytest.raises(LoopFailed, match=r"train\.jsonl is not what stage collect has left; end the run with"):
         loop.goes_on()

@@ -21,6 +21,9 @@ export interface ClientOptions {
   fetch?: typeof fetch;
 }
 
+/** What became of a ranking, as `feedback` takes it. */
+export type FeedbackEvent = Omit<api.EventIn, "event_id"> & { event_id?: string };
+
 type Method = "get" | "post" | "put";
 type PathOf<M extends Method> = {
   [P in keyof api.paths]: api.paths[P] extends Record<M, { responses: unknown }> ? P : never;
@@ -30,6 +33,11 @@ type Json<T> = T extends { content: { "application/json": infer J } } ? J : neve
 type Answer<O> = O extends { responses: infer R } ? Json<R[keyof R & (200 | 202)]> : never;
 type Body<O> = O extends { requestBody: infer B } ? { body: Json<B> } : { body?: undefined };
 type Placed<O> = O extends { parameters: infer P } ? Pick<P, keyof P & ("path" | "query")> : unknown;
+
+/** Returns a name that nobody else draws. */
+function drawn(): string {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
 
 /** Returns what calls the server. */
 export function createClient(options: ClientOptions): Client {
@@ -71,6 +79,15 @@ export class Client {
   /** Ranks the pool's replies for a conversation, or the candidates sent along. */
   rank(request: api.RankIn, options?: CallOptions): Promise<api.RankOut> {
     return this.call("post", "/rank", { body: request }, options);
+  }
+
+  /**
+   * Says what became of rankings: an event, or 1 to 100 of which all count or none. They are on the disk when it
+   * returns. An event counts once by its `event_id`; without one it gets a new one, so that this call may be repeated.
+   */
+  feedback(said: FeedbackEvent | FeedbackEvent[], options?: CallOptions): Promise<api.FeedbackOut> {
+    const events = [said].flat().map((event) => ({ ...event, event_id: event.event_id ?? drawn() }));
+    return this.call("post", "/feedback", { body: { events } }, options);
   }
 
   /** Ranks several; what is refused is returned in its place, not thrown. */
@@ -141,8 +158,7 @@ export class Client {
 
   /** Starts a rebuild; `watch` follows it. Repetitions have its Idempotency-Key, so they start no second one. */
   rebuild(request: api.IndexIn, options?: CallOptions): Promise<api.JobOut> {
-    const key = Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0"));
-    const headers = { "Idempotency-Key": key.join(""), ...options?.headers };
+    const headers = { "Idempotency-Key": drawn(), ...options?.headers };
     return this.call("post", "/index", { body: request }, { ...options, headers });
   }
 

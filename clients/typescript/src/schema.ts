@@ -110,6 +110,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/feedback": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Feedback
+         * @description Record what became of rankings; the events are on the disk when this returns. All are taken, or none. Where the server has keys: with the scope `rank`.
+         */
+        post: operations["feedback_feedback_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/health": {
         parameters: {
             query?: never;
@@ -2027,6 +2047,40 @@ export interface components {
             where: string;
         };
         /**
+         * EventIn
+         * @description What became of a ranking.
+         */
+        EventIn: {
+            /**
+             * Event Id
+             * @description made by the caller; an event of a ranking that is sent again under the same one counts once
+             */
+            event_id: string;
+            /**
+             * Id
+             * @description of the reply
+             * @default null
+             */
+            id?: string | null;
+            /**
+             * Kind
+             * @description `chosen`: this reply was sent as it stood; `edited`: changed, then sent; `written`: another one was sent, written by hand; `up`, `down`: what somebody thinks of this reply; `none_good`: no reply fits; `handed_over`, `resolved`: how the conversation went on
+             * @enum {string}
+             */
+            kind: "chosen" | "edited" | "written" | "up" | "down" | "none_good" | "handed_over" | "resolved";
+            /**
+             * Ranking Id
+             * @description as the answer of `/rank` has it
+             */
+            ranking_id: string;
+            /**
+             * Text
+             * @description what was sent; with `chosen`: the candidate, if it came with the request and had no id
+             * @default null
+             */
+            text?: string | null;
+        };
+        /**
          * ExpectIn
          * @description What the caller believes is served; 409 when it is not.
          */
@@ -2218,6 +2272,42 @@ export interface components {
             tokens: number[] | null;
             /** @description null: words do not count for the model */
             words: components["schemas"]["WordsOut"] | null;
+        };
+        /**
+         * FeedbackIn
+         * @description What became of rankings; all events are taken, or none.
+         * @example {
+         *       "events": [
+         *         {
+         *           "event_id": "7c1f",
+         *           "id": "r17",
+         *           "kind": "chosen",
+         *           "ranking_id": "01imbv5k2g3l8q7jd0a1b2c3d4e5f6g7h8i9jakb"
+         *         }
+         *       ]
+         *     }
+         */
+        FeedbackIn: {
+            /** Events */
+            events: components["schemas"]["EventIn"][];
+        };
+        /**
+         * FeedbackOut
+         * @description What was taken of feedback: it is on the disk.
+         */
+        FeedbackOut: {
+            /**
+             * Accepted
+             * @description events that are new, as far as this process knows
+             */
+            accepted: number;
+            /**
+             * Repeated
+             * @description events that came before
+             */
+            repeated: number;
+            /** Request Id */
+            request_id: string;
         };
         /**
          * GenerationOut
@@ -3408,7 +3498,7 @@ export interface components {
         };
         /**
          * TrialOut
-         * @description The generation that is on trial beside the one that is served, with the updates that it had when last active.
+         * @description The generation that is on trial beside the one that is served.
          */
         TrialOut: {
             /**
@@ -3469,6 +3559,16 @@ export interface components {
              * @description of the last update that is served
              */
             revision: number;
+            /**
+             * Share
+             * @description of the conversations, those that it answers unless a ranking says otherwise
+             */
+            share: number;
+            /**
+             * Until
+             * @description when it ends unless it is renewed; null: when somebody ends it
+             */
+            until: string | null;
         };
         /**
          * TruncatedOut
@@ -3777,10 +3877,13 @@ export type EmbeddingsByTypeOut = components['schemas']['EmbeddingsByTypeOut'];
 export type EmbeddingsIn = components['schemas']['EmbeddingsIn'];
 export type EmbeddingsOut = components['schemas']['EmbeddingsOut'];
 export type ErrorOut = components['schemas']['ErrorOut'];
+export type EventIn = components['schemas']['EventIn'];
 export type ExpectIn = components['schemas']['ExpectIn'];
 export type ExplainIn = components['schemas']['ExplainIn'];
 export type ExplainOut = components['schemas']['ExplainOut'];
 export type ExplainedOut = components['schemas']['ExplainedOut'];
+export type FeedbackIn = components['schemas']['FeedbackIn'];
+export type FeedbackOut = components['schemas']['FeedbackOut'];
 export type GenerationOut = components['schemas']['GenerationOut'];
 export type IndexIn = components['schemas']['IndexIn'];
 export type IndexOut = components['schemas']['IndexOut'];
@@ -4770,6 +4873,212 @@ export interface operations {
                 headers: {
                     /** @description where texts are left: seconds after which to send the same request again */
                     "Retry-After"?: number;
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    feedback_feedback_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["FeedbackIn"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FeedbackOut"];
+                };
+            };
+            /** @description The body is not JSON */
+            400: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description An API key is needed */
+            401: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The API key is not for this / The page is of another site */
+            403: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No such ranking */
+            404: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body came too slowly */
+            408: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The store cannot be changed from here */
+            409: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The ranking is no longer kept */
+            410: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body holds too many values / The body is too large */
+            413: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The body is not plain JSON */
+            415: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server has another name */
+            421: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The request cannot be used / The server was started without this */
+            422: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description Too many calls */
+            429: {
+                headers: {
+                    /** @description seconds after which to come back */
+                    "Retry-After": number;
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server failed */
+            500: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The system lacks something at the moment / Too many large requests */
+            503: {
+                headers: {
+                    /** @description seconds after which to come back */
+                    "Retry-After": number;
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The time was over */
+            504: {
+                headers: {
+                    /** @description the caller's, or one made for it */
+                    "X-Request-ID": string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description No room on the disk */
+            507: {
+                headers: {
                     /** @description the caller's, or one made for it */
                     "X-Request-ID": string;
                     [name: string]: unknown;

@@ -130,11 +130,11 @@ def _export(arguments: argparse.Namespace) -> int:
     facts = {
         "output": str(arguments.output),
         "rankings": done.rankings,
-        "answered": done.answered,
+        "with_feedback": done.with_feedback,
         "files": {name: dict(counts) for name, counts in kept.items()},
         "left_out": [{"reason": reason, "count": count} for reason, count in done.left_out.most_common()],
     }
-    lines = [f"{done.rankings} rankings, of {done.answered} of which it is known what became of them"]
+    lines = [f"{done.rankings} rankings, {done.with_feedback} of them with feedback"]
     for name, counts in kept.items():
         parts = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
         lines.append(f"{arguments.output / name}: {counts.total()} examples" + (f" ({parts})" if parts else ""))

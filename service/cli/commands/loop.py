@@ -43,7 +43,10 @@ def run(arguments: argparse.Namespace) -> int:
     from polyrank.service.loop.run import run_loop
 
     config = LoopConfig.load(arguments.config)
-    ended = run_loop(config, lambda line: print(line, file=sys.stderr, flush=True))
+    try:
+        ended = run_loop(config, lambda line: print(line, file=sys.stderr, flush=True))
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("the same command goes on; a trial ends in three minutes") from None
     print_result(arguments, _facts(ended, is_at_work=False), _ended(ended))
     return 0
 

@@ -30,6 +30,9 @@ export function useKey(given, keep) {
 	}
 }
 
+/** A name that nobody else draws; `randomUUID` is missing where a page comes without TLS from another machine. */
+export const drawn = () => [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+
 /** An answer that is an error: its status, and the fields of the problem. */
 export class Problem extends Error {
 	constructor(status, body, retryAfter) {

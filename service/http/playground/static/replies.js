@@ -1,15 +1,17 @@
 // The ranked replies of an answer: what each part of a score adds, what the answer lacks, and where its time went.
 
 import { useState } from "preact/hooks";
-import { Bar, Chip, Empty, fixed, html, Loading, plural, Running } from "./parts.js";
+import { call, drawn } from "./api.js";
+import { Bar, Chip, Empty, Failure, fixed, html, Loading, plural, Running } from "./parts.js";
 import { Why } from "./why.js";
 
 const PARTS = ["late", "lexical", "cross"];
 const STAGES = ["queue", "tokenize", "encode", "retrieve", "fetch", "score", "late", "rerank"];
 
-// `does`: what is being done while `busy`
-export function Replies({ answer, body, busy, does, use, wantsKey }) {
+// `does`: what is being done while `busy`. `isStale`: the conversation has changed since.
+export function Replies({ answer, body, busy, does, use, isStale, wantsKey }) {
 	const [asked, askWhy] = useState(null); // the id of the reply that is explained
+	const feedback = useFeedback(answer?.ranking_id);
 	const running = busy && html`<${Running} what=${does} />`;
 	if (!answer && busy) return html`${running}<${Loading} rows=${5} />`;
 	if (!answer) {
@@ -22,16 +24,40 @@ export function Replies({ answer, body, busy, does, use, wantsKey }) {
 		<p class="unseen" role="status">${!busy && plural(results.length, "reply", "replies")}</p>
 		<${Facts} of=${answer} />
 		<${Decision} of=${answer} />
+		${feedback.problem && html`<${Failure} of=${feedback.problem} again=${feedback.again} wantsKey=${wantsKey} />`}
 		${results.length === 0
 			? html`<${Empty} title="No reply fits"><p>${answer.notes?.join(" ") ?? "No candidate matches the filter."}</p><//>`
 			: html`<h2 class="unseen">Replies</h2>
-				<ol class="replies">${results.map((result) => html`<${Reply} key=${result.id} of=${result} scales=${scales} use=${use}
+				<ol class="replies">${results.map((result) => html`<${Reply} key=${result.id} of=${result} scales=${scales} feedback=${feedback}
+					use=${() => { use(result); if (!isStale) feedback.say(result.id, "chosen"); }}
 					why=${result.id === asked && html`<${Why} key=${answer.request_id} id=${result.id} answer=${answer} body=${body} wantsKey=${wantsKey} />`}
 					askWhy=${() => askWhy(result.id === asked ? null : result.id)} />`)}</ol>
 				<p class="hint">A bar is what a part adds beyond the lowest of these replies. ${scales.lexical
 					? "late and lexical have one scale, so equal lengths are equal amounts." : ""} Scores have no zero.</p>`}
 		<${Timings} of=${answer.timings_ms} />
 	</div>`;
+}
+
+/** Tells the server what became of the replies of a ranking: `{isAsked, noted, say, problem, again}`. `noted(id)` is the
+	last kind that it has taken of a reply. A ranking without an id is not recorded. */
+function useFeedback(ranking_id) {
+	const [taken, take] = useState({}); // by ranking and reply
+	const [failed, fail] = useState(null);
+	const send = async (event) => {
+		try {
+			await call("POST", "feedback", { events: [event] });
+			take((before) => ({ ...before, [`${event.ranking_id} ${event.id}`]: event.kind }));
+			fail(null);
+		} catch (problem) {
+			fail({ problem, again: () => send(event) });
+		}
+	};
+	return {
+		isAsked: Boolean(ranking_id),
+		noted: (id) => taken[`${ranking_id} ${id}`],
+		say: (id, kind) => ranking_id && send({ ranking_id, kind, id, event_id: drawn() }),
+		...failed,
+	};
 }
 
 /** For each part that occurs, where its bars begin and what a full one stands for. */
@@ -70,7 +96,16 @@ export function Decision({ of: { decision: of, results } }) {
 		<span>${`${told}; ${of.threshold} was asked for`}</span></p>`;
 }
 
-function Reply({ of, scales, use, why, askWhy }) {
+const JUDGED = { chosen: "Noted: used", up: "Noted: good", down: "Noted: bad" };
+
+function Thumb({ of, kind, feedback }) {
+	const name = `${kind === "up" ? "Good" : "Bad"} reply, rank ${of.rank}`;
+	return html`<button class="thumb" aria-label=${name} title=${name} aria-pressed=${feedback.noted(of.id) === kind ? "true" : "false"}
+		onClick=${() => feedback.say(of.id, kind)}><svg viewBox="0 0 24 24" aria-hidden="true" class=${kind}>
+			<path d="M3 11h4v10H3zM9 11l4-8c1.7 0 3 1.3 3 3l-.6 4H20c1.3 0 2.2 1.2 1.9 2.4l-1.6 6.5c-.3 1.2-1.4 2.1-2.7 2.1H9z" /></svg></button>`;
+}
+
+function Reply({ of, scales, feedback, use, why, askWhy }) {
 	const parts = PARTS.filter((part) => part in of.scores);
 	const about = Object.entries(of.metadata);
 	return html`<li class="reply">
@@ -85,8 +120,10 @@ function Reply({ of, scales, use, why, askWhy }) {
 			${parts.map((part) => html`<div><dt>${part}</dt>
 				<dd><${Bar} kind=${part} share=${shareOf(of.scores[part], scales[part])} /><span>${fixed(of.scores[part])}</span></dd></div>`)}
 		</dl>
+			${feedback.isAsked && html`<p class="does"><span class="quiet" role="status">${JUDGED[feedback.noted(of.id)]}</span>
+				${["up", "down"].map((kind) => html`<${Thumb} of=${of} kind=${kind} feedback=${feedback} />`)}</p>`}
 			<p class="does"><button aria-label=${`Why rank ${of.rank}`} aria-expanded=${why ? "true" : "false"} onClick=${askWhy}>Why</button>
-				<button aria-label=${`Use this reply, rank ${of.rank}`} onClick=${() => use(of)}>Use this reply</button></p>
+				<button aria-label=${`Use this reply, rank ${of.rank}`} onClick=${use}>Use this reply</button></p>
 		</div>
 		${why}
 	</li>`;

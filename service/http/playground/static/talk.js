@@ -1,7 +1,7 @@
 // The view "Talk": a conversation, turn by turn, and the replies that the server ranks for it.
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { call } from "./api.js";
+import { call, drawn } from "./api.js";
 import { Compared } from "./compare.js";
 import { isEarly } from "./connection.js";
 import { Failure, Field, html, modelName, Notice, readJson } from "./parts.js";
@@ -17,7 +17,7 @@ const NOTHING = { busy: false, answer: null, trial: null, body: null, problem: n
 const other = (role) => (role === "user" ? "assistant" : "user");
 
 /** The body of `POST /rank` for what is written; `{error}` where the filter is no JSON. */
-function bodyOf({ turns, persona, filter, topK, answerIf, rerank }) {
+function bodyOf({ turns, conversation, persona, filter, topK, answerIf, rerank, compare }) {
 	const { value, error } = readJson(filter);
 	if (error) return { error };
 	const facts = persona.split("\n").map((line) => line.trim()).filter(Boolean);
@@ -29,6 +29,8 @@ function bodyOf({ turns, persona, filter, topK, answerIf, rerank }) {
 			top_k: Number(topK),
 			...(answerIf && { answer_if: Number(answerIf) }),
 			...(rerank && { rerank: true }),
+			conversation,
+			...(compare && { log: false }), // nothing of it can be judged
 		},
 	};
 }
@@ -37,6 +39,7 @@ const stateOf = (body, { compare }) => JSON.stringify([body, compare]);
 
 export function Talk({ id, connection, keys, wantsKey }) {
 	const [turns, setTurns] = useState([]);
+	const [conversation, name] = useState(drawn); // where rankings are recorded, this holds its turns together
 	const [draft, setDraft] = useState({ role: "user", text: "" });
 	const [options, setOptions] = useState({ persona: "", filter: "", topK: "10", answerIf: "", rerank: false, compare: false });
 	const [asked, setAsked] = useState(NOTHING);
@@ -47,7 +50,7 @@ export function Talk({ id, connection, keys, wantsKey }) {
 	const answers = useRef(null); // below the conversation where the screen is narrow
 
 	const ask = async (said, with_ = options) => {
-		const { body, error } = bodyOf({ turns: said, ...with_ });
+		const { body, error } = bodyOf({ turns: said, conversation, ...with_ });
 		setFilterError(error ?? "");
 		if (error || !said.length) return;
 		aborting.current?.abort();
@@ -96,11 +99,12 @@ export function Talk({ id, connection, keys, wantsKey }) {
 		aborting.current?.abort();
 		pending.current = null;
 		setTurns([]);
+		name(drawn);
 		setDraft({ role: "user", text: draft.text });
 		setAsked(NOTHING);
 		composer.current?.focus();
 	};
-	const { body } = bodyOf({ turns, ...options });
+	const { body } = bodyOf({ turns, conversation, ...options });
 	const isStale = asked.answer !== null && !asked.busy && asked.of !== stateOf(body, options);
 	const problem = asked.problem;
 	const wrong = Object.fromEntries(["filter", "top_k", "answer_if", "persona"].map((name) => [name, problem?.at?.(name)]));
@@ -147,7 +151,7 @@ export function Talk({ id, connection, keys, wantsKey }) {
 					These replies are for what was there before.<//>`}
 				${asked.trial
 					? html`<${Compared} live=${asked.answer} trial=${asked.trial} busy=${asked.busy} does=${does} />`
-					: html`<${Replies} answer=${asked.answer} body=${asked.body} busy=${asked.busy} does=${does} use=${use} wantsKey=${wantsKey} />`}
+					: html`<${Replies} answer=${asked.answer} body=${asked.body} busy=${asked.busy} does=${does} use=${use} isStale=${isStale} wantsKey=${wantsKey} />`}
 			</div>
 		</div>`;
 }

@@ -1,0 +1,129 @@
+"""What people say of replies: asked for where the server records rankings, and noted once the server has it."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import Opens, Watch, ask, faults, settings_of, shown, tab_to
+from playwright.sync_api import Page, expect
+from served import Served, serve
+
+from polyrank.service.app import create_app
+from polyrank.service.feedback.reading import uses
+
+SIZES = {"wide": {"width": 1280, "height": 800}, "narrow": {"width": 360, "height": 740}}
+
+
+@pytest.fixture
+def recording(store: Path, checkpoints: Path, tmp_path: Path) -> Iterator[Served]:
+    """A server that records, in a store of the test's own."""
+    own = shutil.copytree(store, tmp_path / "store")
+    with serve(create_app(settings_of(own, checkpoints, feedback="ids"))) as served:
+        yield served
+
+
+def told(server: Served) -> list[list[tuple[str, str | None]]]:
+    """Of each ranking the kinds of what was said, with the ids of the replies."""
+    root = server.app.state.resources.store.root
+    return [[(event.kind, event.reply) for event in use.events] for use in uses(root)]
+
+
+def press(page: Page, name: str) -> None:
+    page.get_by_role("button", name=name, exact=True).click()
+
+
+def test_where_nothing_is_recorded_nothing_is_asked(server: Served, opens: Opens, watch: Watch) -> None:
+    page = opens(server.url)
+    ask(page, "w1 w2")
+    shown(page)
+    press(page, "Use this reply, rank 1")
+    expect(page.get_by_label("What is said")).to_be_focused()
+    expect(page.locator(".thumb")).to_have_count(0)
+    assert not [url for _, url in watch.asked if url.endswith("/feedback")]
+
+
+def test_a_reply_that_is_used_and_thumbs_are_noted(recording: Served, opens: Opens) -> None:
+    page = opens(recording.url)
+    first, second, *_ = (reply["id"] for reply in ask(page, "w1 w2")["results"])
+    shown(page)
+    rows = page.locator(".reply")
+    press(page, "Good reply, rank 1")
+    expect(rows.nth(0).get_by_role("status")).to_have_text("Noted: good")
+    press(page, "Bad reply, rank 1")
+    expect(rows.nth(0).get_by_role("status")).to_have_text("Noted: bad")
+    good, bad = (page.get_by_role("button", name=f"{word} reply, rank 1", exact=True) for word in ("Good", "Bad"))
+    expect(good).to_have_attribute("aria-pressed", "false")
+    expect(bad).to_have_attribute("aria-pressed", "true")
+    press(page, "Use this reply, rank 2")
+    expect(rows.nth(1).get_by_role("status")).to_have_text("Noted: used")
+    press(page, "Use this reply, rank 3")  # it would answer something else: the conversation has gone on
+    expect(page.locator(".turn")).to_have_count(3)
+    expect(rows.nth(2).get_by_role("status")).to_have_text("")
+    assert told(recording) == [[("up", first), ("down", first), ("chosen", second)]]
+    ask(page, "w3")
+    expect(page.get_by_text("Noted")).to_have_count(0)
+
+
+def test_all_of_it_goes_by_keyboard(recording: Served, opens: Opens) -> None:
+    page = opens(recording.url, viewport=SIZES["wide"])
+    first = ask(page, "w1 w2")["results"][0]["id"]
+    shown(page)
+    tab_to(page, "Good reply, rank 1")
+    page.keyboard.press("Space")
+    expect(page.get_by_text("Noted: good")).to_be_visible()
+    tab_to(page, "Use this reply, rank 1")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("Noted: used")).to_be_visible()
+    expect(page.get_by_label("What is said")).to_be_focused()
+    assert told(recording) == [[("up", first), ("chosen", first)]]
+
+
+def test_what_did_not_arrive_is_sent_again_as_the_same_event(recording: Served, opens: Opens, watch: Watch) -> None:
+    watch.tolerated.append("ERR_FAILED")
+    page = opens(recording.url)
+    ask(page, "w1 w2")
+    shown(page)
+    sent: list[Any] = []
+    page.on("request", lambda each: sent.append(each.post_data_json) if each.url.endswith("/feedback") else None)
+    page.route("**/feedback", lambda route: route.abort())
+    press(page, "Good reply, rank 2")
+    expect(page.get_by_role("alert").filter(has_text="Nobody answers")).to_be_visible()
+    page.unroute("**/feedback")
+    press(page, "Try again")
+    expect(page.get_by_text("Noted: good")).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_count(0)
+    assert sent[0] == sent[1]
+    assert [len(events) for events in told(recording)] == [1]
+
+
+def test_turns_of_one_conversation_are_recorded_as_such_and_comparisons_are_not(
+    recording: Served, opens: Opens, watch: Watch
+) -> None:
+    watch.tolerated.append("status of 409")
+    page = opens(recording.url)
+    ask(page, "w1", "w2")
+    press(page, "Start over")
+    ask(page, "w3")
+    page.get_by_text("Persona, filter").click()
+    page.get_by_label("Compare").check()
+    with page.expect_response("**/rank"):
+        press(page, "Ask again")
+    root = recording.app.state.resources.store.root
+    names = [use.ranking.conversation for use in uses(root)]
+    assert len(names) == 3
+    assert names[0] == names[1] != names[2]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_it_is_accessible_and_fits(recording: Served, opens: Opens, scheme: str, size: str) -> None:
+    given: dict[str, Any] = {"viewport": SIZES[size], "color_scheme": scheme}
+    page = opens(recording.url, reduced_motion="reduce", bypass_csp=True, **given)
+    ask(page, "w1 w2")
+    shown(page)
+    press(page, "Good reply, rank 1")
+    expect(page.get_by_text("Noted: good")).to_be_visible()
+    assert faults(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= SIZES[size]["width"]

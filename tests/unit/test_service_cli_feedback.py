@@ -1,0 +1,76 @@
+"""`polyrank feedback status` and `erase`."""
+
+from pathlib import Path
+
+import pytest
+from command_line import call
+from feedback_logs import use, write_log
+
+from polyrank.service.feedback.identity import Identity
+from polyrank.service.feedback.reading import uses
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Two conversations and a ranking without one, over two days and generations."""
+    one, other = (Identity.of(tmp_path).conversation(name) for name in ("one", "other"))
+    told = [
+        use(1, "hello", ("chosen", "a"), ("resolved",), conversation=one),
+        use(2, "and then", ("written", None, "secret"), conversation=one),
+        use(86_401, "hello", ("chosen", "b"), conversation=other, generation="h"),
+        use(86_402, "bye"),
+    ]
+    write_log(tmp_path, told)
+    [log] = (tmp_path / "feedback").glob("*.jsonl")
+    with log.open("ab") as file:
+        file.write(b'{"cut')
+    return tmp_path
+
+
+def test_status_counts_what_is_recorded(capsys: Capture, store: Path) -> None:
+    done = call(capsys, "feedback", "status", "--store", store, "--json")
+    facts = done.result
+    assert (facts["rankings"], facts["with_feedback"]) == (4, 3)
+    assert {kind: count for kind, count in facts["events"].items() if count} == {
+        "chosen": 2,
+        "written": 1,
+        "resolved": 1,
+    }
+    assert facts["days"] == {"1970-01-01": 2, "1970-01-02": 2}
+    assert facts["generations"] == {"g": 3, "h": 1}
+    assert facts["left_out"] == {"repeated": 0, "alone": 0, "erased": 0, "damaged": 1}
+    assert facts["bytes"] == next((store / "feedback").glob("*.jsonl")).stat().st_size
+    lines = call(capsys, "feedback", "status", "--store", store).out.splitlines()
+    assert lines[1:] == [
+        "3 of them with feedback (75.0%)",
+        "  chosen: 2",
+        "  written: 1",
+        "  resolved: 1",
+        "generation g: 3 rankings",
+        "generation h: 1 rankings",
+        "left out: 1 damaged lines",
+    ]
+    assert lines[0].startswith("4 rankings on 2 days, 1970-01-01 to 1970-01-02, in ")
+
+
+def test_status_of_nothing_says_how_to_begin(capsys: Capture, tmp_path: Path) -> None:
+    done = call(capsys, "feedback", "status", "--store", tmp_path)
+    assert done.out == "no ranking is recorded; polyrank serve --feedback texts records them\n"
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_conversation_is_erased_by_its_name_or_a_ranking(capsys: Capture, store: Path) -> None:
+    done = call(capsys, "feedback", "erase", "--store", store, "--conversation", "one")
+    assert done.out == "2 rankings and what became of them are erased\n"
+    assert [each.ranking.id for each in uses(store)] == ["r86401", "r86402"]
+    assert not any(b"secret" in path.read_bytes() for path in (store / "feedback").iterdir())
+    again = call(capsys, "feedback", "erase", "--store", store, "--conversation", "one", "--json")
+    assert again.result == {"rankings": 0, "files_left": 0}
+
+
+def test_where_there_is_no_store_that_is_wrong_usage(capsys: Capture, tmp_path: Path) -> None:
+    for action in (["status"], ["erase", "--conversation", "a"]):
+        done = call(capsys, "feedback", *action, "--store", tmp_path / "nothing")
+        assert (done.status, "is no directory" in done.err) == (2, True)
