@@ -8,6 +8,7 @@ STORE/CURRENT, HISTORY, TRIAL    which generation is active, and which one is on
 STORE/loop/withdrawn.json        the last trial that a server has ended: pointer.py
 STORE/log/                       the updates of each generation: updates.py, update_log.py
 STORE/rejected/<id>/             rejected.jsonl: the bad rows of a generation's pool
+STORE/feedback/                  what servers answered, and what became of it: none of the store's own files
 STORE/jobs/                      index jobs: building/job_records.py
 STORE/copies/                    which generations have a copy in Redis: copies.py
 STORE/build.lock, pointer.lock   who may build and switch: locks.py

@@ -30,6 +30,8 @@ from polyrank.model.text.dialogues import RIGHT, Dialogue
 from polyrank.model.training.data import Corpus, OnProgress, no_progress
 
 FEWEST_LISTS = 50  # weights fitted to noise on fewer lists cost up to a quarter of R@1, on as many under a tenth
+# Labels of either kind in each half of the dialogues; and in all: a share of a half is known to 2 % then.
+_FEWEST_OF_KIND, _MOST_LABELS = 5, 2000
 _SEED = 0
 _CONTEXTS_AT_ONCE = 256
 _SCORING = "scoring lists"
@@ -107,10 +109,11 @@ def scored_lists(
 def scored_labels(
     ranker: Ranker, labels: Sequence[Dialogue], statistics: Statistics, on_progress: OnProgress = no_progress
 ) -> list[Labelled]:
-    """Score labels; the stage is that of `scored_lists`.
+    """Score labels, of many some that are drawn; the stage is that of `scored_lists`.
 
     statistics: of the replies among which they are.
     """
+    labels = _drawn(labels, _MOST_LABELS, random.Random(_SEED))
     lists = [_List(each, [each.response], 0) for each in labels]
     scored = _with_features(ranker, lists, statistics, [0, 0], on_progress)
     return [Labelled(own, each.category == RIGHT) for own, each in zip(scored, labels, strict=True)]
@@ -280,7 +283,8 @@ def lack_of_labels(labels: Sequence[Labelled]) -> str | None:
     """Return why labels cannot tell what a score says; None: they can."""
     if len(labels) < FEWEST_LISTS:
         return f"{len(labels)} labels are too few, {FEWEST_LISTS} are needed; wait for more feedback"
-    if len({(each.scored.fold, each.right) for each in labels}) < 4:
+    kinds = Counter((each.scored.fold, each.right) for each in labels)
+    if min(kinds[fold, right] for fold in (0, 1) for right in (False, True)) < _FEWEST_OF_KIND:
         return "hardly a label says right, or hardly one says wrong; wait for more feedback"
     return None
 
@@ -304,7 +308,7 @@ def calibrate_by_labels(
     """Do what `calibrate` does, by labels; the prior is the share that is right. None: see `lack_of_labels`."""
     if lack_of_labels(labels):
         return None
-    prior = _rounded(sum(each.right for each in labels) / len(labels))
+    prior = sum(each.right for each in labels) / len(labels)
 
     def scored(words: LexicalConfig | None) -> list[list[_Scored]]:
         alone = [(_scored(each.scored, words), each.right) for each in labels]

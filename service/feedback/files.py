@@ -11,6 +11,7 @@ A line is a record (records.py). After a kill a file is left open, and its lock 
 
 import errno
 import os
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -37,21 +38,36 @@ _KINDS: Final[tuple[tuple[str, Compression | None], ...]] = ((CLOSED, "zstd"), (
 Line = dict[str, Any]
 
 
-def names(folder: Path) -> list[str]:
-    """Return the time ids of all files of a log, oldest first; none where there is no log."""
-    found = {path.name.split(".")[0] for path in folder.glob(f"*{OPEN}*") if path.name.endswith((OPEN, CLOSED))}
-    return sorted(filter(is_time_id, found))
+def names(folder: Path, since: float = 0.0) -> list[str]:
+    """Return the time ids of the files of a log, oldest first; none where there is no log. Raises OSError.
+
+    Those that nobody has written to since that time, in seconds since the epoch, are left out.
+    """
+    try:
+        found = [name for name in os.listdir(folder) if name.endswith((OPEN, CLOSED))]
+    except FileNotFoundError:
+        return []
+    ids = {name.split(".")[0] for name in found if _written_at(folder / name) >= since}
+    return sorted(filter(is_time_id, ids))
+
+
+def _written_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:  # it was closed meanwhile, or removed
+        return time.time()
 
 
 def lines(folder: Path, name: str) -> Iterator[Line | None]:
     """Yield the lines of one file; None for a damaged one, and where the rest of the file cannot be read.
 
-    A file that is closed or removed meanwhile is no error.
+    A line that is not finished yet is left out. A file that is closed or removed meanwhile is no error.
     """
     try:
         with _opened(folder, name) as stream:
             for _, line in written_lines(stream):
-                yield _parsed(line)
+                if line.endswith(b"\n"):
+                    yield _parsed(line)
     except FileNotFoundError:
         return
     except OSError:
@@ -97,10 +113,14 @@ class Growing:
             self.name = new_time_id([], token_hex(4))
             path = folder / f"{self.name}{OPEN}"
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            if take_lock(self._descriptor, 0.0) and path.exists():
-                break
-            os.close(self._descriptor)  # another process found it without a lock, and closed it
-        sync_directory(folder)
+            try:
+                sync_directory(folder)
+                if take_lock(self._descriptor, 0.0) and path.exists():
+                    return
+            except BaseException:
+                self.leave()
+                raise
+            self.leave()  # another process found it without a lock, and closed it
 
     def append(self, content: bytes) -> None:
         """Append whole lines; raises OSError, and then nothing is appended, if only the file `is_whole`."""
@@ -118,6 +138,12 @@ class Growing:
     def sync(self) -> None:
         """Put it on the disk; raises OSError, and then it is not known what is there: begin another file."""
         os.fdatasync(self._descriptor)
+        if self.is_gone():
+            raise OSError(errno.ESTALE, "another host closed it, because the file system shares no locks")
+
+    def is_gone(self) -> bool:
+        """Whether somebody removed it; raises OSError."""
+        return os.fstat(self._descriptor).st_nlink == 0
 
     def leave(self) -> None:
         """Append no more, and let any process close the file."""

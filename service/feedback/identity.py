@@ -118,7 +118,7 @@ def _make_key(path: Path) -> None:
             file.write(token_bytes(_KEY_BYTES))
             file.flush()
             os.fsync(file.fileno())
-        with suppress(FileExistsError):  # another process was faster
+        with suppress(FileExistsError, FileNotFoundError):  # another process was faster, and tidied up, too
             os.link(drawn, path)
         sync_directory(folder)
     finally:

@@ -132,6 +132,9 @@ class Log:
     def _append(self, content: bytes) -> None:
         if self._file is not None and self._file.size + len(content) > self._file_bytes:
             self._close()
+        if self._file is not None and self._file.is_gone():
+            self._sync()
+            self._leave()
         if self._file is None:
             self._file, self._began = Growing(self._folder), time.monotonic()
         try:

@@ -18,7 +18,7 @@ class LogTally:
         repeated: events that came again under the same `event_id`.
         alone: events of rankings that the log does not hold any more.
         erased: lines that were erased, and are still in the files.
-        damaged: lines that cannot be read; the last one may have been cut short by a kill.
+        damaged: lines that cannot be read; a kill may have cut one short.
     """
 
     rankings: int = 0
@@ -29,17 +29,18 @@ class LogTally:
     damaged: int = 0
 
 
-def uses(root: Path, tally: LogTally | None = None) -> Iterator[Use]:
+def uses(root: Path, tally: LogTally | None = None, since: float = 0.0) -> Iterator[Use]:
     """Yield all rankings in the log of the store in this directory, each with its events in the order of their times.
 
     Rankings come file by file, as they were written; with them stream the files, while events are held in memory. An
     event counts once, by its ranking and its `event_id`. What was erased or is damaged is left out. Servers may go on
-    writing. `tally` is counted up, and complete at the end.
+    writing. `tally` is counted up, and complete at the end. Files that were last written before `since`, in seconds
+    since the epoch, are not read.
 
     Raises OSError where the log cannot be read at all.
     """
     folder, tally = folder_of(root), tally or LogTally()
-    files, erased = names(folder), Erased(folder)
+    files, erased = names(folder, since), Erased(folder)
     events: dict[str, dict[str, Event]] = {}
     for line in _whole(folder, files, erased, tally):
         if line.get("kind") != RANKING:

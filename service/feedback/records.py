@@ -14,7 +14,7 @@ from polyrank.model.text.assembly import Conversation, Turn
 Kind = Literal["chosen", "edited", "written", "up", "down", "none_good", "handed_over", "resolved"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
-# The generation that answered, where two answer side by side; a share of the conversations asks the one on trial.
+# The generation that was asked, where two answer side by side: a share of the conversations asks the one on trial.
 Side = Literal["live", "trial"]
 
 RANKING: Final = "ranking"

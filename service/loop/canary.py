@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.pointer import Trial
 from polyrank.model.errors import RankingError
 from polyrank.service.feedback.reading import uses
 from polyrank.service.feedback.records import Kind
@@ -19,6 +20,7 @@ from polyrank.service.loop.statistics import Effect, effect
 
 BAD: Final[frozenset[Kind]] = frozenset({"handed_over", "down", "none_good"})
 LEASE_SECONDS, RENEW_SECONDS = 180.0, 30.0
+_CLOCKS_DIFFER_SECONDS = 3600.0  # at most, of file systems and hosts
 LEASE_ENDED: Final = "the lease ended"  # as servers say it
 
 Steps = Sequence[tuple[float, float]]
@@ -47,7 +49,7 @@ def look(store: Path, steps: Steps, settled_before: float, *, trial_is_new: bool
         trial_is_new: whether the model on trial is the new one; the effect is always that of the new one.
     """
     found: dict[str, _Conversation] = {}
-    for use in uses(store):
+    for use in uses(store, since=steps[0][0] - _CLOCKS_DIFFER_SECONDS):
         ranking = use.ranking
         if ranking.side is None or not steps[0][0] <= ranking.at:
             continue
@@ -120,6 +122,5 @@ class TrialLease:
     def _renew_on_time(self) -> None:
         while not self._ended.wait(RENEW_SECONDS):
             # What fails is tried again, and a trial that was ended stays so: who holds the lease will see it.
-            with suppress(RankingError, OSError):
-                if self._is_on_trial():
-                    self.begin(self._share)
+            with suppress(RankingError, OSError), self._changes:
+                self._store.renew_trial(Trial(self._generation, self._share, time.time() + LEASE_SECONDS))

@@ -47,8 +47,6 @@ class LoopConfig(BaseModel):
         for option in options:
             if option.partition("=")[0] in _OURS:
                 raise ValueError(f"{option} is given by the loop; leave it out")
-            if option.partition("=")[0] == "--lora-rank":
-                raise ValueError("--lora-rank: the new model would need the old one's files for ever; leave it out")
         return options
 
     @field_validator("canary_shares")

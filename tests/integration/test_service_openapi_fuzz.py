@@ -58,7 +58,8 @@ def fuzz_served(tmp_path: Path, seed: int, examples: int) -> str:
         json.dumps({"keys": [{"name": "fuzz", "sha256": hashed(KEY.encode()), "scopes": ["rank", "admin"]}]})
     )
     roots = {"pool_root": files, "model_root": files}
-    settings = Settings(store=store, reranker="cross", keys_file=keys, result_cache_ttl_s=60, **roots)
+    kept = {"result_cache_ttl_s": 60, "feedback": "texts"}
+    settings = Settings(store=store, reranker="cross", keys_file=keys, **kept, **roots)
     with serve(create_app(settings, load, load)) as server:
         said = fuzz(server.url, tmp_path / "run", seed, examples)
         asked = server.client.post("/rank", json={"context": "w1"}, headers={"Authorization": f"Bearer {KEY}"})

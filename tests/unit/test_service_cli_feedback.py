@@ -25,7 +25,7 @@ def store(tmp_path: Path) -> Path:
     write_log(tmp_path, told)
     [log] = (tmp_path / "feedback").glob("*.jsonl")
     with log.open("ab") as file:
-        file.write(b'{"cut')
+        file.write(b'{"cut\n')
     return tmp_path
 
 
@@ -33,11 +33,8 @@ def test_status_counts_what_is_recorded(capsys: Capture, store: Path) -> None:
     done = call(capsys, "feedback", "status", "--store", store, "--json")
     facts = done.result
     assert (facts["rankings"], facts["with_feedback"]) == (4, 3)
-    assert {kind: count for kind, count in facts["events"].items() if count} == {
-        "chosen": 2,
-        "written": 1,
-        "resolved": 1,
-    }
+    told = {kind: count for kind, count in facts["events"].items() if count}
+    assert told == {"chosen": 2, "written": 1, "resolved": 1}
     assert facts["days"] == {"1970-01-01": 2, "1970-01-02": 2}
     assert facts["generations"] == {"g": 3, "h": 1}
     assert facts["left_out"] == {"repeated": 0, "alone": 0, "erased": 0, "damaged": 1}

@@ -167,6 +167,26 @@ def test_after_a_failed_sync_another_file_begins(folder: Path, begin: Open, monk
     assert len(names(folder)) == 2
 
 
+def test_a_file_that_is_taken_away_is_left(folder: Path, begin: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by another host, where the file system shares no locks: nothing is acknowledged that is in no file."""
+    begun, sync = begin(), os.fdatasync
+    put(begun, line(1))
+    next(folder.glob("*.jsonl")).unlink()
+    put(begun, line(2))
+    assert written(folder) == [line(2)]
+
+    def take_away(descriptor: int) -> None:
+        sync(descriptor)
+        next(folder.glob("*.jsonl")).unlink()
+
+    with monkeypatch.context() as taking:
+        taking.setattr("polyrank.service.feedback.files.os.fdatasync", take_away)
+        with pytest.raises(OSError, match="another host closed it"):
+            put(begun, line(3))
+    put(begun, line(4))
+    assert written(folder) == [line(4)]
+
+
 def test_a_line_that_cannot_be_made_is_lost_alone(folder: Path, begin: Open) -> None:
     begun = begin()
     begun.record(lambda: [line(1 // 0)], 1)

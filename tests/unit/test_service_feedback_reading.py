@@ -1,5 +1,6 @@
 """What a log of feedback says, from files as servers leave them, kills included."""
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,13 @@ def test_rankings_come_as_written_with_their_events_by_time(tmp_path: Path) -> N
     assert tally == LogTally(rankings=3, events=4, repeated=1, alone=1)
 
 
+def test_files_that_nobody_has_written_to_since_are_not_read(tmp_path: Path) -> None:
+    for name, at in ((FIRST, 1000.0), (SECOND, 2000.0)):
+        os.utime(write(tmp_path, name, [ranking(int(at))]), (at, at))
+    assert [use.ranking for use in uses(tmp_path, since=1000.5)] == [ranking(2000)]
+    assert [use.ranking for use in uses(tmp_path, since=1000.0)] == [ranking(1000), ranking(2000)]
+
+
 def test_a_file_that_is_just_closed_is_read_once(tmp_path: Path) -> None:
     for closed in (False, True):
         write(tmp_path, FIRST, [ranking(1), event(1, 1)], closed=closed)
@@ -66,7 +74,7 @@ def test_what_is_damaged_is_counted_and_left_out(tmp_path: Path) -> None:
     wrong = [b"{", b"[]", b"\xff", b"\0", b'{"kind":"ranking","id":[]}', b'{"kind":"up","ranking":[]}', b"5", b"{}"]
     write(tmp_path, FIRST, good, b"\n".join(wrong) + b'\n\n{"kind": "ranking", "id": "cu')
     (tmp_path / "feedback" / "readme.jsonl").write_text("{}")
-    assert read(tmp_path) == ([Use(ranking(1), (event(1, 1),))], LogTally(rankings=1, events=1, damaged=len(wrong) + 1))
+    assert read(tmp_path) == ([Use(ranking(1), (event(1, 1),))], LogTally(rankings=1, events=1, damaged=len(wrong)))
 
 
 @pytest.mark.parametrize("at", [3, 40, -4])

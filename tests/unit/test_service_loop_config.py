@@ -40,7 +40,6 @@ def test_a_store_is_enough(tmp_path: Path) -> None:
         ("STORE\ntrain = '--steps 5'", "{}: train: must be a list"),
         ("STORE\ntrain = ['--base=x']", "{}: train: --base=x is given by the loop; leave it out"),
         ("STORE\nmine = ['--pool', 'x']", "{}: mine: --pool is given by the loop; leave it out"),
-        ("STORE\ntrain = ['--lora-rank', '4']", "{}: train: --lora-rank: the new model would need the old one's files"),
         ("STORE\ngolden = ['none.jsonl']", "{}: golden: no file none.jsonl"),
         ("store = '.'", "{}: store: . is no store: it holds other things"),
         ("store =", "{} cannot be read: Invalid value"),
