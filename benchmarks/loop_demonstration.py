@@ -1,7 +1,7 @@
 """The closed loop over dialogues of people: a model answers, agents write what they said instead, a new model learns.
 
     python -m benchmarks.loop_demonstration --model CHECKPOINT --dialogues FILE --valid LISTS --output FOLDER
-        [--steps 120] [--noise 0.1] [--seed 0] [--limit N]
+        [--steps 60] [--noise 0.1] [--seed 0] [--limit N]
 
 FILE names the dialogue of each example. One half of its dialogues, drawn by the seed, is the use: a server of the model
 ranks each context over the pool, and an agent writes the reply of the dialogue; at a share of `--noise` that of
@@ -32,9 +32,8 @@ from polyrank.model.text.dialogues import Dialogue, new_dialogues, read_dialogue
 GOLDEN_DIALOGUES = 150
 CALLERS, EVENTS = 8, 100
 TRAINING = (
-    *("--batch-size", "64", "--lora-rank", "32", "--learning-rate", "6e-4", "--code-learning-rate", "3e-3"),
-    *("--schedule", "cosine", "--warmup-steps", "10", "--dropout", "0", "--negatives", "2", "--held-out", "300"),
-    *("--looks", "2"),
+    *("--batch-size", "64", "--learning-rate", "1e-4", "--schedule", "cosine", "--warmup-steps", "6"),
+    *("--dropout", "0", "--negatives", "2", "--held-out", "300", "--looks", "2"),
 )
 
 
@@ -154,7 +153,7 @@ def main() -> None:
     parser.add_argument("--dialogues", type=Path, required=True)
     parser.add_argument("--valid", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--noise", type=float, default=0.1, help="share of replies that are another dialogue's")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=int, help="only the first N examples of the use")
