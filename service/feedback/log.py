@@ -205,11 +205,11 @@ class Log:
         if now - self._tidied < _TIDY_SECONDS:
             return
         self._tidied = now
-        files.close_left(self._folder)
         size = files.limit(self._folder, self._days, self._most_bytes)
         self._metrics.show_feedback_bytes(size)
         if size > self._most_bytes:  # in files that are open
             self._close()
+        files.close_left(self._folder)  # last: a file that cannot be closed keeps none from being removed
 
     def _close(self) -> None:
         """Close the file; where that fails it is left to whoever tidies next."""

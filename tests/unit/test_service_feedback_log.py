@@ -264,6 +264,14 @@ def test_what_is_too_old_goes_then_the_oldest_until_the_rest_fits(folder: Path) 
     living.close()
 
 
+def test_a_file_that_cannot_be_closed_keeps_none_from_being_removed(folder: Path, begin: Open) -> None:
+    (folder / "20200101T000000000000-00000000.jsonl").mkdir()
+    old = folder / "20200102T000000000000-00000000.jsonl.zst"
+    old.touch()
+    begin()
+    until(lambda: not old.exists())
+
+
 def test_a_log_that_is_too_large_by_its_open_files_closes_them(folder: Path, begin: Open) -> None:
     other = Growing(folder)
     other.append(bytes(5000))
