@@ -212,12 +212,14 @@ def test_texts_of_candidates_that_were_sent_along_are_in_the_log(store: Path, tm
     uses = [
         use(1, "one", ("chosen", "h"), shown=shown),
         use(2, "two", ("chosen", None, "nameless"), shown=shown),
+        use(3, "three", ("chosen", "a"), shown=shown),  # further below; the pool's "a" may be another one
     ]
-    _, train, _, _ = _exported(store, tmp_path / "out", uses)
+    done, train, _, _ = _exported(store, tmp_path / "out", uses)
     assert [(each["response"], each["negatives"]) for each in train] == [
         ("reply h", ["sent along", "nameless"]),
         ("nameless", ["sent along"]),
     ]
+    assert done.left_out == {"right replies that were sent along and stood below rank 20": 1}
 
 
 def test_a_log_without_texts_teaches_nothing(store: Path, tmp_path: Path) -> None:
