@@ -150,10 +150,11 @@ def _read(root: Path, done: Exported) -> Iterator[_Read]:
         with_texts = with_texts or use.ranking.said is not None
         if not use.events:
             continue
-        if use.ranking.said is None:
+        said = use.ranking.said
+        if said is None or not any(turn.text.strip() for turn in said.turns):  # a function of the operator took all
             done.left_out[_NO_TEXT] += 1
             continue
-        taught = _taught(use, use.ranking.said, replies, done)
+        taught = _taught(use, said, replies, done)
         if taught.examples or taught.label is not None:
             yield taught
     if not done.rankings:
