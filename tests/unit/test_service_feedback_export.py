@@ -232,7 +232,7 @@ def test_a_log_without_texts_teaches_nothing(store: Path, tmp_path: Path) -> Non
 
 def test_rankings_without_texts_are_counted(store: Path, tmp_path: Path) -> None:
     """So are those of which a function of the operator has left nothing; no command could read them."""
-    blank = Conversation.of([" ", ""])
+    blank = Conversation((Turn("", "user"), Turn(" ")))
     uses = [use(1, None, ("chosen", "a")), use(2, None), use(3, blank, ("chosen", "a")), use(4, "Hi", ("chosen", "a"))]
     done, train, _, _ = _exported(store, tmp_path / "out", uses)
     assert len(train) == 1
