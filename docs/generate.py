@@ -32,7 +32,8 @@ HELP_COLUMNS = "100"  # argparse wraps help at the terminal's width; the page mu
 def pages() -> dict[Path, str]:
     """Return the generated part of each reference page."""
     return {
-        DOCS / "reference" / "settings.md": settings_table() + loop_table(),
+        DOCS / "reference" / "settings.md": settings_table(),
+        DOCS / "reference" / "loop.md": loop_table(),
         DOCS / "reference" / "cli.md": command_help(),
         DOCS / "reference" / "metrics.md": metrics_table(),
         DOCS / "reference" / "http.md": routes_table() + fields_table(),
@@ -61,10 +62,10 @@ def settings_table() -> str:
 
 
 def loop_table() -> str:
-    """Return a section with the settings of the loop."""
+    """Return a table of the settings of the loop."""
     fields = LoopConfig.model_fields
     rows = [(f"`{name}`", _default(field), _meaning(name, field, fields)) for name, field in fields.items()]
-    return "\n## The file of `polyrank loop run --config`\n\n" + _table(("setting", "default", "meaning"), rows)
+    return _table(("setting", "default", "meaning"), rows)
 
 
 def flags() -> dict[str, str]:

@@ -15,12 +15,13 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.pointer import Trial
 from polyrank.model.errors import RankingError
 from polyrank.service.feedback.reading import uses
-from polyrank.service.feedback.records import Kind
+from polyrank.service.feedback.records import Kind, Ranking
 from polyrank.service.loop.statistics import Effect, effect
 
 BAD: Final[frozenset[Kind]] = frozenset({"handed_over", "down", "none_good"})
 LEASE_SECONDS, RENEW_SECONDS = 180.0, 30.0
 _CLOCKS_DIFFER_SECONDS = 3600.0  # at most, of file systems and hosts
+_FOLLOWED_SECONDS = 5.0  # after a step servers may still take the share before it, so who began then is not counted
 LEASE_ENDED: Final = "the lease ended"  # as servers say it
 
 Steps = Sequence[tuple[float, float]]
@@ -35,7 +36,7 @@ class _Conversation:
     is_resolved: bool = False
 
 
-def look(store: Path, steps: Steps, settled_before: float, *, trial_is_new: bool = True) -> Effect:
+def look(store: Path, trial: str, steps: Steps, settled_before: float, *, trial_is_new: bool = True) -> Effect:
     """Compare how conversations ended that began since the first step.
 
     A conversation is on the side of its first ranking, whatever answered later. It ended badly if anybody reported one
@@ -44,6 +45,7 @@ def look(store: Path, steps: Steps, settled_before: float, *, trial_is_new: bool
 
     Args:
         store: the directory of the store.
+        trial: the generation on trial.
         steps: of the trial.
         settled_before: conversations that began later are not counted yet.
         trial_is_new: whether the model on trial is the new one; the effect is always that of the new one.
@@ -51,7 +53,7 @@ def look(store: Path, steps: Steps, settled_before: float, *, trial_is_new: bool
     found: dict[str, _Conversation] = {}
     for use in uses(store, since=steps[0][0] - _CLOCKS_DIFFER_SECONDS):
         ranking = use.ranking
-        if ranking.side is None or not steps[0][0] <= ranking.at:
+        if ranking.at < steps[0][0] or not _is_of(trial, ranking):
             continue
         name, on_trial = ranking.conversation or ranking.id, ranking.side == "trial"
         known = found.setdefault(name, _Conversation(ranking.at, on_trial))
@@ -61,16 +63,23 @@ def look(store: Path, steps: Steps, settled_before: float, *, trial_is_new: bool
         known.is_bad |= not BAD.isdisjoint(told)
         known.is_resolved |= "resolved" in told
     resolves = any(each.is_resolved for each in found.values())
-    counted = [
-        each
-        for each in sorted(found.values(), key=lambda each: each.began)
-        if each.began < settled_before and (each.is_bad or each.is_resolved or not resolves)
-    ]
-    since = [at for at, _ in steps]
-    shares = np.array([steps[bisect_right(since, each.began) - 1][1] for each in counted], float)
-    sides = np.array([each.on_trial for each in counted], np.bool_)
-    outcomes = np.array([not each.is_bad for each in counted], float)
+    since, counted = [at for at, _ in steps], list[tuple[_Conversation, float]]()
+    for each in sorted(found.values(), key=lambda each: each.began):
+        at, share = steps[bisect_right(since, each.began) - 1]
+        is_known = each.is_bad or each.is_resolved or not resolves
+        if is_known and at + _FOLLOWED_SECONDS <= each.began < settled_before:
+            counted.append((each, share))
+    sides = np.array([each.on_trial for each, _ in counted], np.bool_)
+    shares = np.array([share for _, share in counted], float)
+    outcomes = np.array([not each.is_bad for each, _ in counted], float)
     return effect(sides, shares, outcomes) if trial_is_new else effect(~sides, 1 - shares, outcomes)
+
+
+def _is_of(trial: str, ranking: Ranking) -> bool:
+    """Whether the share of this trial decided who answered; a server may still have followed another one."""
+    if ranking.side == "trial":
+        return ranking.generation == trial or ranking.replaced is not None
+    return ranking.side == "live" and ranking.generation != trial
 
 
 class TrialLease:

@@ -42,6 +42,8 @@ class Examples:
     def read(cls, path: Path) -> "Examples | None":
         """Read a file of dialogues; None: it has no example that can be ranked. Raises InvalidInput."""
         every, _ = identified(read_dialogues(path))
+        if any(each.category for each in every):
+            raise InvalidInput(f"{path}: its labels are classes; the gate compares rankings of replies")
         if not any(each.candidates for each in every):
             draw = ReplyDraw(every, DRAWN, seed=0)
             every = [draw.candidates(number, each) for number, each in enumerate(every)]

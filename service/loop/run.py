@@ -10,13 +10,12 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from math import isfinite
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -38,7 +37,7 @@ from polyrank.model.text.conversations import context_key
 from polyrank.model.text.dialogues import Dialogue, new_dialogues, read_dialogues
 from polyrank.model.text.folding import hash64, text_key
 from polyrank.model.training.config import STATE_FILE as TRAINING_STATE
-from polyrank.service.errors import LoopFailed
+from polyrank.service.errors import LoopBusy, LoopFailed
 from polyrank.service.feedback.export import LATER, TRAIN, export
 from polyrank.service.loop.canary import Steps, TrialLease, look
 from polyrank.service.loop.config import LoopConfig
@@ -108,10 +107,13 @@ def abort(root: Path, within_seconds: float) -> Run | None:
     if run is None or run.verdict is not None:
         return None
     runs.ask_to_end(run.id)
-    with runs.alone(within_seconds):
-        run = runs.read(run.id)
-        if run.verdict is None:  # nobody was at work
-            _end(runs, GenerationStore(root), run, _aborted(run))
+    try:
+        with runs.alone(within_seconds):
+            run = runs.read(run.id)
+            if run.verdict is None:  # nobody was at work
+                _end(runs, GenerationStore(root), run, _aborted(run))
+    except LoopBusy as error:
+        raise LoopBusy(f"{error}; it is asked to end, and will as soon as it can") from error
     return run
 
 
@@ -138,17 +140,15 @@ class _Work:
 
     def to_the_end(self) -> None:
         """Do all stages that are left."""
-        stages: Mapping[str, Callable[[], StageDone]] = MappingProxyType(
-            {
-                "collect": self._collect,
-                "train": self._train,
-                "gate": self._gate,
-                "build": self._build,
-                "canary": self._canary,
-                "switch": self._switch,
-                "watch": self._watch,
-            }
-        )
+        stages = {
+            "collect": self._collect,
+            "train": self._train,
+            "gate": self._gate,
+            "build": self._build,
+            "canary": self._canary,
+            "switch": self._switch,
+            "watch": self._watch,
+        }
         try:
             self._wait_for_what_a_kill_left()
             while (name := self._run.stage) is not None:
@@ -159,6 +159,8 @@ class _Work:
                 self._run.stages[name] = done
                 self._run.waits = ""
                 self._runs.write(self._run)
+                if name == "build":  # not sooner: until then a kill leads back to a stage that needs them
+                    self._runs.forget_texts(self._run.id)
             ended = _Ended(SWITCHED, f"{self._run.new} is active")
         except _Ended as early:
             ended = early
@@ -239,6 +241,8 @@ class _Work:
         """Mine hard negatives from what the live generation holds, and go on training its model."""
         mined, model = self._folder / MINED_FILE, self._folder / MODEL
         live = self._store.model_directory(self._run.live).resolve()
+        if (live / QUANTISED_FILE).exists() and "--quantise" not in self._config.train:
+            self._say("the live model may run in int8 and the new one may not, more slowly: add --quantise to train")
         if not mined.exists():
             pool, hard = self._folder / POOL_FILE, self._folder / HARD_FILE
             self._work("pool")
@@ -247,21 +251,13 @@ class _Work:
             self._keep_negatives_of_people(hard, mined)
         if not (model / CONFIG_FILE).exists() or (model / TRAINING_STATE).exists():
             architecture = self._store.manifest(self._run.live).model.architecture
-            given = ("--architecture", architecture, *self._quantised(live), *self._config.train)
+            given = ("--architecture", architecture, *self._config.train)
             self._command("train", *given, "--base", live, "--train", mined, "--output", model)
         options = " ".join(("mine", *self._config.mine, "train", *self._config.train))
         inputs = {**self._digests(f"{DATA}/{TRAIN}"), "live": self._run.live, "options": options}
         return StageDone(
             inputs, self._digests(MINED_FILE, f"{MODEL}/{WEIGHTS_FILE}"), f"from the model of {self._run.live}"
         )
-
-    def _quantised(self, live: Path) -> tuple[object, ...]:
-        """Options that let the new model run in int8 where the live one does; nothing is trained on a golden set."""
-        if not (live / QUANTISED_FILE).exists() or "--quantise" in self._config.train:
-            return ()
-        if not self._config.golden:
-            raise LoopFailed("the live model runs in int8, and the new one must be tried for it: name a golden set")
-        return ("--quantise", *self._config.golden)
 
     def _keep_negatives_of_people(self, hard: Path, mined: Path) -> None:
         """Put the wrong replies that people passed over before those that were mined in their place."""
@@ -288,7 +284,6 @@ class _Work:
         built = self._told(BUILD_FILE)
         if "refused" in built:
             raise _Ended("refused", built["refused"])
-        self._runs.forget_texts(self._run.id)
         inputs = {**self._digests(f"{MODEL}/{WEIGHTS_FILE}"), "live": self._run.live}
         fingerprint = self._store.manifest(built["generation"]).model.fingerprint
         outputs = {"generation": built["generation"], "fingerprint": fingerprint}
@@ -307,7 +302,7 @@ class _Work:
         lease, steps = TrialLease(self._store, str(self._run.new)), self._run.steps.setdefault("canary", [])
         with self._on_trial(lease, steps, shares[0]):
             while True:
-                found, now = self._looked(steps), time.time()
+                found, now = self._looked(str(self._run.new), steps), time.time()
                 since, share = steps[-1]
                 larger = [each for each in shares if each > share]
                 if found.high < 0:
@@ -348,7 +343,7 @@ class _Work:
         lease, steps = TrialLease(self._store, old), self._run.steps.setdefault("watch", [])
         with self._on_trial(lease, steps, self._config.watch_share):
             while True:
-                found = self._looked(steps, trial_is_new=False)
+                found = self._looked(old, steps, trial_is_new=False)
                 if found.high < 0:
                     self._go_back(f"conversations end worse: {found}")
                 if time.time() >= steps[0][0] + hours * _HOUR:
@@ -378,10 +373,10 @@ class _Work:
         lease.begin(share)
         self._say(f"{self._run.stage}: {share:.0%} of the conversations")
 
-    def _looked(self, steps: Steps, *, trial_is_new: bool = True) -> Effect:
+    def _looked(self, trial: str, steps: Steps, *, trial_is_new: bool = True) -> Effect:
         began = time.monotonic()
         settled = time.time() - self._config.settle_minutes * 60
-        found = look(self._config.store, steps, settled, trial_is_new=trial_is_new)
+        found = look(self._config.store, trial, steps, settled, trial_is_new=trial_is_new)
         self._look_seconds = time.monotonic() - began
         return found
 

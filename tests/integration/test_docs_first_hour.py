@@ -1,4 +1,4 @@
-"""The blocks of README and tutorial, pasted one after the other into shells of a fresh clone.
+"""The blocks of README, tutorial and "Learn from use", pasted one after the other into shells of a fresh clone.
 
 Ports, paths and files are those of the pages. A line that serves goes on in a shell of its own until its page ends.
 """
@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from pathlib import Path
 import pytest
 from command_line import write_rows
 from pasted import REPOSITORY, fenced
+
+from polyrank.service.loop.config import LoopConfig
 
 PORTS = (8000, 8001, 8002)
 SERVES = re.compile(r"^(?:make demo|polyrank serve)\b.*$", re.MULTILINE)
@@ -146,3 +149,19 @@ def test_the_tutorial(reader: Reader) -> None:
     assert "parking" in reader.printed
     assert "I'm sorry that your parcel is late." in reader.printed
     assert "answer: no" in reader.printed
+
+
+def test_learning_from_use(reader: Reader) -> None:
+    text = (REPOSITORY / "docs/how-to/learn-from-use.md").read_text(encoding="utf-8")
+    for block in fenced(text, "sh|python"):
+        if block.startswith("import"):
+            (reader.folder / "pasted.py").write_text(block, encoding="utf-8")
+            block = "python pasted.py"
+        reader.paste(block)
+    before, after = re.findall(r"first reply was right in (\d+) of", reader.printed)
+    assert int(before) < 80
+    assert int(after) > 150
+    assert "switched: " in reader.printed
+    assert (reader.folder / "report.html").is_file()
+    [config] = fenced(text, "toml")
+    assert set(tomllib.loads(config)) <= set(LoopConfig.model_fields)

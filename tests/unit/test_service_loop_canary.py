@@ -26,9 +26,15 @@ def any_number(monkeypatch: pytest.MonkeyPatch) -> None:
 def use(conversation: str | None, at: float, side: Side | None, *kinds: Kind) -> Use:
     """A ranking, and what became of it."""
     ranking = Ranking(
-        id=f"{conversation}{at}", at=at, generation="g", revision=0, fingerprint="f", shown=(), side=side,
+        id=f"{conversation}{at}",
+        at=at,
+        generation="trial" if side == "trial" else "live",
+        revision=0,
+        fingerprint="f",
+        shown=(),
+        side=side,
         conversation=conversation,
-    )  # fmt: skip
+    )
     return Use(ranking, tuple(Event(id=kind, at=at, ranking=ranking.id, kind=kind) for kind in kinds))
 
 
@@ -40,14 +46,14 @@ def arrays(rows: list[tuple[bool, float, float]]) -> tuple[NDArray[Any], NDArray
 
 def counted(root: Path, *uses: Use, before: float = 1000.0) -> tuple[int, int]:
     """How many conversations were counted of the new model and of the old one."""
-    found = look(write_log(root, uses), STEPS, before)
+    found = look(write_log(root, uses), "trial", STEPS, before)
     return found.new, found.old
 
 
 def test_a_conversation_counts_once_on_the_side_of_its_first_ranking(tmp_path: Path) -> None:
     later, first = use("a", 250.0, "trial", "down"), use("a", 150.0, "live")
     assert counted(tmp_path, later, first, use("a", 260.0, None)) == (0, 1)
-    assert look(tmp_path, STEPS, 1000.0) == statistics.effect(*arrays([(False, 0.2, 0.0)]))
+    assert look(tmp_path, "trial", STEPS, 1000.0) == statistics.effect(*arrays([(False, 0.2, 0.0)]))
 
 
 def test_a_ranking_without_a_conversation_stands_for_itself(tmp_path: Path) -> None:
@@ -62,15 +68,25 @@ def test_what_is_no_part_of_the_canary_is_not_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["handed_over", "down", "none_good"])
 def test_without_resolved_all_that_was_not_bad_is_good(tmp_path: Path, kind: Kind) -> None:
     uses = [use("a", 110.0, "trial", kind), use("b", 210.0, "live", "up", "chosen"), use("c", 220.0, "trial")]
-    found = look(write_log(tmp_path, uses), STEPS, 1000.0)
+    found = look(write_log(tmp_path, uses), "trial", STEPS, 1000.0)
     assert found == statistics.effect(*arrays([(True, 0.2, 0.0), (False, 0.5, 1.0), (True, 0.5, 1.0)]))
 
 
 def test_with_resolved_only_what_is_known_counts(tmp_path: Path) -> None:
     told = [use("a", 110.0, "trial", "resolved"), use("b", 111.0, "live", "down"), use("c", 112.0, "live")]
     both = use("d", 113.0, "live", "resolved", "handed_over")
-    found = look(write_log(tmp_path, [*told, both]), STEPS, 1000.0)
+    found = look(write_log(tmp_path, [*told, both]), "trial", STEPS, 1000.0)
     assert found == statistics.effect(*arrays([(True, 0.2, 1.0), (False, 0.2, 0.0), (False, 0.2, 0.0)]))
+
+
+def test_what_answered_before_a_server_followed_is_not_counted(tmp_path: Path) -> None:
+    """After a step servers may take the share before it, and after another trial that one's."""
+    soon = [use("a", 104.9, "trial"), use("b", 200.5, "live"), use("c", 205.0, "live")]
+    other = [use("d", 150.0, "trial"), use("e", 150.0, "live"), use("f", 150.0, "trial")]
+    ids = ["of another trial", "trial", "live"]
+    other = [replace(each, ranking=replace(each.ranking, generation=of)) for each, of in zip(other, ids, strict=True)]
+    other[2] = replace(other[2], ranking=replace(other[2].ranking, replaced="timeout"))
+    assert counted(tmp_path, *soon, *other) == (1, 1)
 
 
 def test_in_a_watch_the_trial_is_the_old_model(tmp_path: Path) -> None:
@@ -79,9 +95,10 @@ def test_in_a_watch_the_trial_is_the_old_model(tmp_path: Path) -> None:
         use(str(n), 150.0 + n / 100, draw.choice(("trial", "live")), *draw.choice(([], ["down"]))) for n in range(99)
     ]
     mirrored = [
-        replace(each, ranking=replace(each.ranking, side="live" if each.ranking.side == "trial" else "trial"))
+        replace(each, ranking=replace(each.ranking, side=other, generation=other))
         for each in uses
+        for other in [("live" if each.ranking.side == "trial" else "trial")]
     ]
     even = [(100.0, 0.5)]
-    watched = look(write_log(tmp_path / "a", uses), even, 1000.0, trial_is_new=False)
-    assert watched == look(write_log(tmp_path / "b", mirrored), even, 1000.0)
+    watched = look(write_log(tmp_path / "a", uses), "trial", even, 1000.0, trial_is_new=False)
+    assert watched == look(write_log(tmp_path / "b", mirrored), "trial", even, 1000.0)

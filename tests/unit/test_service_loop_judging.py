@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from tiny import write_checkpoint
 
 from polyrank.model import measures
+from polyrank.model.errors import InvalidInput
 from polyrank.model.rankers.load import load_retriever
 from polyrank.model.rankers.networks import Retriever
 from polyrank.service.loop import judging
@@ -85,6 +86,12 @@ def test_without_a_set_there_is_no_evidence(tmp_path: Path, live: Path) -> None:
     assert judge(model, model, {}, tmp_path / "none")["verdict"] == "not enough evidence"
     assert Examples.read(write_rows(tmp_path / "empty.jsonl", [])) is None
     assert Examples.read(write_rows(tmp_path / "one.jsonl", [{"context": ["a"], "response": "b"}])) is None
+
+
+def test_classes_are_no_rankings(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "classes.jsonl", [{"context": ["a"], "response": "b", "label": "right"}])
+    with pytest.raises(InvalidInput, match="its labels are classes"):
+        Examples.read(path)
 
 
 def test_slices_are_those_of_the_lines_or_how_long_contexts_are(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.pointer import Trial, Withdrawn
 from polyrank.service.errors import LoopBusy, LoopFailed
 from polyrank.service.feedback.records import Event, Kind, Ranking, Use
-from polyrank.service.loop.canary import LEASE_ENDED
+from polyrank.service.loop.canary import BAD, LEASE_ENDED
 from polyrank.service.loop.config import LoopConfig
 from polyrank.service.loop.run import abort, run_loop
 from polyrank.service.loop.state import Run, Runs, StageDone
@@ -67,20 +67,22 @@ def loop(store: GenerationStore) -> Loop:
     return Loop(store)
 
 
-def conversations(at: float, count: int, share: float, trial: float, live: float) -> list[Use]:
-    """Conversations in the seconds from `at` on, of which such shares end well on each side; nobody says `resolved`."""
-    draw, told = random.Random(3), ("handed_over", "down", "none_good")
-    found = []
+def conversations(of: str, at: float, count: int, share: float, trial: float, live: float) -> list[Use]:
+    """Conversations in a few seconds soon after `at`, with generation `of` on trial; nobody says `resolved`.
+
+    `trial` and `live` are the shares that end well.
+    """
+    draw, told, found = random.Random(3), sorted(BAD), list[Use]()
     for number in range(count):
         on_trial = draw.random() < share
-        bad: list[Kind] = [] if draw.random() < (trial if on_trial else live) else [draw.choice(told)]  # type: ignore[list-item]
-        found.append(_use(number, at + number * 1e-3, on_trial, *bad))
+        bad = [] if draw.random() < (trial if on_trial else live) else [draw.choice(told)]
+        found.append(_use(number, at + 10 + number * 1e-3, of if on_trial else "live", on_trial, *bad))
     return found
 
 
-def _use(number: int, at: float, on_trial: bool, *kinds: Kind) -> Use:
+def _use(number: int, at: float, generation: str, on_trial: bool, *kinds: Kind) -> Use:
     ranking = Ranking(
-        id=f"r{number}", at=at, generation="g", revision=0, fingerprint="f", shown=(),
+        id=f"r{number}", at=at, generation=generation, revision=0, fingerprint="f", shown=(),
         side="trial" if on_trial else "live", conversation=f"c{number}",
     )  # fmt: skip
     return Use(ranking, tuple(Event(id=f"{kind}", at=at, ranking=ranking.id, kind=kind) for kind in kinds))
@@ -102,7 +104,7 @@ def meanwhile(loop: Loop, act: Callable[[], object], share: float = 0.0) -> Thre
 
 def test_an_equal_model_is_switched_to_at_the_last_step(loop: Loop) -> None:
     at = loop.began("canary", 0.5)
-    write_log(loop.store.root, conversations(at, 4000, 0.5, trial=0.97, live=0.97))
+    write_log(loop.store.root, conversations(loop.new, at, 4000, 0.5, trial=0.97, live=0.97))
     run = loop.goes_on(canary_shares=(0.5,))
     assert (run.verdict, loop.store.current(), loop.store.history()) == ("switched", loop.new, [loop.live])
     assert loop.store.trial() is None
@@ -112,7 +114,7 @@ def test_an_equal_model_is_switched_to_at_the_last_step(loop: Loop) -> None:
 
 def test_a_worse_model_is_withdrawn_at_the_first_step(loop: Loop) -> None:
     at = loop.began("canary", 0.2)
-    write_log(loop.store.root, conversations(at, 2000, 0.2, trial=0.6, live=0.9))
+    write_log(loop.store.root, conversations(loop.new, at, 2000, 0.2, trial=0.6, live=0.9))
     run = loop.goes_on()
     assert (run.verdict, loop.store.current(), loop.store.trial()) == ("withdrawn", loop.live, None)
     assert run.why.startswith("conversations end worse: -0.2")
@@ -123,7 +125,7 @@ def test_a_worse_model_is_withdrawn_at_the_first_step(loop: Loop) -> None:
 def test_steps_wait_for_their_time_and_for_conversations(loop: Loop) -> None:
     """With enough conversations the share rises, step by step; an equal model stays at the last one."""
     at = loop.began("canary", 0.05)
-    write_log(loop.store.root, conversations(at, 1100, 0.05, trial=0.9, live=0.9))
+    write_log(loop.store.root, conversations(loop.new, at, 1100, 0.05, trial=0.9, live=0.9))
     thread = meanwhile(loop, lambda: abort(loop.store.root, 30), share=0.5)
     run = loop.goes_on(canary_shares=(0.05, 0.2, 0.5))
     thread.join()
@@ -136,7 +138,7 @@ def test_steps_wait_for_their_time_and_for_conversations(loop: Loop) -> None:
 @pytest.mark.slow
 def test_no_share_rises_over_conversations_that_are_too_few(loop: Loop) -> None:
     at = loop.began("canary", 0.05)
-    write_log(loop.store.root, conversations(at, 900, 0.05, trial=0.9, live=0.9))
+    write_log(loop.store.root, conversations(loop.new, at, 900, 0.05, trial=0.9, live=0.9))
     run = loop.goes_on(canary_hours=1)
     assert (run.verdict, len(run.steps["canary"])) == ("undecided", 1)
     assert run.why.startswith("after 1 h: ")
@@ -170,7 +172,7 @@ def test_what_a_server_has_withdrawn_is_not_asked_again(loop: Loop) -> None:
 def test_a_lease_that_ended_while_nobody_was_at_work_is_taken_again(loop: Loop) -> None:
     at = loop.began("canary", 0.5)
     loop.store._pointer.withdraw(Withdrawn(loop.new, time.time(), LEASE_ENDED))
-    write_log(loop.store.root, conversations(at, 4000, 0.5, trial=0.97, live=0.97))
+    write_log(loop.store.root, conversations(loop.new, at, 4000, 0.5, trial=0.97, live=0.97))
     assert loop.goes_on(canary_shares=(0.5,)).verdict == "switched"
 
 
@@ -255,7 +257,10 @@ def test_a_compaction_is_no_switch(loop: Loop, stage: str) -> None:
     copy, old = loop.store.manifest(loop.store.ids()[2]), loop.new if stage == "watch" else loop.live
     thread = meanwhile(loop, lambda: loop.store.make_copy_active(old, copy))
     at = loop.began(stage, 0.5, hours=0)
-    write_log(loop.store.root, conversations(at, 4000, 0.5, trial=0.97, live=0.97))
+    write_log(
+        loop.store.root,
+        conversations(loop.live if stage == "watch" else loop.new, at, 4000, 0.5, trial=0.97, live=0.97),
+    )
     run = loop.goes_on(canary_shares=(0.5,), watch_hours=1 / 3600)
     thread.join()
     assert run.verdict == "switched"
@@ -267,7 +272,7 @@ def test_a_compaction_is_no_switch(loop: Loop, stage: str) -> None:
 def test_the_watch_keeps_a_good_model(loop: Loop) -> None:
     loop.reached("watch")
     at = loop.began("watch", 0.05)
-    write_log(loop.store.root, conversations(at, 1500, 0.05, trial=0.9, live=0.9))
+    write_log(loop.store.root, conversations(loop.live, at, 1500, 0.05, trial=0.9, live=0.9))
     run = loop.goes_on(watch_hours=1)
     assert (run.verdict, loop.store.current(), loop.store.trial()) == ("switched", loop.new, None)
 
@@ -275,7 +280,7 @@ def test_the_watch_keeps_a_good_model(loop: Loop) -> None:
 def test_the_watch_goes_back_from_a_bad_one(loop: Loop) -> None:
     loop.reached("watch")
     at = loop.began("watch", 0.05)
-    write_log(loop.store.root, conversations(at, 3000, 0.05, trial=0.95, live=0.4))
+    write_log(loop.store.root, conversations(loop.live, at, 3000, 0.05, trial=0.95, live=0.4))
     run = loop.goes_on(watch_hours=48)
     assert (run.verdict, loop.store.current(), loop.store.trial()) == ("rolled back", loop.live, None)
     assert run.why.startswith("conversations end worse: -0.5")
