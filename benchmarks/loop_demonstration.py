@@ -1,13 +1,13 @@
 """The closed loop over dialogues of people: a model answers, agents write what they said instead, a new model learns.
 
     python -m benchmarks.loop_demonstration --model CHECKPOINT --dialogues FILE --valid LISTS --output FOLDER
-        [--steps 120] [--noise 0.1] [--seed 0] [--limit N]
+        [--steps 60] [--noise 0.1] [--seed 0] [--limit N]
 
 FILE names the dialogue of each example. One half of its dialogues, drawn by the seed, is the use: a server of the model
 ranks each context over the pool, and an agent writes the reply of the dialogue; at a share of `--noise` that of
-another dialogue. Of the other half come the pool, which is all of its replies, and the golden set, 400 dialogues of it.
+another dialogue. Of the other half come the pool, which is all of its replies, and the golden set, 150 dialogues of it.
 Then `polyrank loop run` exports, trains and judges, and `polyrank evaluate --against` compares both models over LISTS,
-which the loop never sees. Prints one JSON object as the last line. FOLDER keeps everything; give it again to go on.
+which the loop never sees. Prints one JSON object as the last line. FOLDER is new, and keeps everything.
 """
 
 import argparse
@@ -17,8 +17,9 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,8 +29,12 @@ from benchmarks.timing import machine
 
 from polyrank.model.text.dialogues import Dialogue, new_dialogues, read_dialogues
 
-GOLDEN_DIALOGUES = 400
+GOLDEN_DIALOGUES = 150
 CALLERS, EVENTS = 8, 100
+TRAINING = (
+    *("--batch-size", "64", "--learning-rate", "1e-4", "--schedule", "cosine", "--warmup-steps", "6"),
+    *("--dropout", "0", "--negatives", "2", "--held-out", "300", "--looks", "2"),
+)
 
 
 class Parts(NamedTuple):
@@ -96,31 +101,49 @@ def use(store: Path, examples: Sequence[Dialogue], noise: float, rng: random.Ran
             post("/feedback", {"events": events[at : at + EVENTS]})
 
 
+class Clock:
+    """Seconds of each part."""
+
+    def __init__(self) -> None:
+        self.seconds = dict[str, int]()
+
+    @contextmanager
+    def times(self, part: str) -> Iterator[None]:
+        """Time the block."""
+        began = time.monotonic()
+        yield
+        self.seconds[part] = round(time.monotonic() - began)
+
+
 def demonstrate(given: argparse.Namespace) -> dict[str, Any]:
     """Go through all of it; returns the figures."""
-    output, store, seconds = given.output, given.output / "store", dict[str, float]()
-    output.mkdir(parents=True, exist_ok=True)
-    rng = random.Random(given.seed)
+    folder, clock, rng = given.output, Clock(), random.Random(given.seed)
+    store, golden, pool, config = (folder / name for name in ("store", "golden.jsonl", "pool.jsonl", "loop.toml"))
     found = parts(list(read_dialogues(given.dialogues)), rng)
     asked = found.use[: given.limit]
-
-    def timed(name: str, began: float) -> None:
-        seconds[name] = round(time.monotonic() - began)
-
-    golden, pool = output / "golden.jsonl", output / "pool.jsonl"
-    if not (output / "used").exists():
-        with new_dialogues(golden) as add:
-            for each in found.golden:
-                add(each)
-        pool.write_text("".join(json.dumps({"id": f"r{n}", "text": text}) + "\n" for n, text in enumerate(found.pool)))
-        began = time.monotonic()
+    folder.mkdir(parents=True)
+    with new_dialogues(golden) as add:
+        for each in found.golden:
+            add(each)
+    pool.write_text("".join(json.dumps({"id": f"r{n}", "text": text}) + "\n" for n, text in enumerate(found.pool)))
+    training = [*TRAINING, "--steps", str(given.steps), "--seed", str(given.seed)]
+    config.write_text(
+        f"store = {json.dumps(str(store))}\ngolden = [{json.dumps(str(golden))}]\n"
+        f'train = {json.dumps(training)}\ncanary = "off"\n'
+    )
+    with clock.times("build"):
         polyrank("build", "--model", given.model, "--pool", pool, "--store", store)
-        timed("build", began)
-        began = time.monotonic()
+    with clock.times("use"):
         use(store, asked, given.noise, rng)
-        timed("use", began)
-        (output / "used").touch()
-    return {"seconds": seconds}
+    with clock.times("loop"):
+        run = json.loads(polyrank("loop", "run", "--config", config, "--json").splitlines()[-1])
+    generation = (store / "CURRENT").read_text(encoding="utf-8").strip()
+    new = store / "generations" / generation / "model"
+    with clock.times("evaluate"):
+        command = ("evaluate", "--model", new, "--against", given.model, "--data", given.valid, "--json")
+        evaluated = json.loads(polyrank(*command).splitlines()[-1])
+    counts = {"use": len(asked), "golden": len(found.golden), "pool": len(found.pool)}
+    return {**counts, "seconds": clock.seconds, "run": run, "evaluated": evaluated}
 
 
 def main() -> None:
@@ -130,7 +153,7 @@ def main() -> None:
     parser.add_argument("--dialogues", type=Path, required=True)
     parser.add_argument("--valid", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--noise", type=float, default=0.1, help="share of replies that are another dialogue's")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=int, help="only the first N examples of the use")

@@ -19,8 +19,8 @@ TOPICS = 12
 KNOWN = range(6)  # topics that the first model has learnt
 REPLIES = 10  # of a topic, in the pool
 SHOWN = 5
-TAKES = {True: 0.9, False: 0.3}  # how often a person who looks at a reply takes it, by whether it is right
-WRITES = 0.7  # of the agents who took none
+TAKES = {True: 0.9, False: 0.2}  # how often a person who looks at a reply takes it, by whether it is right
+WRITES = 0.9  # of the agents who took none
 WORDS = 40  # w0 to w39
 
 

@@ -301,7 +301,8 @@ class GenerationStore:
             SwitchOvertaken: another one than `after` is active; likewise.
         """
         with self._switch.to(manifest, encode, lease, find=self._finds_texts(manifest)):
-            if after not in (None, current := self._pointer.current()):
+            # CURRENT may be lost: whoever names no generation that must be active repairs it by this.
+            if after is not None and after != (current := self._pointer.current()):
                 raise SwitchOvertaken(after, current)
             self._pointer.advance(manifest.id)
 
@@ -467,7 +468,7 @@ class GenerationStore:
             StoreBusy: other processes change the store for too long.
         """
         with self.updates.receiving() as alone:
-            if alone:
+            if alone and missed.missed():
                 missed.encode(within_seconds)
                 with self.updates.writing():
                     trial = self.trial()

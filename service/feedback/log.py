@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -26,6 +27,7 @@ from polyrank.service.observe.metrics import Metrics
 MOST_RANKINGS: Final = 1000  # that wait
 MOST_WAITING: Final = 32 << 20  # characters of them all
 _TOGETHER = 100  # so much is written before it is put on the disk
+_PAUSE_SECONDS = 0.02  # for more to come: to wake the thread for each ranking costs as much as to write it
 _LOOK_SECONDS, _TIDY_SECONDS = 1.0, 60.0  # between looks at what was erased, and at files left open and too many
 _TOLD_SECONDS = 60.0  # between two lines that say the same
 _END_SECONDS = 30.0
@@ -62,13 +64,14 @@ class Log:
         self._unsynced: list[Future[None]] = []  # of events that are written
         self._told: dict[str, float] = {}
         self._erased: tuple[int, int] | None = None
-        self._thread = Thread(target=self._run, name="feedback", daemon=True)
+        # Its lines in the server's log name the pool that they are of, as those of this thread do.
+        self._thread = Thread(target=copy_context().run, args=(self._run,), name="feedback", daemon=True)
         self._thread.start()
 
     def record(self, make: Make, characters: int) -> bool:
         """Have a ranking's line made and written, on the log's thread; returns False where it finds no room."""
         if self._queue.qsize() >= MOST_RANKINGS or self._given - self._taken + characters > MOST_WAITING:
-            self._metrics.count_feedback_ranking("dropped")
+            self._metrics.count_feedback_rankings("dropped", 1)
             return False
         self._given += characters
         self._queue.put(_Waiting(make, characters))
@@ -94,6 +97,8 @@ class Log:
             waiting = self._next()
             goes_on = None not in waiting
             self._write([each for each in waiting if each is not None])
+            if waiting and goes_on and self._queue.empty():
+                time.sleep(_PAUSE_SECONDS)
             try:
                 self._look()
             except Exception as error:  # tried again at the next look
@@ -112,24 +117,40 @@ class Log:
         return found
 
     def _write(self, waiting: Sequence[_Waiting]) -> None:
+        rankings: list[bytes] = []
         for each in waiting:
             self._taken += each.size
             if each.written is not None and not each.written.set_running_or_notify_cancel():
                 continue  # nobody waits for it any more
             try:
-                with disk_full_named(self._folder):
-                    self._append(b"".join(orjson.dumps(line) + b"\n" for line in each.make()))
+                content = b"".join(orjson.dumps(line) + b"\n" for line in each.make())
+                if each.written is None:
+                    rankings.append(content)
+                else:
+                    self._write_rankings(rankings)
+                    self._append(content)
+                    self._unsynced.append(each.written)
             except Exception as error:
                 self._lost([each.written], error)
-            else:
-                if each.written is None:
-                    self._metrics.count_feedback_ranking("recorded")
-                else:
-                    self._unsynced.append(each.written)
             time.sleep(0)  # the thread that answers goes first
+        self._write_rankings(rankings)
         self._sync()
 
+    def _write_rankings(self, rankings: list[bytes]) -> None:
+        """Write rankings by one call, and forget them."""
+        try:
+            if rankings:
+                self._append(b"".join(rankings))
+                self._metrics.count_feedback_rankings("recorded", len(rankings))
+        except Exception as error:
+            self._lost([None] * len(rankings), error)
+        rankings.clear()
+
     def _append(self, content: bytes) -> None:
+        with disk_full_named(self._folder):
+            self._put(content)
+
+    def _put(self, content: bytes) -> None:
         if self._file is not None and self._file.size + len(content) > self._file_bytes:
             self._close()
         if self._file is not None and self._file.is_gone():
@@ -163,7 +184,7 @@ class Log:
         self._tell("feedback is lost", error)
         for written in waiting:
             if written is None:
-                self._metrics.count_feedback_ranking("dropped")
+                self._metrics.count_feedback_rankings("dropped", 1)
             else:
                 written.set_exception(error)
 

@@ -214,12 +214,14 @@ class Trials(Generic[S]):
         held, canary, live = self.current, self._canary, self._live.current
         if held is None or canary is None or live is None or canary.withdrawn is not None:
             return
-        wanted = live.snapshot.revision
-        if held.snapshot.revision < wanted:
+        if held.snapshot.revision < live.snapshot.revision:
             try:
+                missed = self._missed_by(held)
                 with _may_be_read_only():
-                    self._store.receive(held.generation.id, self._missed_by(held), _ENCODE_SECONDS)
-                held = self._caught_up(held)
+                    self._store.receive(held.generation.id, missed, _ENCODE_SECONDS)
+                self._catch_up(held)
+                if missed.missed():  # the rest comes next time, or is another's to write
+                    return
             except (StoreBusy, OSError):
                 raise
             except Exception as error:
@@ -227,8 +229,7 @@ class Trials(Generic[S]):
                     raise shortage from error
                 canary.withdrawn = f"it cannot take the updates: {error}"
                 return
-        if held.snapshot.revision >= wanted:
-            canary.fresh_at = time.monotonic()
+        canary.fresh_at = time.monotonic()
 
     def _missed_by(self, held: S) -> MissedUpdates:
         manifest = held.generation.manifest
@@ -236,13 +237,12 @@ class Trials(Generic[S]):
             self._missed = self._store.missed(manifest, partial(encode_texts, held.ranker))
         return self._missed
 
-    def _caught_up(self, held: S) -> S:
-        """Take over what its log has; returns what is held then."""
+    def _catch_up(self, held: S) -> None:
+        """Take over what the log of what is held has."""
         caught_up = held.caught_up()
         with self._replacing:
             if self._live.beside is held:  # nobody has ended it meanwhile
                 self._live.beside = caught_up
-        return caught_up
 
     # What is held.
 

@@ -202,12 +202,13 @@ class _Waits(logging.Handler):
         if seconds < telling.SILENT_SECONDS and not message.startswith(telling.STILL):
             return
         telling.told_now()
-        line, bars = f"{message}: {seconds:.0f} s", sys.modules.get("tqdm")
-        if bars is None:
+        line = f"{message}: {seconds:.0f} s"
+        bar = getattr(sys.modules.get("tqdm"), "tqdm", None)  # another thread may be importing the module
+        if bar is None:
             sys.stderr.write(f"{line}\n")
             sys.stderr.flush()
         else:
-            bars.tqdm.write(line, file=sys.stderr)
+            bar.write(line, file=sys.stderr)
 
 
 def show_warnings() -> None:

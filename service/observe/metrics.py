@@ -289,9 +289,9 @@ class Metrics:
         """Count texts that a request had encoded when it ended without an answer; their vectors are kept."""
         self._kept.inc(texts)
 
-    def count_feedback_ranking(self, outcome: Literal["recorded", "dropped"]) -> None:
-        """Count a ranking that was to be recorded."""
-        self._in_pool(self._feedback_rankings, outcome).inc()
+    def count_feedback_rankings(self, outcome: Literal["recorded", "dropped"], count: int) -> None:
+        """Count rankings that were to be recorded."""
+        self._in_pool(self._feedback_rankings, outcome).inc(count)
 
     def count_feedback_events(self, kind: str, count: int) -> None:
         """Count events that were recorded; 0: only show that there may be some."""

@@ -1,5 +1,6 @@
 """A generation on trial with a share: who answers whom, and that no request fails, and no update is lost, by it."""
 
+import errno
 import http.client
 import json
 import math
@@ -301,6 +302,28 @@ def test_a_lease_that_nobody_renews_ends_the_trial(stage: Stage) -> None:
     until(lambda: server.client.get("/index").json()["trial"] is None)
     stage.begin(server, share=1.0, seconds=60.0)
     assert asked(server, "chat")[0] == stage.trial, "another lease begins another trial"
+
+
+@pytest.mark.parametrize("ends_by", ["lease", "guard"])
+def test_a_server_that_may_not_write_to_the_store_asks_no_more_all_the_same(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, ends_by: str
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    server = stage.serve()
+    stage.begin(server, share=1.0, seconds=1.5 if ends_by == "lease" else None)
+    for name in ("end_overdue_trial", "withdraw_trial", "receive"):
+        monkeypatch.setattr(GenerationStore, name, refuse)
+    if ends_by == "guard":
+        stage.does = nan
+        assert {asked(server)[0] for _ in range(6)} == {stage.live}
+    until(lambda: server.client.get("/index").json()["trial"] is None)
+    assert taken(server) == 0.0
+    stage.does = None
+    time.sleep(0.3)
+    assert asked(server)[0] == stage.live
+    assert stage.store.trial() is not None, "another server has to end it"
 
 
 def test_without_recording_no_share_is_taken_and_the_log_says_so_once(

@@ -135,7 +135,6 @@ def test_what_is_off_is_not_recorded_and_changes_nothing(start: Start, store: Pa
     assert not (store / "feedback").exists()
 
 
-@pytest.mark.quick
 def test_ids_are_recorded_without_texts(start: Start, store: Path) -> None:
     server = start("ids")
     given = ["secret one", {"text": "secret two", "id": "x2"}, {"id": "c3"}]
@@ -185,7 +184,6 @@ def test_an_answer_of_the_cache_is_a_ranking_of_its_own(start: Start, store: Pat
     assert found[0].ranking.said == found[1].ranking.said
 
 
-@pytest.mark.quick
 def test_each_ranking_of_a_batch_is_recorded(start: Start, store: Path) -> None:
     server = start()
     asked = [
@@ -200,7 +198,6 @@ def test_each_ranking_of_a_batch_is_recorded(start: Start, store: Path) -> None:
     assert {use.ranking.id for use in recorded(store, 2)} == {ids[0], ids[3]}
 
 
-@pytest.mark.quick
 def test_events_are_taken_all_or_none(start: Start, store: Path) -> None:
     server = start(feedback_days=1)
     ranking = server.rank(context="w1").json()["ranking_id"]

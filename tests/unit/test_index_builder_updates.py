@@ -26,6 +26,7 @@ from polyrank.index_builder.errors import (
     StoreBusy,
 )
 from polyrank.index_builder.generation.manifest import Manifest
+from polyrank.index_builder.generation.texts import KnownTexts
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store import locks
 from polyrank.index_builder.store.generation_store import GenerationStore
@@ -869,6 +870,33 @@ def test_a_damaged_log_is_told_of_once_and_what_comes_before_counts(
     receive(store, trial, missed)
     assert store.texts(trial) == {"a": "a 1", "b": "b 3", "c": "c 4", "d": "d 5"}
     assert len([record for record in caplog.records if "updates are lost" in record.message]) == 1
+
+
+def test_equal_texts_tie_in_all_parts_however_often_updates_bring_them(store: Store) -> None:
+    """Encoded in other company, a text's vector may differ in its last bits."""
+    store.build()
+    trial = store.build(OTHER, activate=False)
+    store.store.begin_trial(trial)
+    manifest, calls = store.manifest(trial), [0]
+
+    def encode(texts: Sequence[str]) -> Representations:
+        calls[0] += 1
+        return Representations(np.full((len(texts), OTHER.dim), calls[0], np.float32))
+
+    def find(texts: Sequence[str]) -> KnownTexts:
+        return KnownTexts(np.empty(0, np.int64), Representations.none(OTHER.dim, None))
+
+    def again() -> MissedUpdates:
+        return MissedUpdates(store.updates, manifest, encode, find=find, on_trial=True)
+
+    missed = again()
+    log = store.updates.of(store.manifest(store.store.current() or ""))
+    for revision in (1, 2, 3):
+        vector = Representations(np.zeros((1, HashEncoder().dim), np.float16))
+        log.append(Update(revision, [Candidate(f"n{revision}", "same")], vector))
+        store.store.receive(trial, missed if revision < 3 else again(), math.inf)
+    given = [update.vectors.first[0, 0] for update in store.updates.of(manifest).read()]
+    assert (given, calls) == ([1, 1, 1], [3])
 
 
 @pytest.mark.parametrize("torn", [1, 40, 200])

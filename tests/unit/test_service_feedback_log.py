@@ -33,6 +33,7 @@ def folder(tmp_path: Path) -> Path:
 def begin(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
     """Begins logs in the folder, as several processes do; they look often."""
     monkeypatch.setattr(log, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(log, "_PAUSE_SECONDS", 0.0)
     begun: list[Log] = []
 
     def made(metrics: Metrics | None = None, days: int = 30, most_bytes: int = 1 << 30) -> Log:
@@ -305,7 +306,7 @@ def test_what_was_erased_long_ago_is_forgotten(folder: Path) -> None:
     assert [*Erased(folder).times] == ["new"]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.lists(st.dictionaries(st.sampled_from("ab"), st.text('aé\n\u2028\\"', max_size=5)), min_size=1, max_size=5))
 def test_lines_are_read_as_they_were_made(tmp_path_factory: pytest.TempPathFactory, made: list[Line]) -> None:
     folder = make_folder(tmp_path_factory.mktemp("store"))

@@ -9,9 +9,11 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from types import ModuleType
 
 import pytest
 
+from polyrank.model.telling import STILL
 from polyrank.service.observe import logs
 from polyrank.service.observe.logs import JsonFormat, LineWriter, TextFormat
 
@@ -172,3 +174,15 @@ def test_warnings_of_libraries_keep_to_the_level(level: str, printed: list[str])
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert [line.partition("uvicorn.error ")[2] for line in run.stderr.splitlines()] == printed
+
+
+def test_long_work_is_told_while_another_thread_imports_the_bars(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waits = logs._Waits()
+    record = logging.LogRecord("telling", logging.INFO, "", 0, f"{STILL}loading", (), None)
+    record.fields = {"seconds": 9.0}
+    for half_imported in (None, ModuleType("tqdm")):
+        monkeypatch.setitem(sys.modules, "tqdm", half_imported)
+        waits.emit(record)
+        assert capsys.readouterr().err == f"{STILL}loading: 9 s\n"

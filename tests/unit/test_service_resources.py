@@ -115,7 +115,7 @@ def test_nothing_is_begun_any_more_when_the_jobs_are_closed(store: Fixture, monk
 
     monkeypatch.setattr(Jobs, "close", closing)
     asyncio.run(run())
-    assert told == [7, 0]
+    assert told == [8, 0]
 
 
 def test_what_fails_is_tried_again_with_growing_pauses(
