@@ -49,7 +49,7 @@ def test_status_counts_what_is_recorded(capsys: Capture, store: Path) -> None:
         "generation h: 1 rankings",
         "left out: 1 damaged lines",
     ]
-    assert lines[0].startswith("4 rankings on 2 days, 1970-01-01 to 1970-01-02, in ")
+    assert lines[0].startswith("4 rankings from 1970-01-01 to 1970-01-02, in ")
 
 
 def test_status_of_nothing_says_how_to_begin(capsys: Capture, tmp_path: Path) -> None:

@@ -87,9 +87,9 @@ def _status(arguments: argparse.Namespace) -> int:
 def _lines(facts: dict[str, Any]) -> list[str]:
     if not facts["rankings"]:
         return ["no ranking is recorded; polyrank serve --feedback texts records them", *_left_out(facts)]
-    share, days = facts["with_feedback"] / facts["rankings"], [*facts["days"]]
+    share, days = facts["with_feedback"] / facts["rankings"], list(facts["days"])
     return [
-        f"{facts['rankings']} rankings on {len(days)} days, {days[0]} to {days[-1]}, in {facts['bytes']} bytes",
+        f"{facts['rankings']} rankings from {days[0]} to {days[-1]}, in {facts['bytes']} bytes",
         f"{facts['with_feedback']} of them with feedback ({share:.1%})",
         *(f"  {kind}: {count}" for kind, count in facts["events"].items() if count),
         *(f"generation {name}: {count} rankings" for name, count in facts["generations"].items()),
