@@ -73,8 +73,8 @@ class Settings(BaseSettings):
 
     feedback: Literal["off", "ids", "texts"] = Field(
         default="off",
-        description="what is recorded of rankings and of what became of them: nothing; which replies, to count them; or"
-        " also the texts, redacted, to train on them",
+        description="what is recorded of rankings and of feedback: nothing; ids, to count; or also texts, redacted, to "
+        "train on them",
     )
     feedback_days: int = Field(default=30, ge=1, le=3650, description="how long that is kept")
     feedback_mb: int = Field(
