@@ -404,7 +404,7 @@ class FeedbackIn(Strict):
                 {
                     "events": [
                         {
-                            "ranking_id": "01imbv5k2g3l8q7jd0a1b2c3d4e5f6g7h8i9jakb",
+                            "ranking_id": "019ac4b3f2d17c1e0a5b93d2f8067e4c1a9b5d30",
                             "kind": "chosen",
                             "id": "r17",
                             "event_id": "7c1f",

@@ -27,7 +27,7 @@ from polyrank.service.observe.metrics import Metrics
 MOST_RANKINGS: Final = 1000  # that wait
 MOST_WAITING: Final = 32 << 20  # characters of them all
 _TOGETHER = 100  # so much is written before it is put on the disk
-_PAUSE_SECONDS = 0.02  # for more to come: to wake the thread for each ranking costs as much as to write it
+_PAUSE_SECONDS = 0.05  # for more to come: to wake the thread for each ranking costs as much as to write it
 _LOOK_SECONDS, _TIDY_SECONDS = 1.0, 60.0  # between looks at what was erased, and at files left open and too many
 _TOLD_SECONDS = 60.0  # between two lines that say the same
 _END_SECONDS = 30.0
@@ -132,7 +132,6 @@ class Log:
                     self._unsynced.append(each.written)
             except Exception as error:
                 self._lost([each.written], error)
-            time.sleep(0)  # the thread that answers goes first
         self._write_rankings(rankings)
         self._sync()
 
