@@ -391,7 +391,7 @@ class EventIn(Strict):
             if needed is not None and needed != (getattr(self, name) is not None):
                 raise ValueError(f"{name}: {'needed' if needed else 'not'} with kind {self.kind}")
         if self.kind == "chosen" and (self.id is None) == (self.text is None):
-            raise ValueError("kind chosen needs `id`, or else the `text` of a candidate that was sent without an id")
+            raise ValueError("kind chosen needs `id`, or `text` of a candidate that was sent without an id; not both")
         return self
 
 

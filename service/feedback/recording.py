@@ -22,6 +22,7 @@ from polyrank.service.feedback.redaction import MOST_CHARACTERS, Redaction, Reda
 from polyrank.service.observe.metrics import Metrics
 
 DAY_SECONDS: Final = 86_400
+_EVENT_CHARACTERS = 1000  # of an event without its text, its objects included
 _REMEMBERED = 20_000  # events, so that the answer to one that comes again says so
 _TOLD_SECONDS = 60.0
 
@@ -144,6 +145,7 @@ class Feedback:
         Raises:
             UnknownRanking, FeedbackTooOld: of one of the events.
             DiskFull, OSError: they cannot be written.
+            Overloaded: too much waits to be written.
         """
         oldest = time.time() - self._days * DAY_SECONDS
         for each in told:
@@ -155,7 +157,8 @@ class Feedback:
                 new.setdefault(key, each)
         events = [*new.values()]
         if events:
-            await asyncio.wrap_future(self._log.add(partial(self._events, events, time.time())))
+            size = sum(_EVENT_CHARACTERS + len(each.text or "") for each in events)
+            await asyncio.wrap_future(self._log.add(partial(self._events, events, time.time()), size))
         for key in new:
             self._known[key] = None
         while len(self._known) > _REMEMBERED:
