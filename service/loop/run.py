@@ -352,7 +352,7 @@ class _Work:
                     return StageDone({}, {}, f"ended early, {why}: {found}")
 
     def _go_back(self, why: str) -> None:
-        if self._store.go_back(self._store.verify(self._run.live)):
+        if self._store.go_back(self._store.verify(self._run.live), self._encodes(self._run.live)):
             raise _Ended("rolled back", why)
         self._check()
 
