@@ -287,7 +287,7 @@ class GenerationStore:
         """Make a generation the active one. The caller has checked or built it, so its files are not read again.
 
         A generation that was never active receives the updates made since its pool was read. One that was active before
-        comes back as its own last update left it.
+        comes back as its own last update left it; if it is on trial, it receives those that it still lacks.
 
         Args:
             manifest: the generation.
@@ -314,8 +314,10 @@ class GenerationStore:
         paths = [path / manifest.directory(part) for part in range(len(manifest.parts))]
         return StoredTexts(paths, manifest.dim, manifest.dtype, manifest.late)
 
-    def rollback(self) -> str:
+    def rollback(self, encoding: Callable[[str], Encode] | None = None) -> str:
         """Verify the generation that was active before the current one, then go back to it; returns its id.
+
+        `encoding` returns a generation's model; see `go_back`.
 
         Raises:
             GenerationNotFound: none was active before, or all have been removed.
@@ -325,16 +327,17 @@ class GenerationStore:
             history = self.history()
             if not history:
                 raise GenerationNotFound(f"no earlier generation to roll back to in {self.root}")
-            if self.go_back(self.verify(history[-1])):
+            manifest = self.verify(history[-1])
+            if self.go_back(manifest, encoding and encoding(manifest.id)):
                 return history[-1]
 
-    def go_back(self, manifest: Manifest) -> bool:
+    def go_back(self, manifest: Manifest, encode: Encode | None = None) -> bool:
         """Go back to a generation that the caller has checked, provided that it is still the last of `history`.
 
-        Returns False if another process has switched meanwhile; then the active generation stays. Errors as
-        `make_active`.
+        Returns False if another process has switched meanwhile; then the active generation stays. `encode` is its
+        model: with it, a generation on trial receives the updates that it still lacks. Errors as `make_active`.
         """
-        with self._switch.to(manifest):
+        with self._switch.to(manifest, encode, find=self._finds_texts(manifest)):
             if self.history()[-1:] != [manifest.id]:
                 return False
             self._pointer.go_back(manifest.id)

@@ -90,7 +90,10 @@ class Switch:
         """
         self._check_active(copy_of)
         self.check_updates(manifest)
-        missed = MissedUpdates(self.updates, manifest, encode, copy_of, find)
+        trial = self.pointer.trial()
+        # One on trial has most of what came since it was left: it is given the rest, too.
+        on_trial = encode is not None and trial is not None and trial.generation == manifest.id
+        missed = MissedUpdates(self.updates, manifest, encode, copy_of, find, on_trial=on_trial)
         if manifest.id != self.pointer.current_or_none():
             missed.encode()
         with self.changing(), self.updates.writing(), fenced(lease):

@@ -211,7 +211,8 @@ class Live(Generic[S]):
                 with self._switch_counted(history[-1]):
                     loaded = self.load(history[-1])
                     with self._let_go_on_failure(history[-1]):
-                        if self._store.go_back(loaded.generation.manifest):
+                        encode = partial(encode_texts, loaded.ranker)
+                        if self._store.go_back(loaded.generation.manifest, encode):
                             return self._serve_active(loaded)
                 self.holder.let_go(history[-1])
 

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.store.pointer import Trial
+from polyrank.index_builder.store.pointer import Trial, Withdrawn
 from polyrank.model.errors import RankingError
 from polyrank.service.feedback.reading import uses
 from polyrank.service.feedback.records import Kind, Ranking
@@ -88,11 +88,12 @@ class TrialLease:
     def __init__(self, store: GenerationStore, generation: str) -> None:
         self._store, self._generation = store, generation
         self._share, self._changes, self._ended = 0.0, Lock(), Event()
+        self._ended_before: Withdrawn | None = None  # what servers had ended before the last `begin`
 
     def begin(self, share: float) -> None:
         """Put the generation on trial with this share, or give it another one."""
         with self._changes:
-            self._share = share
+            self._share, self._ended_before = share, self._store.withdrawn()
             self._store.begin_trial(self._generation, share, time.time() + LEASE_SECONDS)
 
     def why_over(self, since: float) -> str | None:
@@ -103,7 +104,7 @@ class TrialLease:
             return told.why
         if self._is_on_trial():
             return None
-        if is_told:  # this process was stopped for a while
+        if is_told and told != self._ended_before:  # this process was stopped for a while
             self.begin(self._share)
             return None
         return "somebody else has ended its trial"

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from math import isfinite
@@ -22,7 +22,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from polyrank.index_builder.errors import SwitchOvertaken
+from polyrank.index_builder.errors import GenerationNotFound, SwitchOvertaken
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.locks import take_lock
 from polyrank.index_builder.vectors.encoder import Encode, encode_texts
@@ -122,7 +122,8 @@ def _aborted(run: Run) -> _Ended:
 
 
 def _end(runs: Runs, store: GenerationStore, run: Run, ended: _Ended) -> None:
-    """Record how a run has ended; its trial ends, and its texts go."""
+    """Record how a run has ended; its trial ends, what a killed command has left of it, too, and its texts go."""
+    runs.end_stage()
     for generation in filter(None, (run.live, run.new)):
         TrialLease(store, generation).end()
     runs.forget_texts(run.id)
@@ -319,11 +320,10 @@ class _Work:
 
     def _switch(self) -> StageDone:
         new = str(self._run.new)
-        if self._store.current() != new:
-            try:
+        while self._store.current() != new:
+            with suppress(SwitchOvertaken):
                 self._store.activate(new, self._encodes(new), after=self._run.live)
-            except SwitchOvertaken as error:
-                raise _Ended("overtaken", str(error)) from error
+            self._check()  # by what else than a compaction?
         return StageDone({"generation": new}, {}, f"{new} is active")
 
     def _encodes(self, generation: str) -> Encode:
@@ -341,18 +341,21 @@ class _Work:
         if self._config.canary == "off" or not hours:
             return StageDone({}, {}, "nothing to watch by")
         lease, steps = TrialLease(self._store, old), self._run.steps.setdefault("watch", [])
-        with self._on_trial(lease, steps, self._config.watch_share):
-            while True:
-                found = self._looked(old, steps, trial_is_new=False)
-                if found.high < 0:
-                    self._go_back(f"conversations end worse: {found}")
-                if time.time() >= steps[0][0] + hours * _HOUR:
-                    return StageDone({}, {}, str(found))
-                if why := self._wait(lease, steps, f"{steps[-1][1]:.0%} of the conversations stay; {found}"):
-                    return StageDone({}, {}, f"ended early, {why}: {found}")
+        try:
+            with self._on_trial(lease, steps, self._config.watch_share):
+                while True:
+                    found = self._looked(old, steps, trial_is_new=False)
+                    if found.high < 0:
+                        self._go_back(f"conversations end worse: {found}")
+                    if time.time() >= steps[0][0] + hours * _HOUR:
+                        return StageDone({}, {}, str(found))
+                    if why := self._wait(lease, steps, f"{steps[-1][1]:.0%} of the conversations stay; {found}"):
+                        return StageDone({}, {}, f"ended early, {why}: {found}")
+        except GenerationNotFound as gone:  # collected while no process held it on trial
+            return StageDone({}, {}, f"ended early, {gone}")
 
     def _go_back(self, why: str) -> None:
-        if self._store.go_back(self._store.verify(self._run.live)):
+        if self._store.go_back(self._store.verify(self._run.live), self._encodes(self._run.live)):
             raise _Ended("rolled back", why)
         self._check()
 
@@ -406,6 +409,7 @@ class _Work:
             # -P: nothing is imported from the folder that the command was started in. What it prints is no result.
             command = [sys.executable, "-P", "-m", module, *map(str, arguments)]
             with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[lock]) as process:
+                self._runs.name_stage(lock, process.pid)
                 try:
                     while process.poll() is None:
                         self._check()
@@ -433,6 +437,7 @@ class _Work:
                 self._say("a stage goes on that a killed command has left; waiting for its end")
                 while not take_lock(descriptor, _TICK_SECONDS):
                     self._check()
+            self._runs.name_stage(descriptor, None)
             yield descriptor
         finally:
             os.close(descriptor)

@@ -1,7 +1,7 @@
 """What a run of the loop has done so far, on disk, so that the same command goes on after a kill.
 
 STORE/loop/run.lock           held by the one process that runs the loop
-STORE/loop/stage.lock         held by that process's stage: it may outlive a process that was killed
+STORE/loop/stage.lock         held by that process's stage, and names it: it may outlive a process that was killed
 STORE/loop/<time id>/         a run
     state.json                what was done: a `Run`, replaced atomically
     abort                     asks the process that runs it to end
@@ -13,22 +13,25 @@ STORE/loop/<time id>/         a run
     examples.npy              hashes of all examples that were trained on, to tell new ones by
 """
 
+import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from hashlib import file_digest
 from pathlib import Path
+from signal import SIGTERM
+from socket import gethostname
 from typing import Any, Final
 
 import orjson
 
 from polyrank.index_builder.layout import is_time_id, new_time_id
-from polyrank.index_builder.store.locks import holder_of, is_locked, try_locked
+from polyrank.index_builder.store.locks import holder_of, is_locked, locked, try_locked
 from polyrank.model.durable import make_directory, write_atomically
 from polyrank.model.errors import shortage_in
-from polyrank.model.inputs import read_input
+from polyrank.model.inputs import open_input, read_input
 from polyrank.service.errors import LoopBusy, LoopFailed
 
 STATE_FILE, ABORT_FILE, GATE_FILE, BUILD_FILE = "state.json", "abort", "gate.json", "build.json"
@@ -163,6 +166,24 @@ class Runs:
         """Whether a process runs the loop of this store, or a stage that such a process has left."""
         return is_locked(self._folder / "run.lock") or is_locked(self.stage_lock)
 
+    def name_stage(self, lock: int, process: int | None) -> None:
+        """Write into the open file of `stage_lock` which process holds it, as far as the disk lets; None: none does."""
+        with suppress(OSError):
+            os.ftruncate(lock, 0)
+            if process is not None:
+                os.pwrite(lock, f"{process} {gethostname()}\n".encode(), 0)
+
+    def end_stage(self) -> None:
+        """End a stage that a killed command has left; raises StoreBusy where it goes on."""
+        if not is_locked(self.stage_lock):
+            return
+        process, _, host = holder_of(self.stage_lock).partition(" ")
+        if process.isdecimal() and host == gethostname():
+            with suppress(ProcessLookupError):
+                os.kill(int(process), SIGTERM)
+        with locked(self.stage_lock):
+            pass  # it has ended
+
     def ask_to_end(self, run: str) -> None:
         """Ask the process that runs it to end."""
         (self.path(run) / ABORT_FILE).touch()
@@ -181,5 +202,5 @@ def _read(content: bytes) -> Run:
 
 def sha256_of(path: Path) -> str:
     """Return the digest of a file, in hexadecimal digits."""
-    with path.open("rb") as file:
+    with open_input(path) as file:
         return file_digest(file, "sha256").hexdigest()

@@ -115,6 +115,8 @@ class Shelf:
 
     def activate(self, generation: str) -> None:
         book = self.books[generation]
+        if generation == self.trial:
+            self.receive()
         if not book.was_active:
             for revision in range(max(book.read_at, book.revision) + 1, len(self.updates) + 1):
                 book.take(revision, *self.updates[revision])
@@ -133,6 +135,8 @@ class Shelf:
 
     def go_back(self) -> None:
         entries = self.way_back()
+        if entries[-1] == self.trial:
+            self.receive()
         self._point_at(entries[-1])
         self.history = entries[:-1]
 

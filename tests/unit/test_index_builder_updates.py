@@ -792,6 +792,27 @@ def test_one_that_was_live_is_given_what_came_since_it_was_left(store: Store) ->
     assert store.texts(second) == {"c0": "c0 2", "d": "d 3"}
 
 
+@pytest.mark.parametrize("way", ["activate", "go_back", "rollback"])
+def test_one_on_trial_comes_back_with_what_it_has_not_received_yet(store: Store, way: str) -> None:
+    """A server gives it updates about a second late; a switch or a rollback in this second loses none."""
+    first = store.build(OTHER)
+    store.update("before")
+    second = store.build()
+    store.store.begin_trial(first)
+    store.update("received")
+    receive(store, first)
+    store.update("late")
+    encode = partial(encode_texts, OTHER)
+    if way == "activate":
+        store.store.activate(first, encode)
+    elif way == "go_back":
+        assert store.store.go_back(store.manifest(first), encode)
+    else:
+        assert store.store.rollback(lambda _: encode) == first
+    assert store.texts(first) == {"before": "before 1", "received": "received 2", "late": "late 3"}
+    assert store.texts(second) == {"received": "received 2", "late": "late 3"}
+
+
 def test_what_a_rollback_left_out_does_not_come_back_by_a_trial(store: Store) -> None:
     first = store.build()
     second = store.build()

@@ -2,6 +2,9 @@
 
 import fcntl
 import random
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -177,6 +180,18 @@ def test_a_lease_that_ended_while_nobody_was_at_work_is_taken_again(loop: Loop) 
 
 
 @pytest.mark.slow
+def test_after_a_lease_that_ended_somebody_else_may_still_end_the_trial(loop: Loop) -> None:
+    def act() -> None:
+        loop.store._pointer.withdraw(Withdrawn(loop.new, time.time(), LEASE_ENDED))
+        meanwhile(loop, loop.store.end_trial).join()
+
+    thread = meanwhile(loop, act)
+    run = loop.goes_on(canary_hours=10 / 3600)
+    thread.join()
+    assert (run.verdict, run.why) == ("withdrawn", "somebody else has ended its trial")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "verdict", "why"),
     [
@@ -250,6 +265,21 @@ def test_somebody_who_switches_at_the_last_moment_is_not_overruled(loop: Loop, m
 
 
 @pytest.mark.slow
+def test_a_compaction_at_the_last_moment_is_no_switch(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy, verify = loop.store.manifest(loop.store.ids()[1]), GenerationStore.verify
+
+    def slow(store: GenerationStore, generation: str) -> object:
+        if store.current() == loop.live:
+            store.make_copy_active(loop.live, copy)
+        return verify(store, generation)
+
+    loop.reached("switch")
+    monkeypatch.setattr(GenerationStore, "verify", slow)
+    run = loop.goes_on()
+    assert (run.verdict, run.live, loop.store.current()) == ("switched", copy.id, loop.new)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["canary", "watch"])
 def test_a_compaction_is_no_switch(loop: Loop, stage: str) -> None:
     """Servers compact by themselves: what comes of the live generation takes its place in the run."""
@@ -305,6 +335,39 @@ def test_the_watch_ends_early_where_its_trial_does(loop: Loop) -> None:
     thread.join()
     assert (run.verdict, loop.store.current()) == ("switched", loop.new)
     assert run.stages["watch"].said.startswith("ended early, somebody else has ended its trial: ")
+
+
+@pytest.mark.slow
+def test_an_old_generation_that_was_collected_is_watched_no_more(loop: Loop) -> None:
+    """A loop that was killed before the watch holds no trial, so a collection may remove it."""
+    loop.reached("watch")
+    assert loop.live in loop.store.gc(keep=1)
+    run = loop.goes_on(watch_hours=1)
+    assert (run.verdict, loop.store.current()) == ("switched", loop.new)
+    assert run.stages["watch"].said.startswith("ended early, no generation ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["abort", "run"])
+def test_a_stage_that_a_kill_has_left_ends_with_its_run(loop: Loop, who: str) -> None:
+    """It would write texts of conversations after they were removed."""
+    data = loop.runs.path(loop.run.id) / "data"
+    data.mkdir()
+    with loop.runs.stage_lock.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        writes = f"import time\nwhile True: time.sleep(0.1); open({str(data / 'train.jsonl')!r}, 'w')"
+        left = subprocess.Popen([sys.executable, "-c", writes], pass_fds=[lock.fileno()])
+        loop.runs.name_stage(lock.fileno(), left.pid)
+    if who == "run":
+        loop.runs.ask_to_end(loop.run.id)
+        assert loop.goes_on().verdict == "aborted"
+    else:
+        run = abort(loop.store.root, 5)
+        assert run is not None
+        assert run.verdict == "aborted"
+    assert left.wait(5) == -signal.SIGTERM
+    assert not data.exists()
+    assert not loop.runs.is_at_work()
 
 
 @pytest.mark.slow

@@ -178,7 +178,7 @@ def test_a_generation_that_another_process_was_faster_to_leave_is_dropped(
     served.on_shards.look()
     histories = [[first.id], []]
     monkeypatch.setattr(served.store, "history", lambda: histories.pop(0))
-    monkeypatch.setattr(served.store, "go_back", lambda _: False)
+    monkeypatch.setattr(served.store, "go_back", lambda *_: False)
     with pytest.raises(GenerationNotFound, match="before this one"):
         served.live.rollback()
     assert held(served) == {second.id}

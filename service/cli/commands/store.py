@@ -192,7 +192,7 @@ def _activate(store: "GenerationStore", arguments: argparse.Namespace) -> int:
 
 
 def _rollback(store: "GenerationStore", arguments: argparse.Namespace) -> int:
-    current = store.rollback()
+    current = store.rollback(lambda generation: encoded_by(store.model_directory(generation)))
     print_result(arguments, {"current": current}, f"{current} is active")
     return 0
 
