@@ -198,8 +198,11 @@ def rewrite(folder: Path, name: str, erased: "Erased") -> None:
         temporary.chmod(0o600)
         with _opened(folder, name) as stream, pa.CompressedOutputStream(str(temporary), "zstd") as compressed:
             for _, line in written_lines(stream):
-                if not (erased and (parsed := _parsed(line)) and erased.holds(parsed)):
+                parsed = _parsed(line) if erased else None
+                if parsed is None or not erased.holds(parsed):
                     compressed.write(line if line.endswith(b"\n") else line + b"\n")
+                elif parsed.get("kind") == RANKING:  # perhaps it was not written yet when its conversation was erased
+                    erased.times.setdefault(parsed["id"], 0.0)  # so its events, which follow, go as well
 
 
 def limit(folder: Path, days: int, most_bytes: int) -> int:

@@ -309,6 +309,17 @@ def test_a_conversation_is_erased_everywhere(tmp_path: Path, folder: Path, begin
     assert {*Erased(folder).times} == {own, "r1", "r3", identity.conversation("nobody")}
 
 
+def test_what_was_not_written_yet_when_its_conversation_was_erased_goes_with_its_events(
+    tmp_path: Path, folder: Path, begin: Open
+) -> None:
+    assert erased_of(tmp_path, folder) == (Erasing(0, 0), [])
+    begun = begin()
+    ranking = line(1, conversation=Identity.of(tmp_path).conversation("a"))
+    put(begun, ranking, {"kind": "written", "id": "e1", "ranking": "r1", "text": "secret"}, line(2))
+    begun.close()
+    assert written(folder) == [line(2)]
+
+
 def test_a_ranking_without_a_conversation_is_erased_by_its_id(tmp_path: Path, folder: Path, begin: Open) -> None:
     ranking = Identity.of(tmp_path).ranking_id(1.0)
     begun = begin()
