@@ -285,7 +285,8 @@ def lack_of_labels(labels: Sequence[Labelled]) -> str | None:
         return f"{len(labels)} labels are too few, {FEWEST_LISTS} are needed; wait for more feedback"
     kinds = Counter((each.scored.fold, each.right) for each in labels)
     if min(kinds[fold, right] for fold in (0, 1) for right in (False, True)) < _FEWEST_OF_KIND:
-        return "hardly a label says right, or hardly one says wrong; wait for more feedback"
+        right = sum(each.right for each in labels)
+        return f"{right} labels say right and {len(labels) - right} wrong: too few of one kind; wait for more feedback"
     return None
 
 

@@ -91,7 +91,7 @@ def test_labels_of_a_shifted_world_calibrate_what_comes_later(base: Path, tmp_pa
     ("labels", "said"),
     [
         (49, "49 labels are too few, 50 are needed; wait for more feedback"),
-        (60, "hardly a label says right, or hardly one says wrong; wait for more feedback"),
+        (60, "4 labels say right and 56 wrong: too few of one kind; wait for more feedback"),
     ],
 )
 def test_labels_that_cannot_tell_calibrate_nothing(base: Path, tmp_path: Path, labels: int, said: str) -> None:
