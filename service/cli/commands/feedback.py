@@ -106,13 +106,11 @@ def _erase(arguments: argparse.Namespace) -> int:
 
     done = erase(arguments.store, arguments.conversation)
     facts = {"rankings": done.rankings, "files_left": done.left}
-    lines = [
-        f"{done.rankings} rankings and what became of them are erased" if done.rankings else "there is nothing of it"
-    ]
+    lines = [f"erased: {done.rankings} rankings and their events" if done.rankings else "nothing is recorded of it"]
     if done.left:
         lines.append(
-            f"{done.left} files of running servers still hold some of it, which nothing counts any more; it goes when "
-            "they close these files, within an hour"
+            f"{done.left} files that servers have open still hold some of it; nothing reads that, and it goes when they "
+            "close these files, within an hour"
         )
     print_result(arguments, facts, *lines)
     return 0
