@@ -60,7 +60,7 @@ def test_status_of_nothing_says_how_to_begin(capsys: Capture, tmp_path: Path) ->
 
 def test_a_conversation_is_erased_by_its_name_or_a_ranking(capsys: Capture, store: Path) -> None:
     done = call(capsys, "feedback", "erase", "--store", store, "--conversation", "one")
-    assert done.out == "2 rankings and what became of them are erased\n"
+    assert done.out == "erased: 2 rankings and their events\n"
     assert [each.ranking.id for each in uses(store)] == ["r86401", "r86402"]
     assert not any(b"secret" in path.read_bytes() for path in (store / "feedback").iterdir())
     again = call(capsys, "feedback", "erase", "--store", store, "--conversation", "one", "--json")

@@ -109,8 +109,8 @@ def _erase(arguments: argparse.Namespace) -> int:
     lines = [f"erased: {done.rankings} rankings and their events" if done.rankings else "nothing is recorded of it"]
     if done.left:
         lines.append(
-            f"{done.left} files that servers have open still hold some of it; nothing reads that, and it goes when they "
-            "close these files, within an hour"
+            f"{done.left} files that servers have open still hold some of it; nobody reads that, and it goes within an "
+            "hour, when they are closed"
         )
     print_result(arguments, facts, *lines)
     return 0
