@@ -57,6 +57,16 @@ class Examples:
         return cls(listed, group_numbers(each.dialogue for each in listed), slices)
 
 
+def golden_sets(paths: Sequence[Path]) -> dict[str, Examples]:
+    """Read golden sets, by their paths; raises InvalidInput where one cannot judge anything."""
+    sets: dict[str, Examples] = {}
+    for path in paths:
+        if (examples := Examples.read(path)) is None:
+            raise InvalidInput(f"{path}: no example has a reply and candidates, so this golden set judges nothing")
+        sets[str(path)] = examples
+    return sets
+
+
 def _group(row: dict[str, Any] | InvalidInput) -> str:
     group = None if isinstance(row, InvalidInput) else row.get(_GROUP)
     return "" if group is None else f"{_GROUP} is {group}"

@@ -16,7 +16,7 @@ from polyrank.model.errors import InvalidInput
 from polyrank.model.rankers.load import load_retriever
 from polyrank.model.rankers.networks import Retriever
 from polyrank.service.loop import judging
-from polyrank.service.loop.judging import Examples, judge
+from polyrank.service.loop.judging import Examples, golden_sets, judge
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +92,13 @@ def test_classes_are_no_rankings(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "classes.jsonl", [{"context": ["a"], "response": "b", "label": "right"}])
     with pytest.raises(InvalidInput, match="its labels are classes"):
         Examples.read(path)
+
+
+@pytest.mark.parametrize("rows", [[], [{"context": ["a"], "response": "b"}]])
+def test_a_golden_set_that_judges_nothing_is_refused_not_left_out(tmp_path: Path, rows: list[Any]) -> None:
+    path = write_rows(tmp_path / "golden.jsonl", rows)
+    with pytest.raises(InvalidInput, match=f"{path}: no example has a reply and candidates"):
+        golden_sets([path])
 
 
 def test_slices_are_those_of_the_lines_or_how_long_contexts_are(tmp_path: Path) -> None:
