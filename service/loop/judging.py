@@ -91,6 +91,9 @@ def judge(new: Retriever, live: Retriever, sets: dict[str, Examples], trained_on
     verdict, why = judged(found)
     if verdict == "passed" and (slower := slowdown(new, live, sets)) > SLOWEST:
         verdict, why = "refused", f"reading contexts takes {slower:.2f} times as long as the live model does"
+    if verdict == "passed" and live.calibration is not None and new.calibration is None:
+        # Requests with `answer_if` would be refused after a switch.
+        verdict, why = "refused", "its scores are not calibrated, and the live model's are; more examples may do"
     return {"verdict": verdict, "why": why, "sets": {name: asdict(each) for name, each in found.items()}}
 
 

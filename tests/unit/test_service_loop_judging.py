@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from tiny import write_checkpoint
 
 from polyrank.model import measures
+from polyrank.model.config import CalibrationConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.rankers.load import load_retriever
 from polyrank.model.rankers.networks import Retriever
@@ -79,6 +80,22 @@ def test_a_slow_model_is_refused(tmp_path: Path, live: Path, monkeypatch: pytest
     found = judged(tmp_path, model, model)
     assert found["verdict"] == "refused"
     assert found["why"].startswith("reading contexts takes ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("calibrated", [("live",), ("new", "live"), ("new",)])
+def test_a_model_without_the_calibration_that_the_live_one_has_is_refused(
+    tmp_path: Path, live: Path, monkeypatch: pytest.MonkeyPatch, calibrated: tuple[str, ...]
+) -> None:
+    """Else a switch would have requests refused that ask for a decision."""
+    models = {name: load_retriever(live) for name in ("new", "live")}
+    for name in calibrated:
+        models[name].calibration = CalibrationConfig(prior=0.1, slope=1.0, intercept=0.0)
+    monkeypatch.setattr(judging, "judged", lambda _: ("passed", "it is better"))
+    monkeypatch.setattr(judging, "SLOWEST", 1000.0)
+    found = judged(tmp_path, models["new"], models["live"])
+    assert found["verdict"] == ("refused" if calibrated == ("live",) else "passed")
+    assert ("its scores are not calibrated" in found["why"]) == (calibrated == ("live",))
 
 
 def test_without_a_set_there_is_no_evidence(tmp_path: Path, live: Path) -> None:
