@@ -391,7 +391,7 @@ class EventIn(Strict):
             if needed is not None and needed != (getattr(self, name) is not None):
                 raise ValueError(f"{name}: {'needed' if needed else 'not'} with kind {self.kind}")
         if self.kind == "chosen" and (self.id is None) == (self.text is None):
-            raise ValueError("kind chosen needs `id`, or else the `text` of a candidate that was sent without an id")
+            raise ValueError("kind chosen needs `id`, or `text` of a candidate that was sent without an id; not both")
         return self
 
 
@@ -404,7 +404,7 @@ class FeedbackIn(Strict):
                 {
                     "events": [
                         {
-                            "ranking_id": "01imbv5k2g3l8q7jd0a1b2c3d4e5f6g7h8i9jakb",
+                            "ranking_id": "019ac4b3f2d17c1e0a5b93d2f8067e4c1a9b5d30",
                             "kind": "chosen",
                             "id": "r17",
                             "event_id": "7c1f",

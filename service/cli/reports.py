@@ -294,8 +294,11 @@ def _untaken(found: "FeedbackFigures") -> Section:
     from polyrank.service.feedback.report import SHOWN_OFTEN
 
     heading = "Replies that are never taken"
-    text = f"Of {found.shown_often:,} replies that were shown {SHOWN_OFTEN} times or more"
-    text += f", these {len(found.untaken):,} head those that nobody took." if found.untaken else " each was taken."
+    text = f"Replies that were shown {SHOWN_OFTEN} times or more: {found.shown_often:,}."
+    if found.untaken:
+        text += " Nobody took these; those that were shown first most often lead."
+    elif found.shown_often:
+        text += " Each was taken."
     cards = [
         [
             (each.id, "its text is in no generation any more" if each.text is None else _shortened(each.text)),

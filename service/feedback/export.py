@@ -25,7 +25,7 @@ from polyrank.model.text.folding import text_key
 from polyrank.service.feedback.outcomes import Outcome, Sent, outcome_of
 from polyrank.service.feedback.reading import uses
 from polyrank.service.feedback.recording import newest
-from polyrank.service.feedback.records import Shown, Use
+from polyrank.service.feedback.records import MOST_SHOWN, Shown, Use
 from polyrank.service.feedback.redaction import Redaction
 from polyrank.service.feedback.replies import Replies
 
@@ -37,6 +37,7 @@ _REDACTION = Redaction()
 _SETTING = "polyrank serve --feedback texts records them"
 _NO_TEXT = "rankings that were recorded without texts"
 _LOST = "right replies whose text is in no generation any more"
+_UNRECORDED = f"right replies that were sent along and stood below rank {MOST_SHOWN}"
 _LOST_NEGATIVE = "wrong replies whose text is in no generation any more"
 _LOST_LABEL = "first replies whose text is in no generation any more"
 _DISLIKED = "replies that were chosen and then disliked"
@@ -149,10 +150,11 @@ def _read(root: Path, done: Exported) -> Iterator[_Read]:
         with_texts = with_texts or use.ranking.said is not None
         if not use.events:
             continue
-        if use.ranking.said is None:
+        said = use.ranking.said
+        if said is None or not any(turn.text.strip() for turn in said.turns):  # a function of the operator took all
             done.left_out[_NO_TEXT] += 1
             continue
-        taught = _taught(use, use.ranking.said, replies, done)
+        taught = _taught(use, said, replies, done)
         if taught.examples or taught.label is not None:
             yield taught
     if not done.rankings:
@@ -190,8 +192,13 @@ def _right(use: Use, outcome: Outcome, replies: Replies, done: Exported) -> Iter
     elif outcome.reply in outcome.down:
         liked = []
         done.left_out[_DISLIKED] += 1
+    elif outcome.rank:
+        liked = [shown[outcome.rank - 1]]
+    elif outcome.text is None and any(each.text is not None for each in shown):
+        liked = []  # it was sent along, so a reply of the generation that has its id may be another one
+        done.left_out[_UNRECORDED] += 1
     else:
-        liked = [shown[outcome.rank - 1] if outcome.rank else Shown(outcome.reply, 0.0, outcome.text)]
+        liked = [Shown(outcome.reply, 0.0, outcome.text)]
     for found in replies.find(use.ranking, liked):
         if found is None:
             done.left_out[_LOST] += 1

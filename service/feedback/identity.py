@@ -4,7 +4,6 @@ All are made with one secret key of the store, so every server and command on it
 """
 
 import os
-from base64 import b32hexdecode, b32hexencode
 from contextlib import suppress
 from hmac import compare_digest, digest
 from pathlib import Path
@@ -20,9 +19,9 @@ from polyrank.service.errors import FeedbackUnusable, UnknownRanking
 
 _KEY: Final = "key"
 _KEY_BYTES = 32
-# A ranking's id is 25 bytes in base32hex, which sorts as they do: milliseconds since the epoch, random bits, signature.
-_TIME_BYTES, _RANDOM_BITS, _SIGNATURE_BYTES = 6, 56, 12
-_ID = compile("[0-9a-v]{40}", ASCII)
+# A ranking's id is 20 bytes: milliseconds since the epoch, random ones, signature.
+_TIME_BYTES, _RANDOM_BYTES, _SIGNATURE_BYTES = 6, 5, 9
+_ID = compile("[0-9a-f]{40}", ASCII)
 _CONVERSATION_BYTES = 16
 _FRACTION_BITS = 53  # of a float
 
@@ -56,19 +55,19 @@ class Identity:
         return cls(key)
 
     def ranking_id(self, at: float) -> str:
-        """Make the id of a ranking that was answered at this time, in seconds since the epoch: 40 digits and letters.
+        """Make the id of a ranking that was answered at this time, in seconds since the epoch: 40 hexadecimal digits.
 
         Ids sort by their times, which are kept to the millisecond.
         """
         milliseconds = round(at * 1000).to_bytes(_TIME_BYTES, "big")
-        made = milliseconds + self._random.getrandbits(_RANDOM_BITS).to_bytes(_RANDOM_BITS // 8, "big")
-        return b32hexencode(made + self._signature(made)).decode().lower()
+        made = milliseconds + self._random.randbytes(_RANDOM_BYTES)
+        return (made + self._signature(made)).hex()
 
     def checked(self, ranking_id: str) -> float:
         """Return the time of a ranking, in seconds since the epoch; raises UnknownRanking if its id is of no server."""
         if not _ID.fullmatch(ranking_id):
             raise UnknownRanking(ranking_id)
-        content = b32hexdecode(ranking_id.upper())
+        content = bytes.fromhex(ranking_id)
         made, signature = content[:-_SIGNATURE_BYTES], content[-_SIGNATURE_BYTES:]
         if not compare_digest(signature, self._signature(made)):
             raise UnknownRanking(ranking_id)

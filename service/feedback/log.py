@@ -1,7 +1,8 @@
 """Writes the log of feedback of one store: a thread of its own, so that no answer waits for the disk.
 
 What waits for the thread is bounded. A ranking that finds no room, or no disk, is dropped and counted; its answer is
-given all the same. Events are acknowledged once they are on the disk; those that wait together share the call for it.
+given all the same. Events that find no room are refused. They are acknowledged once they are on the disk; those that
+wait together share the call for it.
 """
 
 import logging
@@ -20,14 +21,15 @@ import orjson
 
 from polyrank.index_builder.errors import disk_full_named
 from polyrank.model.errors import RankingError
+from polyrank.service.errors import Overloaded
 from polyrank.service.feedback import files
 from polyrank.service.feedback.files import Erased, Growing, Line
 from polyrank.service.observe.metrics import Metrics
 
 MOST_RANKINGS: Final = 1000  # that wait
-MOST_WAITING: Final = 32 << 20  # characters of them all
+MOST_WAITING: Final = 32 << 20  # characters of them all; events have as much beside them
 _TOGETHER = 100  # so much is written before it is put on the disk
-_PAUSE_SECONDS = 0.02  # for more to come: to wake the thread for each ranking costs as much as to write it
+_PAUSE_SECONDS = 0.05  # for more to come: to wake the thread for each ranking costs as much as to write it
 _LOOK_SECONDS, _TIDY_SECONDS = 1.0, 60.0  # between looks at what was erased, and at files left open and too many
 _TOLD_SECONDS = 60.0  # between two lines that say the same
 _END_SECONDS = 30.0
@@ -39,15 +41,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """Lines to be made and written; `written` is told of events, and None for a ranking of so many characters."""
+    """Lines to be made and written, of so many characters; `written` is told of events, and None for a ranking."""
 
     make: Make
-    size: int = 0
+    size: int
     written: Future[None] | None = None
 
 
 class Log:
-    """The log of one store, as one process writes it. One thread at a time may hand rankings over.
+    """The log of one store, as one process writes it. One thread at a time may hand lines over.
 
     Args:
         folder: of the log; it exists.
@@ -77,13 +79,16 @@ class Log:
         self._queue.put(_Waiting(make, characters))
         return True
 
-    def add(self, make: Make) -> Future[None]:
-        """Have events' lines made and written, all or none.
+    def add(self, make: Make, characters: int) -> Future[None]:
+        """Have events' lines made and written, all or none; raises Overloaded where they find no room.
 
         The result comes when they are on the disk. It raises DiskFull or OSError where they cannot be written.
         """
+        if self._given - self._taken + characters > 2 * MOST_WAITING:
+            raise Overloaded(self._queue.qsize())
+        self._given += characters
         written: Future[None] = Future()
-        self._queue.put(_Waiting(make, written=written))
+        self._queue.put(_Waiting(make, characters, written))
         return written
 
     def close(self) -> None:
@@ -132,7 +137,6 @@ class Log:
                     self._unsynced.append(each.written)
             except Exception as error:
                 self._lost([each.written], error)
-            time.sleep(0)  # the thread that answers goes first
         self._write_rankings(rankings)
         self._sync()
 
@@ -200,11 +204,11 @@ class Log:
         if now - self._tidied < _TIDY_SECONDS:
             return
         self._tidied = now
-        files.close_left(self._folder)
         size = files.limit(self._folder, self._days, self._most_bytes)
         self._metrics.show_feedback_bytes(size)
         if size > self._most_bytes:  # in files that are open
             self._close()
+        files.close_left(self._folder)  # last: a file that cannot be closed keeps none from being removed
 
     def _close(self) -> None:
         """Close the file; where that fails it is left to whoever tidies next."""

@@ -22,6 +22,7 @@ from polyrank.service.feedback.redaction import MOST_CHARACTERS, Redaction, Reda
 from polyrank.service.observe.metrics import Metrics
 
 DAY_SECONDS: Final = 86_400
+_EVENT_CHARACTERS = 1000  # of an event without its text, its objects included
 _REMEMBERED = 20_000  # events, so that the answer to one that comes again says so
 _TOLD_SECONDS = 60.0
 
@@ -35,17 +36,12 @@ class ToRecord:
     Attributes:
         ranking: the id of the ranking.
         at: seconds since the epoch.
-        conversation: the digest of its name; None: the caller named none.
+        conversation: its name; None: the caller named none.
     """
 
     ranking: str
     at: float
     conversation: str | None
-
-    @property
-    def named(self) -> str:
-        """What stands for the conversation: its digest, or else the id of the ranking."""
-        return self.conversation or self.ranking
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +84,14 @@ class Feedback:
     def asked(self, conversation: str | None) -> ToRecord:
         """Name the ranking of a request, and its conversation."""
         at = round(time.time(), 3)
-        return ToRecord(
-            self.identity.ranking_id(at), at, None if conversation is None else self.identity.conversation(conversation)
-        )
+        return ToRecord(self.identity.ranking_id(at), at, conversation)
+
+    def place_of(self, asked: ToRecord) -> float:
+        """Return the place in [0, 1) of a conversation, or of a ranking without one, in the shares of a canary."""
+        return self.identity.share_of(self._digest_of(asked) or asked.ranking)
+
+    def _digest_of(self, asked: ToRecord) -> str | None:
+        return None if asked.conversation is None else self.identity.conversation(asked.conversation)
 
     def record(
         self, asked: ToRecord, answer: bytes, said: Conversation, side: Side | None = None, replaced: str | None = None
@@ -129,7 +130,7 @@ class Feedback:
             fingerprint=told["model"]["fingerprint"],
             side=side,
             replaced=replaced,
-            conversation=asked.conversation,
+            conversation=self._digest_of(asked),
             said=said,
             shown=tuple(Shown(each[0], each[1], text) for each, text in zip(shown, texts, strict=True)),
         )
@@ -144,6 +145,7 @@ class Feedback:
         Raises:
             UnknownRanking, FeedbackTooOld: of one of the events.
             DiskFull, OSError: they cannot be written.
+            Overloaded: too much waits to be written.
         """
         oldest = time.time() - self._days * DAY_SECONDS
         for each in told:
@@ -155,7 +157,8 @@ class Feedback:
                 new.setdefault(key, each)
         events = [*new.values()]
         if events:
-            await asyncio.wrap_future(self._log.add(partial(self._events, events, time.time())))
+            size = sum(_EVENT_CHARACTERS + len(each.text or "") for each in events)
+            await asyncio.wrap_future(self._log.add(partial(self._events, events, time.time()), size))
         for key in new:
             self._known[key] = None
         while len(self._known) > _REMEMBERED:

@@ -212,12 +212,14 @@ def test_texts_of_candidates_that_were_sent_along_are_in_the_log(store: Path, tm
     uses = [
         use(1, "one", ("chosen", "h"), shown=shown),
         use(2, "two", ("chosen", None, "nameless"), shown=shown),
+        use(3, "three", ("chosen", "a"), shown=shown),  # further below; the pool's "a" may be another one
     ]
-    _, train, _, _ = _exported(store, tmp_path / "out", uses)
+    done, train, _, _ = _exported(store, tmp_path / "out", uses)
     assert [(each["response"], each["negatives"]) for each in train] == [
         ("reply h", ["sent along", "nameless"]),
         ("nameless", ["sent along"]),
     ]
+    assert done.left_out == {"right replies that were sent along and stood below rank 20": 1}
 
 
 def test_a_log_without_texts_teaches_nothing(store: Path, tmp_path: Path) -> None:
@@ -229,10 +231,12 @@ def test_a_log_without_texts_teaches_nothing(store: Path, tmp_path: Path) -> Non
 
 
 def test_rankings_without_texts_are_counted(store: Path, tmp_path: Path) -> None:
-    uses = [use(1, None, ("chosen", "a")), use(2, None), use(3, "Hi", ("chosen", "a"))]
+    """So are those of which a function of the operator has left nothing; no command could read them."""
+    blank = Conversation((Turn("", "user"), Turn(" ")))
+    uses = [use(1, None, ("chosen", "a")), use(2, None), use(3, blank, ("chosen", "a")), use(4, "Hi", ("chosen", "a"))]
     done, train, _, _ = _exported(store, tmp_path / "out", uses)
     assert len(train) == 1
-    assert done.left_out == {"rankings that were recorded without texts": 1}
+    assert done.left_out == {"rankings that were recorded without texts": 2}
 
 
 def test_the_command_says_what_it_wrote(capsys: pytest.CaptureFixture[str], store: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import re
 import stat
-from base64 import b32hexdecode, b32hexencode
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -38,14 +37,14 @@ def test_no_two_rankings_of_a_moment_have_one_id() -> None:
 
 def test_a_made_up_id_is_refused() -> None:
     good = IDENTITY.ranking_id(1_764_000_000.123)
-    content = bytearray(b32hexdecode(good.upper()))
+    content = bytearray.fromhex(good)
     forged = []
     for bit in range(8 * len(content)):
         content[bit // 8] ^= 1 << bit % 8
-        forged.append(b32hexencode(content).decode().lower())
+        forged.append(content.hex())
         content[bit // 8] ^= 1 << bit % 8
     others = [Identity(b"o" * 32).ranking_id(1.0), good.upper(), good[:-1], good + "0", "", "é" * 40, good + "\n"]
-    for wrong in (*forged, *others, "0" * 40, "w" * 40, "٣" * 40):
+    for wrong in (*forged, *others, "0" * 40, "g" * 40, "٣" * 40):
         with pytest.raises(UnknownRanking):
             IDENTITY.checked(wrong)
     assert IDENTITY.checked(good) == 1_764_000_000.123

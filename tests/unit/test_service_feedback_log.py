@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from polyrank.index_builder.errors import DiskFull
 from polyrank.index_builder.layout import stamp
+from polyrank.service.errors import Overloaded
 from polyrank.service.feedback import files, log
 from polyrank.service.feedback.erasing import Erasing, erase
 from polyrank.service.feedback.files import Erased, Growing, Line, limit, lines, names
@@ -62,7 +63,7 @@ def until(holds: Callable[[], object]) -> None:
 
 def put(begun: Log, *made: Line) -> None:
     """As events, so that it is there when this returns."""
-    begun.add(lambda: made).result(10)
+    begun.add(lambda: made, 1).result(10)
 
 
 def test_lines_come_as_they_were_handed_over(folder: Path, begin: Open) -> None:
@@ -105,6 +106,21 @@ def test_what_finds_no_room_is_dropped_and_counted(folder: Path, begin: Open) ->
     assert values == [log.MOST_RANKINGS + 1, 2]
 
 
+def test_events_that_find_no_room_are_refused_but_find_more_than_rankings(folder: Path, begin: Open) -> None:
+    begun, go_on = begin(), threading.Event()
+    begun.record(lambda: [line(int(go_on.wait(10)))], log.MOST_WAITING)
+    until(lambda: not begun._queue.qsize() and begun._taken > 0)
+    assert begun.record(lambda: [line(2)], log.MOST_WAITING)
+    given_up = begun.add(lambda: [line(3)], log.MOST_WAITING)
+    assert given_up.cancel(), "nobody waits, but it is in memory still"
+    with pytest.raises(Overloaded):
+        begun.add(lambda: [line(4)], 1)
+    go_on.set()
+    until(lambda: begun._taken == begun._given)
+    put(begun, line(5))
+    assert written(folder) == [line(1), line(2), line(5)]
+
+
 def test_events_that_wait_together_are_put_on_the_disk_together(begin: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, go_on, calls = begin(), threading.Event(), []
     monkeypatch.setattr("polyrank.service.feedback.files.os.fdatasync", calls.append)
@@ -115,7 +131,7 @@ def test_events_that_wait_together_are_put_on_the_disk_together(begin: Open, mon
 
     begun.record(held, 1)
     until(lambda: not begun._queue.qsize())
-    waiting = [begun.add(lambda: [line(1)]) for _ in range(20)]
+    waiting = [begun.add(lambda: [line(1)], 1) for _ in range(20)]
     go_on.set()
     for each in waiting:
         each.result(10)
@@ -126,7 +142,7 @@ def test_what_nobody_waits_for_is_not_written(folder: Path, begin: Open) -> None
     begun, go_on = begin(), threading.Event()
     begun.record(lambda: [line(int(go_on.wait(10)))], 1)
     until(lambda: not begun._queue.qsize())
-    given_up = begun.add(lambda: [line(2)])
+    given_up = begun.add(lambda: [line(2)], 1)
     assert given_up.cancel()
     go_on.set()
     put(begun, line(3))
@@ -246,6 +262,14 @@ def test_what_is_too_old_goes_then_the_oldest_until_the_rest_fits(folder: Path) 
     assert limit(folder, 1, 1) == 50, "a file that is open stays"
     assert (folder / "key").exists()
     living.close()
+
+
+def test_a_file_that_cannot_be_closed_keeps_none_from_being_removed(folder: Path, begin: Open) -> None:
+    (folder / "20200101T000000000000-00000000.jsonl").mkdir()
+    old = folder / "20200102T000000000000-00000000.jsonl.zst"
+    old.touch()
+    begin()
+    until(lambda: not old.exists())
 
 
 def test_a_log_that_is_too_large_by_its_open_files_closes_them(folder: Path, begin: Open) -> None:

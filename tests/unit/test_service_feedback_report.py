@@ -119,4 +119,6 @@ def test_a_page_of_little_says_what_is_missing(store: Path, tmp_path: Path) -> N
     write_feedback(tmp_path / "empty.html", store, figures(tmp_path / "no log"))
     assert "No event says yet which replies were sent" in Page(tmp_path / "empty.html").text
     write_feedback(tmp_path / "ids.html", store, figures(write_log(store, [use(1, None, ("chosen", "a"))])))
-    assert "Contexts are not recorded; polyrank serve --feedback texts records them" in Page(tmp_path / "ids.html").text
+    text = Page(tmp_path / "ids.html").text
+    assert "Contexts are not recorded; polyrank serve --feedback texts records them" in text
+    assert "Replies that were shown 10 times or more: 0." in text

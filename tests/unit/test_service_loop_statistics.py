@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from polyrank.model import measures
 from polyrank.service.loop.statistics import Compared, Difference, Effect, compared, effect, judged
 
 BETTER = Difference(mean=0.05, low=0.03, high=0.07, sure=0.02)
@@ -61,7 +62,8 @@ def test_differences_are_paired_and_of_whole_conversations() -> None:
     assert (found.conversations, found.slices) == (20, {})
 
 
-def test_slices_of_200_conversations_are_looked_at() -> None:
+def test_slices_of_200_conversations_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measures, "RESAMPLES", 100)
     new, old = {"recall@1": np.ones(401), "mrr": np.ones(401)}, {"recall@1": np.zeros(401), "mrr": np.ones(401)}
     names = ["few"] * 199 + ["many"] * 202
     found = compared(new, old, np.arange(401), names, 2)

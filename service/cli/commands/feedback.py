@@ -25,7 +25,7 @@ DIR/labels.jsonl for `polyrank train --only-calibration`: whether their first re
 
 def add_to(commands: Any) -> None:
     """Add the command and its actions to the parser."""
-    parser = commands.add_parser("feedback", help="what became of rankings: count it, erase a conversation")
+    parser = commands.add_parser("feedback", help="what became of rankings: count, report, export or erase it")
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
 
     def add(name: str, run: Any, text: str) -> Any:

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from polyrank.index_builder.errors import DiskFull
 from polyrank.service.api.answers import FeedbackOut
 from polyrank.service.api.requests import FeedbackIn
-from polyrank.service.errors import FeedbackTooOld, NotConfigured, StoreReadOnly, UnknownRanking
+from polyrank.service.errors import FeedbackTooOld, NotConfigured, Overloaded, StoreReadOnly, UnknownRanking
 from polyrank.service.feedback.recording import Told
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import IN_POOL, RANK, fails, takes
@@ -18,7 +18,7 @@ router = APIRouter(tags=["feedback"], dependencies=[RANK, IN_POOL])
 @router.post(
     "/feedback",
     openapi_extra=takes(FeedbackIn),
-    responses=fails(NotConfigured, UnknownRanking, FeedbackTooOld, StoreReadOnly, DiskFull, body=True),
+    responses=fails(NotConfigured, UnknownRanking, FeedbackTooOld, Overloaded, StoreReadOnly, DiskFull, body=True),
 )
 async def feedback(request: Request) -> FeedbackOut:
     """Record what became of rankings; the events are on the disk when this returns. All are taken, or none."""

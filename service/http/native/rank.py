@@ -115,7 +115,8 @@ async def answered(request: Request, held: Resources, body: RankIn, journey: Jou
     if held.feedback is None or not body.log:
         return await _answered(request, held, body, journey)
     asked = held.feedback.asked(body.conversation)
-    done = await _answered(request, held, body, journey, held.feedback.identity.share_of(asked.named))
+    place = None if held.trials.sharing is None else held.feedback.place_of(asked)
+    done = await _answered(request, held, body, journey, place)
     is_recorded = held.feedback.record(asked, done.answer, body.said(), *done.sided)
     return done._replace(ranking=asked.ranking) if is_recorded else done
 
