@@ -10,7 +10,7 @@ import pytest
 from polyrank.index_builder.store.pointer import Trial
 from polyrank.model.errors import RankingError, Shortage
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed, NotCalibrated, Overloaded, UnknownCandidates
-from polyrank.service.http.native.sides import Sided, by_share
+from polyrank.service.http.native.sides import NO_SIDE, Sided, by_share
 from polyrank.service.live.canary import Canary
 from polyrank.service.observe.labels import Account
 from polyrank.service.observe.metrics import Metrics
@@ -113,8 +113,16 @@ def test_a_request_that_fails_on_both_sides_is_not_the_canary_s_fault() -> None:
 def test_time_that_the_trial_has_used_up_is_its_fault_though_the_live_one_fails() -> None:
     asked = Asked(trial=hang, live=raising(DeadlineExceeded("late")))
     with pytest.raises(DeadlineExceeded):
-        asked.at(0.1, seconds=0.02)
+        asked.at(0.1, seconds=0.2)
     assert asked.canary.replaced == 1
+
+
+@pytest.mark.parametrize("place", [0.1, 0.9])
+def test_a_caller_in_a_hurry_is_on_neither_side_and_ends_no_canary(place: float) -> None:
+    asked = Asked(trial=hang)
+    for _ in range(9):
+        assert asked.at(place, seconds=0.05) == ("live", NO_SIDE)
+    assert (asked.canary.asked, asked.asked) == (0, ["live"] * 9)
 
 
 @pytest.mark.parametrize("error", [Overloaded(9), Shortage("no memory"), UnknownCandidates(["just added"])])

@@ -17,6 +17,8 @@ from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.stages import SHARE_OF_TIME, Journey
 
 _SLOW: Final = "slow"
+# Of less, half is little even for a good model: a caller in a hurry would end the canary.
+LEAST_SECONDS: Final = 0.1
 
 
 class _Accounted(Protocol):
@@ -52,8 +54,11 @@ async def by_share(
     """Answer from the side on which a conversation is, by its place in [0, 1).
 
     If the trial fails or has used half of the time, the live generation answers in the time that is left. If that
-    fails as well, the request is at fault, or the server, and nothing is counted but lost time. Errors as `answer`.
+    fails as well, the request is at fault, or the server, and nothing is counted but lost time. A request that has less
+    than LEAST_SECONDS left is on neither side. Errors as `answer`.
     """
+    if journey.left < LEAST_SECONDS:
+        return await answer(live, journey), NO_SIDE
     if place >= canary.share:
         metrics.count_canary("live")
         return await answer(live, journey), Sided("live")
