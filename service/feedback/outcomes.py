@@ -30,11 +30,6 @@ class Outcome:
     down: frozenset[str]
     none_good: bool
 
-    @property
-    def takes_first(self) -> bool | None:
-        """Whether the first reply was sent, as it stood or edited; None: nothing says what was sent."""
-        return None if self.kind is None else self.rank == 1
-
     def first_is_right(self, first: Shown) -> bool | None:
         """Whether the first reply was right as it stood; None: that is not known, as of an edited one."""
         if first.id in self.up | self.down:

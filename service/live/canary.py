@@ -10,8 +10,8 @@ from polyrank.index_builder.store.pointer import Trial
 MOST_IN_A_ROW, MOST_SHARE, LEAST_ASKED = 5, 0.01, 300
 # It answers only while it has the updates that the live generation had so many seconds ago.
 FRESH_SECONDS = 10.0
-# What the server was short of is nobody's fault: an answer that was replaced for it does not count.
-NO_FAULT: Final = frozenset({"overloaded"})
+# Nobody's fault: the server was short of something, or a candidate came in an update that the trial has a second later.
+NO_FAULT: Final = frozenset({"overloaded", "shortage", "unknown-candidates"})
 
 
 @dataclass(eq=False)

@@ -45,7 +45,8 @@ class LoopConfig(BaseModel):
     @classmethod
     def _leave_ours(cls, options: tuple[str, ...]) -> tuple[str, ...]:
         for option in options:
-            if option.partition("=")[0] in _OURS:
+            name = option.partition("=")[0]
+            if name.startswith("--") and any(each.startswith(name) for each in _OURS):  # options may be cut short
                 raise ValueError(f"{option} is given by the loop; leave it out")
         return options
 

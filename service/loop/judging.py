@@ -57,6 +57,16 @@ class Examples:
         return cls(listed, group_numbers(each.dialogue for each in listed), slices)
 
 
+def golden_sets(paths: Sequence[Path]) -> dict[str, Examples]:
+    """Read golden sets, by their paths; raises InvalidInput where one cannot judge anything."""
+    sets: dict[str, Examples] = {}
+    for path in paths:
+        if (examples := Examples.read(path)) is None:
+            raise InvalidInput(f"{path}: no example has a reply and candidates, so this golden set judges nothing")
+        sets[str(path)] = examples
+    return sets
+
+
 def _group(row: dict[str, Any] | InvalidInput) -> str:
     group = None if isinstance(row, InvalidInput) else row.get(_GROUP)
     return "" if group is None else f"{_GROUP} is {group}"
@@ -81,6 +91,9 @@ def judge(new: Retriever, live: Retriever, sets: dict[str, Examples], trained_on
     verdict, why = judged(found)
     if verdict == "passed" and (slower := slowdown(new, live, sets)) > SLOWEST:
         verdict, why = "refused", f"reading contexts takes {slower:.2f} times as long as the live model does"
+    if verdict == "passed" and live.calibration is not None and new.calibration is None:
+        # Requests with `answer_if` would be refused after a switch.
+        verdict, why = "refused", "its scores are not calibrated, and the live model's are; more examples may do"
     return {"verdict": verdict, "why": why, "sets": {name: asdict(each) for name, each in found.items()}}
 
 

@@ -41,6 +41,7 @@ from polyrank.service.errors import LoopBusy, LoopFailed
 from polyrank.service.feedback.export import LATER, TRAIN, export
 from polyrank.service.loop.canary import Steps, TrialLease, look
 from polyrank.service.loop.config import LoopConfig
+from polyrank.service.loop.judging import golden_sets
 from polyrank.service.loop.state import (
     BUILD_FILE,
     DATA,
@@ -212,6 +213,7 @@ class _Work:
     # Collect.
 
     def _collect(self) -> StageDone:
+        golden_sets(self._config.golden)  # what is wrong with one is said before days of work
         data = self._folder / DATA
         shutil.rmtree(data, ignore_errors=True)
         export(self._config.store, data, golden=self._config.golden)

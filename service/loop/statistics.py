@@ -160,6 +160,8 @@ class Effect:
     old: int
 
     def __str__(self) -> str:
+        if not self.new + self.old:
+            return "no conversation yet; servers must record feedback, and GET /index must show the trial"
         of = f"{self.new} conversations of the new model and {self.old} of the old one"
         if not isfinite(self.low):
             return f"{of} are too few yet"

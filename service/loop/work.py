@@ -32,7 +32,7 @@ from polyrank.model.rankers.networks import Retriever
 from polyrank.model.text.dialogues import read_dialogues
 from polyrank.service import BACKEND, PRECISION, PREFIX
 from polyrank.service.feedback.export import LATER, TRAIN
-from polyrank.service.loop.judging import Examples, judge
+from polyrank.service.loop.judging import Examples, golden_sets, judge
 from polyrank.service.loop.state import BUILD_FILE, DATA, GATE_FILE, MODEL, POOL_FILE, Run, Runs
 
 _SEED = 0
@@ -69,8 +69,9 @@ def _live(store: GenerationStore, run: Run) -> Iterator[tuple[int, Iterator[Cand
 
 def _gate(store: Path, folder: Path, run: Run, golden: Sequence[Path]) -> None:
     live = GenerationStore(store).model_directory(run.live)
-    files = {**{str(path): path for path in golden}, "what came later": folder / DATA / LATER}
-    sets = {name: examples for name, path in files.items() if (examples := Examples.read(path)) is not None}
+    sets = golden_sets(golden)
+    if (later := Examples.read(folder / DATA / LATER)) is not None:
+        sets["what came later"] = later
     # Both run as the reference does: of two models `auto` might choose a slower back-end for one by chance.
     models = load_retriever(folder / MODEL), load_retriever(live)
     _write(folder / GATE_FILE, judge(*models, sets, folder / DATA / TRAIN))

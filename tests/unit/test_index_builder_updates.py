@@ -13,7 +13,7 @@ import pytest
 from fakes import HashEncoder, pool
 from full_disk import fill_disk
 
-from polyrank.index_builder.building.compaction import compact
+from polyrank.index_builder.building.compaction import compact, updated_pool
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.building.stages import OnProgress, no_progress
@@ -720,6 +720,25 @@ def test_a_compaction_is_given_what_was_written_to_what_it_compacts_alone(tmp_pa
     assert [each.id for each in snapshot.candidates(snapshot.all_rows)] == ["c1", "c3", "c4"]
     assert snapshot.revision == 3
     compacted.close()
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_build_of_what_the_live_one_holds_misses_no_update(store: Store, parts: int) -> None:
+    """As the loop builds: from the live generation, in another model, while updates come."""
+    build(HashEncoder(), pool(12), store.root, BuildOptions(), parts=parts)
+    store.update("a", "c3", deletes=["c1"])
+    with updated_pool(store.store) as (revision, candidates):
+        store.update("b", deletes=["c2"])
+        options = BuildOptions(activate=False, revision=revision)
+        new = build(OTHER, candidates, store.root, options, parts=parts).generation
+    store.store.activate(new, partial(encode_texts, OTHER))
+    opened = store.store.open_parts(new)
+    snapshots = store.store.snapshots(opened)
+    held = {each.id: each.text for part in snapshots for each in part.candidates(part.all_rows)}
+    kept = {f"c{number}": f"text {number}" for number in range(12) if number not in (1, 2)}
+    assert held == {**kept, "c3": "c3 1", "a": "a 1", "b": "b 2"}
+    for each in opened:
+        each.close()
 
 
 # A generation on trial receives updates, too.

@@ -39,6 +39,7 @@ def test_a_store_is_enough(tmp_path: Path) -> None:
         ("STORE\nwatch_hours = inf", "{}: watch_hours: must be a number from 0 to 8,760"),
         ("STORE\ntrain = '--steps 5'", "{}: train: must be a list"),
         ("STORE\ntrain = ['--base=x']", "{}: train: --base=x is given by the loop; leave it out"),
+        ("STORE\ntrain = ['--out', 'x']", "{}: train: --out is given by the loop; leave it out"),
         ("STORE\nmine = ['--pool', 'x']", "{}: mine: --pool is given by the loop; leave it out"),
         ("STORE\ngolden = ['none.jsonl']", "{}: golden: no file none.jsonl"),
         ("store = '.'", "{}: store: . is no store: it holds other things"),

@@ -12,11 +12,12 @@ from safetensors.torch import load_file, save_file
 from tiny import write_checkpoint
 
 from polyrank.model import measures
+from polyrank.model.config import CalibrationConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.rankers.load import load_retriever
 from polyrank.model.rankers.networks import Retriever
 from polyrank.service.loop import judging
-from polyrank.service.loop.judging import Examples, judge
+from polyrank.service.loop.judging import Examples, golden_sets, judge
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +82,22 @@ def test_a_slow_model_is_refused(tmp_path: Path, live: Path, monkeypatch: pytest
     assert found["why"].startswith("reading contexts takes ")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("calibrated", [("live",), ("new", "live"), ("new",)])
+def test_a_model_without_the_calibration_that_the_live_one_has_is_refused(
+    tmp_path: Path, live: Path, monkeypatch: pytest.MonkeyPatch, calibrated: tuple[str, ...]
+) -> None:
+    """Else a switch would have requests refused that ask for a decision."""
+    models = {name: load_retriever(live) for name in ("new", "live")}
+    for name in calibrated:
+        models[name].calibration = CalibrationConfig(prior=0.1, slope=1.0, intercept=0.0)
+    monkeypatch.setattr(judging, "judged", lambda _: ("passed", "it is better"))
+    monkeypatch.setattr(judging, "SLOWEST", 1000.0)
+    found = judged(tmp_path, models["new"], models["live"])
+    assert found["verdict"] == ("refused" if calibrated == ("live",) else "passed")
+    assert ("its scores are not calibrated" in found["why"]) == (calibrated == ("live",))
+
+
 def test_without_a_set_there_is_no_evidence(tmp_path: Path, live: Path) -> None:
     model = load_retriever(live)
     assert judge(model, model, {}, tmp_path / "none")["verdict"] == "not enough evidence"
@@ -92,6 +109,13 @@ def test_classes_are_no_rankings(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "classes.jsonl", [{"context": ["a"], "response": "b", "label": "right"}])
     with pytest.raises(InvalidInput, match="its labels are classes"):
         Examples.read(path)
+
+
+@pytest.mark.parametrize("rows", [[], [{"context": ["a"], "response": "b"}]])
+def test_a_golden_set_that_judges_nothing_is_refused_not_left_out(tmp_path: Path, rows: list[Any]) -> None:
+    path = write_rows(tmp_path / "golden.jsonl", rows)
+    with pytest.raises(InvalidInput, match=f"{path}: no example has a reply and candidates"):
+        golden_sets([path])
 
 
 def test_slices_are_those_of_the_lines_or_how_long_contexts_are(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_no_share_rises_over_conversations_that_are_too_few(loop: Loop) -> None:
 def test_without_feedback_nothing_is_known(loop: Loop) -> None:
     run = loop.goes_on(canary_hours=0)
     assert run.verdict == "undecided"
-    assert run.why == "after 0 h: 0 conversations of the new model and 0 of the old one are too few yet"
+    assert run.why == "after 0 h: no conversation yet; servers must record feedback, and GET /index must show the trial"
 
 
 @pytest.mark.slow

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from polyrank.index_builder.store.pointer import Trial
-from polyrank.model.errors import RankingError
-from polyrank.service.errors import DeadlineExceeded, InferenceFailed, Overloaded, UnknownCandidates
-from polyrank.service.http.native.sides import Sided, by_share
+from polyrank.model.errors import RankingError, Shortage
+from polyrank.service.errors import DeadlineExceeded, InferenceFailed, NotCalibrated, Overloaded, UnknownCandidates
+from polyrank.service.http.native.sides import NO_SIDE, Sided, by_share
 from polyrank.service.live.canary import Canary
 from polyrank.service.observe.labels import Account
 from polyrank.service.observe.metrics import Metrics
@@ -74,7 +74,7 @@ def test_the_place_of_a_conversation_decides() -> None:
     ("error", "why"),
     [
         (InferenceFailed("a score is not finite"), "inference-failed"),
-        (UnknownCandidates(["c1"]), "unknown-candidates"),
+        (NotCalibrated("the model", "build again"), "not-calibrated"),
         (RuntimeError("CUDA error"), "unexpected"),
         (TimeoutError(), "slow"),
     ],
@@ -113,14 +113,23 @@ def test_a_request_that_fails_on_both_sides_is_not_the_canary_s_fault() -> None:
 def test_time_that_the_trial_has_used_up_is_its_fault_though_the_live_one_fails() -> None:
     asked = Asked(trial=hang, live=raising(DeadlineExceeded("late")))
     with pytest.raises(DeadlineExceeded):
-        asked.at(0.1, seconds=0.02)
+        asked.at(0.1, seconds=0.2)
     assert asked.canary.replaced == 1
 
 
-def test_an_overloaded_server_is_nobody_s_fault() -> None:
-    asked = Asked(trial=raising(Overloaded(9)))
+@pytest.mark.parametrize("place", [0.1, 0.9])
+def test_a_caller_in_a_hurry_is_on_neither_side_and_ends_no_canary(place: float) -> None:
+    asked = Asked(trial=hang)
     for _ in range(9):
-        assert asked.at(0.1) == ("live", Sided("trial", "overloaded"))
+        assert asked.at(place, seconds=0.05) == ("live", NO_SIDE)
+    assert (asked.canary.asked, asked.asked) == (0, ["live"] * 9)
+
+
+@pytest.mark.parametrize("error", [Overloaded(9), Shortage("no memory"), UnknownCandidates(["just added"])])
+def test_what_is_nobody_s_fault_ends_no_canary(error: RankingError) -> None:
+    asked = Asked(trial=raising(error))
+    for _ in range(9):
+        assert asked.at(0.1) == ("live", Sided("trial", error.slug))
     assert (asked.canary.replaced, asked.canary.withdrawn) == (0, None)
 
 

@@ -17,6 +17,8 @@ from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.stages import SHARE_OF_TIME, Journey
 
 _SLOW: Final = "slow"
+# Of less, half is little even for a good model: a caller in a hurry would end the canary.
+LEAST_SECONDS: Final = 0.1
 
 
 class _Accounted(Protocol):
@@ -52,33 +54,40 @@ async def by_share(
     """Answer from the side on which a conversation is, by its place in [0, 1).
 
     If the trial fails or has used half of the time, the live generation answers in the time that is left. If that
-    fails as well, the request is at fault, or the server, and nothing is counted but lost time. Errors as `answer`.
+    fails as well, the request is at fault, or the server, and nothing is counted but lost time. A request that has less
+    than LEAST_SECONDS left is on neither side. Errors as `answer`.
     """
+    if journey.left < LEAST_SECONDS:
+        return await answer(live, journey), NO_SIDE
     if place >= canary.share:
         metrics.count_canary("live")
         return await answer(live, journey), Sided("live")
-    replaced = None
+    answered = await _asked(trial, journey, answer)
+    if not isinstance(answered, str):
+        _count(canary, metrics, None)
+        return answered, Sided("trial")
+    if answered == _SLOW:  # lost time alone may make the live generation late
+        _count(canary, metrics, _SLOW)
+    instead = await answer(live, journey)
+    if answered != _SLOW:
+        _count(canary, metrics, answered)
+    return instead, Sided("trial", answered)
+
+
+async def _asked(trial: Serving, journey: Journey, answer: Callable[[Serving, Journey], Awaitable[T]]) -> T | str:
+    """Ask the trial; returns its answer, or why it has none."""
     try:
         # The engine sees the whole deadline, so that the trial does without no more than the live generation would.
         async with asyncio.timeout(SHARE_OF_TIME * journey.left):
             answered = await answer(trial, Journey(journey.deadline))
     except TimeoutError:
-        replaced = _SLOW
+        return _SLOW
     except RankingError as error:
-        replaced = error.slug
+        return error.slug
     except Exception as error:
-        replaced = "unexpected"
         log.error("the generation on trial failed", exc_info=error)
-    else:
-        if "late_failed" in answered.account.degraded:  # its second stage
-            replaced = "late_failed"
-    if replaced is None or replaced == _SLOW:  # lost time alone may make the live generation late
-        _count(canary, metrics, replaced)
-    if replaced is not None:
-        answered = await answer(live, journey)
-        if replaced != _SLOW:
-            _count(canary, metrics, replaced)
-    return answered, Sided("trial", replaced)
+        return "unexpected"
+    return "late_failed" if "late_failed" in answered.account.degraded else answered  # its second stage
 
 
 def _count(canary: Canary, metrics: Metrics, replaced: str | None) -> None:
