@@ -26,7 +26,7 @@ import pyarrow as pa
 from polyrank.index_builder.layout import is_time_id, new_time_id, stamp
 from polyrank.index_builder.store.locks import take_lock
 from polyrank.model.durable import remove_leftovers, replacing, sync_directory, write_atomically
-from polyrank.model.inputs import Compression, open_input, open_unfolded
+from polyrank.model.inputs import Compression, open_input, open_unfolded, read_input
 from polyrank.model.text.jsonlines import written_lines
 from polyrank.service.feedback.records import RANKING
 
@@ -242,7 +242,7 @@ class Erased:
         """Read it; what is damaged in it is left out. Raises OSError where it cannot be read."""
         self.times: dict[str, float] = {}
         try:
-            content = (folder / self.FILE).read_text("ascii", "replace")
+            content = read_input(folder / self.FILE).decode("ascii", "replace")
         except FileNotFoundError:
             return
         for line in content.splitlines():

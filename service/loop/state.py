@@ -31,7 +31,7 @@ from polyrank.index_builder.layout import is_time_id, new_time_id
 from polyrank.index_builder.store.locks import holder_of, is_locked, locked, try_locked
 from polyrank.model.durable import make_directory, write_atomically
 from polyrank.model.errors import shortage_in
-from polyrank.model.inputs import read_input
+from polyrank.model.inputs import open_input, read_input
 from polyrank.service.errors import LoopBusy, LoopFailed
 
 STATE_FILE, ABORT_FILE, GATE_FILE, BUILD_FILE = "state.json", "abort", "gate.json", "build.json"
@@ -202,5 +202,5 @@ def _read(content: bytes) -> Run:
 
 def sha256_of(path: Path) -> str:
     """Return the digest of a file, in hexadecimal digits."""
-    with path.open("rb") as file:
+    with open_input(path) as file:
         return file_digest(file, "sha256").hexdigest()

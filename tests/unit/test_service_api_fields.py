@@ -47,6 +47,8 @@ LEAST: dict[str, dict[str, Any]] = {
     "SimilarityIn": {"inputs": {"source_sentence": "a", "sentences": ["b"]}},
     "EmbeddingsIn": {"input": "a"},
     "CohereEmbedIn": {"texts": ["a"]},
+    "EventIn": {"ranking_id": "r", "kind": "none_good", "event_id": "e"},
+    "FeedbackIn": {"events": [{"ranking_id": "r", "kind": "none_good", "event_id": "e"}]},
 }
 
 

@@ -252,7 +252,16 @@ def test_a_store_that_is_no_directory_is_wrong_usage_and_not_made(capsys: Captur
 
 ANY_ID = "20261121T013000123456-1a2b3c4d"
 # Every command that takes --store, with what else it needs. The first ones read a store, the second ones change it.
-READING = {"store list": "", "store verify": "", "shards status": "", "rank": "hello"}
+READING = {
+    "store list": "",
+    "store verify": "",
+    "shards status": "",
+    "rank": "hello",
+    "feedback status": "",
+    "feedback export": "--output out",
+    "feedback report": "--output page.html",
+    "loop status": "",
+}
 CHANGING = {
     "store activate": ANY_ID,
     "store rollback": "",
@@ -260,6 +269,8 @@ CHANGING = {
     "store gc": "",
     "store backup": "--to backup.tar.zst",
     "shards move": "--to 2",
+    "feedback erase": "--conversation x",
+    "loop abort": "",
 }
 # These make a store, and a server builds into any directory.
 MAKING = {"build", "store restore", "serve"}

@@ -10,7 +10,7 @@ import polyrank.service.errors as service_errors
 from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.service.http.plumbing import problems
 
-# Two end the process before there is a request, one is a client's, two end a build in its process, three a command.
+# Some end the process before there is a request, one is a client's, others end a build in its process or a command.
 NEVER_ANSWERED = {
     service_errors.SettingsError,
     service_errors.WorkerFailed,
@@ -18,6 +18,10 @@ NEVER_ANSWERED = {
     index_errors.BackupInvalid,
     index_errors.LeaseLost,
     index_errors.ClusterUnavailable,
+    index_errors.SwitchOvertaken,
+    service_errors.FeedbackUnusable,
+    service_errors.LoopBusy,
+    service_errors.LoopFailed,
 }
 
 
