@@ -90,8 +90,11 @@ def test_nothing_new_and_what_is_said_of_it(capsys: Capture, folder: Path) -> No
     store = folder / "store"
     status = call(capsys, "loop", "status", "--store", store)
     assert status.out == f"{store}: the loop never ran; polyrank loop run begins it\n"
+    config = write_config(folder, least_examples=480)
+    assert call(capsys, "loop", "status", "--config", config).out == status.out
+    assert call(capsys, "loop", "abort", "--config", config).out == f"{store}: no run is under way\n"
     assert call(capsys, "loop", "abort", "--store", store).out == f"{store}: no run is under way\n"
-    ended = call(capsys, "loop", "run", "--config", write_config(folder, least_examples=480))
+    ended = call(capsys, "loop", "run", "--config", config)
     assert (ended.status, ended.out) == (0, "nothing new: 479 examples, 479 of them new; 480 new ones make a run\n")
     [name] = Runs(store).ids()
     said = call(capsys, "loop", "status", "--store", store).out.splitlines()

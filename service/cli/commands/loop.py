@@ -31,7 +31,9 @@ def add_to(commands: Any) -> None:
         ("abort", _abort, "end the run that has not ended, and its canary; what is active stays"),
     ):
         action = actions.add_parser(name, help=text)
-        action.add_argument("--store", required=True, type=Path, help="the store's directory")
+        of = action.add_mutually_exclusive_group(required=True)
+        of.add_argument("--config", type=Path, metavar="F", help="the settings, .toml")
+        of.add_argument("--store", type=Path, help="the store's directory")
         action.set_defaults(run=act)
     for action in actions.choices.values():
         add_json_option(action)
@@ -51,13 +53,24 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _store_of(arguments: argparse.Namespace) -> Path:
+    """Return the store that is named, or that the settings name; raises SettingsError, UsageError."""
+    if arguments.config is None:
+        require_store(arguments.store)
+        store: Path = arguments.store
+        return store
+    from polyrank.service.loop.config import LoopConfig
+
+    return LoopConfig.load(arguments.config).store
+
+
 def _status(arguments: argparse.Namespace) -> int:
-    require_store(arguments.store)
+    store = _store_of(arguments)
     from polyrank.service.loop.state import Runs
 
-    runs = Runs(arguments.store)
+    runs = Runs(store)
     if (run := runs.latest()) is None:
-        print_result(arguments, {"run": None}, f"{arguments.store}: the loop never ran; polyrank loop run begins it")
+        print_result(arguments, {"run": None}, f"{store}: the loop never ran; polyrank loop run begins it")
         return 0
     is_at_work = runs.is_at_work()
     lines = [f"run {run.id}, to replace generation {run.live}"]
@@ -72,12 +85,12 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _abort(arguments: argparse.Namespace) -> int:
-    require_store(arguments.store)
+    store = _store_of(arguments)
     from polyrank.service.loop.run import abort
 
-    run = abort(arguments.store, _ABORT_SECONDS)
+    run = abort(store, _ABORT_SECONDS)
     if run is None:
-        print_result(arguments, {"run": None}, f"{arguments.store}: no run is under way")
+        print_result(arguments, {"run": None}, f"{store}: no run is under way")
     else:
         print_result(arguments, _facts(run, is_at_work=False), _ended(run))
     return 0
