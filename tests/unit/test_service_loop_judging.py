@@ -1,7 +1,7 @@
 """The gate over real models: what judges, and what is refused."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from polyrank.model.errors import InvalidInput
 from polyrank.model.rankers.load import load_retriever
 from polyrank.model.rankers.networks import Retriever
 from polyrank.service.loop import judging
-from polyrank.service.loop.judging import Examples, golden_sets, judge
+from polyrank.service.loop.judging import Examples, golden_sets, judge, slowdown
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +70,16 @@ def test_a_golden_set_that_was_trained_on_judges_nothing(tmp_path: Path, live: P
     found = judged(tmp_path, model, model, [said])
     assert found["verdict"] == "refused"
     assert found["why"] == "1 of 200 contexts of golden were trained on, so it judges nothing"
+
+
+def test_bad_luck_while_it_is_timed_refuses_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine an equal model has seemed 1.15 times as slow over the first rounds."""
+    took = {"new": iter([1.3] * 20 + [1.0] * 99), "live": iter([1.0] * 119), "slow": iter([1.2] * 119)}
+    monkeypatch.setattr(judging, "_seconds", lambda model, _: next(took[model]))
+    new, slow, live = (cast(Retriever, name) for name in ("new", "slow", "live"))
+    assert slowdown(new, live, {}) == 1.0
+    took["live"] = iter([1.0] * 119)
+    assert slowdown(slow, live, {}) == 1.2
 
 
 @pytest.mark.slow
