@@ -32,6 +32,7 @@ BODIES: Mapping[str, Mapping[str, Any]] = {
     "/v2/embed": {"texts": ["a"]},
     "/similarity": {"inputs": {"source_sentence": "a", "sentences": ["b"]}},
     "/tokenize": {"inputs": "a"},
+    "/feedback": {"events": [{"ranking_id": "a", "kind": "none_good", "event_id": "a"}]},
     "/index": {"pool": "a"},
     "/index/activate": {"generation": "a"},
     "/index/trial": {"generation": "a"},
@@ -128,6 +129,9 @@ def _texts() -> Iterator[Call]:
     for path in ("/v1/embed", "/v2/embed"):
         yield _sent("many texts", path, {"texts": texts, "embedding_types": ["float", "base64", "binary", "ubinary"]})
     yield _sent("many texts", "/similarity", {"inputs": {"source_sentence": "a", "sentences": texts}})
+    event = {"ranking_id": "a", "kind": "written", "text": "a" * 100_000, "event_id": "a"}
+    yield _sent("long texts", "/feedback", {"events": [event] * 100})
+    yield _sent("too many events", "/feedback", {"events": [event | {"text": "a"}] * 90_000})
     yield _sent("many tokens", "/tokenize", {"inputs": ["a b c d e f g " * 7] * 4000})
     yield _sent("many texts", "/classify", {"texts": texts})
 

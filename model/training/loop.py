@@ -352,6 +352,8 @@ class Training:
 
     def end(self) -> None:
         """Close the logs and leave the other processes."""
+        begun = [each for each in self._accelerator.trackers if hasattr(each, "writer")]
+        self._accelerator.trackers = begun  # an interrupt may have come while they began
         self._accelerator.end_training()
         AcceleratorState._reset_state()  # it would refuse another precision to the next run of this process
 

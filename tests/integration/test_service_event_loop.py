@@ -29,7 +29,8 @@ def beaten(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, B
     root = tmp_path_factory.mktemp("store")
     build_store(root, pool(200))
     (root / "own.tiktoken").write_bytes(b"".join(base64.b64encode(b"%c" % n) + b" %d\n" % n for n in range(256)))
-    app = create_app(Settings(store=root, reranker="cross", openai_vocabulary=root / "own.tiktoken"), load, load)
+    vocabulary = root / "own.tiktoken"
+    app = create_app(Settings(store=root, reranker="cross", openai_vocabulary=vocabulary, feedback="texts"), load, load)
     beats = Beats(app)
     with serve(app) as served:
         served.rank(context="warm")
