@@ -93,7 +93,7 @@ def test_errors_are_told_where_they_can_happen(document: dict[str, Any]) -> None
     for name, answers in told.items():
         path, is_compatible = name.split()[1], name.split()[1] in rerank.OF_PATH
         updates = {"PUT /index/candidates", "POST /index/candidates/delete"}
-        works = name in {"POST /rank", "POST /explain", "POST /classify", *updates} or (
+        works = name in {"POST /rank", "POST /explain", "POST /classify", "POST /feedback", *updates} or (
             is_compatible and "504" in answers
         )
         busy = {status for status, titles in answers.items() if BUSY in titles}
