@@ -64,6 +64,11 @@ def context_key(conversation: Conversation) -> int:
     return hash64(orjson.dumps([[turn for turn in turns if turn], [fact for fact in persona if fact]]))
 
 
+def turns_key(conversation: Conversation) -> int:
+    """Hash what was said to 64 bits, as `context_key`; whose persona answers makes no difference."""
+    return context_key(replace(conversation, persona=()))
+
+
 DRAWN = 20  # as the lists of ConvAI2; gold reply included
 
 

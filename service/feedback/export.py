@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from polyrank.model.durable import filling
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation, Turn
-from polyrank.model.text.conversations import Positives, context_key
+from polyrank.model.text.conversations import Positives, context_key, turns_key
 from polyrank.model.text.dialogues import RIGHT, WRONG, Dialogue, new_dialogues, read_dialogues
 from polyrank.model.text.folding import text_key
 from polyrank.service.feedback.outcomes import Outcome, Sent, outcome_of
@@ -132,14 +132,10 @@ def _write(path: Path, dialogues: Iterable[Dialogue]) -> None:
             write(dialogue)
 
 
-def _said(conversation: Conversation) -> int:
-    return context_key(replace(conversation, persona=()))
-
-
 def _forms(conversation: Conversation) -> tuple[int, int]:
     """Return the hash of a context, and that of its turns as they are recorded."""
     redacted = (Turn(_REDACTION.end(turn.text), turn.role) for turn in newest(conversation).turns)
-    return _said(conversation), _said(Conversation(tuple(redacted)))
+    return turns_key(conversation), turns_key(Conversation(tuple(redacted)))
 
 
 def _read(root: Path, done: Exported) -> Iterator[_Read]:
@@ -176,7 +172,7 @@ def _taught(use: Use, said: Conversation, replies: Replies, done: Exported) -> _
             done.left_out[_LOST_LABEL] += 1
         elif first.text.strip():
             label = Dialogue(said, first.text, dialogue=name, category=RIGHT if is_right else WRONG)
-    return _Read(ranking.at, ranking.id, name, _said(said), examples, label)
+    return _Read(ranking.at, ranking.id, name, turns_key(said), examples, label)
 
 
 def _right(use: Use, outcome: Outcome, replies: Replies, done: Exported) -> Iterator[tuple[Sent, str]]:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from math import inf
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +15,7 @@ from polyrank.model.evaluation.rankings import rank_lists
 from polyrank.model.measures import Values, group_numbers, rank_values
 from polyrank.model.rankers.networks import Retriever
 from polyrank.model.text.assembly import Conversation
-from polyrank.model.text.conversations import DRAWN, ReplyDraw, context_key, identified
+from polyrank.model.text.conversations import DRAWN, ReplyDraw, identified, turns_key
 from polyrank.model.text.dialogues import Dialogue, DialoguesInvalid, read_dialogues
 from polyrank.model.text.jsonlines import read_objects
 from polyrank.service.loop.statistics import Compared, compared, judged
@@ -100,16 +100,11 @@ def judge(new: Retriever, live: Retriever, sets: dict[str, Examples], trained_on
 
 def _leak(sets: dict[str, Examples], trained_on: Path) -> str | None:
     """Say which set has contexts that were trained on; None: none has. A persona tells no context from another."""
-    known = {said(each.conversation) for each in read_dialogues(trained_on)}
+    known = {turns_key(each.conversation) for each in read_dialogues(trained_on)}
     for name, examples in sets.items():
-        if leaked := sum(said(each.conversation) in known for each in examples.listed):
+        if leaked := sum(turns_key(each.conversation) in known for each in examples.listed):
             return f"{leaked} of {len(examples.listed)} contexts of {name} were trained on, so it judges nothing"
     return None
-
-
-def said(conversation: Conversation) -> int:
-    """Hash the turns of a conversation."""
-    return context_key(replace(conversation, persona=()))
 
 
 def _compared(new: Retriever, live: Retriever, examples: Examples, sets: int) -> Compared:
