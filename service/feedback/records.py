@@ -93,7 +93,7 @@ class Ranking:
         said = line.get("said")
         return cls(
             id=line["id"],
-            at=line["at"],
+            at=float(line["at"]),
             generation=line["generation"],
             revision=line["revision"],
             fingerprint=line["fingerprint"],
@@ -145,7 +145,7 @@ class Event:
             raise ValueError(f"no kind of an event: {line['kind']}")
         return cls(
             id=line["id"],
-            at=line["at"],
+            at=float(line["at"]),
             ranking=line["ranking"],
             kind=line["kind"],
             reply=line.get("reply"),

@@ -36,3 +36,10 @@ def test_an_event_is_read_as_it_was_written() -> None:
 def test_another_kind_is_no_event() -> None:
     with pytest.raises(ValueError, match="no kind of an event"):
         Event.from_json({**Event(id="e", at=2.0, ranking="r1", kind="up").to_json(), "kind": "ranking"})
+
+
+@pytest.mark.parametrize("at", ["noon", None])
+def test_a_time_that_is_no_number_is_damage(at: object) -> None:
+    for record in (_RANKING, Event(id="e", at=2.0, ranking="r1", kind="up")):
+        with pytest.raises((TypeError, ValueError)):
+            type(record).from_json({**record.to_json(), "at": at})
