@@ -79,7 +79,7 @@ def random_bert(size: int, count: int, m: int, seed: int) -> tuple[Matrix, Codes
     """Draw a pool (N, 768) and codes (C, M, 768) from a BERT-base with random weights."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
-    bert = BertModel(BertConfig(), add_pooling_layer=False).eval()  # type: ignore[no-untyped-call]
+    bert = BertModel(BertConfig(), add_pooling_layer=False).eval()  # type: ignore[no-untyped-call]  # transformers has no type for it
     codes = torch.randn(m, 768) * 768**-0.5
 
     def states(length: int) -> Tensor:

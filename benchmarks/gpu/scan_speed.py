@@ -84,7 +84,7 @@ def host(scan: Scan, queries: Sequence[Query], calls: int = 50) -> dict[str, Any
     with cProfile.Profile() as profile:
         for _ in range(calls):
             scan.top_k(queries)
-    stats = pstats.Stats(profile).stats  # type: ignore[attr-defined]
+    stats = pstats.Stats(profile).stats  # type: ignore[attr-defined]  # the stub lacks it
     own = {f"{Path(file).name}:{name}": each[2] for (file, _, name), each in stats.items()}
     first = sorted(own.items(), key=lambda each: -each[1])[:15]
     return {"what": "host", "microseconds": {name: round(took / calls * 1e6, 1) for name, took in first}}
@@ -116,7 +116,7 @@ def drawn(n: int, d: int, device: str) -> Tensor:
     """Draw random unit rows on the device, (n, d) float16."""
     generator = torch.Generator(device).manual_seed(d)
     stored = torch.empty(n, d, dtype=torch.float16, device=device)
-    for part in stored.split(2**17):  # type: ignore[no-untyped-call]
+    for part in stored.split(2**17):  # type: ignore[no-untyped-call]  # torch has no type for it
         rows = torch.randn(part.shape, generator=generator, device=device)
         part.copy_(torch.nn.functional.normalize(rows, dim=1))
     return stored

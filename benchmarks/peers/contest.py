@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from benchmarks.load.drive import REPOSITORY
 from benchmarks.timing import in_turns
@@ -48,7 +48,8 @@ class Side:
         assert self._process.stdout is not None, "piped"
         line = self._process.stdout.readline()
         if not line:
-            raise SystemExit(f"{self.name} ended; to see why, run {shlex.join(map(str, self._process.args))}")  # type: ignore[arg-type]
+            command = cast(Sequence[str], self._process.args)  # as it was started
+            raise SystemExit(f"{self.name} ended; to see why, run {shlex.join(map(str, command))}")
         heard: dict[str, Any] = json.loads(line)
         return heard
 

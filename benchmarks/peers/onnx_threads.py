@@ -11,7 +11,7 @@ import onnxruntime
 def confine(threads: int) -> None:
     """Limit every session made from now on; call this before anything imports the class InferenceSession."""
 
-    class Confined(onnxruntime.InferenceSession):  # type: ignore[misc]
+    class Confined(onnxruntime.InferenceSession):  # type: ignore[misc]  # onnxruntime has no types
         def __init__(self, model: Any, sess_options: Any = None, *arguments: Any, **named: Any) -> None:
             options = sess_options or onnxruntime.SessionOptions()
             options.intra_op_num_threads = threads
