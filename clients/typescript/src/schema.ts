@@ -2282,7 +2282,7 @@ export interface components {
          *           "event_id": "7c1f",
          *           "id": "r17",
          *           "kind": "chosen",
-         *           "ranking_id": "01imbv5k2g3l8q7jd0a1b2c3d4e5f6g7h8i9jakb"
+         *           "ranking_id": "019ac4b3f2d17c1e0a5b93d2f8067e4c1a9b5d30"
          *         }
          *       ]
          *     }
@@ -5052,7 +5052,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The system lacks something at the moment / Too many large requests */
+            /** @description The system lacks something at the moment / Too many large requests / Too many requests are waiting */
             503: {
                 headers: {
                     /** @description seconds after which to come back */
