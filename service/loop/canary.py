@@ -19,7 +19,7 @@ from polyrank.service.feedback.records import Kind, Ranking
 from polyrank.service.loop.statistics import Effect, effect
 
 BAD: Final[frozenset[Kind]] = frozenset({"handed_over", "down", "none_good"})
-LEASE_SECONDS, RENEW_SECONDS = 180.0, 30.0
+RENEW_SECONDS = 30.0  # of the lease, which lasts six times as long
 _CLOCKS_DIFFER_SECONDS = 3600.0  # at most, of file systems and hosts
 _FOLLOWED_SECONDS = 5.0  # after a step servers may still take the share before it, so who began then is not counted
 LEASE_ENDED: Final = "the lease ended"  # as servers say it
@@ -94,7 +94,7 @@ class TrialLease:
         """Put the generation on trial with this share, or give it another one."""
         with self._changes:
             self._share, self._ended_before = share, self._store.withdrawn()
-            self._store.begin_trial(self._generation, share, time.time() + LEASE_SECONDS)
+            self._store.begin_trial(self._generation, share, time.time())
 
     def why_over(self, since: float) -> str | None:
         """Why the trial, which began at `since`, is over although nobody here has ended it; None: it is not."""
@@ -133,4 +133,4 @@ class TrialLease:
         while not self._ended.wait(RENEW_SECONDS):
             # What fails is tried again, and a trial that was ended stays so: who holds the lease will see it.
             with suppress(RankingError, OSError), self._changes:
-                self._store.renew_trial(Trial(self._generation, self._share, time.time() + LEASE_SECONDS))
+                self._store.renew_trial(Trial(self._generation, self._share, time.time()))
