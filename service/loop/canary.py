@@ -40,8 +40,8 @@ def look(store: Path, trial: str, steps: Steps, settled_before: float, *, trial_
     """Compare how conversations ended that began since the first step.
 
     A conversation is on the side of its first ranking, whatever answered later. It ended badly if anybody reported one
-    of BAD, and well if it was resolved. Of the others nothing is known, so they are not counted, unless nobody reports
-    `resolved`: then they ended well.
+    of BAD, and well if it was resolved. The others, of which nobody said how they ended, ended well; but if there are
+    fewer of them than of those that were resolved, silence says nothing, and they are not counted.
 
     Args:
         store: the directory of the store.
@@ -56,19 +56,20 @@ def look(store: Path, trial: str, steps: Steps, settled_before: float, *, trial_
         if ranking.at < steps[0][0] or not _is_of(trial, ranking):
             continue
         name, on_trial = ranking.conversation or ranking.id, ranking.side == "trial"
-        known = found.setdefault(name, _Conversation(ranking.at, on_trial))
-        if ranking.at < known.began:
-            known.began, known.on_trial = ranking.at, on_trial
+        own = found.setdefault(name, _Conversation(ranking.at, on_trial))
+        if ranking.at < own.began:
+            own.began, own.on_trial = ranking.at, on_trial
         told = {event.kind for event in use.events}
-        known.is_bad |= not BAD.isdisjoint(told)
-        known.is_resolved |= "resolved" in told
-    resolves = any(each.is_resolved for each in found.values())
+        own.is_bad |= not BAD.isdisjoint(told)
+        own.is_resolved |= "resolved" in told
     since, counted = [at for at, _ in steps], list[tuple[_Conversation, float]]()
     for each in sorted(found.values(), key=lambda each: each.began):
         at, share = steps[bisect_right(since, each.began) - 1]
-        is_known = each.is_bad or each.is_resolved or not resolves
-        if is_known and at + _FOLLOWED_SECONDS <= each.began < settled_before:
+        if at + _FOLLOWED_SECONDS <= each.began < settled_before:
             counted.append((each, share))
+    known = [(each, share) for each, share in counted if each.is_bad or each.is_resolved]
+    if sum(each.is_resolved for each, _ in known) > len(counted) - len(known):
+        counted = known
     sides = np.array([each.on_trial for each, _ in counted], np.bool_)
     shares = np.array([share for _, share in counted], float)
     outcomes = np.array([not each.is_bad for each, _ in counted], float)
