@@ -34,6 +34,7 @@ from polyrank.service import BACKEND, PRECISION, PREFIX
 from polyrank.service.feedback.export import LATER, TRAIN
 from polyrank.service.loop.judging import Examples, golden_sets, judge
 from polyrank.service.loop.state import BUILD_FILE, DATA, GATE_FILE, MODEL, POOL_FILE, Run, Runs
+from polyrank.service.loop.statistics import LATELY
 
 _SEED = 0
 
@@ -71,7 +72,7 @@ def _gate(store: Path, folder: Path, run: Run, golden: Sequence[Path]) -> None:
     live = GenerationStore(store).model_directory(run.live)
     sets = golden_sets(golden)
     if (later := Examples.read(folder / DATA / LATER)) is not None:
-        sets["what came later"] = later
+        sets[LATELY] = later
     # Both run as the reference does: of two models `auto` might choose a slower back-end for one by chance.
     models = load_retriever(folder / MODEL), load_retriever(live)
     _write(folder / GATE_FILE, judge(*models, sets, folder / DATA / TRAIN))
