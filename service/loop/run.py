@@ -38,7 +38,7 @@ from polyrank.model.text.dialogues import Dialogue, new_dialogues, read_dialogue
 from polyrank.model.text.folding import hash64, text_key
 from polyrank.model.training.config import STATE_FILE as TRAINING_STATE
 from polyrank.service.errors import LoopBusy, LoopFailed
-from polyrank.service.feedback.export import LATER, TRAIN, export
+from polyrank.service.feedback.export import LABELS, LATER, TRAIN, export
 from polyrank.service.loop.canary import Steps, TrialLease, look
 from polyrank.service.loop.config import LoopConfig
 from polyrank.service.loop.judging import golden_sets
@@ -51,6 +51,7 @@ from polyrank.service.loop.state import (
     MINED_FILE,
     MODEL,
     POOL_FILE,
+    SWITCHED,
     Run,
     Runs,
     StageDone,
@@ -58,9 +59,6 @@ from polyrank.service.loop.state import (
 )
 from polyrank.service.loop.statistics import Effect
 
-SWITCHED: Final = "switched"
-# Verdicts on a model: its examples were learnt from. After the others the same ones are worth another run.
-_JUDGED: Final = frozenset({SWITCHED, "refused", "not enough evidence", "withdrawn", "undecided", "rolled back"})
 _MAY_LOSE: Final = 0.03  # by the lower end of the canary's interval
 _TICK_SECONDS = 0.2
 _LOOK_SHARE = 9  # a look at a long log is followed by a pause so many times as long
@@ -156,7 +154,14 @@ class _Work:
             while (name := self._run.stage) is not None:
                 self._check()
                 self._require_as_recorded(name)
-                done = stages[name]()
+                live = self._run.live
+                try:
+                    done = stages[name]()
+                except LoopFailed:
+                    if self._run.live == live:
+                        raise
+                    self._say(f"{name}: once more, a compaction has made {self._run.live} of {live}")
+                    continue
                 self._say(f"{name}: {done.said}")
                 self._run.stages[name] = done
                 self._run.waits = ""
@@ -224,24 +229,22 @@ class _Work:
             raise _Ended("nothing new", f"{found}; {self._config.least_examples} new ones make a run")
         with replacing(self._folder / EXAMPLES_FILE) as temporary, temporary.open("wb") as file:
             np.save(file, examples)
-        return StageDone(self._golden(), self._digests(f"{DATA}/{TRAIN}", f"{DATA}/{LATER}"), found)
+        return StageDone(self._golden(), self._digests(*(f"{DATA}/{each}" for each in (TRAIN, LATER, LABELS))), found)
 
     def _golden(self) -> dict[str, str]:
         return {str(path): sha256_of(path) for path in self._config.golden}
 
     def _examples_before(self) -> NDArray[np.uint64]:
         """Those of the latest run whose model was judged."""
-        for earlier in reversed(self._runs.ids()):
-            path = self._runs.path(earlier) / EXAMPLES_FILE
-            if path.exists() and self._runs.read(earlier).verdict in _JUDGED:
-                found: NDArray[np.uint64] = np.load(path)
-                return found
-        return np.array([], np.uint64)
+        if (run := next(self._runs.judged(), None)) is None:
+            return np.array([], np.uint64)
+        found: NDArray[np.uint64] = np.load(self._runs.path(run.id) / EXAMPLES_FILE)
+        return found
 
     # Train.
 
     def _train(self) -> StageDone:
-        """Mine hard negatives from what the live generation holds, and go on training its model."""
+        """Mine hard negatives in what the live generation holds, go on training its model, and calibrate by labels."""
         mined, model = self._folder / MINED_FILE, self._folder / MODEL
         live = self._store.model_directory(self._run.live).resolve()
         if (live / QUANTISED_FILE).exists() and "--quantise" not in self._config.train:
@@ -256,8 +259,10 @@ class _Work:
             architecture = self._store.manifest(self._run.live).model.architecture
             given = ("--architecture", architecture, *self._config.train)
             self._command("train", *given, "--base", live, "--train", mined, "--output", model)
+        if (self._folder / DATA / LABELS).stat().st_size:
+            self._work("calibrate")
         options = " ".join(("mine", *self._config.mine, "train", *self._config.train))
-        inputs = {**self._digests(f"{DATA}/{TRAIN}"), "live": self._run.live, "options": options}
+        inputs = {**self._digests(f"{DATA}/{TRAIN}", f"{DATA}/{LABELS}"), "live": self._run.live, "options": options}
         return StageDone(
             inputs, self._digests(MINED_FILE, f"{MODEL}/{WEIGHTS_FILE}"), f"from the model of {self._run.live}"
         )

@@ -38,6 +38,9 @@ STATE_FILE, ABORT_FILE, GATE_FILE, BUILD_FILE = "state.json", "abort", "gate.jso
 DATA, MODEL, EXAMPLES_FILE = "data", "model", "examples.npy"
 POOL_FILE, HARD_FILE, MINED_FILE = "pool.jsonl", "hard.jsonl", "mined.jsonl"
 STAGES: Final = ("collect", "train", "gate", "build", "canary", "switch", "watch")
+SWITCHED: Final = "switched"
+# Verdicts on a model: its examples were learnt from. After the others the same ones are worth another run.
+_JUDGED: Final = frozenset({SWITCHED, "refused", "not enough evidence", "withdrawn", "undecided", "rolled back"})
 _KEPT = 100
 _TEXTS = (DATA, POOL_FILE, HARD_FILE, MINED_FILE)
 
@@ -116,6 +119,12 @@ class Runs:
             if (self.path(run) / STATE_FILE).exists():  # else a process died before it wrote it
                 return self.read(run)
         return None
+
+    def judged(self) -> Iterator[Run]:
+        """Yield the runs that have ended with a verdict on a model, the latest first. Errors as `read`."""
+        for run in reversed(self.ids()):
+            if (self.path(run) / EXAMPLES_FILE).exists() and (found := self.read(run)).verdict in _JUDGED:
+                yield found
 
     def read(self, run: str) -> Run:
         """Read a run.

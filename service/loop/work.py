@@ -1,11 +1,13 @@
 """`python -m polyrank.service.loop.work STAGE STORE RUN [GOLDEN ...]`: a stage that needs models, in its own process.
 
-Its memory goes when it ends, before the days of a canary. `pool` writes pool.jsonl, `gate` gate.json; `build` makes a
-generation, and writes build.json. Errors are said in one line. Exit status: 0 done, 1 failed.
+Its memory goes when it ends, before the days of a canary. `pool` writes pool.jsonl, `calibrate` the calibration of the
+new model, `gate` gate.json; `build` makes a generation, and writes build.json. Errors are said in one line. Exit
+status: 0 done, 1 failed.
 """
 
 import os
 import random
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,15 +25,18 @@ from polyrank.index_builder.errors import BuildError, SwitchOvertaken
 from polyrank.index_builder.index.measuring import MOST_PROBES
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
 from polyrank.model.durable import replacing, write_atomically
-from polyrank.model.errors import RankingError
+from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.model.inference import disk_cache
 from polyrank.model.inference.runners import AUTO
 from polyrank.model.rankers.load import load_retriever
 from polyrank.model.rankers.networks import Retriever
 from polyrank.model.text.dialogues import read_dialogues
+from polyrank.model.training.config import Data
+from polyrank.model.training.run import train_calibration
 from polyrank.service import BACKEND, PRECISION, PREFIX
-from polyrank.service.feedback.export import LATER, TRAIN
+from polyrank.service.feedback.export import LABELS, LATER, TRAIN
 from polyrank.service.loop.judging import Examples, golden_sets, judge
 from polyrank.service.loop.state import BUILD_FILE, DATA, GATE_FILE, MODEL, POOL_FILE, Run, Runs
 from polyrank.service.loop.statistics import LATELY
@@ -43,7 +48,7 @@ def main() -> int:
     """Do the stage that the command line names."""
     stage, store, run_id, *golden = sys.argv[1:]
     stages: dict[str, Callable[[Path, Path, Run, Sequence[Path]], None]]
-    stages = {"pool": _pool, "gate": _gate, "build": _build}
+    stages = {"pool": _pool, "calibrate": _calibrate, "gate": _gate, "build": _build}
     runs = Runs(Path(store))
     try:
         stages[stage](Path(store), runs.path(run_id), runs.read(run_id), [Path(each) for each in golden])
@@ -66,6 +71,21 @@ def _live(store: GenerationStore, run: Run) -> Iterator[tuple[int, Iterator[Cand
         raise SwitchOvertaken(run.live, active)
     with updated_pool(store) as found:
         yield found
+
+
+def _calibrate(_store: Path, folder: Path, _run: Run, _golden: Sequence[Path]) -> None:
+    """Fit what the new model's scores say by labels; where these are too few, what training has fitted stays."""
+    model, fitted, data = folder / MODEL, folder / f"{MODEL}-fitted", folder / DATA
+    shutil.rmtree(fitted, ignore_errors=True)  # a kill has left it
+    files = Data((data / LABELS, data / TRAIN))
+    try:
+        train_calibration(str(model), files, fitted, seen=False, on_survey=lambda *_: None)
+    except InvalidInput as lack:
+        sys.stderr.write(f"the scores are not calibrated by labels: {lack}\n")
+    else:
+        # Nothing else has changed, and this is done in one step.
+        write_config(model / CONFIG_FILE, read_config(fitted / CONFIG_FILE))
+        shutil.rmtree(fitted)
 
 
 def _gate(store: Path, folder: Path, run: Run, golden: Sequence[Path]) -> None:
