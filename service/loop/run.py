@@ -51,6 +51,7 @@ from polyrank.service.loop.state import (
     MINED_FILE,
     MODEL,
     POOL_FILE,
+    STAGES,
     SWITCHED,
     Run,
     Runs,
@@ -140,17 +141,11 @@ class _Work:
 
     def to_the_end(self) -> None:
         """Do all stages that are left."""
-        stages = {
-            "collect": self._collect,
-            "train": self._train,
-            "gate": self._gate,
-            "build": self._build,
-            "canary": self._canary,
-            "switch": self._switch,
-            "watch": self._watch,
-        }
+        prepare = (self._collect, self._train, self._gate, self._build)
+        stages = dict(zip(STAGES, (*prepare, self._canary, self._switch, self._watch), strict=True))
         try:
-            self._wait_for_what_a_kill_left()
+            with self._stage_lock():
+                pass  # what a kill has left has ended
             while (name := self._run.stage) is not None:
                 self._check()
                 self._require_as_recorded(name)
@@ -263,9 +258,8 @@ class _Work:
             self._work("calibrate")
         options = " ".join(("mine", *self._config.mine, "train", *self._config.train))
         inputs = {**self._digests(f"{DATA}/{TRAIN}", f"{DATA}/{LABELS}"), "live": self._run.live, "options": options}
-        return StageDone(
-            inputs, self._digests(MINED_FILE, f"{MODEL}/{WEIGHTS_FILE}"), f"from the model of {self._run.live}"
-        )
+        outputs = self._digests(MINED_FILE, f"{MODEL}/{WEIGHTS_FILE}")
+        return StageDone(inputs, outputs, f"from the model of {self._run.live}")
 
     def _keep_negatives_of_people(self, hard: Path, mined: Path) -> None:
         """Put the wrong replies that people passed over before those that were mined in their place."""
@@ -285,9 +279,6 @@ class _Work:
         return StageDone({**self._golden(), **self._digests(weights, later)}, self._digests(GATE_FILE), judged["why"])
 
     def _build(self) -> StageDone:
-        if self._run.newest is None:
-            self._run.newest = self._store.ids()[-1]
-            self._runs.write(self._run)
         self._work("build", *self._config.golden)
         built = self._told(BUILD_FILE)
         if "refused" in built:
@@ -430,10 +421,6 @@ class _Work:
                 f"{name} ended with exit status {process.returncode}, and says above why; "
                 "the same command tries it again, polyrank loop abort ends the run"
             )
-
-    def _wait_for_what_a_kill_left(self) -> None:
-        with self._stage_lock():
-            pass
 
     @contextmanager
     def _stage_lock(self) -> Iterator[int]:

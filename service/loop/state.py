@@ -23,9 +23,10 @@ from hashlib import file_digest
 from pathlib import Path
 from signal import SIGTERM
 from socket import gethostname
-from typing import Any, Final
+from typing import Final
 
 import orjson
+from pydantic import TypeAdapter
 
 from polyrank.index_builder.layout import is_time_id, new_time_id
 from polyrank.index_builder.store.locks import holder_of, is_locked, locked, try_locked
@@ -70,7 +71,6 @@ class Run:
         fingerprint: of its model.
         stages: those that were done, by name, in their order.
         steps: of the canary and of the watch, by name: since when (seconds since the epoch) the trial has which share.
-        newest: of all generations, when the build began.
         waits: what the canary or the watch has seen so far.
         verdict: how the run has ended; None: it has not.
         why: in a clause.
@@ -82,7 +82,6 @@ class Run:
     fingerprint: str
     stages: dict[str, StageDone] = field(default_factory=dict)
     steps: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    newest: str | None = None
     waits: str = ""
     verdict: str | None = None
     why: str = ""
@@ -96,6 +95,9 @@ class Run:
     def stage(self) -> str | None:
         """The stage that is to be done now; None: the run has ended."""
         return next((each for each in STAGES if each not in self.stages), None) if self.verdict is None else None
+
+
+_RUN = TypeAdapter(Run)
 
 
 class Runs:
@@ -135,8 +137,8 @@ class Runs:
         """
         path = self.path(run) / STATE_FILE
         try:
-            return _read(read_input(path))
-        except (OSError, ValueError, TypeError, KeyError) as error:
+            return _RUN.validate_json(read_input(path))
+        except (OSError, ValueError) as error:
             raise shortage_in(error) or LoopFailed(f"{path} is damaged; remove {path.parent}") from error
 
     def begin(self, live: str, fingerprint: str, at: float) -> Run:
@@ -200,13 +202,6 @@ class Runs:
     def is_asked_to_end(self, run: str) -> bool:
         """Whether somebody has asked so."""
         return (self.path(run) / ABORT_FILE).exists()
-
-
-def _read(content: bytes) -> Run:
-    fields: dict[str, Any] = orjson.loads(content)
-    stages = {name: StageDone(**done) for name, done in fields.pop("stages").items()}
-    steps = {name: [(at, share) for at, share in of] for name, of in fields.pop("steps").items()}
-    return Run(**fields, stages=stages, steps=steps)
 
 
 def sha256_of(path: Path) -> str:

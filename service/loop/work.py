@@ -104,7 +104,7 @@ def _build(store: Path, folder: Path, run: Run, golden: Sequence[Path]) -> None:
     model, active = _load_to_build(folder / MODEL), generations.manifest(run.live)
     model.name = f"loop-{run.id}"
     for generation in generations.ids():  # a build whose process died before it said so
-        if generation > str(run.newest) and generations.manifest(generation).model.fingerprint == model.fingerprint:
+        if generation > run.id and generations.manifest(generation).model.name == model.name:
             _write(folder / BUILD_FILE, {"generation": generation})
             return
     options = BuildOptions(
