@@ -61,7 +61,7 @@ from polyrank.index_builder.store.leftovers import (
     resumable,
 )
 from polyrank.index_builder.store.locks import Lease, build_lock, fenced, leased
-from polyrank.index_builder.store.pointer import Trial, Withdrawn
+from polyrank.index_builder.store.pointer import LEASE_ENDED, Trial, Withdrawn
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.store.switch import Switch
 from polyrank.index_builder.store.updates import MissedUpdates
@@ -437,7 +437,7 @@ class GenerationStore:
 
     def end_overdue_trial(self, overdue: Trial) -> None:
         """End this trial, unless it was renewed, and keep why; raises StoreBusy as `begin_trial`."""
-        self._withdraw(lambda trial: trial == overdue, "the lease ended")
+        self._withdraw(lambda trial: trial == overdue, LEASE_ENDED)
 
     def _withdraw(self, is_meant: Callable[[Trial], bool], why: str) -> None:
         with self._switch.changing():

@@ -24,6 +24,7 @@ from polyrank.model.errors import Shortage, shortage_in
 from polyrank.model.inputs import read_input
 
 LEASE_SECONDS: Final = 180.0
+LEASE_ENDED: Final = "the lease ended"
 _HISTORY_LENGTH = 100
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.store.pointer import Trial, Withdrawn
+from polyrank.index_builder.store.pointer import LEASE_ENDED, Trial, Withdrawn
 from polyrank.model.errors import RankingError
 from polyrank.service.feedback.reading import uses
 from polyrank.service.feedback.records import Kind, Ranking
@@ -22,7 +22,6 @@ BAD: Final[frozenset[Kind]] = frozenset({"handed_over", "down", "none_good"})
 RENEW_SECONDS = 30.0  # of the lease, which lasts six times as long
 _CLOCKS_DIFFER_SECONDS = 3600.0  # at most, of file systems and hosts
 _FOLLOWED_SECONDS = 5.0  # after a step servers may still take the share before it, so who began then is not counted
-LEASE_ENDED: Final = "the lease ended"  # as servers say it
 
 Steps = Sequence[tuple[float, float]]
 """Since when, in seconds since the epoch, which share of the conversations is on trial."""

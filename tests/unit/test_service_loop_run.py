@@ -14,10 +14,10 @@ import pytest
 from feedback_logs import write_log
 
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.store.pointer import Trial, Withdrawn
+from polyrank.index_builder.store.pointer import LEASE_ENDED, Trial, Withdrawn
 from polyrank.service.errors import LoopBusy, LoopFailed
 from polyrank.service.feedback.records import Event, Kind, Ranking, Use
-from polyrank.service.loop.canary import BAD, LEASE_ENDED
+from polyrank.service.loop.canary import BAD
 from polyrank.service.loop.config import LoopConfig
 from polyrank.service.loop.run import abort, run_loop
 from polyrank.service.loop.state import Run, Runs, StageDone
