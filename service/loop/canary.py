@@ -58,9 +58,8 @@ def look(store: Path, trial: str, steps: Steps, settled_before: float, *, trial_
         own = found.setdefault(name, _Conversation(ranking.at, on_trial))
         if ranking.at < own.began:
             own.began, own.on_trial = ranking.at, on_trial
-        told = {event.kind for event in use.events}
-        own.is_bad |= not BAD.isdisjoint(told)
-        own.is_resolved |= "resolved" in told
+        own.is_bad |= any(event.kind in BAD for event in use.events)
+        own.is_resolved |= any(event.kind == "resolved" for event in use.events)
     since, counted = [at for at, _ in steps], list[tuple[_Conversation, float]]()
     for each in sorted(found.values(), key=lambda each: each.began):
         at, share = steps[bisect_right(since, each.began) - 1]

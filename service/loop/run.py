@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import cache
 from math import isfinite
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import orjson
@@ -32,7 +32,6 @@ from polyrank.model.checkpoint.quantised import QUANTISED_FILE
 from polyrank.model.durable import replacing
 from polyrank.model.inputs import read_input
 from polyrank.model.rankers.load import load_late
-from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.text.conversations import context_key
 from polyrank.model.text.dialogues import Dialogue, new_dialogues, read_dialogues
 from polyrank.model.text.folding import hash64, text_key
@@ -90,7 +89,7 @@ def run_loop(config: LoopConfig, say: Say) -> Run:
         if run is None or run.verdict is not None:
             live = store.active()
             require_network(store.model_directory(live.id))
-            run = runs.begin(live.id, live.model.fingerprint, time.time())
+            run = runs.begin(live.id, live.model.fingerprint)
         else:
             say(f"going on with run {run.id}")
         _Work(config, runs, store, run, say).to_the_end()
@@ -272,7 +271,7 @@ class _Work:
 
     def _gate(self) -> StageDone:
         self._work("gate", *self._config.golden)
-        judged = self._told(GATE_FILE)
+        judged = orjson.loads(read_input(self._folder / GATE_FILE))
         if judged["verdict"] != "passed":
             raise _Ended(judged["verdict"], judged["why"])
         weights, later = f"{MODEL}/{WEIGHTS_FILE}", f"{DATA}/{LATER}"
@@ -280,17 +279,13 @@ class _Work:
 
     def _build(self) -> StageDone:
         self._work("build", *self._config.golden)
-        built = self._told(BUILD_FILE)
+        built = orjson.loads(read_input(self._folder / BUILD_FILE))
         if "refused" in built:
             raise _Ended("refused", built["refused"])
         inputs = {**self._digests(f"{MODEL}/{WEIGHTS_FILE}"), "live": self._run.live}
         fingerprint = self._store.manifest(built["generation"]).model.fingerprint
         outputs = {"generation": built["generation"], "fingerprint": fingerprint}
         return StageDone(inputs, outputs, f"generation {built['generation']}")
-
-    def _told(self, file: str) -> dict[str, Any]:
-        found: dict[str, Any] = orjson.loads(read_input(self._folder / file))
-        return found
 
     # Canary, switch, watch.
 
@@ -326,11 +321,7 @@ class _Work:
 
     def _encodes(self, generation: str) -> Encode:
         """What encodes updates that the generation lacks; its model is loaded for the first one."""
-
-        @cache
-        def ranker() -> LateRanker:
-            return load_late(self._store.model_directory(generation))
-
+        ranker = cache(lambda: load_late(self._store.model_directory(generation)))
         return lambda texts: encode_texts(ranker(), texts)
 
     def _watch(self) -> StageDone:

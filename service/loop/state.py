@@ -65,8 +65,7 @@ class Run:
     """A run.
 
     Attributes:
-        id: sorts by time.
-        began: seconds since the epoch.
+        id: of the form of generations' ids, which says when it began.
         live: the generation that was active then, or what a compaction has made of it; it is to be replaced.
         fingerprint: of its model.
         stages: those that were done, by name, in their order.
@@ -77,7 +76,6 @@ class Run:
     """
 
     id: str
-    began: float
     live: str
     fingerprint: str
     stages: dict[str, StageDone] = field(default_factory=dict)
@@ -141,13 +139,13 @@ class Runs:
         except (OSError, ValueError) as error:
             raise shortage_in(error) or LoopFailed(f"{path} is damaged; remove {path.parent}") from error
 
-    def begin(self, live: str, fingerprint: str, at: float) -> Run:
+    def begin(self, live: str, fingerprint: str) -> Run:
         """Begin a run; models of earlier ones are removed, and all of the oldest."""
         for earlier in self.ids():
             shutil.rmtree(self.path(earlier) / MODEL, ignore_errors=True)
         for oldest in self.ids()[:-_KEPT]:
             shutil.rmtree(self.path(oldest))
-        run = Run(new_time_id(self.ids(), secrets.token_hex(4)), at, live, fingerprint)
+        run = Run(new_time_id(self.ids(), secrets.token_hex(4)), live, fingerprint)
         make_directory(self._folder)
         self.path(run.id).mkdir(mode=0o700)  # it will hold what people said
         self.write(run)

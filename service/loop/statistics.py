@@ -10,7 +10,7 @@ The canary looks again and again, so its interval must hold at every look at onc
 (Waudby-Smith et al. 2021, "Time-uniform central limit theory and asymptotic confidence sequences", theorem 2.2).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf, isfinite, log, sqrt
 from statistics import NormalDist
@@ -111,8 +111,12 @@ def judged(sets: Mapping[str, Compared]) -> tuple[Verdict, str]:
     within MARGIN show no gain. Otherwise the sets are too small to tell. LATELY grows by itself, so while it is too
     small it keeps no model from passing by a golden set.
     """
-    if why := next(_worse(sets), None):
-        return "refused", why
+    for name, own in sets.items():
+        for where, loss in own.lost.items():
+            return "refused", f"on {name} it loses {loss:.3f} where {where}"
+    for what, each in _named(sets):
+        if each.high < 0:
+            return "refused", f"it is worse: {what} {each}"
     small = {name: f"too small: {lack}" for name, own in sets.items() if (lack := _lack(own))}
     for name, lack in small.items():
         if name != LATELY or len(sets) == 1:
@@ -130,16 +134,6 @@ def judged(sets: Mapping[str, Compared]) -> tuple[Verdict, str]:
 
 def _named(sets: Mapping[str, Compared]) -> list[tuple[str, Difference]]:
     return [(f"{figure} on {name}", each) for name, own in sets.items() for figure, each in own.figures.items()]
-
-
-def _worse(sets: Mapping[str, Compared]) -> Iterator[str]:
-    """Say what is shown to be worse."""
-    for name, own in sets.items():
-        for where, loss in own.lost.items():
-            yield f"on {name} it loses {loss:.3f} where {where}"
-    for what, each in _named(sets):
-        if each.high < 0:
-            yield f"it is worse: {what} {each}"
 
 
 def _lack(own: Compared) -> str | None:

@@ -41,8 +41,6 @@ from polyrank.service.loop.judging import Examples, golden_sets, judge
 from polyrank.service.loop.state import BUILD_FILE, DATA, GATE_FILE, MODEL, POOL_FILE, Run, Runs
 from polyrank.service.loop.statistics import LATELY
 
-_SEED = 0
-
 
 def main() -> int:
     """Do the stage that the command line names."""
@@ -101,7 +99,9 @@ def _gate(store: Path, folder: Path, run: Run, golden: Sequence[Path]) -> None:
 def _build(store: Path, folder: Path, run: Run, golden: Sequence[Path]) -> None:
     """Build from what the live generation holds now, so that nobody needs the pool's files again."""
     generations = GenerationStore(store)
-    model, active = _load_to_build(folder / MODEL), generations.manifest(run.live)
+    backend, precision = os.environ.get(BACKEND) or AUTO, os.environ.get(PRECISION) or AUTO  # as servers do
+    model = load_retriever(folder / MODEL, backend, precision, disk_cache.configured(os.environ))
+    active = generations.manifest(run.live)
     model.name = f"loop-{run.id}"
     for generation in generations.ids():  # a build whose process died before it said so
         if generation > run.id and generations.manifest(generation).model.name == model.name:
@@ -129,15 +129,9 @@ def _build(store: Path, folder: Path, run: Run, golden: Sequence[Path]) -> None:
 def _probes(model: Retriever, files: Sequence[Path]) -> list[EncodedContext]:
     """Encode at most MOST_PROBES contexts of the files, drawn with a fixed seed."""
     known = [example.conversation for file in files for example in read_dialogues(file)]
-    drawn = random.Random(_SEED).sample(known, min(MOST_PROBES, len(known)))
+    drawn = random.Random(0).sample(known, min(MOST_PROBES, len(known)))
     encoded = model.encode_contexts([model.tokenize_context(each)[0] for each in drawn])
     return [EncodedContext(*probe) for probe in zip(drawn, encoded, strict=True)]
-
-
-def _load_to_build(directory: Path) -> Retriever:
-    """Load a model as servers do."""
-    backend, precision = os.environ.get(BACKEND) or AUTO, os.environ.get(PRECISION) or AUTO
-    return load_retriever(directory, backend, precision, disk_cache.configured(os.environ))
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

@@ -37,7 +37,7 @@ class Loop:
         self.store.activate(self.live)
         self.runs = Runs(self.store.root)
         self.fingerprint = self.store.active().model.fingerprint
-        self.run = self.runs.begin(self.live, self.fingerprint, time.time())
+        self.run = self.runs.begin(self.live, self.fingerprint)
         for name in BEFORE:
             self.run.stages[name] = StageDone({}, {}, "done")
         self.run.stages["build"].outputs.update(generation=self.new, fingerprint=self.fingerprint)
