@@ -23,7 +23,7 @@ from polyrank.index_builder.errors import disk_full_named
 from polyrank.model.errors import RankingError
 from polyrank.service.errors import Overloaded
 from polyrank.service.feedback import files
-from polyrank.service.feedback.files import Erased, Growing, Line
+from polyrank.service.feedback.files import Erased, Growing
 from polyrank.service.observe.metrics import Metrics
 
 MOST_RANKINGS: Final = 1000  # that wait
@@ -34,7 +34,7 @@ _LOOK_SECONDS, _TIDY_SECONDS = 1.0, 60.0  # between looks at what was erased, an
 _TOLD_SECONDS = 60.0  # between two lines that say the same
 _END_SECONDS = 30.0
 
-Make = Callable[[], Sequence[Line]]
+Make = Callable[[], Sequence[object]]  # records, or else what orjson writes as an object
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class Log:
             if each.written is not None and not each.written.set_running_or_notify_cancel():
                 continue  # nobody waits for it any more
             try:
-                content = b"".join(orjson.dumps(line) + b"\n" for line in each.make())
+                content = b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in each.make())
                 if each.written is None:
                     rankings.append(content)
                 else:

@@ -5,7 +5,7 @@ import logging
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -14,10 +14,9 @@ import orjson
 
 from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.service.errors import FeedbackTooOld
-from polyrank.service.feedback.files import Line
 from polyrank.service.feedback.identity import Identity, make_folder
 from polyrank.service.feedback.log import Log
-from polyrank.service.feedback.records import KINDS, MOST_SHOWN, Event, Kind, Ranking, Shown, Side
+from polyrank.service.feedback.records import KINDS, MOST_SHOWN, Event, Ranking, Shown, Side
 from polyrank.service.feedback.redaction import MOST_CHARACTERS, Redaction, RedactionFailed
 from polyrank.service.observe.metrics import Metrics
 
@@ -42,17 +41,6 @@ class ToRecord:
     ranking: str
     at: float
     conversation: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """An event as a caller sends it; attributes as of `Event`."""
-
-    id: str
-    ranking: str
-    kind: Kind
-    reply: str | None
-    text: str | None
 
 
 class Feedback:
@@ -107,7 +95,7 @@ class Feedback:
 
     def _ranking(
         self, asked: ToRecord, answer: bytes, said: Conversation | None, side: Side | None, replaced: str | None
-    ) -> Sequence[Line]:
+    ) -> list[Ranking]:
         """Make a ranking's line, on the log's thread."""
         told = orjson.loads(answer)
         shown = [(each["id"], each["score"], each["text"], "index" in each) for each in told["results"][:MOST_SHOWN]]
@@ -134,13 +122,13 @@ class Feedback:
             said=said,
             shown=tuple(Shown(each[0], each[1], text) for each, text in zip(shown, texts, strict=True)),
         )
-        return [ranking.to_json()]
+        return [ranking]
 
-    async def add(self, told: Sequence[Told]) -> tuple[int, int]:
+    async def add(self, told: Sequence[Event]) -> tuple[int, int]:
         """Record events, all or none; returns how many are new and how many came before, when they are on the disk.
 
-        An event that comes again may be written again, if it came before a restart or to another process; whoever reads
-        the log counts it once.
+        Texts are redacted here. An event that comes again may be written again, if it came before a restart or to
+        another process; whoever reads the log counts it once.
 
         Raises:
             UnknownRanking, FeedbackTooOld: of one of the events.
@@ -151,14 +139,14 @@ class Feedback:
         for each in told:
             if self.identity.checked(each.ranking) < oldest:
                 raise FeedbackTooOld(each.ranking, self._days)
-        new: dict[tuple[str, str], Told] = {}
+        new: dict[tuple[str, str], Event] = {}
         for each in told:
             if (key := (each.ranking, each.id)) not in self._known:
                 new.setdefault(key, each)
         events = [*new.values()]
         if events:
             size = sum(_EVENT_CHARACTERS + len(each.text or "") for each in events)
-            await asyncio.wrap_future(self._log.add(partial(self._events, events, time.time()), size))
+            await asyncio.wrap_future(self._log.add(partial(self._redacted_events, events), size))
         for key in new:
             self._known[key] = None
         while len(self._known) > _REMEMBERED:
@@ -167,22 +155,12 @@ class Feedback:
             self._metrics.count_feedback_events(kind, count)
         return len(events), len(told) - len(events)
 
-    def _events(self, told: Sequence[Told], at: float) -> Sequence[Line]:
-        """Make events' lines, on the log's thread."""
-        return [
-            Event(
-                id=each.id,
-                at=at,
-                ranking=each.ranking,
-                kind=each.kind,
-                reply=each.reply,
-                text=None if each.text is None else self._redacted(each.text),
-            ).to_json()
-            for each in told
-        ]
+    def _redacted_events(self, events: Sequence[Event]) -> list[Event]:
+        """Return them as they are recorded, on the log's thread."""
+        return [replace(each, text=self._redacted(each.text)) for each in events]
 
-    def _redacted(self, text: str) -> str | None:
-        if self._redaction is None:
+    def _redacted(self, text: str | None) -> str | None:
+        if self._redaction is None or text is None:
             return None
         try:
             return self._redaction.beginning(text)
