@@ -283,6 +283,17 @@ def test_the_function_that_redacts_failing_is_heard_and_lets_no_text_through(
     assert not any(b"secret" in path.read_bytes() for path in (store / "feedback").iterdir())
 
 
+def test_a_function_that_is_not_there_is_told_before_any_model_is_loaded(store: Path) -> None:
+    loaded: list[str] = []
+    settings = Settings(store=store, reranker="cross", feedback="texts", feedback_redact="json:dumbs")
+    with (
+        pytest.raises(SettingsError, match=r"^feedback_redact: 'json:dumbs' cannot be used: AttributeError"),
+        TestClient(create_app(settings, loaded.append, loaded.append)),
+    ):
+        pass
+    assert not loaded
+
+
 def test_events_are_acknowledged_when_they_are_on_the_disk(
     start: Start, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
