@@ -103,15 +103,19 @@ def _left_out(facts: dict[str, Any]) -> list[str]:
 
 def _erase(arguments: argparse.Namespace) -> int:
     from polyrank.service.feedback.erasing import erase
+    from polyrank.service.loop.state import Runs
 
     done = erase(arguments.store, arguments.conversation)
-    facts = {"rankings": done.rankings, "files_left": done.left}
+    collects_anew = Runs(arguments.store).leave_out(done.names)
+    facts = {"rankings": done.rankings, "files_left": done.left, "loop_collects_anew": collects_anew}
     lines = [f"erased: {done.rankings} rankings and their events" if done.rankings else "nothing is recorded of it"]
     if done.left:
         lines.append(
             f"{done.left} files that servers have open still hold some of it; nobody reads that, and it goes within an "
             "hour, when they are closed"
         )
+    if collects_anew:
+        lines.append("the run of the loop that might have learnt from it collects anew")
     print_result(arguments, facts, *lines)
     return 0
 
