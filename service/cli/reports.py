@@ -224,7 +224,7 @@ def write_feedback(path: Path, store: Path, found: "FeedbackFigures") -> None:
 
 def _recorded(found: "FeedbackFigures") -> Section:
     rows = [["rankings", f"{found.rankings:,}"]]
-    if found.began is not None and found.ended is not None:
+    if found.rankings:
         began, ended = (f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}" for at in (found.began, found.ended))
         rows.append(["answered", f"{began} to {ended} UTC"])
     rows.append(["outcome known", f"{found.judged:,}: a reply was sent, or none was good"])

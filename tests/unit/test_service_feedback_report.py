@@ -77,6 +77,14 @@ def test_contexts_without_a_good_reply_are_grouped_by_what_tells_them_from_other
     assert (found.alone, found.with_texts) == (2, 27)
 
 
+def test_of_long_contexts_the_end_tells(store: Path) -> None:
+    """All of them would take long; and the word that is cut in two counts for nothing."""
+    uses = [use(number, f"voucher {'1 ' * 242}pay in Norway", ("none_good",)) for number in range(3)]
+    uses += [use(20 + number, "the bill", ("chosen", "a")) for number in range(9)]
+    found = figures(write_log(store, uses))
+    assert [(each.words, each.contexts) for each in found.lacks] == [(["in", "norway", "pay"], 3)]
+
+
 def test_replies_that_nobody_takes_are_named_with_their_text(store: Path) -> None:
     uses = [use(number, "Hi", ("chosen", "b")) for number in range(SHOWN_OFTEN)]
     uses += [use(50 + number, "Hi", ("none_good",), shown="bx") for number in range(SHOWN_OFTEN)]
