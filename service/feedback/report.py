@@ -2,11 +2,12 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
+from sys import intern
 from typing import Any, Final, NamedTuple
 
 from polyrank.model.lexical.words import words
@@ -19,7 +20,7 @@ from polyrank.service.feedback.replies import Replies
 FEW: Final = 30  # rankings; a share of fewer says little
 _FIELDS, _VALUES = 4, 20  # of metadata: so many fields are shown, and a field with more values makes no groups
 _LACKS, _EXAMPLES = 20, 3
-_LETTERS = 500  # at the end of a context; reading all of long ones takes long
+_LETTERS = 500  # of a context: its end is read, its beginning shown; all of long ones would take long
 _NEVER_TAKEN = 20
 SHOWN_OFTEN: Final = 10
 _Z = 1.959964  # of 95 %
@@ -131,7 +132,7 @@ class FeedbackFigures:
 
 def figures(root: Path) -> FeedbackFigures:
     """Read the log of the store in this directory."""
-    found, replies, shown, contexts = FeedbackFigures(), Replies(root), dict[str, _Seen](), list[tuple[str, bool]]()
+    found, replies, shown, contexts = FeedbackFigures(), Replies(root), dict[str, _Seen](), _Contexts()
     for use in uses(root):
         ranking, outcome = use.ranking, outcome_of(use)
         found.rankings += 1
@@ -147,11 +148,11 @@ def figures(root: Path) -> FeedbackFigures:
                     shown[reply.id] = _Seen(replace(ranking, shown=(reply,), said=None))
                 shown[reply.id].count(rank, outcome)
         if ranking.said is not None and ranking.said.turns:
-            contexts.append((ranking.said.turns[-1].text, outcome.kind in ("written", "none_good")))
+            contexts.add(ranking.said.turns[-1].text, outcome.kind in ("written", "none_good"))
     found.generations, found.days = (dict(sorted(each.items())) for each in (found.generations, found.days))
     found.groups = _largest(found.groups)
-    found.with_texts = len(contexts)
-    found.lacks, found.alone = _lacks(contexts)
+    found.with_texts = contexts.count
+    found.lacks, found.alone = contexts.lacks()
     found.untaken, found.shown_often = _untaken(shown, replies)
     return found
 
@@ -210,37 +211,45 @@ def _untaken(shown: Mapping[str, _Seen], replies: Replies) -> tuple[list[Untaken
     return untaken, len(often)
 
 
-def _lacks(contexts: Sequence[tuple[str, bool]]) -> tuple[list[Lack], int]:
-    """Group contexts for which nothing was good by a word that they share; returns also how many stay alone.
+class _Contexts:
+    """The ends of contexts, to find out what tells those for which nothing was good."""
 
-    The word with the largest `l^2 / n log(N / n)^2` makes a group, where l of these contexts and n of all N have it: it
-    is rare among all, and frequent where nothing was good. The next word is sought among the contexts that are left.
+    def __init__(self) -> None:
+        self.count = 0
+        self._with_word = Counter[str]()
+        self._lacking: list[tuple[str, tuple[str, ...]]] = []  # their last turns, and the words of these
 
-    Args:
-        contexts: the last turn of each, and whether nothing was good for it.
-    """
-    said = [_words(text) for text, _ in contexts]
-    left = {place: said[place] for place, (_, lacks) in enumerate(contexts) if lacks}
-    among_all, counts = Counter(chain.from_iterable(said)), Counter(chain.from_iterable(left.values()))
-    rarity = {word: math.log(len(said) / count) ** 2 / count for word, count in among_all.items()}
+    def add(self, text: str, lacks: bool) -> None:
+        found = words(text[-_LETTERS:])[len(text) > _LETTERS :]  # the first one may be cut in two
+        has = {intern(word) for word in found if not word.isdecimal()}
+        self.count += 1
+        self._with_word.update(has)
+        if lacks:
+            self._lacking.append((text[:_LETTERS], tuple(has)))
 
-    def telling(counts: Mapping[str, int]) -> Iterator[tuple[float, str]]:
-        return ((-rarity[word] * count**2, word) for word, count in counts.items() if count > 1 and rarity[word])
+    def lacks(self) -> tuple[list[Lack], int]:
+        """Group contexts for which nothing was good by a word that they share; returns also how many stay alone.
 
-    groups = list[Lack]()
-    while len(groups) < _LACKS and (found := min(telling(counts), default=None)):
-        most, word = found
-        own = [place for place, has in left.items() if word in has]
-        beside = Counter(chain.from_iterable(left.pop(place) for place in own))
-        counts.subtract(beside)
-        names = [each for value, each in sorted(telling(beside)) if 2 * beside[each] >= len(own) and 4 * value <= most]
-        turns = {folded_line(text): text for text in (contexts[place][0] for place in own)}
-        often = Counter(folded_line(contexts[place][0]) for place in own).most_common(_EXAMPLES)
-        groups.append(Lack(names[:3], len(own), [turns[turn] for turn, _ in often]))
-    return sorted(groups, key=lambda group: (-group.contexts, group.words)), len(left)
+        The word with the largest `l^2 / n log(N / n)^2` makes a group, where l of these contexts and n of all N have
+        it: it is rare among all, and frequent where nothing was good. The next word is sought among the contexts that
+        are left.
+        """
+        rarity = {word: math.log(self.count / n) ** 2 / n for word, n in self._with_word.items()}
+        left, groups = self._lacking, list[Lack]()
+        counts = Counter(chain.from_iterable(has for _, has in left))
 
+        def telling(counts: Mapping[str, int]) -> Iterator[tuple[float, str]]:
+            return ((-rarity[word] * count**2, word) for word, count in counts.items() if count > 1 and rarity[word])
 
-def _words(text: str) -> frozenset[str]:
-    """Return the words at the end of a text; the first of those may be cut in two."""
-    found = words(text[-_LETTERS:])[len(text) > _LETTERS :]
-    return frozenset(word for word in found if not word.isdecimal())
+        while len(groups) < _LACKS and (found := min(telling(counts), default=None)):
+            most, word = found
+            own, left = ([each for each in left if (word in each[1]) is is_own] for is_own in (True, False))
+            beside = Counter(chain.from_iterable(has for _, has in own))
+            counts.subtract(beside)
+            names = [
+                word for value, word in sorted(telling(beside)) if 2 * beside[word] >= len(own) and 4 * value <= most
+            ]
+            turns = {folded_line(text): text for text, _ in own}
+            often = Counter(folded_line(text) for text, _ in own).most_common(_EXAMPLES)
+            groups.append(Lack(names[:3], len(own), [turns[turn] for turn, _ in often]))
+        return sorted(groups, key=lambda group: (-group.contexts, group.words)), len(left)
