@@ -20,7 +20,7 @@ from polyrank.service.feedback.replies import Replies
 FEW: Final = 30  # rankings; a share of fewer says little
 _FIELDS, _VALUES = 4, 20  # of metadata: so many fields are shown, and a field with more values makes no groups
 _LACKS, _EXAMPLES = 20, 3
-_LETTERS = 500  # of a context: its end is read, its beginning shown; all of long ones would take long
+_LETTERS = 500  # of a context, its end: to read all of long ones would take long
 _NEVER_TAKEN = 20
 SHOWN_OFTEN: Final = 10
 _Z = 1.959964  # of 95 %
@@ -225,7 +225,7 @@ class _Contexts:
         self.count += 1
         self._with_word.update(has)
         if lacks:
-            self._lacking.append((text[:_LETTERS], tuple(has)))
+            self._lacking.append((text, tuple(has)))
 
     def lacks(self) -> tuple[list[Lack], int]:
         """Group contexts for which nothing was good by a word that they share; returns also how many stay alone.
