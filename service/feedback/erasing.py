@@ -78,7 +78,7 @@ def _rankings(folder: Path, named: set[str]) -> Iterator[tuple[str, str | None]]
 
 def _is_clean(folder: Path, name: str, erased: Erased) -> bool:
     """Take what was erased out of a file; returns whether none of it is left there."""
-    if not files.holds_erased(folder, name, erased):
+    if not any(line is not None and erased.holds(line) for line in files.lines(folder, name)):
         return True
     if not files.closed(folder, name):
         return False

@@ -188,11 +188,6 @@ def _close(folder: Path, name: str) -> None:
     path.unlink()
 
 
-def holds_erased(folder: Path, name: str, erased: "Erased") -> bool:
-    """Whether a file holds lines that were erased; raises OSError."""
-    return any(line is not None and erased.holds(line) for line in lines(folder, name))
-
-
 def rewrite(folder: Path, name: str, erased: "Erased") -> None:
     """Write a closed file anew, or for the first time, without what was erased; raises OSError."""
     with replacing(folder / f"{name}{CLOSED}") as temporary:

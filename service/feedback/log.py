@@ -24,6 +24,7 @@ from polyrank.model.errors import RankingError
 from polyrank.service.errors import Overloaded
 from polyrank.service.feedback import files
 from polyrank.service.feedback.files import Erased, Growing
+from polyrank.service.feedback.redaction import RedactionFailed
 from polyrank.service.observe.metrics import Metrics
 
 MOST_RANKINGS: Final = 1000  # that wait
@@ -107,7 +108,7 @@ class Log:
             try:
                 self._look()
             except Exception as error:  # tried again at the next look
-                self._tell("files of feedback cannot be closed or removed", error)
+                self.tell("files of feedback cannot be closed or removed", error)
         self._close()
 
     def _next(self) -> list[_Waiting | None]:
@@ -185,7 +186,7 @@ class Log:
                 written.set_result(None)
 
     def _lost(self, waiting: Sequence[Future[None] | None], error: Exception) -> None:
-        self._tell("feedback is lost", error)
+        self.tell("feedback is lost", error)
         for written in waiting:
             if written is None:
                 self._metrics.count_feedback_rankings("dropped", 1)
@@ -218,17 +219,17 @@ class Log:
             try:
                 closing.close()
             except Exception as error:
-                self._tell("a file of feedback cannot be closed yet", error)
+                self.tell("a file of feedback cannot be closed yet", error)
 
     def _leave(self) -> None:
         if self._file is not None:
             self._file.leave()
             self._file = None
 
-    def _tell(self, message: str, error: Exception) -> None:
-        """Log an error, but not each of many."""
+    def tell(self, message: str, error: Exception) -> None:
+        """Log an error, but not each of many; from the log's thread."""
         now = time.monotonic()
         if now - self._told.get(message, -_TOLD_SECONDS) >= _TOLD_SECONDS:
             self._told[message] = now
-            shortage = isinstance(error, OSError | RankingError)
-            log.error(message, exc_info=None if shortage else error, extra={"fields": {"why": str(error)}})
+            is_known = isinstance(error, OSError | RankingError | RedactionFailed)  # whose traceback may show a text
+            log.error(message, exc_info=None if is_known else error, extra={"fields": {"why": str(error)}})

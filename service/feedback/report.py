@@ -100,9 +100,8 @@ class FeedbackFigures:
         first: how often the first reply was taken, over all that are judged.
         generations, days: the same for each.
         groups: the same by fields of the first reply's metadata, and by their values.
-        ranks: how often the reply at each rank was taken, from 1.
-        beyond: how often one was taken that is not among those recorded.
-        written: how often a reply was written by hand; none_good: how often none was good and nothing else was sent.
+        sent: how often the reply at each rank was sent, from 1; one that is not among those recorded (0); one that was
+            `written`; and none (`none_good`).
         with_texts: how many that are judged were recorded with their contexts.
         lacks: of contexts for which nothing was good.
         alone: how many such contexts are in none of these groups.
@@ -119,10 +118,7 @@ class FeedbackFigures:
     generations: dict[str, Share] = field(default_factory=_no_shares)
     days: dict[str, Share] = field(default_factory=_no_shares)
     groups: dict[str, dict[str, Share]] = field(default_factory=lambda: defaultdict(_no_shares))
-    ranks: Counter[int] = field(default_factory=Counter)
-    beyond: int = 0
-    written: int = 0
-    none_good: int = 0
+    sent: Counter[int | str] = field(default_factory=Counter)
     with_texts: int = 0
     lacks: list[Lack] = field(default_factory=list)
     alone: int = 0
@@ -169,14 +165,7 @@ def _count(found: FeedbackFigures, ranking: Ranking, outcome: Outcome, metadata:
             values, said = found.groups[name], value if isinstance(value, str) else str(value).lower()
             if said in values or len(values) <= _VALUES:  # one more shows that there are too many
                 values[said] = values[said].plus(took)
-    if outcome.rank is not None:
-        found.ranks[outcome.rank] += 1
-    elif outcome.kind == "written":
-        found.written += 1
-    elif outcome.kind == "none_good":
-        found.none_good += 1
-    else:
-        found.beyond += 1
+    found.sent[outcome.kind if outcome.kind in ("written", "none_good") else outcome.rank or 0] += 1
 
 
 def _largest(groups: Mapping[str, _Shares]) -> dict[str, dict[str, Share]]:

@@ -61,8 +61,7 @@ def test_what_was_taken_is_counted_where_it_stood(store: Path) -> None:
     assert found.generations == {"g": Share(1, 5), "h": Share(1, 1)}
     assert found.days == {"1970-01-01": Share(2, 2), "1970-01-02": Share(0, 4)}
     assert found.groups == {"lang": {"de": Share(2, 5), "en": Share(0, 1)}}, "one id and a price are no groups"
-    assert found.ranks == {1: 2, 2: 1}
-    assert (found.beyond, found.written, found.none_good) == (1, 1, 1)
+    assert found.sent == {1: 2, 2: 1, 0: 1, "written": 1, "none_good": 1}
 
 
 def test_contexts_without_a_good_reply_are_grouped_by_what_tells_them_from_others(store: Path) -> None:
