@@ -47,23 +47,20 @@ class Exported:
     Attributes:
         rankings: how many the log holds.
         with_feedback: how many of them have events.
-        train, later: examples by how their reply came about.
-        labels: by `right` and `wrong`.
+        files: examples of each file, by how their reply came about; labels by `right` and `wrong`.
         left_out: examples, labels and negatives by reason.
     """
 
     rankings: int = 0
     with_feedback: int = 0
-    train: Counter[str] = field(default_factory=Counter)
-    later: Counter[str] = field(default_factory=Counter)
-    labels: Counter[str] = field(default_factory=Counter)
+    files: dict[str, Counter[str]] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
 
 
 class _Example(NamedTuple):
-    """A reply that was right for a context, and how that is known."""
+    """A reply that was right for a context, and how that is known; or a label."""
 
-    kind: Sent
+    kind: str
     dialogue: Dialogue
 
 
@@ -101,24 +98,20 @@ def export(root: Path, output: Path, *, golden: Sequence[Path] = ()) -> Exported
     often, of_later = (Counter(each.said for each in some) for some in (before, recent))
     later = _apart(recent, {said for said, count in often.items() if count > of_later[said]}, _TRAINS, done)
     before = _apart(before, {each.said for each in later}, f"examples whose context is kept for {LATER}", done)
-    train = _capped(_examples_of(before), done)
     judges = [each for each in _examples_of(later) if not _is_chosen(each)]
     done.left_out[_CHOSEN_LATER] += len(_examples_of(later)) - len(judges)
-    labels = [each.label for each in recent if each.label is not None]
-    done.train.update(each.kind for each in train)
-    done.later.update(each.kind for each in judges)
-    done.labels.update(label.category for label in labels)
-    done.left_out = +done.left_out  # without those that count 0
-    dialogues = {
-        TRAIN: _with_negatives(train, read),
-        LATER: [replace(each.dialogue, negatives=()) for each in judges],
-        LABELS: labels,
+    kept = {
+        TRAIN: _with_negatives(_capped(_examples_of(before), done), read),
+        LATER: [_Example(kind, replace(dialogue, negatives=())) for kind, dialogue in judges],
+        LABELS: [_Example(each.label.category, each.label) for each in recent if each.label is not None],
     }
+    done.left_out = +done.left_out  # without those that count 0
     with filling(output, TRAIN) as inside:
-        for name, examples in dialogues.items():
+        for name, examples in kept.items():
+            done.files[name] = Counter(each.kind for each in examples)
             with new_dialogues(inside / name) as write:
-                for example in examples:
-                    write(example)
+                for each in examples:
+                    write(each.dialogue)
     return done
 
 
@@ -252,11 +245,11 @@ def _is_chosen(example: _Example) -> bool:
     return example.kind == "chosen"
 
 
-def _with_negatives(examples: Iterable[_Example], read: Iterable[_Read]) -> list[Dialogue]:
+def _with_negatives(examples: Iterable[_Example], read: Iterable[_Read]) -> list[_Example]:
     """Leave out negatives that were right for the same context elsewhere."""
-    right, found = Positives(example.dialogue for example in _examples_of(read)), list[Dialogue]()
-    for _, dialogue in examples:
+    right, found = Positives(example.dialogue for example in _examples_of(read)), list[_Example]()
+    for kind, dialogue in examples:
         known = right.of(dialogue.conversation)
         kept = tuple(text for text in dialogue.negatives if text_key(text) not in known)
-        found.append(replace(dialogue, negatives=kept))
+        found.append(_Example(kind, replace(dialogue, negatives=kept)))
     return found

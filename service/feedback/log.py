@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,12 +115,10 @@ class Log:
     def _next(self) -> list[_Waiting | None]:
         """Wait for what is to be written, but no longer than until the next look."""
         found: list[_Waiting | None] = []
-        try:
+        with suppress(Empty):
             found.append(self._queue.get(timeout=_LOOK_SECONDS))
             while len(found) < _TOGETHER:
                 found.append(self._queue.get_nowait())
-        except Empty:
-            pass
         return found
 
     def _write(self, waiting: Sequence[_Waiting]) -> None:
@@ -153,22 +152,19 @@ class Log:
 
     def _append(self, content: bytes) -> None:
         with disk_full_named(self._folder):
-            self._put(content)
-
-    def _put(self, content: bytes) -> None:
-        if self._file is not None and self._file.size + len(content) > self._file_bytes:
-            self._close()
-        if self._file is not None and self._file.is_gone():
-            self._sync()
-            self._leave()
-        if self._file is None:
-            self._file, self._began = Growing(self._folder), time.monotonic()
-        try:
-            self._file.append(content)
-        finally:
-            if not self._file.is_whole:
+            if self._file is not None and self._file.size + len(content) > self._file_bytes:
+                self._close()
+            if self._file is not None and self._file.is_gone():
                 self._sync()
                 self._leave()
+            if self._file is None:
+                self._file, self._began = Growing(self._folder), time.monotonic()
+            try:
+                self._file.append(content)
+            finally:
+                if not self._file.is_whole:
+                    self._sync()
+                    self._leave()
 
     def _sync(self) -> None:
         """Put the file on the disk, if somebody waits for that."""

@@ -121,23 +121,22 @@ def _erase(arguments: argparse.Namespace) -> int:
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    from polyrank.service.feedback.export import LABELS, LATER, TRAIN, export
+    from polyrank.service.feedback.export import export
 
     require_unused("--output", arguments.output)
     with telling("reading the log"):
         done = export(arguments.store, arguments.output, golden=arguments.golden)
     for reason, count in done.left_out.most_common():
         print(f"left out {count}: {reason}", file=sys.stderr)
-    kept = {TRAIN: done.train, LATER: done.later, LABELS: done.labels}
     facts = {
         "output": str(arguments.output),
         "rankings": done.rankings,
         "with_feedback": done.with_feedback,
-        "files": {name: dict(counts) for name, counts in kept.items()},
+        "files": {name: dict(counts) for name, counts in done.files.items()},
         "left_out": [{"reason": reason, "count": count} for reason, count in done.left_out.most_common()],
     }
     lines = [f"{done.rankings} rankings, {done.with_feedback} of them with feedback"]
-    for name, counts in kept.items():
+    for name, counts in done.files.items():
         parts = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
         lines.append(f"{arguments.output / name}: {counts.total()} examples" + (f" ({parts})" if parts else ""))
     print_result(arguments, facts, *lines)
