@@ -264,7 +264,11 @@ def _ranks(found: "FeedbackFigures") -> Section:
 
     last = max((rank for rank in found.sent if isinstance(rank, int)), default=0)
     counts = {f"rank {rank}": found.sent[rank] for rank in range(1, last + 1)}
-    others = {"a rank not recorded": 0, "written by hand": "written", "none was good": "none_good"}
+    others: dict[str, int | str] = {
+        "a rank not recorded": 0,
+        "written by hand": "written",
+        "none was good": "none_good",
+    }
     counts |= {name: found.sent[other] for name, other in others.items()}
     shares = {name: Share(count, found.judged) for name, count in counts.items() if count or name.startswith("rank ")}
     heading = "Where the reply that was sent stood"

@@ -1,7 +1,7 @@
 """What became of a ranking: which reply was sent, and what was thought of others."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from polyrank.service.feedback.records import Event, Ranking, Shown, Use
 
@@ -43,9 +43,11 @@ def outcome_of(use: Use) -> Outcome:
     """Read the events of a ranking."""
     end = next((event for event in reversed(use.events) if event.kind in _ENDS), None)
     votes = {event.reply: event.kind for event in use.events if event.kind in ("up", "down") and event.reply}
-    sent: Any = (None,) * 4 if end is None else (end.kind, end.reply, end.text, _rank(use.ranking, end))
     return Outcome(
-        *sent,
+        kind=None if end is None else end.kind,  # type: ignore[arg-type]  # one of _ENDS
+        reply=None if end is None else end.reply,
+        text=None if end is None else end.text,
+        rank=None if end is None else _rank(use.ranking, end),
         up=frozenset(reply for reply, kind in votes.items() if kind == "up"),
         down=frozenset(reply for reply, kind in votes.items() if kind == "down"),
         none_good=any(event.kind == "none_good" for event in use.events),
