@@ -338,6 +338,8 @@ def test_nothing_is_erased_where_nothing_was_recorded(tmp_path: Path) -> None:
 def test_what_was_erased_long_ago_is_forgotten(folder: Path) -> None:
     now = time.time()
     Erased(folder).add(folder, ["old"], now - 7200)
+    with (folder / Erased.FILE).open("a") as file:
+        file.write("9" * 400 + " damaged\n")
     (folder / f"{named_at(timedelta(hours=1))}.jsonl").touch()
     Erased(folder).add(folder, ["new"], now)
     assert [*Erased(folder).times] == ["new"]
