@@ -136,7 +136,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser = systems.options(__doc__)
     parser.add_argument("change", choices=CHANGES)
     parser.add_argument("--pretrain-steps", type=int, default=2000)
-    parser.add_argument("--teacher", type=Path, default=Path("checkpoints/chat-cross"))
+    parser.add_argument("--teacher", type=Path, default=Path("checkpoints/chat-uni"))
     try:
         compare(parser.parse_args(given))
     except RankingError as error:

@@ -1,4 +1,4 @@
-"""Make chat-cross of a plain Cross-encoder and the Poly-encoder before it.
+"""Make chat-uni of a plain Uni-encoder and the Poly-encoder before it.
 
     python checkpoints/residual.py PLAIN CHAT_POLY OUTPUT
 

@@ -16,7 +16,7 @@ DOCS = Path(__file__).resolve().parent
 FIGURES = DOCS / "figures"
 RESULTS = DOCS.parent / "benchmarks" / "results"
 BLUE, ORANGE, GREEN, GREY, LIGHT = "#0b5394", "#cc6600", "#38761d", "#666666", "#b7b7b7"
-MODELS = {"untrained": LIGHT, "chat-bi": ORANGE, "chat-poly": BLUE, "chat-cross": GREEN}
+MODELS = {"untrained": LIGHT, "chat-bi": ORANGE, "chat-poly": BLUE, "chat-uni": GREEN}
 # Name in benchmarks/results/encode.json -> precision. polyrank's own rows tell theirs.
 PEERS = {
     "torch": "float32",

@@ -12,7 +12,7 @@ COMMANDS = [
     ("a service and a store", "rank hello --url http://localhost:8000 --store store"),
     ("a store that does not exist", "rank hello --store nowhere"),
     ("a store without a generation", "rank hello --store empty"),
-    ("a reranker without a store", "rank hello --reranker checkpoints/chat-cross"),
+    ("a reranker without a store", "rank hello --reranker checkpoints/chat-uni"),
     ("no service there", "rank hello --url http://127.0.0.1:1"),
     ("a URL without its beginning", "rank hello --url localhost:8000"),
     ("a key with letters that no key has", "rank hello --api-key 'sésame'"),

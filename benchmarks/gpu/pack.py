@@ -9,7 +9,6 @@ from polyrank.model.architectures.backbone import read_weights
 MOST_BYTES = 60 * 2**20
 BASE = "base"
 
-WORDS = "words"  # a folder with the settings of a model whose words count in the loss of others
 CONVAI2 = "convai2_train.jsonl.zst"
 PARTNERS = "convai2_partners.jsonl.zst"
 UBUNTU = "ubuntu_irc.jsonl.zst"

@@ -1,6 +1,6 @@
 """Train one of the published chat models in a single run of a few minutes, and measure it.
 
-    python -m benchmarks.gpu.ship chat-poly --pack build/gpu --output OUT --seconds 420 [--no-words] [--seed 11]
+    python -m benchmarks.gpu.ship chat-poly --pack build/gpu --output OUT --seconds 420 [--words MODEL] [--seed 11]
 
 It learns from the dialogues of `checkpoints/real_chat.py`. A trial of a few steps tells how many fit into the
 seconds of training. OUT gets the checkpoint (an adapter of 6 to 11 MB) and NAME.json with its figures. The figures are
@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.gpu.measured import READING, evaluated, trained
-from benchmarks.gpu.pack import BASE, CONVAI2, EVALUATION, MULTIWOZ, PARTNERS, PERSONA_CHAT, TASKMASTER, UBUNTU, WORDS
+from benchmarks.gpu.pack import BASE, CONVAI2, EVALUATION, MULTIWOZ, PARTNERS, PERSONA_CHAT, TASKMASTER, UBUNTU
 
 from polyrank.model.errors import RankingError
 from polyrank.model.training.config import Data, TrainConfig
@@ -39,20 +39,15 @@ LATE: dict[str, Any] = {"batch_size": 256, "extra_replies": 256, "learning_rate"
 MODELS: dict[str, dict[str, Any]] = {
     "chat-bi": {"architecture": "bi", **LATE},
     "chat-poly": {"architecture": "poly", "context_vectors": "codes", "n_codes": 64, **LATE},
-    "chat-cross": {"architecture": "cross", "batch_size": 32, "negatives": 15, "learning_rate": 4e-4},
-    "chat-uni": {"architecture": "uni", "batch_size": 32, "negatives": 31, "learning_rate": 4e-4},
+    "chat-uni": {"architecture": "uni", "batch_size": 64, "negatives": 15, "learning_rate": 5e-4},
 }
 TRIAL_STEPS = 30
 _SPARE = 0.9  # of the seconds: looks take some
 
 
-def config_of(name: str, base: Path, words: Path | None = None, **changed: Any) -> TrainConfig:
-    """Return the settings of a published model's run; raises InvalidInput if a changed one makes no sense.
-
-    words: the model whose words count in the loss of a Bi- or Poly-encoder.
-    """
-    counted = {"words": str(words)} if words is not None and name in ("chat-bi", "chat-poly") else {}
-    return TrainConfig.of(**{"base": str(base), **RECIPE, **MODELS[name], **counted, **changed})
+def config_of(name: str, base: Path, **changed: Any) -> TrainConfig:
+    """Return the settings of a published model's run; raises InvalidInput if a changed one makes no sense."""
+    return TrainConfig.of(**{"base": str(base), **RECIPE, **MODELS[name], **changed})
 
 
 def data_of(pack: Path) -> Data:
@@ -91,12 +86,13 @@ def main() -> None:
     parser.add_argument("--pack", type=Path, required=True, help="the folder that prepare.py wrote")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--seconds", type=float, required=True, help="of training, the trial included")
-    parser.add_argument("--words", action=argparse.BooleanOptionalAction, default=True, help="count in the loss")
+    parser.add_argument("--words", help="chat-bi, chat-poly: a model whose words count in the loss")
     parser.add_argument("--seed", type=int, default=11)
     arguments = parser.parse_args()
     try:
-        words = arguments.pack / WORDS if arguments.words else None
-        config = config_of(arguments.model, arguments.pack / BASE, words, seed=arguments.seed, steps=TRIAL_STEPS)
+        changed = {"words": arguments.words} if arguments.words else {}
+        base = arguments.pack / BASE
+        config = config_of(arguments.model, base, seed=arguments.seed, steps=TRIAL_STEPS, **changed)
         config = replace(config, steps=steps_in(arguments.seconds, config, data_of(arguments.pack)))
         ship(arguments.model, config, arguments.pack, arguments.output)
     except RankingError as error:

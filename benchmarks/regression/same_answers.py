@@ -37,7 +37,7 @@ DIFFERENT_EACH_TIME = {
 OF_THE_REQUEST = ("request_id", "timings_ms")
 # Of GET /index: besides times and ids what the machine measured.
 OF_THE_BUILD = r"active\.(id|built_at|loaded_at|recall\.p(50|99)_ms)$"
-CHECKPOINTS = ("chat-bi", "chat-poly", "chat-cross")
+CHECKPOINTS = ("chat-bi", "chat-poly", "chat-uni")
 
 
 class Checks:
@@ -167,7 +167,7 @@ def ask(url: str, bodies: Sequence[Body]) -> list[Any]:
 
 def session(checkout: Checkout, data: Checkout, store: Path, bodies: Sequence[Body], settings: Settings) -> Session:
     """Serve a store that was just built: ask, update, ask again."""
-    with checkout.served(store, "--reranker", data.checkpoints / "chat-cross", **settings) as server:
+    with checkout.served(store, "--reranker", data.checkpoints / "chat-uni", **settings) as server:
         built = ask(server.url, bodies)
         updating = [call(server.url, *each) for each in updates(read_lines(data.pool))]
         return Session(built, updating, ask(server.url, bodies), call(server.url, "GET", "/index"))
@@ -236,7 +236,7 @@ def compare_serving(
     if not have_one_format(old_store, new_store):
         check.note("NEW does not open OLD's store, which has another format")
         return
-    with new.served(old_store, "--reranker", old.checkpoints / "chat-cross", **settings) as server:
+    with new.served(old_store, "--reranker", old.checkpoints / "chat-uni", **settings) as server:
         read, index = ask(server.url, bodies), call(server.url, "GET", "/index")
     compare_answers(check, "NEW over OLD's store and update log", bodies, left.updated, read)
     compare_index(check, "GET /index, NEW over OLD's store", left.index, index, r"active\.loaded_at$")
@@ -257,7 +257,7 @@ def compare_hnsw(
     bodies = mixture(read_lines(old.conversations), read_lines(old.pool))[:64]
     answers = []
     for each, store in ((old, old_store), (new, opened)):
-        with each.served(store, "--reranker", old.checkpoints / "chat-cross", **settings) as server:
+        with each.served(store, "--reranker", old.checkpoints / "chat-uni", **settings) as server:
             answers.append(ask(server.url, bodies))
     left, right = answers
     what = "NEW over OLD's HNSW index" if opened == old_store else "each over its own HNSW index"

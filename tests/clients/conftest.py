@@ -42,7 +42,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     environment.pop("POLYRANK_PYTHON", None)
     build = [*POLYRANK, "build", "--model", "checkpoints/chat-poly", "--pool", "examples/support/pool.jsonl"]
     subprocess.run([*build, "--store", store], cwd=ROOT, env=environment, check=True, stdout=sys.stderr)
-    serve = [*POLYRANK, "serve", "--store", store, "--reranker", "checkpoints/chat-cross", "--port", "0"]
+    serve = [*POLYRANK, "serve", "--store", store, "--reranker", "checkpoints/chat-uni", "--port", "0"]
     server = subprocess.Popen(serve, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None

@@ -31,4 +31,4 @@ def test_other_dimensions_are_refused(client: openai.OpenAI) -> None:
 
 def test_models(client: openai.OpenAI) -> None:
     names = [each.id for each in client.models.list()]
-    assert ["chat-cross" in names[0], "chat-poly" in names[1]] == [True, True]
+    assert ["chat-uni" in names[0], "chat-poly" in names[1]] == [True, True]

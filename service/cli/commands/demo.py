@@ -20,7 +20,7 @@ FLOOR = 0.80
 # A clone and a wheel hold the sample and the checkpoints beside the three folders.
 SOURCE = Path(__file__).resolve().parents[3]
 MODEL = str(SOURCE / "checkpoints" / "chat-poly")
-RERANKER = str(SOURCE / "checkpoints" / "chat-cross")
+RERANKER = str(SOURCE / "checkpoints" / "chat-uni")
 STORE = Path(".demo-store")
 EXAMPLE = [
     "Hi, my parcel is late.",
