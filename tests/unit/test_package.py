@@ -2,9 +2,11 @@
 
 import ast
 import doctest
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections import Counter
 from importlib import import_module
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import polyrank
+from polyrank.service.cli.commands.train import _PACKAGES
 
 REPOSITORY = Path(__file__).parents[2]
 FOLDERS = ("model", "index_builder", "service")
@@ -160,6 +163,12 @@ def test_a_wheel_holds_one_package_with_every_file(tmp_path: Path) -> None:
     assert {f"polyrank/examples/support/{name}.jsonl" for name in ("pool", "conversations")} <= set(names)
     for checkpoint in (REPOSITORY / "checkpoints").glob("chat-*/*"):
         assert f"polyrank/checkpoints/{checkpoint.parent.name}/{checkpoint.name}" in names
+
+
+def test_training_asks_for_the_packages_of_its_extra() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    _, *names = (re.match(r"[\w-]+", each) for each in project["optional-dependencies"]["train"])
+    assert [name and name[0] for name in names] == [*_PACKAGES]
 
 
 def test_no_public_class_name_stands_twice() -> None:

@@ -42,7 +42,7 @@ _NOT_ASKED = {*_APART, *SCORE_FIELDS}
 _DESCRIPTION = """Teach a base model conversations: to guess masked words, and to tell right replies from others. Writes
 a base model, which `polyrank train --base` takes for any architecture."""
 _RESUME = "go on with the unfinished run in --output, or refuse; without --resume it goes on if it is there"
-_PACKAGES = ("accelerate", "peft", "tensorboard")
+_PACKAGES = ("accelerate", "tensorboard")
 _LIBRARIES = "loading libraries"
 
 
