@@ -104,7 +104,8 @@ def _build(store: Path, folder: Path, run: Run, golden: Sequence[Path]) -> None:
     active = generations.manifest(run.live)
     model.name = f"loop-{run.id}"
     for generation in generations.ids():  # a build whose process died before it said so
-        if generation > run.id and generations.manifest(generation).model.name == model.name:
+        made_by = generations.manifest(generation).model
+        if generation > run.id and (made_by.name, made_by.fingerprint) == (model.name, model.fingerprint):
             _write(folder / BUILD_FILE, {"generation": generation})
             return
     options = BuildOptions(

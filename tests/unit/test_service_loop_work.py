@@ -1,15 +1,19 @@
 """What the loop does with models in processes of their own, here in the test's."""
 
+import shutil
 from pathlib import Path
 from typing import cast
 
+import orjson
 import pytest
 from command_line import write_rows
+from loop_store import write_store
 from tiny import write_checkpoint
 
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
-from polyrank.service.loop.state import Run
-from polyrank.service.loop.work import _calibrate
+from polyrank.service.loop.state import Run, Runs
+from polyrank.service.loop.work import _build, _calibrate
 
 
 @pytest.mark.slow
@@ -34,3 +38,22 @@ def test_enough_labels_calibrate_and_nothing_else_changes(
     assert changed == (set() if prior is None else {CONFIG_FILE})
     assert ("40 labels are too few, 50 are needed" in capsys.readouterr().err) == (prior is None)
     assert not (tmp_path / "model-fitted").exists()
+
+
+@pytest.mark.slow
+def test_a_build_that_a_kill_left_is_taken_only_for_the_same_model(tmp_path: Path) -> None:
+    """A run that collects anew has another one."""
+    write_store(tmp_path, [])
+    store, runs = GenerationStore(tmp_path / "store"), Runs(tmp_path / "store")
+    live = store.active()
+    run = runs.begin(live.id, live.model.fingerprint)
+    folder = runs.path(run.id)
+    (folder / "data").mkdir()
+    write_rows(folder / "data" / "later.jsonl", [])
+    models = [write_checkpoint(tmp_path, f"model {seed}", seed=seed, architecture="bi") for seed in (1, 2)]
+    for model, built in ((models[0], 1), (models[0], 1), (models[1], 2)):
+        shutil.copytree(model, folder / "model", dirs_exist_ok=True)
+        _build(store.root, folder, run, ())
+        _, *found = store.ids()
+        assert len(found) == built
+        assert orjson.loads((folder / "build.json").read_bytes()) == {"generation": found[-1]}
