@@ -8,6 +8,7 @@ STORE/loop/<time id>/         a run
     data/                     what feedback teaches: feedback/export.py; removed when nothing needs it any more
     pool.jsonl                texts of the live generation; likewise, and so the next two
     hard.jsonl, mined.jsonl   the examples with negatives that were mined, and with those of people before them
+    fitted/                   the new model while it is calibrated; likewise
     model/                    the new checkpoint; removed by the next run
     gate.json, build.json     figures of both models; the id of the new generation
     examples.npy              hashes of all examples that were trained on, to tell new ones by
@@ -37,14 +38,14 @@ from polyrank.service.errors import LoopBusy, LoopFailed
 
 STATE_FILE, GATE_FILE, BUILD_FILE = "state.json", "gate.json", "build.json"
 _ABORT_FILE, _ANEW_FILE = "abort", "anew"
-DATA, MODEL, EXAMPLES_FILE = "data", "model", "examples.npy"
+DATA, MODEL, FITTED, EXAMPLES_FILE = "data", "model", "fitted", "examples.npy"
 POOL_FILE, HARD_FILE, MINED_FILE = "pool.jsonl", "hard.jsonl", "mined.jsonl"
 STAGES: Final = ("collect", "train", "gate", "build", "canary", "switch", "watch")
 SWITCHED: Final = "switched"
 # Verdicts on a model: its examples were learnt from. After the others the same ones are worth another run.
 _JUDGED: Final = frozenset({SWITCHED, "refused", "not enough evidence", "withdrawn", "undecided", "rolled back"})
 _KEPT = 100
-_TEXTS = (DATA, POOL_FILE, HARD_FILE, MINED_FILE)
+_TEXTS = (DATA, POOL_FILE, HARD_FILE, MINED_FILE, FITTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,7 @@ class Runs:
         write_atomically(self.path(run.id) / STATE_FILE, orjson.dumps(asdict(run), option=orjson.OPT_INDENT_2) + b"\n")
 
     def forget_texts(self, run: str) -> None:
-        """Remove what conversations said from a run."""
+        """Remove what conversations said from a run, and what a kill has left of its calibration."""
         for name in _TEXTS:
             path = self.path(run) / name
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

@@ -38,7 +38,7 @@ from polyrank.model.training.run import train_calibration
 from polyrank.service import BACKEND, PRECISION, PREFIX
 from polyrank.service.feedback.export import LABELS, LATER, TRAIN
 from polyrank.service.loop.judging import Examples, golden_sets, judge
-from polyrank.service.loop.state import BUILD_FILE, DATA, GATE_FILE, MODEL, POOL_FILE, Run, Runs
+from polyrank.service.loop.state import BUILD_FILE, DATA, FITTED, GATE_FILE, MODEL, POOL_FILE, Run, Runs
 from polyrank.service.loop.statistics import LATELY
 
 
@@ -73,7 +73,7 @@ def _live(store: GenerationStore, run: Run) -> Iterator[tuple[int, Iterator[Cand
 
 def _calibrate(_store: Path, folder: Path, _run: Run, _golden: Sequence[Path]) -> None:
     """Fit what the new model's scores say by labels; where these are too few, what training has fitted stays."""
-    model, fitted, data = folder / MODEL, folder / f"{MODEL}-fitted", folder / DATA
+    model, fitted, data = folder / MODEL, folder / FITTED, folder / DATA
     shutil.rmtree(fitted, ignore_errors=True)  # a kill has left it
     files = Data((data / LABELS, data / TRAIN))
     try:

@@ -353,6 +353,7 @@ def test_what_was_erased_is_collected_no_more(loop: Loop) -> None:
     (folder / "data").mkdir()
     (folder / "data" / "labels.jsonl").write_text('{"dialogue":"c0"}\n{"dialogue":"c1"}\n')
     (folder / "model").mkdir()
+    (folder / "fitted").mkdir()
     assert not loop.runs.leave_out({"c1"})
     for stage in ("build", "gate", "train"):
         del loop.run.stages[stage]

@@ -23,8 +23,8 @@ def test_enough_labels_calibrate_and_nothing_else_changes(
 ) -> None:
     model = write_checkpoint(tmp_path, "model", seed=0, architecture="bi")
     (tmp_path / "data").mkdir()
-    (tmp_path / "model-fitted").mkdir()
-    write_rows(tmp_path / "model-fitted" / "left by a kill.jsonl", [{}])
+    (tmp_path / "fitted").mkdir()
+    write_rows(tmp_path / "fitted" / "left by a kill.jsonl", [{}])
     rows = [{"context": [f"w{number}"], "response": f"w{number + 1}", "dialogue": f"{number}"} for number in range(80)]
     write_rows(tmp_path / "data" / "train.jsonl", rows[60:])
     told = [{**row, "label": ("right", "wrong")[number // 2 % 2]} for number, row in enumerate(rows[:labels])]
@@ -37,7 +37,7 @@ def test_enough_labels_calibrate_and_nothing_else_changes(
     changed = {path.name for path in model.iterdir() if path.read_bytes() != before.get(path.name)}
     assert changed == (set() if prior is None else {CONFIG_FILE})
     assert ("40 labels are too few, 50 are needed" in capsys.readouterr().err) == (prior is None)
-    assert not (tmp_path / "model-fitted").exists()
+    assert not (tmp_path / "fitted").exists()
 
 
 @pytest.mark.slow
