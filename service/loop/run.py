@@ -423,8 +423,8 @@ class _Work:
                 except (_Ended, _Anew):
                     process.terminate()
                     raise
+        self._check()  # what has come since the last look
         if process.returncode:
-            self._check()
             raise LoopFailed(
                 f"{name} ended with exit status {process.returncode}, and says above why; "
                 "the same command tries it again, polyrank loop abort ends the run"
