@@ -99,7 +99,7 @@ class Objective(ABC, Generic[E, C]):
     def __init__(
         self, student: Student, config: TrainConfig, device: torch.device, words: WordsInLoss | None = None
     ) -> None:
-        """Load what it needs. `words` count beside a Cross-encoder's first stage."""
+        """Load what it needs. `words` count beside the network, or beside the first stage of a Cross-encoder."""
         self._encoder, self._config = cast(E, student.encoder), cast(C, config)
         self._assembler, self._device, self._words = student.assembler, device, words
         self.models: dict[str, NetworkRanker] = {}

@@ -119,7 +119,7 @@ def train(
 
 
 class Begun(NamedTuple):
-    """What a run begins with: settings, model, surveyed files, what trains it, and words beside a first stage.
+    """What a run begins with: settings, model, surveyed files, what trains it, and words that count beside it.
 
     after: as in Forecast.
     """
@@ -179,13 +179,14 @@ def _begun(config: TrainConfig, data: Data, evidence: bool, on_progress: OnProgr
     row, base = ARCHITECTURES[config.architecture], called(config.base)
     if config.task == "rank":
         on_progress(f"loading {base}", 0, None)
-        student = start(config)  # first, because it refuses wrong settings, and reading the files may take minutes
+        # First, because both refuse wrong settings, and reading the files may take minutes.
+        student, score = start(config), _score_in_loss(config, evidence)
         began = time.monotonic()
         corpora = surveyed(data, on_progress)
         reading = time.monotonic() - began
         require_no_classes(corpora)
         _rescale(config, student, corpora)
-        words = _words_in_loss(config, [corpus for corpus, _ in corpora]) if evidence else None
+        words = None if score is None else WordsInLoss(score, [corpus for corpus, _ in corpora])
         looks = looks_to_score([report.held_out for _, report in corpora], row.retrieves, config.negatives)
 
         def after(look_seconds: float) -> float:
@@ -394,20 +395,22 @@ def _scores_pairs(config: ModelConfig) -> bool:
     return not ARCHITECTURES[config.architecture].retrieves
 
 
-def _words_in_loss(config: TrainConfig, corpora: Sequence[Corpus]) -> WordsInLoss | None:
-    """Return the words that count beside the network while it is trained: those of a first stage, or as `words` says.
+def _score_in_loss(config: TrainConfig, counts: bool) -> LexicalScore | None:
+    """Return the lexical score beside the network while it is trained: that of a first stage, or as `words` says.
 
-    Raises InvalidInput where the model `words` has no evidence.
+    `counts`: whether words count at all. Raises InvalidInput where `words` cannot count.
     """
-    evidence: LexicalConfig | None = None
-    if isinstance(config, PairTrainConfig) and config.first_stage:
-        evidence = first_stage_config(Path(config.first_stage)).evidence
+    found: LexicalConfig | None = None
+    if isinstance(config, PairTrainConfig) and config.first_stage and counts:
+        found = first_stage_config(Path(config.first_stage)).evidence
     elif isinstance(config, OneStageTrainConfig) and config.words:
+        if not counts:
+            raise InvalidInput("words: no words count without evidence; give neither no-evidence nor a recipe with it")
         path = Path(config.words) / CONFIG_FILE
-        evidence = (read_config(path) if path.is_file() else load(config.words).config).evidence
-        if evidence is None:
+        found = (read_config(path) if path.is_file() else load(config.words).config).evidence
+        if found is None:
             raise InvalidInput(f"words: {config.words} ranks without words; give another model, or lexical")
-    return None if evidence is None else WordsInLoss(LexicalScore(evidence), corpora)
+    return None if found is None else LexicalScore(found)
 
 
 def surveyed(data: Data, on_progress: OnProgress) -> list[tuple[Corpus, Report]]:

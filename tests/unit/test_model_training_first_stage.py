@@ -175,9 +175,19 @@ def test_a_bi_encoder_learns_beside_the_words_of_another_model(base: Path, tmp_p
         config = settings(base, architecture="bi", steps=1, words=words)
         assert train(config, data, tmp_path / name, on_survey=seen.survey, watch=seen.watch) is not None
         assert (seen.looks[0][1] < 0.5) == bool(words), "replies repeat an order's number, which only words can read"
+
+
+def test_words_are_refused_before_files_are_read(base: Path, tmp_path: Path) -> None:
     silent = write_checkpoint(tmp_path, "silent", 0, architecture="bi")
-    with pytest.raises(InvalidInput, match=f"words: {silent} ranks without words; give another model, or lexical"):
-        train(settings(base, words=str(silent)), data, tmp_path / "no", on_survey=seen.survey, watch=seen.watch)
+    for words, evidence, why in (
+        (str(silent), True, f"words: {silent} ranks without words; give another model, or lexical"),
+        ("lexical", False, "words: no words count without evidence"),
+    ):
+        with pytest.raises(InvalidInput, match=why):
+            train(
+                settings(base, words=words), Data([tmp_path / "none"]), tmp_path / "no",
+                evidence=evidence, on_survey=Seen().survey, watch=Seen().watch,
+            )  # fmt: skip
 
 
 def test_a_resumed_run_counts_words_as_it_did(base: Path, tmp_path: Path) -> None:
