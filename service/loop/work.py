@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from polyrank.index_builder.building.compaction import updated_pool
+from polyrank.index_builder.building.compaction import chosen_again, updated_pool
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.building.stages import EncodedContext
@@ -78,7 +78,7 @@ def _gate(store: Path, folder: Path, run: Run, golden: Sequence[Path]) -> None:
 
 
 def _build(store: Path, folder: Path, run: Run, golden: Sequence[Path]) -> None:
-    """Build from what the live generation holds now, so that nobody needs the pool's files again."""
+    """Build from what the live generation holds now, so that nobody needs the pool's files again; the index stays."""
     generations = GenerationStore(store)
     model, active = _load_to_build(folder / MODEL), generations.manifest(run.live)
     model.name = f"loop-{run.id}"
@@ -86,8 +86,11 @@ def _build(store: Path, folder: Path, run: Run, golden: Sequence[Path]) -> None:
         if generation > str(run.newest) and generations.manifest(generation).model.fingerprint == model.fingerprint:
             _write(folder / BUILD_FILE, {"generation": generation})
             return
+    count, _ = generations.updated(run.live)
     options = BuildOptions(
         activate=False,
+        index=chosen_again(active, count).asked,
+        min_recall=active.min_recall,
         dtype=active.dtype,
         probes=_probes(model, [*golden, folder / DATA / LATER]),
         redis_url=os.environ.get(f"{PREFIX}REDIS_URL") or None,
