@@ -29,7 +29,7 @@ import orjson
 
 from polyrank.index_builder.layout import is_time_id, new_time_id
 from polyrank.index_builder.store.locks import holder_of, is_locked, locked, try_locked
-from polyrank.model.durable import make_directory, write_atomically
+from polyrank.model.durable import make_directory, remove_leftovers, write_atomically
 from polyrank.model.errors import shortage_in
 from polyrank.model.inputs import open_input, read_input
 from polyrank.service.errors import LoopBusy, LoopFailed
@@ -147,7 +147,8 @@ class Runs:
         write_atomically(self.path(run.id) / STATE_FILE, orjson.dumps(asdict(run), option=orjson.OPT_INDENT_2) + b"\n")
 
     def forget_texts(self, run: str) -> None:
-        """Remove what conversations said from a run."""
+        """Remove what conversations said from a run, and what writers have left of it that were killed."""
+        remove_leftovers(self.path(run))
         for name in _TEXTS:
             path = self.path(run) / name
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
