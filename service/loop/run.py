@@ -401,7 +401,13 @@ class _Work:
     # Processes.
 
     def _work(self, stage: str, *arguments: object) -> None:
-        self._child(stage, "polyrank.service.loop.work", stage, self._config.store, self._run.id, *arguments)
+        live = self._run.live
+        try:
+            self._child(stage, "polyrank.service.loop.work", stage, self._config.store, self._run.id, *arguments)
+        except LoopFailed:
+            if self._run.live == live:
+                raise
+            self._work(stage, *arguments)  # a compaction has taken the live generation's place meanwhile
 
     def _command(self, *arguments: object) -> None:
         self._child(str(arguments[0]), "polyrank.service.cli", *arguments)

@@ -7,6 +7,7 @@ generation, and writes build.json. Errors are said in one line. Exit status: 0 d
 import os
 import random
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,7 +20,7 @@ from polyrank.index_builder.building.compaction import chosen_again, updated_poo
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.building.stages import EncodedContext
-from polyrank.index_builder.errors import BuildError, SwitchOvertaken
+from polyrank.index_builder.errors import BuildBusy, BuildError, SwitchOvertaken
 from polyrank.index_builder.index.measuring import MOST_PROBES
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
@@ -36,6 +37,7 @@ from polyrank.service.loop.judging import Examples, golden_sets, judge
 from polyrank.service.loop.state import BUILD_FILE, DATA, GATE_FILE, MODEL, POOL_FILE, Run, Runs
 
 _SEED = 0
+_BUSY_SECONDS = 2.0  # until it is tried again
 
 
 def main() -> int:
@@ -96,11 +98,19 @@ def _build(store: Path, folder: Path, run: Run, golden: Sequence[Path]) -> None:
         redis_url=os.environ.get(f"{PREFIX}REDIS_URL") or None,
         copies_vectors=not os.environ.get(f"{PREFIX}CLUSTER"),
     )
-    with _live(generations, run) as (revision, candidates):
+    waits = False
+    while True:
         try:
-            built = build(model, candidates, store, replace(options, revision=revision), parts=len(active.parts))
+            with _live(generations, run) as (revision, candidates):
+                built = build(model, candidates, store, replace(options, revision=revision), parts=len(active.parts))
+            break
+        except BuildBusy as error:  # by a compaction, for instance
+            if not waits:
+                sys.stderr.write(f"waiting: {error}\n")
+            waits = True
+            time.sleep(_BUSY_SECONDS)
         except BuildError as error:
-            if type(error) is not BuildError:  # busy, overtaken, a full disk: another time it may go
+            if type(error) is not BuildError:  # overtaken, a full disk: another time it may go
                 raise
             _write(folder / BUILD_FILE, {"refused": str(error)})
             return

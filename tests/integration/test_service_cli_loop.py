@@ -159,6 +159,24 @@ def test_the_index_stays_and_one_that_finds_too_little_is_refused(capsys: Captur
     assert "below the 1 asked for" in ended["why"]
 
 
+def test_a_build_waits_for_others_and_a_compaction_meanwhile_is_no_switch(capsys: Capture, folder: Path) -> None:
+    model, store = folder / "untrained", GenerationStore(folder / "store")
+    built = ("build", "--model", model, "--pool", folder / "pool.jsonl", "--store", store.root, "--no-activate")
+    copy = call(capsys, *built, "--json").result["generation"]
+    at_the_build(folder, model)
+    live = store.current()
+    assert live is not None
+    with store.building():
+        process = start("loop", "run", "--config", write_config(folder), "--json")
+        assert process.stderr is not None
+        assert any(line.startswith("waiting: another build") for line in process.stderr), "it has ended"
+        store.make_copy_active(live, store.manifest(copy))
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    ended = json.loads(out)
+    assert (ended["verdict"], ended["live"], store.current()) == ("switched", copy, ended["new"])
+
+
 def test_a_lexical_model_has_nothing_to_train(capsys: Capture, tmp_path: Path) -> None:
     pool = write_rows(tmp_path / "pool.jsonl", [{"id": "a", "text": "w1 w2"}])
     call(capsys, "build", "--model", "lexical", "--pool", pool, "--store", tmp_path / "store")
