@@ -68,7 +68,7 @@ LOOK_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0
 TIDY_SECONDS = 5.0
 # Larger batches gain nothing on a CPU, and make others wait longer: docs/measurements/load.md.
 CPU_BATCH_TOKENS = 512
-GPU_BATCH_TOKENS = 16_384
+GPU_BATCH_TOKENS = 8_192  # twice as many take nearly twice as long: docs/measurements/gpu.md
 
 NO_STORE = "this server has no store; start it with --store to rank a pool"
 

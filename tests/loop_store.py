@@ -39,28 +39,31 @@ def write_golden(path: Path, count: int = 300, **more: Any) -> Path:
     return write_rows(path, rows)
 
 
-def written(count: int, seed: int = 1) -> list[Use]:
-    """Rankings to which somebody has written the reply that was asked for."""
+def written(count: int, seed: int = 1, liked: bool = False) -> list[Use]:
+    """Rankings to which somebody has written the reply that was asked for.
+
+    `liked`: somebody has also liked what half of them showed.
+    """
     return [
-        Use(
-            Ranking(
-                id=f"r{seed}{number:06d}",
-                at=1e9 + number,
-                generation="g",
-                revision=0,
-                fingerprint="f",
-                shown=(Shown("c0", 1.0),),
-                said=Conversation.of(said),
-                conversation=f"conversation {seed} {number}",
-            ),
-            (
-                Event(
-                    id=f"e{seed}{number}", at=1e9 + number, ranking=f"r{seed}{number:06d}", kind="written", text=reply
-                ),
-            ),
-        )
+        _written(f"{seed}{number:06d}", 1e9 + number, said, reply, liked and number % 4 < 2)
         for number, (said, reply) in enumerate(contexts(count, seed))
     ]
+
+
+def _written(name: str, at: float, said: str, reply: str, liked: bool) -> Use:
+    ranking = Ranking(
+        id=f"r{name}",
+        at=at,
+        generation="g",
+        revision=0,
+        fingerprint="f",
+        shown=(Shown("c0", 1.0),),
+        said=Conversation.of(said),
+        conversation=f"conversation {name}",
+    )
+    wrote = Event(id=f"e{name}", at=at, ranking=ranking.id, kind="written", text=reply)
+    likes = Event(id=f"l{name}", at=at, ranking=ranking.id, kind="up", reply="c0")
+    return Use(ranking, (wrote, likes) if liked else (wrote,))
 
 
 def write_store(folder: Path, uses: Iterable[Use]) -> Path:

@@ -76,13 +76,13 @@ def run(name: str, config: TrainConfig, pack: Path) -> dict[str, Any]:
     """Train and measure; the checkpoint is not kept."""
     with TemporaryDirectory() as directory:
         data = Data([pack / CONVAI2, pack / UBUNTU], [1.0, 1.0])
-        ranker, figures = trained(config, data, Path(directory) / name)
+        figures = trained(config, data, Path(directory) / name)
         return {
             "run": name,
             "tables": RUNS[name][0],
             "settings": config.to_dict(),
             **figures,
-            "evaluation": evaluated(ranker, pack),
+            "evaluation": evaluated(Path(directory) / name, pack),
         }
 
 

@@ -3,7 +3,7 @@
 import gc
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -12,12 +12,11 @@ import numpy as np
 import torch
 import transformers
 from benchmarks.gpu.pack import EVALUATION
-from torch import Tensor
 
-from polyrank.model.architectures.backbone import TensorBatch
 from polyrank.model.evaluation.rankings import rank_lists
 from polyrank.model.measures import group_numbers, intervals, rank_values
-from polyrank.model.rankers.networks import NetworkRanker
+from polyrank.model.rankers.load import load
+from polyrank.model.rankers.networks import NetworkRanker, Ranker
 from polyrank.model.text.conversations import identified
 from polyrank.model.text.dialogues import read_dialogues
 from polyrank.model.training.config import Data, TrainConfig
@@ -52,8 +51,8 @@ class Clock:
         self._last = now
 
 
-def trained(config: TrainConfig, data: Data, output: Path) -> tuple[NetworkRanker, Record]:
-    """Train; returns the best checkpoint and the figures of the run.
+def trained(config: TrainConfig, data: Data, output: Path) -> Record:
+    """Train; returns the figures of the run.
 
     `seconds` is the whole run, `examples_per_second` that of the median step, `peak_memory_bytes` the tensors on the
     GPU.
@@ -67,7 +66,7 @@ def trained(config: TrainConfig, data: Data, output: Path) -> tuple[NetworkRanke
     seconds = time.perf_counter() - began
     assert isinstance(ranker, NetworkRanker)  # one process
     summary = ranker.config.training
-    return ranker, {
+    return {
         "steps": summary["steps"],
         "seconds": round(seconds, 1),
         "examples_per_second": round(config.batch_size / median(clock.seconds), 1) if clock.seconds else None,
@@ -78,13 +77,13 @@ def trained(config: TrainConfig, data: Data, output: Path) -> tuple[NetworkRanke
     }
 
 
-def evaluated(ranker: NetworkRanker, pack: Path, names: Sequence[str] = EVALUATION) -> Record:
+def evaluated(checkpoint: Path, pack: Path, names: Sequence[str] = EVALUATION) -> Record:
     """Measure on each file's own lists of candidates, with 95 % intervals over dialogues, like `polyrank evaluate`."""
-    _run_on(DEVICE, ranker)
+    ranker = load(checkpoint, DEVICE)
     return {name: _figures(ranker, pack / name) for name in names}
 
 
-def _figures(ranker: NetworkRanker, path: Path) -> Record:
+def _figures(ranker: Ranker, path: Path) -> Record:
     began = time.perf_counter()
     dialogues = [each for each in identified(read_dialogues(path))[0] if each.candidates]
     values = rank_values(rank_lists(ranker, dialogues, lambda *_: None).ties)
@@ -95,28 +94,3 @@ def _figures(ranker: NetworkRanker, path: Path) -> Record:
         **{name: {"value": float(each.mean()), "interval": [low, high]} for (name, each), low, high in ends},
         "seconds": round(time.perf_counter() - began, 1),
     }
-
-
-def _run_on(device: str, ranker: NetworkRanker) -> None:
-    """Move the encoder to a device, while the ranker still gets tensors in main memory.
-
-    Pairs need no change: their token ids go to the encoder's device, and the ranker fetches their scores.
-    """
-    encoder = ranker.encoder.to(device)
-    for name in ("encode_contexts", "encode_candidates"):
-        if hasattr(encoder, name):
-            setattr(encoder, name, _there_and_back(device, getattr(encoder, name)))
-
-
-def _back(result: Any) -> Any:
-    """Copy tensors, and tuples of them, to main memory."""
-    if isinstance(result, Tensor):
-        return result.cpu()
-    return result if result is None else type(result)(*map(_back, result))
-
-
-def _there_and_back(device: str, method: Callable[[TensorBatch], Any]) -> Callable[[TensorBatch], Any]:
-    def call(batch: TensorBatch) -> Any:
-        return _back(method(TensorBatch(*(field.to(device) for field in batch))))
-
-    return call

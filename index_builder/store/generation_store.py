@@ -61,7 +61,7 @@ from polyrank.index_builder.store.leftovers import (
     resumable,
 )
 from polyrank.index_builder.store.locks import Lease, build_lock, fenced, leased
-from polyrank.index_builder.store.pointer import Trial, Withdrawn
+from polyrank.index_builder.store.pointer import LEASE_ENDED, Trial, Withdrawn
 from polyrank.index_builder.store.snapshot import Snapshot
 from polyrank.index_builder.store.switch import Switch
 from polyrank.index_builder.store.updates import MissedUpdates
@@ -396,15 +396,11 @@ class GenerationStore:
 
     # A trial.
 
-    def begin_trial(self, generation: str, share: float = 0.0, until: float | None = None) -> None:
+    def begin_trial(self, generation: str, share: float = 0.0, renewed: float | None = None) -> None:
         """Let servers load a generation beside the active one, in place of another trial; CURRENT stays as it is.
 
-        The trial ends when the generation becomes the active one. Until then no collection removes it.
-
-        Args:
-            generation: its id.
-            share: of the conversations; see `Trial`.
-            until: when it ends; see `Trial`.
+        The trial ends when the generation becomes the active one. Until then no collection removes it. Arguments are
+        those of `Trial`.
 
         Raises:
             InvalidInput: it is the active one, perhaps since a moment ago.
@@ -416,10 +412,10 @@ class GenerationStore:
                 raise InvalidInput(f"generation: {generation} is active; put another one on trial")
             if generation not in self.ids():
                 raise GenerationNotFound(f"no generation {generation} in {self.root}")
-            self._pointer.set_trial(Trial(generation, share, until))
+            self._pointer.set_trial(Trial(generation, share, renewed))
 
     def renew_trial(self, trial: Trial) -> bool:
-        """Give the trial of a generation another share and time; False: it is not on trial any more.
+        """Give the trial of a generation another share and lease; False: it is not on trial any more.
 
         Raises StoreBusy as `begin_trial`.
         """
@@ -439,9 +435,9 @@ class GenerationStore:
         """End the trial of a generation, if it is still on trial, and keep why; raises StoreBusy as `begin_trial`."""
         self._withdraw(lambda trial: trial.generation == generation, why)
 
-    def end_overdue_trial(self, at: float) -> None:
-        """End the trial whose time is over at `at`, unless it was renewed, and keep why; raises as `begin_trial`."""
-        self._withdraw(lambda trial: trial.until is not None and trial.until <= at, "the lease ended")
+    def end_overdue_trial(self, overdue: Trial) -> None:
+        """End this trial, unless it was renewed, and keep why; raises StoreBusy as `begin_trial`."""
+        self._withdraw(lambda trial: trial == overdue, LEASE_ENDED)
 
     def _withdraw(self, is_meant: Callable[[Trial], bool], why: str) -> None:
         with self._switch.changing():

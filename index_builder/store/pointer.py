@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from math import isfinite
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import orjson
 
@@ -23,6 +23,8 @@ from polyrank.model.durable import make_directory, write_atomically
 from polyrank.model.errors import Shortage, shortage_in
 from polyrank.model.inputs import read_input
 
+LEASE_SECONDS: Final = 180.0
+LEASE_ENDED: Final = "the lease ended"
 _HISTORY_LENGTH = 100
 
 T = TypeVar("T")
@@ -35,12 +37,13 @@ class Trial:
     Attributes:
         generation: its id.
         share: of the conversations, those that it answers unless their rankings say otherwise; 0 to 1.
-        until: when servers end it unless it is renewed, in seconds since the epoch; None: when somebody does.
+        renewed: when its lease was renewed, in seconds since the epoch; None: it has none, and lasts until somebody
+            ends it. A server ends it LEASE_SECONDS after it has first seen this renewal: clocks of hosts may differ.
     """
 
     generation: str
     share: float = 0.0
-    until: float | None = None
+    renewed: float | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError if a value is none of its field."""
@@ -48,8 +51,8 @@ class Trial:
             raise ValueError("generation: not the id of a generation")
         if not (_is_number(self.share) and 0 <= self.share <= 1):
             raise ValueError(f"share: not from 0 to 1: {self.share!r}")
-        if not (self.until is None or _is_number(self.until)):
-            raise ValueError(f"until: no time: {self.until!r}")
+        if not (self.renewed is None or _is_number(self.renewed)):
+            raise ValueError(f"renewed: no time: {self.renewed!r}")
 
 
 @dataclass(frozen=True, slots=True)

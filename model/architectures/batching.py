@@ -60,8 +60,9 @@ def distinct_sequences(sequences: Sequence[Sequence[int]]) -> tuple[list[int], l
 def length_batches(lengths: Sequence[int], budget: int = TOKEN_BUDGET) -> list[list[int]]:
     """Group positions by length, longest first, each group within the budget of padded tokens.
 
-    The cuts make the sum of padding and fixed costs of forwards smallest. A sequence longer than the budget gets a
-    batch of its own.
+    The cuts make the sum of padding and fixed costs of forwards smallest. A budget above TOKEN_BUDGET says that small
+    batches waste the machine: a forward's own cost grows with it. A sequence longer than the budget gets a batch of its
+    own.
 
     >>> length_batches([3, 9, 3, 2], budget=9)
     [[1], [0, 2, 3]]
@@ -75,13 +76,14 @@ def length_batches(lengths: Sequence[int], budget: int = TOKEN_BUDGET) -> list[l
 def _groups(order: Sequence[int], lengths: Sequence[int], budget: int) -> list[list[int]]:
     """Cut the order, longest first, where the total cost is least; only between lengths that round up differently."""
     runs = [list(run) for _, run in groupby(order, key=lambda position: -(-lengths[position] // _LENGTH_STEP))]
+    forward = FORWARD_TOKENS * max(1.0, budget / TOKEN_BUDGET)
     least, cuts = [0.0], [0]  # for the first n runs: the least cost in tokens, and the run their last group begins with
     for end in range(1, len(runs) + 1):
         count, best = 0, (math.inf, 0)
         for start in range(end - 1, -1, -1):
             count += len(runs[start])
             tokens = count * lengths[runs[start][0]]
-            best = min(best, (least[start] + tokens + FORWARD_TOKENS * math.ceil(tokens / budget), start))
+            best = min(best, (least[start] + tokens + forward * math.ceil(tokens / budget), start))
         least.append(best[0])
         cuts.append(best[1])
     groups, end = [], len(runs)

@@ -1,11 +1,12 @@
 """Choose which weights a run changes: layers (Humeau et al. Table 3) or adapters."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 
-from peft import LoraConfig, inject_adapter_in_model
-from peft.tuners.lora import LoraLayer
+import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import register_parametrization
 
 from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.checkpoint.read import A, B
@@ -52,6 +53,23 @@ def _choices(has_embeddings: bool, n_layers: int, family: str) -> str:
     return f"{said}: the layers of {family} share their weights or go by other names than those of {_WHOLE}"
 
 
+class LowRank(nn.Module):
+    """A weight (out, in) plus the product of two narrow matrices, `W + B A` (Hu et al. 2021); it begins at W.
+
+    The sum is made once for a batch, which is cheaper than a second product for each of its tokens.
+    """
+
+    def __init__(self, weight: Tensor, rank: int) -> None:
+        super().__init__()
+        self.a = nn.Parameter(weight.new_empty(rank, weight.shape[1]))
+        self.b = nn.Parameter(weight.new_zeros(len(weight), rank))
+        nn.init.kaiming_uniform_(self.a, math.sqrt(5))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """Return the sum, (out, in)."""
+        return torch.addmm(weight, self.b, self.a)
+
+
 def add_adapters(encoder: nn.Module, rank: int) -> None:
     """Put a low-rank adapter beside every linear map that would be tuned, and freeze the transformer's own weights.
 
@@ -59,19 +77,16 @@ def add_adapters(encoder: nn.Module, rank: int) -> None:
     """
     for backbone in backbones(encoder).values():
         targets = [
-            name
-            for name, module in backbone.transformer.named_modules()
+            module
+            for module in backbone.transformer.modules()
             if isinstance(module, nn.Linear) and module.weight.requires_grad
         ]
         if not targets:
             why = f"{_family(backbone)} has no linear map to put an adapter beside"
             raise InvalidInput(f"{why}; train without --lora-rank")
         backbone.requires_grad_(False)
-        # alpha = rank: no scale on the product, as in a checkpoint.
-        inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=rank, target_modules=targets), backbone.transformer)
-        for module in backbone.modules():
-            if isinstance(module, LoraLayer):
-                module.cast_input_dtype_enabled = False  # autocast does it where it must; peft would copy every input
+        for target in targets:
+            register_parametrization(target, "weight", LowRank(target.weight, rank))
 
 
 def adapter_tensors(encoder: nn.Module) -> dict[str, Tensor]:
@@ -117,7 +132,7 @@ def _family(backbone: Backbone) -> str:
 
 
 def _adapters(encoder: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    for name, parameter in encoder.named_parameters():
-        for ours, theirs in ((A, ".lora_A.default.weight"), (B, ".lora_B.default.weight")):
-            if name.endswith(theirs):
-                yield name.removesuffix(theirs) + ours, parameter
+    for name, module in encoder.named_modules():
+        if isinstance(module, LowRank):
+            linear, _, _ = name.partition(".parametrizations.")
+            yield from ((linear + A, module.a), (linear + B, module.b))

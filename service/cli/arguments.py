@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from polyrank.model.rankers.networks import LateRanker
     from polyrank.service.client.clients import Client
 
-_ENCODING_HELP = "of .csv pools, such as windows-1252 or utf-16; default: UTF-8, or what their first bytes say"
+_ENCODING_HELP = "of .csv pools; default: UTF-8, or what their first bytes say"
 L = TypeVar("L")
 REFERENCE = Runner(TORCH, FLOAT32)
 RERANKER_HINT = ", and this one as --reranker"

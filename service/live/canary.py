@@ -38,8 +38,7 @@ class Canary:
     def share(self) -> float:
         """Of the conversations, those that it answers now."""
         is_fresh = self.fresh_at is not None and time.monotonic() < self.fresh_at + FRESH_SECONDS
-        is_over = self.trial.until is not None and self.trial.until <= time.time()
-        return self.trial.share if is_fresh and not is_over and self.withdrawn is None else 0.0
+        return self.trial.share if is_fresh and self.withdrawn is None else 0.0
 
     def count(self, why: str | None) -> None:
         """Count an answer asked of it; `why` the live generation gave it instead, None: it did not."""

@@ -19,6 +19,7 @@ from typing import Generic
 from polyrank.index_builder.errors import GenerationNotFound, StoreBusy
 from polyrank.index_builder.generation.generation import MODEL_DIRECTORY
 from polyrank.index_builder.generation.manifest import Manifest
+from polyrank.index_builder.store import pointer
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.pointer import Trial
 from polyrank.index_builder.store.updates import MissedUpdates
@@ -54,6 +55,8 @@ class Trials(Generic[S]):
         self._store, self._live, self._metrics, self._records = store, live, metrics, records
         self._given_up: str | None = None  # refused for more than a shortage, or withdrawn: not tried again
         self._canary: Canary | None = None  # of what is held
+        self._seen: Trial | None = None  # as the store said last
+        self._seen_at = 0.0  # for the first time so, on the monotonic clock
         self._missed: MissedUpdates | None = None  # by what is held
         self._replacing = threading.Lock()
         self._said: str | None = None  # of whose share the log has said that it is not taken
@@ -147,12 +150,14 @@ class Trials(Generic[S]):
         self.refused, self._given_up = {generation: why}, generation
 
     def _is_overdue(self, trial: Trial) -> bool:
-        """Whether the time of a trial is over; it is ended then."""
-        now = time.time()
-        if trial.until is None or trial.until > now:
+        """Whether nobody has renewed the lease of a trial in time; it is ended then."""
+        now = time.monotonic()
+        if trial != self._seen:
+            self._seen, self._seen_at = trial, now
+        if trial.renewed is None or now < self._seen_at + pointer.LEASE_SECONDS:
             return False
         with _may_be_read_only():
-            self._store.end_overdue_trial(now)
+            self._store.end_overdue_trial(trial)
         return True
 
     def _withdraw(self, generation: str, why: str) -> None:

@@ -12,17 +12,16 @@ from typing import Final
 import numpy as np
 
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.store.pointer import Trial, Withdrawn
+from polyrank.index_builder.store.pointer import LEASE_ENDED, Trial, Withdrawn
 from polyrank.model.errors import RankingError
 from polyrank.service.feedback.reading import uses
 from polyrank.service.feedback.records import Kind, Ranking
 from polyrank.service.loop.statistics import Effect, effect
 
 BAD: Final[frozenset[Kind]] = frozenset({"handed_over", "down", "none_good"})
-LEASE_SECONDS, RENEW_SECONDS = 180.0, 30.0
+RENEW_SECONDS = 30.0  # of the lease, which lasts six times as long
 _CLOCKS_DIFFER_SECONDS = 3600.0  # at most, of file systems and hosts
 _FOLLOWED_SECONDS = 5.0  # after a step servers may still take the share before it, so who began then is not counted
-LEASE_ENDED: Final = "the lease ended"  # as servers say it
 
 Steps = Sequence[tuple[float, float]]
 """Since when, in seconds since the epoch, which share of the conversations is on trial."""
@@ -40,8 +39,8 @@ def look(store: Path, trial: str, steps: Steps, settled_before: float, *, trial_
     """Compare how conversations ended that began since the first step.
 
     A conversation is on the side of its first ranking, whatever answered later. It ended badly if anybody reported one
-    of BAD, and well if it was resolved. Of the others nothing is known, so they are not counted, unless nobody reports
-    `resolved`: then they ended well.
+    of BAD, and well if it was resolved. The others, of which nobody said how they ended, ended well; but if there are
+    fewer of them than of those that were resolved, silence says nothing, and they are not counted.
 
     Args:
         store: the directory of the store.
@@ -56,19 +55,19 @@ def look(store: Path, trial: str, steps: Steps, settled_before: float, *, trial_
         if ranking.at < steps[0][0] or not _is_of(trial, ranking):
             continue
         name, on_trial = ranking.conversation or ranking.id, ranking.side == "trial"
-        known = found.setdefault(name, _Conversation(ranking.at, on_trial))
-        if ranking.at < known.began:
-            known.began, known.on_trial = ranking.at, on_trial
-        told = {event.kind for event in use.events}
-        known.is_bad |= not BAD.isdisjoint(told)
-        known.is_resolved |= "resolved" in told
-    resolves = any(each.is_resolved for each in found.values())
+        own = found.setdefault(name, _Conversation(ranking.at, on_trial))
+        if ranking.at < own.began:
+            own.began, own.on_trial = ranking.at, on_trial
+        own.is_bad |= any(event.kind in BAD for event in use.events)
+        own.is_resolved |= any(event.kind == "resolved" for event in use.events)
     since, counted = [at for at, _ in steps], list[tuple[_Conversation, float]]()
     for each in sorted(found.values(), key=lambda each: each.began):
         at, share = steps[bisect_right(since, each.began) - 1]
-        is_known = each.is_bad or each.is_resolved or not resolves
-        if is_known and at + _FOLLOWED_SECONDS <= each.began < settled_before:
+        if at + _FOLLOWED_SECONDS <= each.began < settled_before:
             counted.append((each, share))
+    known = [(each, share) for each, share in counted if each.is_bad or each.is_resolved]
+    if sum(each.is_resolved for each, _ in known) > len(counted) - len(known):
+        counted = known
     sides = np.array([each.on_trial for each, _ in counted], np.bool_)
     shares = np.array([share for _, share in counted], float)
     outcomes = np.array([not each.is_bad for each, _ in counted], float)
@@ -94,7 +93,7 @@ class TrialLease:
         """Put the generation on trial with this share, or give it another one."""
         with self._changes:
             self._share, self._ended_before = share, self._store.withdrawn()
-            self._store.begin_trial(self._generation, share, time.time() + LEASE_SECONDS)
+            self._store.begin_trial(self._generation, share, time.time())
 
     def why_over(self, since: float) -> str | None:
         """Why the trial, which began at `since`, is over although nobody here has ended it; None: it is not."""
@@ -133,4 +132,4 @@ class TrialLease:
         while not self._ended.wait(RENEW_SECONDS):
             # What fails is tried again, and a trial that was ended stays so: who holds the lease will see it.
             with suppress(RankingError, OSError), self._changes:
-                self._store.renew_trial(Trial(self._generation, self._share, time.time() + LEASE_SECONDS))
+                self._store.renew_trial(Trial(self._generation, self._share, time.time()))

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import cache
 from math import isfinite
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import orjson
@@ -32,13 +32,12 @@ from polyrank.model.checkpoint.quantised import QUANTISED_FILE
 from polyrank.model.durable import replacing
 from polyrank.model.inputs import read_input
 from polyrank.model.rankers.load import load_late
-from polyrank.model.rankers.networks import LateRanker
 from polyrank.model.text.conversations import context_key
 from polyrank.model.text.dialogues import Dialogue, new_dialogues, read_dialogues
 from polyrank.model.text.folding import hash64, text_key
 from polyrank.model.training.config import STATE_FILE as TRAINING_STATE
 from polyrank.service.errors import LoopBusy, LoopFailed
-from polyrank.service.feedback.export import LATER, TRAIN, export
+from polyrank.service.feedback.export import LABELS, LATER, TRAIN, export
 from polyrank.service.loop.canary import Steps, TrialLease, look
 from polyrank.service.loop.config import LoopConfig
 from polyrank.service.loop.judging import golden_sets
@@ -51,6 +50,8 @@ from polyrank.service.loop.state import (
     MINED_FILE,
     MODEL,
     POOL_FILE,
+    STAGES,
+    SWITCHED,
     Run,
     Runs,
     StageDone,
@@ -58,9 +59,6 @@ from polyrank.service.loop.state import (
 )
 from polyrank.service.loop.statistics import Effect
 
-SWITCHED: Final = "switched"
-# Verdicts on a model: its examples were learnt from. After the others the same ones are worth another run.
-_JUDGED: Final = frozenset({SWITCHED, "refused", "not enough evidence", "withdrawn", "undecided", "rolled back"})
 _MAY_LOSE: Final = 0.03  # by the lower end of the canary's interval
 _TICK_SECONDS = 0.2
 _LOOK_SHARE = 9  # a look at a long log is followed by a pause so many times as long
@@ -91,7 +89,7 @@ def run_loop(config: LoopConfig, say: Say) -> Run:
         if run is None or run.verdict is not None:
             live = store.active()
             require_network(store.model_directory(live.id))
-            run = runs.begin(live.id, live.model.fingerprint, time.time())
+            run = runs.begin(live.id, live.model.fingerprint)
         else:
             say(f"going on with run {run.id}")
         _Work(config, runs, store, run, say).to_the_end()
@@ -142,21 +140,22 @@ class _Work:
 
     def to_the_end(self) -> None:
         """Do all stages that are left."""
-        stages = {
-            "collect": self._collect,
-            "train": self._train,
-            "gate": self._gate,
-            "build": self._build,
-            "canary": self._canary,
-            "switch": self._switch,
-            "watch": self._watch,
-        }
+        prepare = (self._collect, self._train, self._gate, self._build)
+        stages = dict(zip(STAGES, (*prepare, self._canary, self._switch, self._watch), strict=True))
         try:
-            self._wait_for_what_a_kill_left()
+            with self._stage_lock():
+                pass  # what a kill has left has ended
             while (name := self._run.stage) is not None:
                 self._check()
                 self._require_as_recorded(name)
-                done = stages[name]()
+                live = self._run.live
+                try:
+                    done = stages[name]()
+                except LoopFailed:
+                    if self._run.live == live:
+                        raise
+                    self._say(f"{name}: once more, a compaction has made {self._run.live} of {live}")
+                    continue
                 self._say(f"{name}: {done.said}")
                 self._run.stages[name] = done
                 self._run.waits = ""
@@ -224,24 +223,22 @@ class _Work:
             raise _Ended("nothing new", f"{found}; {self._config.least_examples} new ones make a run")
         with replacing(self._folder / EXAMPLES_FILE) as temporary, temporary.open("wb") as file:
             np.save(file, examples)
-        return StageDone(self._golden(), self._digests(f"{DATA}/{TRAIN}", f"{DATA}/{LATER}"), found)
+        return StageDone(self._golden(), self._digests(*(f"{DATA}/{each}" for each in (TRAIN, LATER, LABELS))), found)
 
     def _golden(self) -> dict[str, str]:
         return {str(path): sha256_of(path) for path in self._config.golden}
 
     def _examples_before(self) -> NDArray[np.uint64]:
         """Those of the latest run whose model was judged."""
-        for earlier in reversed(self._runs.ids()):
-            path = self._runs.path(earlier) / EXAMPLES_FILE
-            if path.exists() and self._runs.read(earlier).verdict in _JUDGED:
-                found: NDArray[np.uint64] = np.load(path)
-                return found
-        return np.array([], np.uint64)
+        if (run := next(self._runs.judged(), None)) is None:
+            return np.array([], np.uint64)
+        found: NDArray[np.uint64] = np.load(self._runs.path(run.id) / EXAMPLES_FILE)
+        return found
 
     # Train.
 
     def _train(self) -> StageDone:
-        """Mine hard negatives from what the live generation holds, and go on training its model."""
+        """Mine hard negatives in what the live generation holds, go on training its model, and calibrate by labels."""
         mined, model = self._folder / MINED_FILE, self._folder / MODEL
         live = self._store.model_directory(self._run.live).resolve()
         if (live / QUANTISED_FILE).exists() and "--quantise" not in self._config.train:
@@ -256,11 +253,12 @@ class _Work:
             architecture = self._store.manifest(self._run.live).model.architecture
             given = ("--architecture", architecture, *self._config.train)
             self._command("train", *given, "--base", live, "--train", mined, "--output", model)
+        if (self._folder / DATA / LABELS).stat().st_size:
+            self._work("calibrate")
         options = " ".join(("mine", *self._config.mine, "train", *self._config.train))
-        inputs = {**self._digests(f"{DATA}/{TRAIN}"), "live": self._run.live, "options": options}
-        return StageDone(
-            inputs, self._digests(MINED_FILE, f"{MODEL}/{WEIGHTS_FILE}"), f"from the model of {self._run.live}"
-        )
+        inputs = {**self._digests(f"{DATA}/{TRAIN}", f"{DATA}/{LABELS}"), "live": self._run.live, "options": options}
+        outputs = self._digests(MINED_FILE, f"{MODEL}/{WEIGHTS_FILE}")
+        return StageDone(inputs, outputs, f"from the model of {self._run.live}")
 
     def _keep_negatives_of_people(self, hard: Path, mined: Path) -> None:
         """Put the wrong replies that people passed over before those that were mined in their place."""
@@ -273,28 +271,21 @@ class _Work:
 
     def _gate(self) -> StageDone:
         self._work("gate", *self._config.golden)
-        judged = self._told(GATE_FILE)
+        judged = orjson.loads(read_input(self._folder / GATE_FILE))
         if judged["verdict"] != "passed":
             raise _Ended(judged["verdict"], judged["why"])
         weights, later = f"{MODEL}/{WEIGHTS_FILE}", f"{DATA}/{LATER}"
         return StageDone({**self._golden(), **self._digests(weights, later)}, self._digests(GATE_FILE), judged["why"])
 
     def _build(self) -> StageDone:
-        if self._run.newest is None:
-            self._run.newest = self._store.ids()[-1]
-            self._runs.write(self._run)
         self._work("build", *self._config.golden)
-        built = self._told(BUILD_FILE)
+        built = orjson.loads(read_input(self._folder / BUILD_FILE))
         if "refused" in built:
             raise _Ended("refused", built["refused"])
         inputs = {**self._digests(f"{MODEL}/{WEIGHTS_FILE}"), "live": self._run.live}
         fingerprint = self._store.manifest(built["generation"]).model.fingerprint
         outputs = {"generation": built["generation"], "fingerprint": fingerprint}
         return StageDone(inputs, outputs, f"generation {built['generation']}")
-
-    def _told(self, file: str) -> dict[str, Any]:
-        found: dict[str, Any] = orjson.loads(read_input(self._folder / file))
-        return found
 
     # Canary, switch, watch.
 
@@ -330,11 +321,7 @@ class _Work:
 
     def _encodes(self, generation: str) -> Encode:
         """What encodes updates that the generation lacks; its model is loaded for the first one."""
-
-        @cache
-        def ranker() -> LateRanker:
-            return load_late(self._store.model_directory(generation))
-
+        ranker = cache(lambda: load_late(self._store.model_directory(generation)))
         return lambda texts: encode_texts(ranker(), texts)
 
     def _watch(self) -> StageDone:
@@ -401,13 +388,7 @@ class _Work:
     # Processes.
 
     def _work(self, stage: str, *arguments: object) -> None:
-        live = self._run.live
-        try:
-            self._child(stage, "polyrank.service.loop.work", stage, self._config.store, self._run.id, *arguments)
-        except LoopFailed:
-            if self._run.live == live:
-                raise
-            self._work(stage, *arguments)  # a compaction has taken the live generation's place meanwhile
+        self._child(stage, "polyrank.service.loop.work", stage, self._config.store, self._run.id, *arguments)
 
     def _command(self, *arguments: object) -> None:
         self._child(str(arguments[0]), "polyrank.service.cli", *arguments)
@@ -432,10 +413,6 @@ class _Work:
                 f"{name} ended with exit status {process.returncode}, and says above why; "
                 "the same command tries it again, polyrank loop abort ends the run"
             )
-
-    def _wait_for_what_a_kill_left(self) -> None:
-        with self._stage_lock():
-            pass
 
     @contextmanager
     def _stage_lock(self) -> Iterator[int]:

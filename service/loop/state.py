@@ -23,9 +23,10 @@ from hashlib import file_digest
 from pathlib import Path
 from signal import SIGTERM
 from socket import gethostname
-from typing import Any, Final
+from typing import Final
 
 import orjson
+from pydantic import TypeAdapter
 
 from polyrank.index_builder.layout import is_time_id, new_time_id
 from polyrank.index_builder.store.locks import holder_of, is_locked, locked, try_locked
@@ -38,6 +39,9 @@ STATE_FILE, ABORT_FILE, GATE_FILE, BUILD_FILE = "state.json", "abort", "gate.jso
 DATA, MODEL, EXAMPLES_FILE = "data", "model", "examples.npy"
 POOL_FILE, HARD_FILE, MINED_FILE = "pool.jsonl", "hard.jsonl", "mined.jsonl"
 STAGES: Final = ("collect", "train", "gate", "build", "canary", "switch", "watch")
+SWITCHED: Final = "switched"
+# Verdicts on a model: its examples were learnt from. After the others the same ones are worth another run.
+_JUDGED: Final = frozenset({SWITCHED, "refused", "not enough evidence", "withdrawn", "undecided", "rolled back"})
 _KEPT = 100
 _TEXTS = (DATA, POOL_FILE, HARD_FILE, MINED_FILE)
 
@@ -61,25 +65,21 @@ class Run:
     """A run.
 
     Attributes:
-        id: sorts by time.
-        began: seconds since the epoch.
+        id: of the form of generations' ids, which says when it began.
         live: the generation that was active then, or what a compaction has made of it; it is to be replaced.
         fingerprint: of its model.
         stages: those that were done, by name, in their order.
         steps: of the canary and of the watch, by name: since when (seconds since the epoch) the trial has which share.
-        newest: of all generations, when the build began.
         waits: what the canary or the watch has seen so far.
         verdict: how the run has ended; None: it has not.
         why: in a clause.
     """
 
     id: str
-    began: float
     live: str
     fingerprint: str
     stages: dict[str, StageDone] = field(default_factory=dict)
     steps: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    newest: str | None = None
     waits: str = ""
     verdict: str | None = None
     why: str = ""
@@ -93,6 +93,9 @@ class Run:
     def stage(self) -> str | None:
         """The stage that is to be done now; None: the run has ended."""
         return next((each for each in STAGES if each not in self.stages), None) if self.verdict is None else None
+
+
+_RUN = TypeAdapter(Run)
 
 
 class Runs:
@@ -117,6 +120,12 @@ class Runs:
                 return self.read(run)
         return None
 
+    def judged(self) -> Iterator[Run]:
+        """Yield the runs that have ended with a verdict on a model, the latest first. Errors as `read`."""
+        for run in reversed(self.ids()):
+            if (self.path(run) / EXAMPLES_FILE).exists() and (found := self.read(run)).verdict in _JUDGED:
+                yield found
+
     def read(self, run: str) -> Run:
         """Read a run.
 
@@ -126,17 +135,17 @@ class Runs:
         """
         path = self.path(run) / STATE_FILE
         try:
-            return _read(read_input(path))
-        except (OSError, ValueError, TypeError, KeyError) as error:
+            return _RUN.validate_json(read_input(path))
+        except (OSError, ValueError) as error:
             raise shortage_in(error) or LoopFailed(f"{path} is damaged; remove {path.parent}") from error
 
-    def begin(self, live: str, fingerprint: str, at: float) -> Run:
+    def begin(self, live: str, fingerprint: str) -> Run:
         """Begin a run; models of earlier ones are removed, and all of the oldest."""
         for earlier in self.ids():
             shutil.rmtree(self.path(earlier) / MODEL, ignore_errors=True)
         for oldest in self.ids()[:-_KEPT]:
             shutil.rmtree(self.path(oldest))
-        run = Run(new_time_id(self.ids(), secrets.token_hex(4)), at, live, fingerprint)
+        run = Run(new_time_id(self.ids(), secrets.token_hex(4)), live, fingerprint)
         make_directory(self._folder)
         self.path(run.id).mkdir(mode=0o700)  # it will hold what people said
         self.write(run)
@@ -192,13 +201,6 @@ class Runs:
     def is_asked_to_end(self, run: str) -> bool:
         """Whether somebody has asked so."""
         return (self.path(run) / ABORT_FILE).exists()
-
-
-def _read(content: bytes) -> Run:
-    fields: dict[str, Any] = orjson.loads(content)
-    stages = {name: StageDone(**done) for name, done in fields.pop("stages").items()}
-    steps = {name: [(at, share) for at, share in of] for name, of in fields.pop("steps").items()}
-    return Run(**fields, stages=stages, steps=steps)
 
 
 def sha256_of(path: Path) -> str:

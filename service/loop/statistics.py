@@ -3,15 +3,17 @@
 The gate compares two models over the same examples. Whole conversations are drawn with replacement, so the quantiles of
 the mean difference are paired (`resampled_means` in model/measures.py). A new model that has to be better in one of
 several figures has several chances: each of them is tried at GAIN_LEVEL divided by their number (Bonferroni). So of
-models that differ by chance alone about one in forty passes, and of 200 comparisons hardly ever more than 10.
+models that differ by chance alone about one in forty passes, and of 200 comparisons hardly ever more than 10. Likewise
+slices at SLICE_LEVEL: of such models at most one in fifty falls by what one of its slices seems to have lost.
 
 The canary looks again and again, so its interval must hold at every look at once: an asymptotic confidence sequence
 (Waudby-Smith et al. 2021, "Time-uniform central limit theory and asymptotic confidence sequences", theorem 2.2).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf, isfinite, log, sqrt
+from statistics import NormalDist
 from typing import Final, Literal
 
 import numpy as np
@@ -24,8 +26,10 @@ LEVEL: Final = 0.05
 GAIN_LEVEL: Final = 0.025
 MARGIN: Final = 0.02  # what a figure may seem to lose, by its quantile at LEVEL
 SLICE_MARGIN: Final = 0.05  # what a slice may lose on average
+SLICE_LEVEL: Final = 0.02
 SLICE_CONVERSATIONS: Final = 200  # of a slice that is looked at
 FEWEST_CONVERSATIONS: Final = 100  # of a set; of fewer the quantiles say too little
+LATELY: Final = "what came later"  # the set of what people wrote lately
 
 Verdict = Literal["passed", "refused", "not enough evidence"]
 
@@ -56,12 +60,12 @@ class Compared:
     Attributes:
         conversations: how many the set holds.
         figures: by name, those of FIGURES.
-        slices: the mean differences of those that are large enough, by the name of the slice.
+        lost: by the names of slices that have lost SLICE_MARGIN, and more than chance explains: how much.
     """
 
     conversations: int
     figures: Mapping[str, Difference]
-    slices: Mapping[str, Mapping[str, float]]
+    lost: Mapping[str, float]
 
 
 def compared(new: Values, old: Values, groups: NDArray[np.int64], slices: Sequence[str], sets: int) -> Compared:
@@ -79,63 +83,69 @@ def compared(new: Values, old: Values, groups: NDArray[np.int64], slices: Sequen
     return Compared(
         conversations=int(groups.max()) + 1,
         figures={name: Difference(mean, low, high, sure) for name, mean, low, high, sure in found},
-        slices=dict(_slices(values, groups, group_numbers(slices), list(dict.fromkeys(slices)))),
+        lost=_lost(values, groups, slices, sets),
     )
 
 
-def _slices(
-    values: NDArray[np.float64], groups: NDArray[np.int64], numbers: NDArray[np.int64], names: Sequence[str]
-) -> Iterator[tuple[str, dict[str, float]]]:
-    for number, name in enumerate(names):
-        own = numbers == number
-        if len(np.unique(groups[own])) >= SLICE_CONVERSATIONS:
-            yield name, dict(zip(FIGURES, values[own].mean(axis=0).tolist(), strict=True))
+def _lost(values: NDArray[np.float64], groups: NDArray[np.int64], slices: Sequence[str], sets: int) -> dict[str, float]:
+    numbers = group_numbers(slices)
+    every = ((name, numbers == number) for number, name in enumerate(dict.fromkeys(slices)))
+    large = {name: own for name, own in every if len(np.unique(groups[own])) >= SLICE_CONVERSATIONS}
+    chances, lost = sets * len(FIGURES) * len(large), dict[str, float]()
+    for name, own in large.items():
+        means = values[own].mean(axis=0)
+        # Conversations are drawn whole: what the examples of one have above the mean adds up.
+        sums = np.zeros((groups.max() + 1, len(FIGURES)))
+        np.add.at(sums, groups[own], values[own] - means)
+        highs = means + NormalDist().inv_cdf(1 - SLICE_LEVEL / chances) * np.sqrt((sums**2).sum(axis=0)) / own.sum()
+        if (fallen := means[(means < -SLICE_MARGIN) & (highs < 0)]).size:
+            lost[name] = -float(fallen.min())
+    return lost
 
 
 def judged(sets: Mapping[str, Compared]) -> tuple[Verdict, str]:
     """Judge a new model by all sets; returns the verdict and, in a clause, why.
 
     It passes where on every set no figure may have lost more than MARGIN, some figure of some set has surely gained,
-    and no slice has lost more than SLICE_MARGIN. It is refused where it is shown to be worse, or where sets that would
-    let an equal model keep within MARGIN show no gain. Otherwise the sets are too small to tell.
+    and no slice is lost. It is refused where it is shown to be worse, or where sets that would let an equal model keep
+    within MARGIN show no gain. Otherwise the sets are too small to tell. LATELY grows by itself, so while it is too
+    small it keeps no model from passing by a golden set.
     """
-    if why := next(_worse(sets), None):
-        return "refused", why
-    if why := next(_too_small(sets), None):
-        return "not enough evidence", why
-    named = _named(sets)
+    for name, own in sets.items():
+        for where, loss in own.lost.items():
+            return "refused", f"on {name} it loses {loss:.3f} where {where}"
+    for what, each in _named(sets):
+        if each.high < 0:
+            return "refused", f"it is worse: {what} {each}"
+    small = {name: f"too small: {lack}" for name, own in sets.items() if (lack := _lack(own))}
+    for name, lack in small.items():
+        if name != LATELY or len(sets) == 1:
+            return "not enough evidence", f"{name} is {lack}"
+    named = _named({name: own for name, own in sets.items() if name not in small})
     for what, each in named:
         if each.low <= -MARGIN:
             return "refused", f"it may lose too much: {what} {each}"
     what, best = max(named, key=lambda pair: pair[1].sure)
-    return ("passed", f"{what} {best}") if best.sure > 0 else ("refused", f"no figure is surely better: {what} {best}")
+    notes = "".join(f"; {name} did not count, it is {lack}" for name, lack in small.items())
+    if best.sure > 0:
+        return "passed", f"{what} {best}{notes}"
+    return "not enough evidence" if small else "refused", f"no figure is surely better: {what} {best}{notes}"
 
 
 def _named(sets: Mapping[str, Compared]) -> list[tuple[str, Difference]]:
     return [(f"{figure} on {name}", each) for name, own in sets.items() for figure, each in own.figures.items()]
 
 
-def _worse(sets: Mapping[str, Compared]) -> Iterator[str]:
-    """Say what is shown to be worse."""
-    for name, own in sets.items():
-        for where, means in own.slices.items():
-            if (worst := min(means.values())) < -SLICE_MARGIN:
-                yield f"on {name} it loses {-worst:.3f} where {where}"
-    for what, each in _named(sets):
-        if each.high < 0:
-            yield f"it is worse: {what} {each}"
-
-
-def _too_small(sets: Mapping[str, Compared]) -> Iterator[str]:
-    """Say which set is too small: it has few conversations, or an equal model might fail on it, too."""
-    for name, own in sets.items():
-        if own.conversations < FEWEST_CONVERSATIONS:
-            yield f"{name} has {own.conversations} conversations of at least {FEWEST_CONVERSATIONS}"
-        for figure, each in own.figures.items():
-            width = each.mean - each.low
-            if each.low <= -MARGIN and width >= MARGIN:
-                wanted = ceil(own.conversations * (width / MARGIN) ** 2)
-                yield f"{figure} on {name} {each}, over {own.conversations} conversations of about {wanted}"
+def _lack(own: Compared) -> str | None:
+    """Say why a set is too small: it has few conversations, or an equal model might fail on it; None: it is not."""
+    if own.conversations < FEWEST_CONVERSATIONS:
+        return f"{own.conversations} conversations of at least {FEWEST_CONVERSATIONS}"
+    for figure, each in own.figures.items():
+        width = each.mean - each.low
+        if each.low <= -MARGIN and width >= MARGIN:
+            wanted = ceil(own.conversations * (width / MARGIN) ** 2)
+            return f"{figure} {each} over {own.conversations} conversations of about {wanted}"
+    return None
 
 
 _SEQUENCE_LEVEL = 0.05

@@ -1,11 +1,13 @@
 """`python -m polyrank.service.loop.work STAGE STORE RUN [GOLDEN ...]`: a stage that needs models, in its own process.
 
-Its memory goes when it ends, before the days of a canary. `pool` writes pool.jsonl, `gate` gate.json; `build` makes a
-generation, and writes build.json. Errors are said in one line. Exit status: 0 done, 1 failed.
+Its memory goes when it ends, before the days of a canary. `pool` writes pool.jsonl, `calibrate` the calibration of the
+new model, `gate` gate.json; `build` makes a generation, and writes build.json. Errors are said in one line. Exit
+status: 0 done, 1 failed.
 """
 
 import os
 import random
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,19 +26,22 @@ from polyrank.index_builder.errors import BuildBusy, BuildError, SwitchOvertaken
 from polyrank.index_builder.index.measuring import MOST_PROBES
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
 from polyrank.model.durable import replacing, write_atomically
-from polyrank.model.errors import RankingError
+from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.model.inference import disk_cache
 from polyrank.model.inference.runners import AUTO
 from polyrank.model.rankers.load import load_retriever
 from polyrank.model.rankers.networks import Retriever
 from polyrank.model.text.dialogues import read_dialogues
+from polyrank.model.training.config import Data
+from polyrank.model.training.run import train_calibration
 from polyrank.service import BACKEND, PRECISION, PREFIX
-from polyrank.service.feedback.export import LATER, TRAIN
+from polyrank.service.feedback.export import LABELS, LATER, TRAIN
 from polyrank.service.loop.judging import Examples, golden_sets, judge
 from polyrank.service.loop.state import BUILD_FILE, DATA, GATE_FILE, MODEL, POOL_FILE, Run, Runs
+from polyrank.service.loop.statistics import LATELY
 
-_SEED = 0
 _BUSY_SECONDS = 2.0  # until it is tried again
 
 
@@ -44,7 +49,7 @@ def main() -> int:
     """Do the stage that the command line names."""
     stage, store, run_id, *golden = sys.argv[1:]
     stages: dict[str, Callable[[Path, Path, Run, Sequence[Path]], None]]
-    stages = {"pool": _pool, "gate": _gate, "build": _build}
+    stages = {"pool": _pool, "calibrate": _calibrate, "gate": _gate, "build": _build}
     runs = Runs(Path(store))
     try:
         stages[stage](Path(store), runs.path(run_id), runs.read(run_id), [Path(each) for each in golden])
@@ -69,11 +74,26 @@ def _live(store: GenerationStore, run: Run) -> Iterator[tuple[int, Iterator[Cand
         yield found
 
 
+def _calibrate(_store: Path, folder: Path, _run: Run, _golden: Sequence[Path]) -> None:
+    """Fit what the new model's scores say by labels; where these are too few, what training has fitted stays."""
+    model, fitted, data = folder / MODEL, folder / f"{MODEL}-fitted", folder / DATA
+    shutil.rmtree(fitted, ignore_errors=True)  # a kill has left it
+    files = Data((data / LABELS, data / TRAIN))
+    try:
+        train_calibration(str(model), files, fitted, seen=False, on_survey=lambda *_: None)
+    except InvalidInput as lack:
+        sys.stderr.write(f"the scores are not calibrated by labels: {lack}\n")
+    else:
+        # Nothing else has changed, and this is done in one step.
+        write_config(model / CONFIG_FILE, read_config(fitted / CONFIG_FILE))
+        shutil.rmtree(fitted)
+
+
 def _gate(store: Path, folder: Path, run: Run, golden: Sequence[Path]) -> None:
     live = GenerationStore(store).model_directory(run.live)
     sets = golden_sets(golden)
     if (later := Examples.read(folder / DATA / LATER)) is not None:
-        sets["what came later"] = later
+        sets[LATELY] = later
     # Both run as the reference does: of two models `auto` might choose a slower back-end for one by chance.
     models = load_retriever(folder / MODEL), load_retriever(live)
     _write(folder / GATE_FILE, judge(*models, sets, folder / DATA / TRAIN))
@@ -82,10 +102,12 @@ def _gate(store: Path, folder: Path, run: Run, golden: Sequence[Path]) -> None:
 def _build(store: Path, folder: Path, run: Run, golden: Sequence[Path]) -> None:
     """Build from what the live generation holds now, so that nobody needs the pool's files again; the index stays."""
     generations = GenerationStore(store)
-    model, active = _load_to_build(folder / MODEL), generations.manifest(run.live)
+    backend, precision = os.environ.get(BACKEND) or AUTO, os.environ.get(PRECISION) or AUTO  # as servers do
+    model = load_retriever(folder / MODEL, backend, precision, disk_cache.configured(os.environ))
+    active = generations.manifest(run.live)
     model.name = f"loop-{run.id}"
     for generation in generations.ids():  # a build whose process died before it said so
-        if generation > str(run.newest) and generations.manifest(generation).model.fingerprint == model.fingerprint:
+        if generation > run.id and generations.manifest(generation).model.name == model.name:
             _write(folder / BUILD_FILE, {"generation": generation})
             return
     count, _ = generations.updated(run.live)
@@ -121,15 +143,9 @@ def _build(store: Path, folder: Path, run: Run, golden: Sequence[Path]) -> None:
 def _probes(model: Retriever, files: Sequence[Path]) -> list[EncodedContext]:
     """Encode at most MOST_PROBES contexts of the files, drawn with a fixed seed."""
     known = [example.conversation for file in files for example in read_dialogues(file)]
-    drawn = random.Random(_SEED).sample(known, min(MOST_PROBES, len(known)))
+    drawn = random.Random(0).sample(known, min(MOST_PROBES, len(known)))
     encoded = model.encode_contexts([model.tokenize_context(each)[0] for each in drawn])
     return [EncodedContext(*probe) for probe in zip(drawn, encoded, strict=True)]
-
-
-def _load_to_build(directory: Path) -> Retriever:
-    """Load a model as servers do."""
-    backend, precision = os.environ.get(BACKEND) or AUTO, os.environ.get(PRECISION) or AUTO
-    return load_retriever(directory, backend, precision, disk_cache.configured(os.environ))
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

@@ -134,7 +134,7 @@ class Hits:
 
         No other candidate's inner product with any code is above the bound.
 
-        Source: docs/explanation/scan.md, "When an answer is certified exact".
+        Source: docs/explanation/mathematics.md, "Answers from an index".
         """
         if self.bound == -np.inf:
             return True

@@ -1,7 +1,6 @@
-"""The recipes of docs/how-to/python-client.md, as they stand there, and the client in an environment without torch."""
+"""The retrievers of `examples/retrievers`, and the client in an environment without torch."""
 
 import asyncio
-import re
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -13,14 +12,11 @@ from haystack import Pipeline
 
 import polyrank
 
-PAGE = ROOT / "docs" / "how-to" / "python-client.md"
 
-
-def recipe(framework: str) -> Any:
-    """The retriever that the page defines."""
-    [code] = re.findall(rf"{framework}:\n\n```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(code.strip().splitlines()) <= 24
-    defined: dict[str, Any] = {"__name__": f"recipe_{framework}"}
+def retriever_of(framework: str) -> Any:
+    """The retriever of `examples/retrievers`."""
+    code = (ROOT / "examples" / "retrievers" / f"with_{framework}.py").read_text(encoding="utf-8")
+    defined: dict[str, Any] = {"__name__": f"with_{framework}"}
     exec(code, defined)
     return defined["PolyrankRetriever"]
 
@@ -44,7 +40,7 @@ def test_the_client_needs_no_torch(client: polyrank.Client, query: str, texts: l
 
 
 def test_langchain(client: polyrank.Client, query: str, best: list[Any]) -> None:
-    retriever = recipe("LangChain")(client=client, top_k=3)
+    retriever = retriever_of("langchain")(client=client, top_k=3)
     for found in (retriever.invoke(query), asyncio.run(retriever.ainvoke(query))):
         assert [each.page_content for each in found] == [reply.text for reply in best]
         assert [each.id for each in found] == [reply.id for reply in best]
@@ -52,14 +48,14 @@ def test_langchain(client: polyrank.Client, query: str, best: list[Any]) -> None
 
 
 def test_llama_index(client: polyrank.Client, query: str, best: list[Any]) -> None:
-    found = recipe("LlamaIndex")(client, top_k=3).retrieve(query)
+    found = retriever_of("llama_index")(client, top_k=3).retrieve(query)
     assert [each.node.text for each in found] == [reply.text for reply in best]
     assert [each.score for each in found] == pytest.approx([reply.score for reply in best], abs=1e-4)
 
 
 def test_haystack_in_a_pipeline(url: str, query: str, best: list[Any]) -> None:
     pipeline = Pipeline()
-    pipeline.add_component("retriever", recipe("Haystack")(url, top_k=3))
+    pipeline.add_component("retriever", retriever_of("haystack")(url, top_k=3))
     found = pipeline.run({"retriever": {"query": query}})["retriever"]["documents"]
     assert [each.content for each in found] == [reply.text for reply in best]
     assert [each.score for each in found] == pytest.approx([reply.score for reply in best], abs=1e-4)

@@ -73,7 +73,7 @@ def test_what_it_adds_to_its_base_is_no_larger_than_was_meant(layers: list[Layer
     [
         r"(usr/|opt/venv/)?s?bin/(gcc|g\+\+|cc|c\+\+|cpp|ld|as|make|cmake|git|pip\d*)",
         r"opt/venv/lib/python[\d.]+/site-packages/(pip|wheel|hatchling|build)/.*",
-        r"opt/venv/lib/python[\d.]+/site-packages/(pytest|mypy|ruff|hypothesis|accelerate|peft|nncf|nvidia|triton)/.*",
+        r"opt/venv/lib/python[\d.]+/site-packages/(pytest|mypy|ruff|hypothesis|accelerate|nncf|nvidia|triton)/.*",
         r"opt/venv/.*/torch/(test|include)/.*",
         r"(root|home|nonexistent|src|tmp|var/tmp|var/cache|var/lib/apt/lists)/.*",
         r"(.*/)?(\.git|\.cache|\.pytest_cache|\.mypy_cache|\.ruff_cache)(/.*)?",

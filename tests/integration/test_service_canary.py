@@ -23,6 +23,7 @@ from tiny import word_ids, write_checkpoint
 import polyrank
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
+from polyrank.index_builder.store import pointer
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.pointer import Trial
 from polyrank.service import resources
@@ -74,9 +75,9 @@ class Stage:
             ranker.encode_contexts = encode
         return ranker
 
-    def begin(self, *servers: Served, share: float = 0.5, seconds: float | None = None) -> None:
+    def begin(self, *servers: Served, share: float = 0.5, renewed: float | None = None) -> None:
         """Begin the trial, and wait until all take the share."""
-        self.store.begin_trial(self.trial, share, None if seconds is None else time.time() + seconds)
+        self.store.begin_trial(self.trial, share, renewed)
         for server in servers:
             until(lambda server=server: taken(server) == share)
 
@@ -288,19 +289,22 @@ def test_a_canary_that_cannot_take_an_update_is_withdrawn(stage: Stage, monkeypa
     assert "new" in asked(server)[1]
 
 
-def test_a_lease_that_nobody_renews_ends_the_trial(stage: Stage) -> None:
+def test_a_lease_that_nobody_renews_ends_the_trial(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its holder's clock is an hour behind."""
+    monkeypatch.setattr(pointer, "LEASE_SECONDS", 1.2)
     server = stage.serve()
-    stage.begin(server, share=1.0, seconds=1.0)
+    stage.begin(server, share=1.0, renewed=time.time() - 3600)
     shown = server.client.get("/index").json()["trial"]
     assert (shown["id"], shown["share"], shown["until"][-6:]) == (stage.trial, 1.0, "+00:00")
-    assert stage.store.renew_trial(Trial(stage.trial, 1.0, time.time() + 2.0))
-    time.sleep(1.2)
+    time.sleep(0.6)
+    assert stage.store.renew_trial(Trial(stage.trial, 1.0, time.time() - 3600))
+    time.sleep(0.8)
     assert asked(server, "chat")[0] == stage.trial, "it was renewed"
     until(lambda: stage.store.trial() is None)
     assert "the lease ended" in str(stage.store.withdrawn())
     assert asked(server, "chat")[0] == stage.live
     until(lambda: server.client.get("/index").json()["trial"] is None)
-    stage.begin(server, share=1.0, seconds=60.0)
+    stage.begin(server, share=1.0, renewed=time.time())
     assert asked(server, "chat")[0] == stage.trial, "another lease begins another trial"
 
 
@@ -312,7 +316,8 @@ def test_a_server_that_may_not_write_to_the_store_asks_no_more_all_the_same(
         raise OSError(errno.EROFS, "Read-only file system")
 
     server = stage.serve()
-    stage.begin(server, share=1.0, seconds=1.5 if ends_by == "lease" else None)
+    monkeypatch.setattr(pointer, "LEASE_SECONDS", 1.5)
+    stage.begin(server, share=1.0, renewed=time.time() if ends_by == "lease" else None)
     for name in ("end_overdue_trial", "withdraw_trial", "receive"):
         monkeypatch.setattr(GenerationStore, name, refuse)
     if ends_by == "guard":

@@ -15,6 +15,9 @@ from command_line import COMMAND, Outcome, call, pool_rows, start, write_rows
 from loop_store import write_config, write_golden, write_store, written
 
 from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
+from polyrank.model.config import CalibrationConfig
+from polyrank.service.loop.run import _Work
 from polyrank.service.loop.state import Runs, StageDone
 
 Capture = pytest.CaptureFixture[str]
@@ -25,7 +28,7 @@ pytestmark = pytest.mark.timeout(1800)
 def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with feedback that no run has learnt from, and a golden set."""
     folder = tmp_path_factory.mktemp("taught")
-    write_store(folder, written(600))
+    write_store(folder, written(600, liked=True))
     write_golden(folder / "golden.jsonl")
     return folder
 
@@ -43,8 +46,8 @@ def run(folder: Path, **settings: Any) -> Outcome:
     return Outcome(process.returncode, out, err)
 
 
-def made(folder: Path) -> tuple[dict[str, dict[str, str]], bytes, bytes]:
-    """What a run has made, to the byte: outputs of its stages, figures, vectors of the generation that is active."""
+def made(folder: Path) -> tuple[dict[str, dict[str, str]], bytes, bytes, CalibrationConfig | None]:
+    """What a run has made, to the byte: outputs of its stages, figures, vectors and calibration of what is active."""
     runs, store = Runs(folder / "store"), GenerationStore(folder / "store")
     latest = runs.latest()
     assert latest is not None
@@ -53,10 +56,11 @@ def made(folder: Path) -> tuple[dict[str, dict[str, str]], bytes, bytes]:
     vectors = store.path(str(latest.new)) / "embeddings.bin"
     del outputs["gate"]  # figures, which name the golden set by its path
     judged = (runs.path(latest.id) / "gate.json").read_bytes().replace(str(folder).encode(), b"")
-    return outputs, judged, vectors.read_bytes()
+    calibration = read_config(store.model_directory(str(latest.new)) / CONFIG_FILE).calibration
+    return outputs, judged, vectors.read_bytes(), calibration
 
 
-def test_killed_at_any_moment_it_ends_with_the_same_bytes(folder: Path, tmp_path: Path) -> None:
+def test_killed_at_any_moment_it_ends_with_the_same_bytes(capsys: Capture, folder: Path, tmp_path: Path) -> None:
     """Half of the kills hit the command alone, whose stage goes on; the others hit both. They come later each time."""
     other = shutil.copytree(folder, tmp_path / "other")
     whole = run(other)
@@ -81,8 +85,16 @@ def test_killed_at_any_moment_it_ends_with_the_same_bytes(folder: Path, tmp_path
             break
     assert kills > 1
     assert made(folder) == made(other)
+    calibration = made(folder)[-1]
+    assert calibration is not None
+    assert calibration.prior == 0.5, "it is fitted by labels"
     again = run(other)
     assert again.result["why"] == "479 examples, 0 of them new; 50 new ones make a run"
+    said = call(capsys, "loop", "status", "--store", other / "store").out.splitlines()
+    assert said[1:] == [
+        "nothing new: 479 examples, 0 of them new; 50 new ones make a run",
+        f"last verdict on a model, of run {whole.result['run']}: switched: {whole.result['new']} is active",
+    ]
     assert not list((folder / "store" / "loop").glob("*/data"))
 
 
@@ -175,6 +187,30 @@ def test_a_build_waits_for_others_and_a_compaction_meanwhile_is_no_switch(capsys
     assert process.returncode == 0, err
     ended = json.loads(out)
     assert (ended["verdict"], ended["live"], store.current()) == ("switched", copy, ended["new"])
+
+
+def test_a_compaction_as_a_stage_begins_is_followed(
+    capsys: Capture, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stage has begun with the generation that was active before."""
+    store = GenerationStore(folder / "store")
+    live, options = store.active(), ("--pool", folder / "pool.jsonl", "--store", store.root, "--no-activate", "--json")
+    model = store.model_directory(live.id)
+    copy = call(capsys, "build", "--model", model, *options).result["generation"]
+    begin = _Work._child
+
+    def late(work: _Work, name: str, *arguments: object) -> None:
+        if store.current() == live.id:
+            store.make_copy_active(live.id, store.manifest(copy))
+        begin(work, name, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(_Work, "_child", late)
+    ended = call(capsys, "loop", "run", "--config", write_config(folder, mine=["--depth", "0"]))
+    assert f"train: once more, a compaction has made {copy} of {live.id}\n" in ended.err
+    assert "polyrank: mine ended with exit status 2" in ended.err
+    latest = Runs(store.root).latest()
+    assert latest is not None
+    assert latest.live == copy
 
 
 def test_a_lexical_model_has_nothing_to_train(capsys: Capture, tmp_path: Path) -> None:

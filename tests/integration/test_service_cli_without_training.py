@@ -9,7 +9,7 @@ from command_line import Outcome, ended, pool_rows, start, write_rows
 
 WITHOUT = """
 import json, sys
-sys.modules.update(dict.fromkeys(["accelerate", "peft", "tensorboard"]))  # as if they were not installed
+sys.modules.update(dict.fromkeys(["accelerate", "tensorboard"]))  # as if they were not installed
 from polyrank.service.cli import main
 for command in json.loads(sys.argv[1]):
     if status := main(command):
@@ -37,5 +37,5 @@ def test_builds_and_ranks(checkpoints: Path, tmp_path: Path) -> None:
 def test_training_says_what_to_install(tmp_path: Path) -> None:
     required = ("--architecture", "poly", "--base", "none", "--train", "none", "--output", tmp_path / "new")
     line = run(("train", *required)).failure(status=2)
-    assert line == "training needs accelerate, peft, tensorboard: pip install 'polyrank[train]'"
+    assert line == "training needs accelerate, tensorboard: pip install 'polyrank[train]'"
     assert not (tmp_path / "new").exists()

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ PAGES = [
     *(page for each in FOLDERS for page in sorted((ROOT / each).rglob("*.md"))),
 ]
 SOURCES = ("model", "index_builder", "service", "benchmarks", "checkpoints", "docker", "examples", "tests")
+PAGE, HEADING = r"(?P<page>docs/[\w/.-]+?\.md)", r'"(?P<heading>[^"\n]+)"'
 TEXTS = {".md", ".py", ".sh", ".yml", ".json"}
 
 
@@ -51,13 +53,33 @@ def test_pages_link_to_each_other() -> None:
     assert {page for page in (ROOT / "docs").rglob("*.md") if page not in linked} == set()
 
 
-def test_pages_that_the_code_names_exist() -> None:
+@cache
+def _files() -> list[tuple[Path, str]]:
+    """What may name a page, and its text."""
     files = [file for folder in SOURCES for file in (ROOT / folder).rglob("*") if file.suffix in TEXTS]
     files += [*ROOT.glob("*.md"), *(ROOT / name for name in ("Makefile", "docker-compose.yml"))]
+    return [(file.relative_to(ROOT), file.read_text(encoding="utf-8")) for file in files]
+
+
+def test_pages_that_the_code_names_exist() -> None:
     named = {
-        (file, name)
-        for file in files
-        for name in re.findall(r"\bdocs/[\w/.-]+?\.(?:md|json|svg)\b", file.read_text(encoding="utf-8"))
+        (file, name) for file, text in _files() for name in re.findall(r"\bdocs/[\w/.-]+?\.(?:md|json|svg)\b", text)
     }
-    missing = [f"{file.relative_to(ROOT)}: {name}" for file, name in sorted(named) if not (ROOT / name).exists()]
+    missing = [f"{file}: {name}" for file, name in sorted(named) if not (ROOT / name).exists()]
+    assert missing == []
+
+
+def test_headings_that_the_code_names_exist() -> None:
+    named = {
+        (file, found["page"], found["heading"])
+        for file, text in _files()
+        for form in (rf"{PAGE}, {HEADING}", rf"{HEADING} in {PAGE}")
+        for found in re.finditer(form, text)
+    }
+    assert named
+    missing = [
+        f"{file}: {page}, {heading}"
+        for file, page, heading in sorted(named)
+        if not re.search(rf"^#+ {re.escape(heading)}$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    ]
     assert missing == []

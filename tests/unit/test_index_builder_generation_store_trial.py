@@ -1,4 +1,4 @@
-"""TRIAL beside CURRENT: which generation servers load for comparing, its share, and when that ends."""
+"""TRIAL beside CURRENT: which generation servers load for comparing, its share, and its lease."""
 
 import errno
 import math
@@ -79,8 +79,8 @@ def test_a_trial_that_cannot_be_read_now_is_neither_over_nor_removed(
         b"../..\xff\n",
         b"{}",
         b"[" * 100_000,
-        b'{"generation": "../..", "share": 0.0, "until": null}',
-        b'{"generation": "20200101T000000000000-00000000", "share": 2, "until": null}',
+        b'{"generation": "../..", "share": 0.0, "renewed": null}',
+        b'{"generation": "20200101T000000000000-00000000", "share": 2, "renewed": null}',
         b'{"generation": "20200101T000000000000-00000000", "share": "all"}',
         b'{"generation": "20200101T000000000000-00000000", "other": 1}',
         b"20200101T000000000000-00000000\n",
@@ -109,8 +109,8 @@ def test_a_trial_has_a_share_and_a_time_and_is_renewed_while_it_lasts(store: Gen
 
 
 @pytest.mark.parametrize(
-    ("share", "until"), [(-0.1, None), (1.1, None), (math.nan, None), (True, None), ("1", None), (0.5, math.inf)]
+    ("share", "renewed"), [(-0.1, None), (1.1, None), (math.nan, None), (True, None), ("1", None), (0.5, math.inf)]
 )
-def test_what_is_no_share_or_time_is_refused(share: Any, until: Any) -> None:
-    with pytest.raises(ValueError, match=r"share|until"):
-        Trial("20200101T000000000000-00000000", share, until)
+def test_what_is_no_share_or_time_is_refused(share: Any, renewed: Any) -> None:
+    with pytest.raises(ValueError, match=r"share|renewed"):
+        Trial("20200101T000000000000-00000000", share, renewed)

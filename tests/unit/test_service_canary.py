@@ -10,14 +10,12 @@ from polyrank.service.live.canary import FRESH_SECONDS, LEAST_ASKED, MOST_IN_A_R
 GENERATION = "20200101T000000000000-00000000"
 
 
-def fresh(share: float = 0.5, until: float | None = None) -> Canary:
-    return Canary(Trial(GENERATION, share, until), fresh_at=time.monotonic())
+def fresh() -> Canary:
+    return Canary(Trial(GENERATION, 0.5), fresh_at=time.monotonic())
 
 
-def test_it_takes_its_share_once_it_has_the_updates_and_while_its_time_lasts() -> None:
+def test_it_takes_its_share_once_it_has_the_updates() -> None:
     assert fresh().share == 0.5
-    assert fresh(until=time.time() + 60).share == 0.5
-    assert fresh(until=time.time() - 1).share == 0.0
     assert Canary(Trial(GENERATION, 0.5)).share == 0.0, "it has no updates yet"
     behind = fresh()
     behind.fresh_at = time.monotonic() - FRESH_SECONDS - 1

@@ -72,11 +72,19 @@ def test_without_resolved_all_that_was_not_bad_is_good(tmp_path: Path, kind: Kin
     assert found == statistics.effect(*arrays([(True, 0.2, 0.0), (False, 0.5, 1.0), (True, 0.5, 1.0)]))
 
 
-def test_with_resolved_only_what_is_known_counts(tmp_path: Path) -> None:
+def test_where_most_are_resolved_only_what_is_known_counts(tmp_path: Path) -> None:
     told = [use("a", 110.0, "trial", "resolved"), use("b", 111.0, "live", "down"), use("c", 112.0, "live")]
     both = use("d", 113.0, "live", "resolved", "handed_over")
     found = look(write_log(tmp_path, [*told, both]), "trial", STEPS, 1000.0)
     assert found == statistics.effect(*arrays([(True, 0.2, 1.0), (False, 0.2, 0.0), (False, 0.2, 0.0)]))
+
+
+def test_an_odd_resolved_changes_no_other_outcome(tmp_path: Path) -> None:
+    told = [use("a", 110.0, "trial", "resolved"), use("b", 111.0, "live", "down"), use("c", 112.0, "live")]
+    rows = [(True, 0.2, 1.0), (False, 0.2, 0.0), (False, 0.2, 1.0)]
+    assert look(write_log(tmp_path, told), "trial", STEPS, 1000.0) == statistics.effect(*arrays(rows))
+    young = [use(f"young {number}", 900.0 + number, "live", "resolved") for number in range(9)]
+    assert look(write_log(tmp_path, [*told, *young]), "trial", STEPS, 900.0) == statistics.effect(*arrays(rows))
 
 
 def test_what_answered_before_a_server_followed_is_not_counted(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def add_to(commands: Any) -> None:
     running.add_argument("--config", required=True, type=Path, metavar="F", help="the settings, .toml")
     running.set_defaults(run=run)
     for name, act, text in (
-        ("status", _status, "what the latest run has done, and what it waits for"),
+        ("status", _status, "what the latest run has done, what it waits for, and the last verdict on a model"),
         ("abort", _abort, "end the run that has not ended, and its canary; what is active stays"),
     ):
         action = actions.add_parser(name, help=text)
@@ -80,7 +80,11 @@ def _status(arguments: argparse.Namespace) -> int:
     else:
         goes_on = "at work" if is_at_work else "nobody is at work; polyrank loop run goes on with it"
         lines += [f"  {run.stage:<8} {goes_on}"] + ([f"           {run.waits}"] if run.waits else [])
-    print_result(arguments, _facts(run, is_at_work), *lines)
+    judged = next(runs.judged(), None)
+    if judged is not None and judged.id != run.id:
+        lines.append(f"last verdict on a model, of run {judged.id}: {_ended(judged)}")
+    last = judged and {"run": judged.id, "verdict": judged.verdict, "why": judged.why}
+    print_result(arguments, {**_facts(run, is_at_work), "judged": last}, *lines)
     return 0
 
 

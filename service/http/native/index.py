@@ -25,7 +25,7 @@ from polyrank.index_builder.errors import (
     StoreBusy,
 )
 from polyrank.index_builder.generation.manifest import Manifest
-from polyrank.index_builder.store.pointer import Trial
+from polyrank.index_builder.store.pointer import LEASE_SECONDS, Trial
 from polyrank.model.errors import InvalidInput
 from polyrank.service.api.generations import IndexOut, JobOut, JobsOut
 from polyrank.service.api.pool_requests import ActivateIn, IndexIn, PoolCandidateIn
@@ -229,7 +229,7 @@ def _active(serving: Serving) -> dict[str, Any]:
 
 
 def _lease(trial: Trial) -> dict[str, Any]:
-    return {"share": trial.share, "until": trial.until and _time(trial.until)}
+    return {"share": trial.share, "until": trial.renewed and _time(trial.renewed + LEASE_SECONDS)}
 
 
 def _time(at: float) -> str:
