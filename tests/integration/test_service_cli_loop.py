@@ -149,7 +149,7 @@ def test_a_stage_that_fails_is_tried_again(capsys: Capture, folder: Path) -> Non
 def at_the_build(folder: Path, model: Path) -> None:
     """Let a run have come to its build, with this model."""
     runs, live = Runs(folder / "store"), GenerationStore(folder / "store").active()
-    begun = runs.begin(live.id, live.model.fingerprint, time.time())
+    begun = runs.begin(live.id, live.model.fingerprint)
     begun.stages = {name: StageDone({}, {}, "done") for name in ("collect", "train", "gate")}
     runs.write(begun)
     shutil.copytree(model, runs.path(begun.id) / "model")

@@ -22,8 +22,7 @@ import polyrank
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.store.generation_store import GenerationStore
-from polyrank.index_builder.store.pointer import Trial
-from polyrank.service.loop.canary import LEASE_ENDED, look
+from polyrank.service.loop.canary import look
 from polyrank.service.loop.state import Runs, StageDone
 
 MAY_LOSE = 0.03
@@ -47,7 +46,7 @@ class Town:
         self.live, self.new = self.store.ids()
         self.runs = Runs(self.store.root)
         models = [self.store.manifest(each).model.fingerprint for each in (self.live, self.new)]
-        run = self.runs.begin(self.live, models[0], time.time())
+        run = self.runs.begin(self.live, models[0])
         run.stages = {name: StageDone({}, {}, "done") for name in ("collect", "train", "gate")}
         run.stages["build"] = StageDone({}, {"generation": self.new, "fingerprint": models[1]}, "done")
         self.runs.write(run)
@@ -109,14 +108,9 @@ class Town:
         return run.stage
 
     def _let_the_lease_end(self) -> None:
-        """As if nobody had given the command again for three minutes."""
+        """As a server does where nobody has given the command again for three minutes."""
         if (trial := self.store.trial()) is not None:
-            self.store.renew_trial(Trial(trial.generation, trial.share, time.time()))
-            until = time.monotonic() + 30
-            while self.store.trial() is not None:
-                assert time.monotonic() < until
-                time.sleep(0.05)
-            assert self.store.withdrawn().why == LEASE_ENDED  # type: ignore[union-attr]
+            self.store.end_overdue_trial(trial)
 
 
 def _model(root: Path, seed: int) -> Path:

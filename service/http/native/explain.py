@@ -19,7 +19,7 @@ from polyrank.model.text.sequences import PlacedToken
 from polyrank.service.api.answers import ExplainOut
 from polyrank.service.api.requests import ExplainIn
 from polyrank.service.errors import GenerationMismatch, NotConfigured, NoTrial, ShardsMissing, UnknownCandidates
-from polyrank.service.http.native.rank import checked_candidates, checked_conversation, served
+from polyrank.service.http.native.rank import checked_candidates, checked_conversation
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import DEADLINE_IN, RANK, RANKS, fails, takes
 from polyrank.service.observe.labels import Account
@@ -54,13 +54,15 @@ async def explain(request: Request) -> Response:
 
 
 def _served(held: Resources, which: str) -> Serving:
-    """Return the generation that a request names; raises GenerationMismatch, and as `served`."""
-    if which == "live" or which == "trial":
-        return served(held, which)
-    for serving in filter(None, (held.trials.current, live := held.live.require())):
-        if serving.generation.id == which:
-            return serving
-    raise GenerationMismatch(which, live.generation.id)
+    """Return the generation that a request names; raises NotReady, NoTrial or GenerationMismatch."""
+    if which == "trial":
+        return held.trials.require()
+    live, trial = held.live.require(), held.trials.current
+    if which in ("live", live.generation.id):
+        return live
+    if trial is None or trial.generation.id != which:
+        raise GenerationMismatch(which, live.generation.id)
+    return trial
 
 
 def _rendered(request: Request, serving: Serving, explained: Explained, asked: ExplainIn) -> bytes:
