@@ -34,9 +34,8 @@ from polyrank.service.caching.vectors import Caches
 from polyrank.service.changes.jobs import Compacting, Jobs
 from polyrank.service.changes.updating import Updating
 from polyrank.service.errors import FeedbackUnusable, NotReady, PoolNotFound, SettingsError, StoreReadOnly
-from polyrank.service.feedback import redaction
 from polyrank.service.feedback.recording import Feedback
-from polyrank.service.feedback.redaction import Redaction
+from polyrank.service.feedback.redaction import Redaction, named
 from polyrank.service.live.models import (
     LoadClassifier,
     Loaders,
@@ -181,7 +180,7 @@ class _Look:
 
 @dataclass(frozen=True, slots=True)
 class _ForPool:
-    """What a pool is opened with; `absent` as of `Live`, `loader` as of `Resources`."""
+    """What a pool is opened with; `absent` as of `Live`, `loader` as of `Resources`, `redaction` as of `Feedback`."""
 
     name: str
     root: Path
@@ -191,6 +190,7 @@ class _ForPool:
     metrics: Metrics
     opener: Opener
     scorer: PairScorer | None
+    redaction: Redaction | None
 
     def live(self, store: GenerationStore, holder: Holder[Serving]) -> Live[Serving]:
         """Return what holds the generation that is served."""
@@ -253,7 +253,7 @@ async def _opened(
 ) -> AsyncIterator[dict[str, Resources]]:
     async with AsyncExitStack() as stack:
         metrics.show_open(settings.is_open)
-        vocabulary = _vocabulary(settings)
+        vocabulary, redaction = _vocabulary(settings), _redaction(settings)
         caches = Caches(settings, metrics)
         stack.callback(caches.close)
         reading = FairThread("reading")
@@ -274,6 +274,7 @@ async def _opened(
                 metrics=metrics.of(name),
                 opener=opener,
                 scorer=scorer,
+                redaction=redaction,
             )
             for name, loader in loading.items()
         ]
@@ -326,7 +327,7 @@ async def _followed(
     """Make what routes work with of an open pool; `jobs` are those of all pools."""
     settings, metrics, store, live = given.settings, given.metrics, pool.store, pool.live
     show_last_build(metrics, await asyncio.to_thread(jobs[given.name].records))
-    feedback = await given.in_loader(_feedback, settings, given.name, metrics)
+    feedback = await given.in_loader(_feedback, given)
     if feedback is not None:
         stack.push_async_callback(asyncio.to_thread, feedback.close)
     trials = Trials(store, live, metrics, feedback is not None)
@@ -355,19 +356,16 @@ async def _followed(
     )
 
 
-def _feedback(settings: Settings, pool: str, metrics: Metrics) -> Feedback | None:
+def _feedback(given: _ForPool) -> Feedback | None:
     """Return what records for a pool; None: nothing does. Raises SettingsError."""
-    root = settings.store.get(pool)
+    settings, root = given.settings, given.settings.store.get(given.name)
     if root is None or settings.feedback == "off":
         return None
-    redacting = None
-    if settings.feedback == "texts":
-        hook = settings.feedback_redact
-        redacting = Redaction(None if hook is None else redaction.named(hook))
     try:
-        return Feedback(root, redacting, settings.feedback_days, settings.feedback_mb << 20, metrics)
+        return Feedback(root, given.redaction, settings.feedback_days, settings.feedback_mb << 20, given.metrics)
     except (FeedbackUnusable, OSError) as error:
-        raise SettingsError(f"feedback cannot be recorded in {root}: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise SettingsError(f"feedback cannot be recorded in {root}: {why}") from error
 
 
 def _looks(held: Resources, pool: _OpenedPool) -> Iterator[_Look]:
@@ -392,6 +390,13 @@ def _vocabulary(settings: Settings) -> Vocabulary | None:
         return Vocabulary.read(settings.openai_vocabulary)
     except InvalidInput as error:
         raise SettingsError(f"openai_vocabulary: {error}") from None
+
+
+def _redaction(settings: Settings) -> Redaction | None:
+    if settings.feedback != "texts":
+        return None
+    hook = settings.feedback_redact
+    return Redaction(None if hook is None else named(hook))
 
 
 @asynccontextmanager

@@ -454,7 +454,7 @@ def read_toml(path: Path, known: Iterable[str], called: str) -> dict[str, Any]:
     try:
         values = tomllib.loads(read_input(path, _MOST_CONFIG_BYTES).decode())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
-        raise SettingsError(f"{called} cannot be read: {exc}") from exc
+        raise SettingsError(f"{called} cannot be read: {getattr(exc, 'strerror', None) or exc}") from exc
     if unknown := sorted(set(values) - set(known)):
         raise SettingsError(f"unknown setting in {path}: {_named(unknown, known)}")
     return values

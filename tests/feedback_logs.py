@@ -42,7 +42,7 @@ def _event(ranking: Ranking, place: int, kind: Kind, reply: str | None = None, t
 def write_log(root: Path, uses: Iterable[Use]) -> Path:
     """Write them into a file of the store's log; returns the store's directory."""
     (root / "feedback").mkdir(parents=True, exist_ok=True)
-    records = [record.to_json() for use in uses for record in (use.ranking, *use.events)]
+    records = [record for use in uses for record in (use.ranking, *use.events)]
     lines = b"".join(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE) for record in records)
     (root / "feedback" / "20260101T000000000000-00000000.jsonl").write_bytes(lines)
     return root

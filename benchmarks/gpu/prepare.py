@@ -1,24 +1,25 @@
 """Put everything that the other scripts need into one folder that is small enough to send.
 
-    python -m benchmarks.gpu.prepare --train DIR --data DIR --base MODEL --output build/gpu
+    python -m benchmarks.gpu.prepare --train DIR --data DIR --base MODEL --words MODEL \
+        --output build/gpu
 
 `--train` is what `checkpoints/real_chat.py` wrote, `--data` holds the converted sets, one folder each
-(`pack.EVALUATION`). They are compressed already and copied unchanged. Weights do not compress; half precision makes
-them smaller.
+(`pack.EVALUATION`), `--words` is a checkpoint with evidence. Dialogues are compressed already and copied unchanged.
+Weights do not compress; half precision makes them smaller.
 """
 
 import argparse
 import shutil
 from pathlib import Path
 
-from benchmarks.gpu.pack import BASE, EVALUATION, MOST_BYTES, TRAINING, halved
+from benchmarks.gpu.pack import BASE, EVALUATION, MOST_BYTES, TRAINING, WORDS, halved
 
-from polyrank.model.checkpoint.files import BASE_BACKBONE_FILE, TOKENIZER_FILE, WEIGHTS_FILE
+from polyrank.model.checkpoint.files import BASE_BACKBONE_FILE, CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE
 from polyrank.model.checkpoint.lookup import resolve_base
 from polyrank.model.errors import InvalidInput, RankingError
 
 
-def prepare(train: Path, data: Path, base_name: str, output: Path) -> int:
+def prepare(train: Path, data: Path, base_name: str, words: Path, output: Path) -> int:
     """Write the folder; returns its size in bytes.
 
     Raises:
@@ -28,6 +29,7 @@ def prepare(train: Path, data: Path, base_name: str, output: Path) -> int:
     if output.exists() and any(output.iterdir()):
         raise InvalidInput(f"{output} is not empty; give a new folder")
     sources = {output / name: train / name for name in TRAINING} | {output / name: data / name for name in EVALUATION}
+    sources[output / WORDS / CONFIG_FILE] = words / CONFIG_FILE
     missing = [str(source) for source in sources.values() if not source.is_file()]
     if missing:
         raise InvalidInput(f"{', '.join(missing)}: no such file")
@@ -49,10 +51,11 @@ def main() -> None:
     parser.add_argument("--train", type=Path, required=True, help="the folder that real_chat.py wrote")
     parser.add_argument("--data", type=Path, required=True, help="the folder of the converted sets")
     parser.add_argument("--base", required=True, help="base model's directory or name")
+    parser.add_argument("--words", type=Path, required=True, help="the checkpoint whose words count in the loss")
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
     try:
-        size = prepare(arguments.train, arguments.data, arguments.base, arguments.output)
+        size = prepare(arguments.train, arguments.data, arguments.base, arguments.words, arguments.output)
     except RankingError as error:
         parser.exit(1, f"{error}\n")
     print(f"{arguments.output}: {size / 2**20:.1f} MiB")

@@ -20,12 +20,13 @@ SMALL = {"batch_size": 8, "extra_replies": 8, "max_context_tokens": 40, "max_can
 
 def measure(tiny: bool) -> Iterator[dict[str, Any]]:
     """Yield examples a second and the memory of tensors; reading and weighing words are only in `seconds`."""
+    changed: dict[str, Any]
     name, shape, changed = ("tiny", TINY, SMALL) if tiny else ("MiniLM", MINILM, {"steps": 20})
     with TemporaryDirectory() as folder:
         base, examples = write_base(Path(folder) / "base", shape), Path(folder) / "examples.jsonl"
         config = config_of("chat-poly", base, warmup_steps=1, looks=1, **changed)
         write_dialogues(examples, shape, 8 * config.batch_size)
-        _, figures = trained(config, Data([examples], [1.0], held_out=config.batch_size), Path(folder) / "trained")
+        figures = trained(config, Data([examples], [1.0], held_out=config.batch_size), Path(folder) / "trained")
     yield {"what": "training", "model": name, "batch": config.batch_size, **figures}
 
 

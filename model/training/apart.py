@@ -17,7 +17,7 @@ from polyrank.model.rankers.networks import CrossRanker, NetworkRanker
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.training.config import InnerTrainConfig, LateTrainConfig, TrainConfig, TwoStageTrainConfig
-from polyrank.model.training.data import Columns, PairWords, columns
+from polyrank.model.training.data import Columns, WordsInLoss, columns
 from polyrank.model.training.objective import (
     Batch,
     Encoded,
@@ -46,11 +46,12 @@ class LateObjective(Objective[LateEncoder, LateTrainConfig]):
     """In-batch loss of the scores that place candidates, with distillation where there is a teacher.
 
     Where a second stage places them `first_weight` times the in-batch loss of the first one is added, and
-    `inner_weight` times that of what the teacher shows inside.
+    `inner_weight` times that of what the teacher shows inside. Words that count are part of the scores, as they are in
+    a checkpoint with evidence; a teacher shows what the network alone has to say.
     """
 
     def __init__(
-        self, student: Student, config: TrainConfig, device: torch.device, words: PairWords | None = None
+        self, student: Student, config: TrainConfig, device: torch.device, words: WordsInLoss | None = None
     ) -> None:
         super().__init__(student, config, device, words)
         teacher = self._config.teacher
@@ -61,11 +62,17 @@ class LateObjective(Objective[LateEncoder, LateTrainConfig]):
         self.models = {"teacher": self._teacher} if self._teacher else {}
 
     def prepare(self, batch: Batch) -> Prepared:
-        """Tokenise contexts and candidates; the teacher scores each row's listed ones."""
+        """Tokenise contexts and candidates; the teacher scores each row's listed ones, and words all of them."""
         found = columns(batch.examples, batch.others, self._config.negatives, batch.draw)
-        taught = self._teacher_scores(batch.examples, found)
+        taught, lexical = self._teacher_scores(batch.examples, found), self._lexical(batch.examples, found)
         tokens = self._tokens(batch.examples, found.texts)
-        return self._prepared(tokens, partial(self._scored, found, taught, tokens))
+        return self._prepared(tokens, partial(self._scored, found, taught, lexical, tokens))
+
+    def _lexical(self, examples: Sequence[Dialogue], found: Columns) -> Tensor | None:
+        """Return the lexical scores, (B, N); None where words do not count."""
+        if self._words is None:
+            return None
+        return torch.from_numpy(self._words.rows([each.conversation for each in examples], found.texts))
 
     def _tokens(self, examples: Sequence[Dialogue], texts: Sequence[str]) -> Tokens:
         """Tokenise the contexts of examples, and candidates."""
@@ -121,13 +128,17 @@ class LateObjective(Objective[LateEncoder, LateTrainConfig]):
         self,
         found: Columns,
         taught: Tensor | None,
+        lexical: Tensor | None,
         tokens: Tokens,
         contexts: ContextState,
         candidates: CandidateState,
     ) -> ScoredBatch:
         scores = self._encoder.late_scores(contexts, candidates)
         gold, allowed, listed = (tensor.to(scores.device) for tensor in found[1:])
-        loss = listwise(scores, gold, allowed)
+        ranked = scores
+        if self._words is not None and lexical is not None:
+            ranked = self._words.late_weight * scores + lexical.to(scores.device)
+        loss = listwise(ranked, gold, allowed)
         if taught is not None:
             weight, softer = self._config.teacher_weight, 1 / self._config.teacher_temperature
             shown = distillation(scores * softer, taught.to(scores.device) * softer, listed) / softer**2
@@ -138,7 +149,7 @@ class LateObjective(Objective[LateEncoder, LateTrainConfig]):
         if self._first_weight is not None:  # the first stage has to find what the second one scores
             first = listwise(self._encoder.first_scores(contexts, candidates), gold, allowed)
             loss = loss + self._first_weight * first
-        return ScoredBatch(loss, scores, gold, allowed, contexts.first)
+        return ScoredBatch(loss, ranked, gold, allowed, contexts.first)
 
 
 class ApartObjective(LateObjective):

@@ -240,6 +240,7 @@ class LateTrainConfig(TrainConfig):
 class OneStageTrainConfig(LateTrainConfig):
     """Settings of an encoder whose vectors alone make the score (`rescale`)."""
 
+    words: str = option("", "a model whose words count in the loss beside the network", metavar="MODEL")
     output_like: str = option("", "begin with outputs of the standard deviation of this model's", metavar="MODEL")
 
     def __post_init__(self) -> None:

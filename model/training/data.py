@@ -333,17 +333,18 @@ def _drawn(negatives: Sequence[str], count: int, draw: random.Random) -> Sequenc
     return negatives if len(negatives) <= count else draw.sample(negatives, count)
 
 
-class PairWords:
-    """The evidence of a first stage; how rare a word is follows from the replies of all training files.
+class WordsInLoss:
+    """Evidence that counts while a network is trained; how rare a word is follows from the replies of all its files.
 
     Attributes:
+        evidence: how words count.
         late_weight: of the network's score beside it.
     """
 
     def __init__(self, evidence: LexicalScore, corpora: Sequence[Corpus]) -> None:
         """Read the files once; at least one."""
-        self.late_weight = evidence.late_weight
-        self._evidence = evidence
+        self.evidence, self.late_weight = evidence.config, evidence.late_weight
+        self._score = evidence
         first, *others = (Statistics.of(corpus.replies()) for corpus in corpora)
         for other in others:
             first = first.plus(other)
@@ -352,4 +353,9 @@ class PairWords:
     def values(self, conversation: Conversation, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the lexical scores of texts (N,), which are one list, as replies, (N,)."""
         table = WordTable.of(texts, self._statistics)
-        return self._evidence.in_list(conversation, table).values(conversation, table)
+        return self._score.in_list(conversation, table).values(conversation, table)
+
+    def rows(self, conversations: Iterable[Conversation], texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return the lexical scores of texts (N,), which were drawn, as replies to each of B conversations, (B, N)."""
+        table = WordTable.of(texts, self._statistics)
+        return np.stack([self._score.values(each, table) for each in conversations])

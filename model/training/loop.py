@@ -27,7 +27,7 @@ from polyrank.model.architectures.backbone import Backbone
 from polyrank.model.errors import OutOfMemory, TrainingDiverged
 from polyrank.model.text.dialogues import Dialogue, Report
 from polyrank.model.training.config import LOGS, Schedule, TrainConfig
-from polyrank.model.training.data import Corpus, OnProgress, PairWords, Rows, draw_rows, no_progress
+from polyrank.model.training.data import Corpus, OnProgress, Rows, WordsInLoss, draw_rows, no_progress
 from polyrank.model.training.forecast import Forecast
 from polyrank.model.training.objective import AnyObjective, Batch
 from polyrank.model.training.state import Origin, RunProgress, write_state
@@ -159,7 +159,7 @@ class Training:
         output: Path,
         began: float,
         objective: type[AnyObjective],
-        words: PairWords | None = None,
+        words: WordsInLoss | None = None,
         after: Callable[[float], float] = lambda _look_seconds: 0.0,
     ) -> None:
         """Prepare a run that began at that value of `time.monotonic()`; `words`: as in Objective, `after`: Forecast."""
@@ -184,7 +184,7 @@ class Training:
             student.directory,
             self._objective.models,
             self._accelerator.num_processes,
-            words is not None,
+            None if words is None else words.evidence,
         )
         self._optimizer = self._accelerator.prepare(_optimizer(student, config))
         self._rates = [group["lr"] for group in self._optimizer.param_groups]
@@ -197,7 +197,7 @@ class Training:
         self._schedule = LearningRate(config.schedule, config.warmup_steps, self.steps)
         self._forecast = Forecast(self.steps, self._look_every, after)
 
-    def _prepared(self, objective: type[AnyObjective], words: PairWords | None) -> AnyObjective:
+    def _prepared(self, objective: type[AnyObjective], words: WordsInLoss | None) -> AnyObjective:
         """Move the encoder to the device, wrap its transformers, and make the objective."""
         device = self._accelerator.device
         encoder = self.student.encoder.to(device).train()

@@ -30,7 +30,7 @@ from polyrank.model.rankers.networks import NetworkRanker
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.training.config import TrainConfig
-from polyrank.model.training.data import PairWords
+from polyrank.model.training.data import WordsInLoss
 from polyrank.model.training.student import Student
 
 _NOTHING_SAID = Conversation(())
@@ -97,7 +97,7 @@ class Objective(ABC, Generic[E, C]):
     """
 
     def __init__(
-        self, student: Student, config: TrainConfig, device: torch.device, words: PairWords | None = None
+        self, student: Student, config: TrainConfig, device: torch.device, words: WordsInLoss | None = None
     ) -> None:
         """Load what it needs. `words` count beside a Cross-encoder's first stage."""
         self._encoder, self._config = cast(E, student.encoder), cast(C, config)

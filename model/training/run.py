@@ -17,7 +17,7 @@ from accelerate.utils import broadcast_object_list
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
 from polyrank.model.checkpoint.lookup import called
 from polyrank.model.checkpoint.quantised import QUANTISED_FILE
-from polyrank.model.config import ClassFrom, ModelConfig
+from polyrank.model.config import ClassFrom, LexicalConfig, ModelConfig
 from polyrank.model.errors import InvalidInput, TrainingDataInvalid
 from polyrank.model.lexical.fit import Files
 from polyrank.model.lexical.score import LexicalScore
@@ -38,7 +38,7 @@ from polyrank.model.training.config import (
 from polyrank.model.training.data import (
     Corpus,
     OnProgress,
-    PairWords,
+    WordsInLoss,
     hold_labels,
     no_progress,
     read_labels,
@@ -93,7 +93,7 @@ def train(
     which goes on; with `resume` it must be one. Where the run is interrupted, `output` is one of the three again.
     `evidence` says whether words count beside the network, never in a classifier; their weights are fitted on the
     selection slice at the end. Words that do not help are left out, with a warning. A first stage's words count while a
-    Cross-encoder is trained.
+    Cross-encoder is trained, and those of the model `config.words` while a Bi- or Poly-encoder is.
     `on_survey` is called with each file and what it holds, `watch` after every step and every look. `then` is called
     with the checkpoint: the run has ended when it returns.
 
@@ -128,7 +128,7 @@ class Begun(NamedTuple):
     student: Student
     corpora: list[tuple[Corpus, Report]]
     objective: type[AnyObjective]
-    words: PairWords | None = None
+    words: WordsInLoss | None = None
     after: Callable[[float], float] = lambda _look_seconds: 0.0
 
 
@@ -185,7 +185,7 @@ def _begun(config: TrainConfig, data: Data, evidence: bool, on_progress: OnProgr
         reading = time.monotonic() - began
         require_no_classes(corpora)
         _rescale(config, student, corpora)
-        words = _words_of_first_stage(config, [corpus for corpus, _ in corpora]) if evidence else None
+        words = _words_in_loss(config, [corpus for corpus, _ in corpora]) if evidence else None
         looks = looks_to_score([report.held_out for _, report in corpora], row.retrieves, config.negatives)
 
         def after(look_seconds: float) -> float:
@@ -394,12 +394,20 @@ def _scores_pairs(config: ModelConfig) -> bool:
     return not ARCHITECTURES[config.architecture].retrieves
 
 
-def _words_of_first_stage(config: TrainConfig, corpora: Sequence[Corpus]) -> PairWords | None:
-    """Return the words that count beside a Cross-encoder while it is trained; None: its first stage has no evidence."""
-    if not isinstance(config, PairTrainConfig) or not config.first_stage:
-        return None
-    evidence = first_stage_config(Path(config.first_stage)).evidence
-    return None if evidence is None else PairWords(LexicalScore(evidence), corpora)
+def _words_in_loss(config: TrainConfig, corpora: Sequence[Corpus]) -> WordsInLoss | None:
+    """Return the words that count beside the network while it is trained: those of a first stage, or as `words` says.
+
+    Raises InvalidInput where the model `words` has no evidence.
+    """
+    evidence: LexicalConfig | None = None
+    if isinstance(config, PairTrainConfig) and config.first_stage:
+        evidence = first_stage_config(Path(config.first_stage)).evidence
+    elif isinstance(config, OneStageTrainConfig) and config.words:
+        path = Path(config.words) / CONFIG_FILE
+        evidence = (read_config(path) if path.is_file() else load(config.words).config).evidence
+        if evidence is None:
+            raise InvalidInput(f"words: {config.words} ranks without words; give another model, or lexical")
+    return None if evidence is None else WordsInLoss(LexicalScore(evidence), corpora)
 
 
 def surveyed(data: Data, on_progress: OnProgress) -> list[tuple[Corpus, Report]]:

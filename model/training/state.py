@@ -4,7 +4,7 @@ import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile, ZipFile
@@ -12,6 +12,7 @@ from zipfile import BadZipFile, ZipFile
 import torch
 
 from polyrank.model.checkpoint.files import CONFIG_FILE, TOKENIZER_FILE, WEIGHTS_FILE, backbone_file, file_sha256
+from polyrank.model.config import LexicalConfig
 from polyrank.model.durable import remove_leftovers, replacing
 from polyrank.model.errors import InvalidInput, OutputInUse
 from polyrank.model.rankers.networks import NetworkRanker
@@ -39,14 +40,14 @@ class Origin:
         data: for each file its path, sha256, and how it is read.
         models: identities of base, teacher, retriever and first stage, by the setting's name.
         processes: how many processes share its steps.
-        words: whether words of a first stage count in its loss.
+        words: the evidence that counts in its loss; None: words do not.
     """
 
     config: TrainConfig
     data: list[list[Any]]
     models: dict[str, Any]
     processes: int
-    words: bool
+    words: LexicalConfig | None
 
     @classmethod
     def of(
@@ -56,7 +57,7 @@ class Origin:
         base: Path,
         models: Mapping[str, NetworkRanker],
         processes: int,
-        words: bool,
+        words: LexicalConfig | None,
     ) -> "Origin":
         """Identify the files in the directory `base`, those of the corpora, and the objective's other models."""
         data = [
@@ -82,8 +83,11 @@ class Origin:
             raise InvalidInput(f"{was} another {', '.join(changed)}: its files are not the same; give the same")
         if state["processes"] != self.processes:
             raise InvalidInput(f"{was} another number of processes, {state['processes']}; give the same")
-        if state["words"] != self.words:
-            counted = "no words count" if self.words else "words count"
+        was_words, words = state["words"], self.words and asdict(self.words)
+        if was_words and words and was_words != words:
+            raise InvalidInput(f"{was} other evidence of words; give the same model")
+        if was_words != words:
+            counted = "no words count" if words else "words count"
             raise InvalidInput(f"in the loss of the unfinished run {counted}: --no-evidence is not as it was")
 
 

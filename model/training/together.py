@@ -21,7 +21,7 @@ from polyrank.model.text.assembly import Assembler
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.text.sequences import Pairs
 from polyrank.model.training.config import PairTrainConfig, TrainConfig
-from polyrank.model.training.data import Columns, PairWords, columns
+from polyrank.model.training.data import Columns, WordsInLoss, columns
 from polyrank.model.training.objective import (
     Batch,
     Encode,
@@ -47,7 +47,7 @@ class PairObjective(Objective[PairEncoder, PairTrainConfig]):
     """
 
     def __init__(
-        self, student: Student, config: TrainConfig, device: torch.device, words: PairWords | None = None
+        self, student: Student, config: TrainConfig, device: torch.device, words: WordsInLoss | None = None
     ) -> None:
         super().__init__(student, config, device, words)
         retriever = self._config.retriever

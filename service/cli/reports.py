@@ -224,7 +224,7 @@ def write_feedback(path: Path, store: Path, found: "FeedbackFigures") -> None:
 
 def _recorded(found: "FeedbackFigures") -> Section:
     rows = [["rankings", f"{found.rankings:,}"]]
-    if found.began is not None and found.ended is not None:
+    if found.rankings:
         began, ended = (f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}" for at in (found.began, found.ended))
         rows.append(["answered", f"{began} to {ended} UTC"])
     rows.append(["outcome known", f"{found.judged:,}: a reply was sent, or none was good"])
@@ -262,8 +262,14 @@ def _share(share: "Share") -> str:
 def _ranks(found: "FeedbackFigures") -> Section:
     from polyrank.service.feedback.report import Share
 
-    counts = {f"rank {rank}": found.ranks[rank] for rank in range(1, max(found.ranks, default=0) + 1)}
-    counts |= {"a rank not recorded": found.beyond, "written by hand": found.written, "none was good": found.none_good}
+    last = max((rank for rank in found.sent if isinstance(rank, int)), default=0)
+    counts = {f"rank {rank}": found.sent[rank] for rank in range(1, last + 1)}
+    others: dict[str, int | str] = {
+        "a rank not recorded": 0,
+        "written by hand": "written",
+        "none was good": "none_good",
+    }
+    counts |= {name: found.sent[other] for name, other in others.items()}
     shares = {name: Share(count, found.judged) for name, count in counts.items() if count or name.startswith("rank ")}
     heading = "Where the reply that was sent stood"
     chart = intervals(heading, [Interval(name, share.value, *share.interval()) for name, share in shares.items()])

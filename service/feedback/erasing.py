@@ -1,7 +1,7 @@
 """Removes a conversation from a log of feedback, while servers write it."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +26,12 @@ class Erasing:
         rankings: so many of the conversation were found; with them went their events.
         left: so many files still hold some of it, because servers have them open. Nobody counts it any more, and it is
             gone when they close them.
+        names: digests and ids by which exported examples know what was erased.
     """
 
     rankings: int
     left: int
+    names: Set[str] = frozenset()
 
 
 def erase(root: Path, conversation: str) -> Erasing:
@@ -53,7 +55,7 @@ def erase(root: Path, conversation: str) -> Erasing:
         identity.checked(conversation)
         named.add(conversation)
     with locked(folder / "erasing.lock"):
-        rankings = {*_rankings(folder, named)}
+        rankings = dict(_rankings(folder, named))
         erased = Erased(folder)
         erased.add(folder, {*named, *rankings}, at)
         until, left = time.monotonic() + WAIT_SECONDS, files.names(folder)
@@ -61,21 +63,22 @@ def erase(root: Path, conversation: str) -> Erasing:
             if time.monotonic() > until:
                 break
             time.sleep(_AGAIN_SECONDS)
-    return Erasing(len(rankings), len(left))
+    return Erasing(len(rankings), len(left), {*named, *rankings, *filter(None, rankings.values())})
 
 
-def _rankings(folder: Path, named: set[str]) -> Iterator[str]:
+def _rankings(folder: Path, named: set[str]) -> Iterator[tuple[str, str | None]]:
+    """Yield the ids of the rankings that have one of these names, each with the digest of its conversation."""
     for name in files.names(folder):
         for line in files.lines(folder, name):
             if line is not None and line.get("kind") == RANKING:
-                given = [each for each in (line.get("id"), line.get("conversation")) if isinstance(each, str)]
-                if not named.isdisjoint(given):
-                    yield given[0]
+                given, conversation = line.get("id"), line.get("conversation")
+                if isinstance(given, str) and isinstance(conversation, str | None) and named & {given, conversation}:
+                    yield given, conversation
 
 
 def _is_clean(folder: Path, name: str, erased: Erased) -> bool:
     """Take what was erased out of a file; returns whether none of it is left there."""
-    if not files.holds_erased(folder, name, erased):
+    if not any(line is not None and erased.holds(line) for line in files.lines(folder, name)):
         return True
     if not files.closed(folder, name):
         return False

@@ -35,19 +35,9 @@ MOST_OF_REPLY, MOST_OF_CONVERSATION = 50, 5  # chosen ones
 
 _REDACTION = Redaction()
 _SETTING = "polyrank serve --feedback texts records them"
-_NO_TEXT = "rankings that were recorded without texts"
-_LOST = "right replies whose text is in no generation any more"
-_UNRECORDED = f"right replies that were sent along and stood below rank {MOST_SHOWN}"
-_LOST_NEGATIVE = "wrong replies whose text is in no generation any more"
-_LOST_LABEL = "first replies whose text is in no generation any more"
-_DISLIKED = "replies that were chosen and then disliked"
-_IN_LATER = f"examples whose context is kept for {LATER}"
-_TRAINS = "examples of the newest conversations whose context is more frequent before, where it trains"
 _IN_GOLDEN = "examples whose context is in a golden set"
+_TRAINS = "examples of the newest conversations whose context is more frequent before, where it trains"
 _CHOSEN_LATER = f"chosen replies of the newest conversations: they judge no model, and do not train beside {LATER}"
-_REPEATED = "examples that repeat another one"
-_OFTEN = f"chosen replies beyond {MOST_OF_REPLY} of the same text"
-_LONG = f"chosen replies beyond {MOST_OF_CONVERSATION} of a conversation"
 
 
 @dataclass(slots=True)
@@ -57,23 +47,20 @@ class Exported:
     Attributes:
         rankings: how many the log holds.
         with_feedback: how many of them have events.
-        train, later: examples by how their reply came about.
-        labels: by `right` and `wrong`.
+        files: examples of each file, by how their reply came about; labels by `right` and `wrong`.
         left_out: examples, labels and negatives by reason.
     """
 
     rankings: int = 0
     with_feedback: int = 0
-    train: Counter[str] = field(default_factory=Counter)
-    later: Counter[str] = field(default_factory=Counter)
-    labels: Counter[str] = field(default_factory=Counter)
+    files: dict[str, Counter[str]] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
 
 
 class _Example(NamedTuple):
-    """A reply that was right for a context, and how that is known."""
+    """A reply that was right for a context, and how that is known; or a label."""
 
-    kind: Sent
+    kind: str
     dialogue: Dialogue
 
 
@@ -105,31 +92,27 @@ def export(root: Path, output: Path, *, golden: Sequence[Path] = ()) -> Exported
     kept_apart = {said for path in golden for example in read_dialogues(path) for said in _forms(example.conversation)}
     read = sorted(_read(root, done), key=lambda each: (each.at, each.ranking))
     kept_back = _newest_conversations(read)
-    before = _apart([each for each in read if each.conversation not in kept_back], kept_apart, _IN_GOLDEN, done)
-    recent = [each for each in read if each.conversation in kept_back]
+    before, recent = ([each for each in read if (each.conversation in kept_back) is new] for new in (False, True))
+    before = _apart(before, kept_apart, _IN_GOLDEN, done)
     # A context of both sides stays on one, where it is more frequent: what everybody asks shall train.
     often, of_later = (Counter(each.said for each in some) for some in (before, recent))
     later = _apart(recent, {said for said, count in often.items() if count > of_later[said]}, _TRAINS, done)
-    before = _apart(before, {each.said for each in later}, _IN_LATER, done)
-    train = _with_negatives(_capped(_examples_of(before), done), read)
-    judges = [each for each in _examples_of(later) if each.kind != "chosen"]
+    before = _apart(before, {each.said for each in later}, f"examples whose context is kept for {LATER}", done)
+    judges = [each for each in _examples_of(later) if not _is_chosen(each)]
     done.left_out[_CHOSEN_LATER] += len(_examples_of(later)) - len(judges)
-    labels = [each.label for each in recent if each.label is not None]
-    done.train.update(each.kind for each in train)
-    done.later.update(each.kind for each in judges)
-    done.labels.update(label.category for label in labels)
+    kept = {
+        TRAIN: _with_negatives(_capped(_examples_of(before), done), read),
+        LATER: [_Example(kind, replace(dialogue, negatives=())) for kind, dialogue in judges],
+        LABELS: [_Example(each.label.category, each.label) for each in recent if each.label is not None],
+    }
     done.left_out = +done.left_out  # without those that count 0
     with filling(output, TRAIN) as inside:
-        _write(inside / TRAIN, (each.dialogue for each in train))
-        _write(inside / LATER, (replace(each.dialogue, negatives=()) for each in judges))
-        _write(inside / LABELS, labels)
+        for name, examples in kept.items():
+            done.files[name] = Counter(each.kind for each in examples)
+            with new_dialogues(inside / name) as write:
+                for each in examples:
+                    write(each.dialogue)
     return done
-
-
-def _write(path: Path, dialogues: Iterable[Dialogue]) -> None:
-    with new_dialogues(path) as write:
-        for dialogue in dialogues:
-            write(dialogue)
 
 
 def _forms(conversation: Conversation) -> tuple[int, int]:
@@ -148,7 +131,7 @@ def _read(root: Path, done: Exported) -> Iterator[_Read]:
             continue
         said = use.ranking.said
         if said is None or not any(turn.text.strip() for turn in said.turns):  # a function of the operator took all
-            done.left_out[_NO_TEXT] += 1
+            done.left_out["rankings that were recorded without texts"] += 1
             continue
         taught = _taught(use, said, replies, done)
         if taught.examples or taught.label is not None:
@@ -169,7 +152,7 @@ def _taught(use: Use, said: Conversation, replies: Replies, done: Exported) -> _
     if ranking.shown and (is_right := outcome.first_is_right(ranking.shown[0])) is not None:
         [first] = replies.find(ranking, ranking.shown[:1])
         if first is None:
-            done.left_out[_LOST_LABEL] += 1
+            done.left_out["first replies whose text is in no generation any more"] += 1
         elif first.text.strip():
             label = Dialogue(said, first.text, dialogue=name, category=RIGHT if is_right else WRONG)
     return _Read(ranking.at, ranking.id, name, turns_key(said), examples, label)
@@ -181,23 +164,23 @@ def _right(use: Use, outcome: Outcome, replies: Replies, done: Exported) -> Iter
     if outcome.kind in ("written", "edited") and outcome.text and outcome.text.strip():
         yield outcome.kind, outcome.text
         return
+    liked: Sequence[Shown] = ()
     if outcome.kind is None:
         liked = [each for each in shown if each.id in outcome.up]
     elif outcome.kind != "chosen":
-        liked = []
+        return
     elif outcome.reply in outcome.down:
-        liked = []
-        done.left_out[_DISLIKED] += 1
+        done.left_out["replies that were chosen and then disliked"] += 1
     elif outcome.rank:
         liked = [shown[outcome.rank - 1]]
     elif outcome.text is None and any(each.text is not None for each in shown):
-        liked = []  # it was sent along, so a reply of the generation that has its id may be another one
-        done.left_out[_UNRECORDED] += 1
+        # It was sent along, so a reply of the generation that has its id may be another one.
+        done.left_out[f"right replies that were sent along and stood below rank {MOST_SHOWN}"] += 1
     else:
         liked = [Shown(outcome.reply, 0.0, outcome.text)]
     for found in replies.find(use.ranking, liked):
         if found is None:
-            done.left_out[_LOST] += 1
+            done.left_out["right replies whose text is in no generation any more"] += 1
         elif found.text.strip():  # a log may hold anything
             yield "chosen", found.text
 
@@ -215,15 +198,15 @@ def _negatives(use: Use, outcome: Outcome, replies: Replies, done: Exported) -> 
         and (each.id in outcome.down or rank < (outcome.rank or 0) or (outcome.kind == "written" and outcome.none_good))
     ]
     found = replies.find(use.ranking, wrong)
-    done.left_out[_LOST_NEGATIVE] += found.count(None)
+    done.left_out["wrong replies whose text is in no generation any more"] += found.count(None)
     return tuple(each.text for each in found if each is not None)
 
 
 def _newest_conversations(read: Sequence[_Read]) -> Collection[str]:
     """Choose the newest conversations by their last ranking, so that nothing that trains is newer than all of one."""
     last = {each.conversation: (each.at, each.ranking) for each in read}  # in the order of time
-    order = sorted(last, key=last.__getitem__)
-    return set(order[len(order) - len(order) // LATER_SHARE :])
+    newest = sorted(last, key=last.__getitem__, reverse=True)
+    return set(newest[: len(newest) // LATER_SHARE])
 
 
 def _examples_of(read: Iterable[_Read]) -> list[_Example]:
@@ -245,11 +228,11 @@ def _capped(examples: Sequence[_Example], done: Exported) -> list[_Example]:
         reply, conversation = text_key(each.dialogue.response), each.dialogue.dialogue
         key = context_key(each.dialogue.conversation), reply
         if key in seen:
-            done.left_out[_REPEATED] += 1
+            done.left_out["examples that repeat another one"] += 1
         elif _is_chosen(each) and of_reply[reply] == MOST_OF_REPLY:
-            done.left_out[_OFTEN] += 1
+            done.left_out[f"chosen replies beyond {MOST_OF_REPLY} of the same text"] += 1
         elif _is_chosen(each) and of_conversation[conversation] == MOST_OF_CONVERSATION:
-            done.left_out[_LONG] += 1
+            done.left_out[f"chosen replies beyond {MOST_OF_CONVERSATION} of a conversation"] += 1
         else:
             kept.append(each)
             seen.add(key)
@@ -262,19 +245,11 @@ def _is_chosen(example: _Example) -> bool:
     return example.kind == "chosen"
 
 
-def _with_negatives(examples: Sequence[_Example], read: Iterable[_Read]) -> list[_Example]:
+def _with_negatives(examples: Iterable[_Example], read: Iterable[_Read]) -> list[_Example]:
     """Leave out negatives that were right for the same context elsewhere."""
-    right = Positives(example.dialogue for example in _examples_of(read))
-    return [
-        each._replace(
-            dialogue=replace(
-                each.dialogue,
-                negatives=tuple(
-                    text
-                    for text in each.dialogue.negatives
-                    if text_key(text) not in right.of(each.dialogue.conversation)
-                ),
-            )
-        )
-        for each in examples
-    ]
+    right, found = Positives(example.dialogue for example in _examples_of(read)), list[_Example]()
+    for kind, dialogue in examples:
+        known = right.of(dialogue.conversation)
+        kept = tuple(text for text in dialogue.negatives if text_key(text) not in known)
+        found.append(_Example(kind, replace(dialogue, negatives=kept)))
+    return found

@@ -10,6 +10,7 @@ A line is a record (records.py). After a kill a file is left open, and its lock 
 """
 
 import errno
+import math
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -28,7 +29,7 @@ from polyrank.index_builder.store.locks import take_lock
 from polyrank.model.durable import remove_leftovers, replacing, sync_directory, write_atomically
 from polyrank.model.inputs import Compression, open_input, open_unfolded, read_input
 from polyrank.model.text.jsonlines import written_lines
-from polyrank.service.feedback.records import RANKING
+from polyrank.service.feedback.records import LATEST, RANKING
 
 OPEN, CLOSED = ".jsonl", ".jsonl.zst"
 MOST_BYTES: Final = 64 << 20  # of a file; with more, readers would take a compressed one for a trap
@@ -187,11 +188,6 @@ def _close(folder: Path, name: str) -> None:
     path.unlink()
 
 
-def holds_erased(folder: Path, name: str, erased: "Erased") -> bool:
-    """Whether a file holds lines that were erased; raises OSError."""
-    return any(line is not None and erased.holds(line) for line in lines(folder, name))
-
-
 def rewrite(folder: Path, name: str, erased: "Erased") -> None:
     """Write a closed file anew, or for the first time, without what was erased; raises OSError."""
     with replacing(folder / f"{name}{CLOSED}") as temporary:
@@ -250,7 +246,7 @@ class Erased:
             return
         for line in content.splitlines():
             at, _, name = line.partition(" ")
-            if at.replace(".", "", 1).isdecimal() and name:
+            if at.replace(".", "", 1).isdecimal() and float(at) < LATEST and name:
                 self.times[name] = float(at)
 
     def __bool__(self) -> bool:
@@ -284,6 +280,6 @@ class Erased:
         try:
             if line.get("kind") != RANKING:
                 return line.get("ranking") in self.times
-            return line["id"] in self.times or line["at"] <= self.times.get(line.get("conversation", ""), -1.0)
+            return line["id"] in self.times or line["at"] <= self.times.get(line.get("conversation", ""), -math.inf)
         except (LookupError, TypeError):
             return False

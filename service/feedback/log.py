@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,8 @@ from polyrank.index_builder.errors import disk_full_named
 from polyrank.model.errors import RankingError
 from polyrank.service.errors import Overloaded
 from polyrank.service.feedback import files
-from polyrank.service.feedback.files import Erased, Growing, Line
+from polyrank.service.feedback.files import Erased, Growing
+from polyrank.service.feedback.redaction import RedactionFailed
 from polyrank.service.observe.metrics import Metrics
 
 MOST_RANKINGS: Final = 1000  # that wait
@@ -34,7 +36,7 @@ _LOOK_SECONDS, _TIDY_SECONDS = 1.0, 60.0  # between looks at what was erased, an
 _TOLD_SECONDS = 60.0  # between two lines that say the same
 _END_SECONDS = 30.0
 
-Make = Callable[[], Sequence[Line]]
+Make = Callable[[], Sequence[object]]  # records, or else what orjson writes as an object
 
 log = logging.getLogger(__name__)
 
@@ -107,18 +109,16 @@ class Log:
             try:
                 self._look()
             except Exception as error:  # tried again at the next look
-                self._tell("files of feedback cannot be closed or removed", error)
+                self.tell("files of feedback cannot be closed or removed", error)
         self._close()
 
     def _next(self) -> list[_Waiting | None]:
         """Wait for what is to be written, but no longer than until the next look."""
         found: list[_Waiting | None] = []
-        try:
+        with suppress(Empty):
             found.append(self._queue.get(timeout=_LOOK_SECONDS))
             while len(found) < _TOGETHER:
                 found.append(self._queue.get_nowait())
-        except Empty:
-            pass
         return found
 
     def _write(self, waiting: Sequence[_Waiting]) -> None:
@@ -128,7 +128,7 @@ class Log:
             if each.written is not None and not each.written.set_running_or_notify_cancel():
                 continue  # nobody waits for it any more
             try:
-                content = b"".join(orjson.dumps(line) + b"\n" for line in each.make())
+                content = b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in each.make())
                 if each.written is None:
                     rankings.append(content)
                 else:
@@ -152,22 +152,19 @@ class Log:
 
     def _append(self, content: bytes) -> None:
         with disk_full_named(self._folder):
-            self._put(content)
-
-    def _put(self, content: bytes) -> None:
-        if self._file is not None and self._file.size + len(content) > self._file_bytes:
-            self._close()
-        if self._file is not None and self._file.is_gone():
-            self._sync()
-            self._leave()
-        if self._file is None:
-            self._file, self._began = Growing(self._folder), time.monotonic()
-        try:
-            self._file.append(content)
-        finally:
-            if not self._file.is_whole:
+            if self._file is not None and self._file.size + len(content) > self._file_bytes:
+                self._close()
+            if self._file is not None and self._file.is_gone():
                 self._sync()
                 self._leave()
+            if self._file is None:
+                self._file, self._began = Growing(self._folder), time.monotonic()
+            try:
+                self._file.append(content)
+            finally:
+                if not self._file.is_whole:
+                    self._sync()
+                    self._leave()
 
     def _sync(self) -> None:
         """Put the file on the disk, if somebody waits for that."""
@@ -185,7 +182,7 @@ class Log:
                 written.set_result(None)
 
     def _lost(self, waiting: Sequence[Future[None] | None], error: Exception) -> None:
-        self._tell("feedback is lost", error)
+        self.tell("feedback is lost", error)
         for written in waiting:
             if written is None:
                 self._metrics.count_feedback_rankings("dropped", 1)
@@ -218,17 +215,17 @@ class Log:
             try:
                 closing.close()
             except Exception as error:
-                self._tell("a file of feedback cannot be closed yet", error)
+                self.tell("a file of feedback cannot be closed yet", error)
 
     def _leave(self) -> None:
         if self._file is not None:
             self._file.leave()
             self._file = None
 
-    def _tell(self, message: str, error: Exception) -> None:
-        """Log an error, but not each of many."""
+    def tell(self, message: str, error: Exception) -> None:
+        """Log an error, but not each of many; from the log's thread."""
         now = time.monotonic()
         if now - self._told.get(message, -_TOLD_SECONDS) >= _TOLD_SECONDS:
             self._told[message] = now
-            shortage = isinstance(error, OSError | RankingError)
-            log.error(message, exc_info=None if shortage else error, extra={"fields": {"why": str(error)}})
+            is_known = isinstance(error, OSError | RankingError | RedactionFailed)  # whose traceback may show a text
+            log.error(message, exc_info=None if is_known else error, extra={"fields": {"why": str(error)}})

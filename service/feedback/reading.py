@@ -1,13 +1,17 @@
 """What a log of feedback says: each ranking with what became of it."""
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
+
+from pydantic import TypeAdapter
 
 from polyrank.service.feedback.files import Erased, Line, lines, names
 from polyrank.service.feedback.identity import folder_of
-from polyrank.service.feedback.records import RANKING, Event, Ranking, Use
+from polyrank.service.feedback.records import EVENTS, RANKING, RANKINGS, Event, Use
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -43,18 +47,17 @@ def uses(root: Path, tally: LogTally | None = None, since: float = 0.0) -> Itera
     files, erased = names(folder, since), Erased(folder)
     events: dict[str, dict[str, Event]] = {}
     for line in _whole(folder, files, erased, tally):
-        if line.get("kind") != RANKING:
-            _add(line, events, tally)
+        if line.get("kind") != RANKING and (event := _read(EVENTS, line, tally)) is not None:
+            if event.id in (known := events.setdefault(event.ranking, {})):
+                tally.repeated += 1
+            else:
+                known[event.id] = event
+                tally.events += 1
     for line in _whole(folder, files, erased, LogTally()):
-        if line.get("kind") == RANKING:
-            try:
-                ranking = Ranking.from_json(line)
-                told = events.pop(ranking.id, {})
-            except (AttributeError, LookupError, TypeError, ValueError):
-                tally.damaged += 1
-                continue
+        if line.get("kind") == RANKING and (ranking := _read(RANKINGS, line, tally)) is not None:
             tally.rankings += 1
-            yield Use(ranking, tuple(sorted(told.values(), key=lambda event: event.at)))
+            told = events.pop(ranking.id, {}).values()
+            yield Use(ranking, tuple(sorted(told, key=lambda event: event.at)))
     tally.alone = sum(map(len, events.values()))
 
 
@@ -69,13 +72,9 @@ def _whole(folder: Path, files: list[str], erased: Erased, tally: LogTally) -> I
                 yield line
 
 
-def _add(line: Line, events: dict[str, dict[str, Event]], tally: LogTally) -> None:
-    with suppress(LookupError, TypeError, ValueError):
-        event = Event.from_json(line)
-        if event.id in (known := events.setdefault(event.ranking, {})):
-            tally.repeated += 1
-        else:
-            known[event.id] = event
-            tally.events += 1
-        return
-    tally.damaged += 1
+def _read(records: TypeAdapter[T], line: Line, tally: LogTally) -> T | None:
+    try:
+        return records.validate_python(line)
+    except ValueError:
+        tally.damaged += 1
+        return None

@@ -1,12 +1,13 @@
 """What a server records for one pool: the rankings that it answers, and the events that callers send."""
 
 import asyncio
-import logging
 import time
+from bisect import bisect_right
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
@@ -14,19 +15,15 @@ import orjson
 
 from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.service.errors import FeedbackTooOld
-from polyrank.service.feedback.files import Line
 from polyrank.service.feedback.identity import Identity, make_folder
 from polyrank.service.feedback.log import Log
-from polyrank.service.feedback.records import KINDS, MOST_SHOWN, Event, Kind, Ranking, Shown, Side
+from polyrank.service.feedback.records import KINDS, MOST_SHOWN, Event, Ranking, Shown, Side
 from polyrank.service.feedback.redaction import MOST_CHARACTERS, Redaction, RedactionFailed
 from polyrank.service.observe.metrics import Metrics
 
 DAY_SECONDS: Final = 86_400
 _EVENT_CHARACTERS = 1000  # of an event without its text, its objects included
 _REMEMBERED = 20_000  # events, so that the answer to one that comes again says so
-_TOLD_SECONDS = 60.0
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +33,12 @@ class ToRecord:
     Attributes:
         ranking: the id of the ranking.
         at: seconds since the epoch.
-        conversation: its name; None: the caller named none.
+        conversation: a digest of its name; None: the caller named none.
     """
 
     ranking: str
     at: float
     conversation: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """An event as a caller sends it; attributes as of `Event`."""
-
-    id: str
-    ranking: str
-    kind: Kind
-    reply: str | None
-    text: str | None
 
 
 class Feedback:
@@ -73,7 +59,6 @@ class Feedback:
         self.identity = Identity.of(root)
         self._log = Log(make_folder(root), days, most_bytes, metrics)
         self._known: OrderedDict[tuple[str, str], None] = OrderedDict()  # ranking and event
-        self._told_at = -_TOLD_SECONDS
         for kind in KINDS:
             metrics.count_feedback_events(kind, 0)
 
@@ -84,14 +69,12 @@ class Feedback:
     def asked(self, conversation: str | None) -> ToRecord:
         """Name the ranking of a request, and its conversation."""
         at = round(time.time(), 3)
-        return ToRecord(self.identity.ranking_id(at), at, conversation)
+        digest = None if conversation is None else self.identity.conversation(conversation)
+        return ToRecord(self.identity.ranking_id(at), at, digest)
 
     def place_of(self, asked: ToRecord) -> float:
         """Return the place in [0, 1) of a conversation, or of a ranking without one, in the shares of a canary."""
-        return self.identity.share_of(self._digest_of(asked) or asked.ranking)
-
-    def _digest_of(self, asked: ToRecord) -> str | None:
-        return None if asked.conversation is None else self.identity.conversation(asked.conversation)
+        return self.identity.share_of(asked.conversation or asked.ranking)
 
     def record(
         self, asked: ToRecord, answer: bytes, said: Conversation, side: Side | None = None, replaced: str | None = None
@@ -107,14 +90,14 @@ class Feedback:
 
     def _ranking(
         self, asked: ToRecord, answer: bytes, said: Conversation | None, side: Side | None, replaced: str | None
-    ) -> Sequence[Line]:
+    ) -> list[Ranking]:
         """Make a ranking's line, on the log's thread."""
         told = orjson.loads(answer)
-        shown = [(each["id"], each["score"], each["text"], "index" in each) for each in told["results"][:MOST_SHOWN]]
+        shown = told["results"][:MOST_SHOWN]
         texts: list[str | None] = [None] * len(shown)
         if (redaction := self._redaction) is not None and said is not None:
             try:
-                texts = [redaction.beginning(text) if is_sent else None for _, _, text, is_sent in shown]
+                texts = [redaction.beginning(each["text"]) if "index" in each else None for each in shown]
                 said = Conversation(
                     tuple(Turn(redaction.end(turn.text), turn.role) for turn in said.turns),
                     tuple(map(redaction.beginning, said.persona)),
@@ -130,17 +113,17 @@ class Feedback:
             fingerprint=told["model"]["fingerprint"],
             side=side,
             replaced=replaced,
-            conversation=self._digest_of(asked),
+            conversation=asked.conversation,
             said=said,
-            shown=tuple(Shown(each[0], each[1], text) for each, text in zip(shown, texts, strict=True)),
+            shown=tuple(Shown(each["id"], each["score"], text) for each, text in zip(shown, texts, strict=True)),
         )
-        return [ranking.to_json()]
+        return [ranking]
 
-    async def add(self, told: Sequence[Told]) -> tuple[int, int]:
+    async def add(self, told: Sequence[Event]) -> tuple[int, int]:
         """Record events, all or none; returns how many are new and how many came before, when they are on the disk.
 
-        An event that comes again may be written again, if it came before a restart or to another process; whoever reads
-        the log counts it once.
+        Texts are redacted here. An event that comes again may be written again, if it came before a restart or to
+        another process; whoever reads the log counts it once.
 
         Raises:
             UnknownRanking, FeedbackTooOld: of one of the events.
@@ -151,14 +134,14 @@ class Feedback:
         for each in told:
             if self.identity.checked(each.ranking) < oldest:
                 raise FeedbackTooOld(each.ranking, self._days)
-        new: dict[tuple[str, str], Told] = {}
+        new: dict[tuple[str, str], Event] = {}
         for each in told:
             if (key := (each.ranking, each.id)) not in self._known:
                 new.setdefault(key, each)
         events = [*new.values()]
         if events:
             size = sum(_EVENT_CHARACTERS + len(each.text or "") for each in events)
-            await asyncio.wrap_future(self._log.add(partial(self._events, events, time.time()), size))
+            await asyncio.wrap_future(self._log.add(partial(self._redacted_events, events), size))
         for key in new:
             self._known[key] = None
         while len(self._known) > _REMEMBERED:
@@ -167,22 +150,12 @@ class Feedback:
             self._metrics.count_feedback_events(kind, count)
         return len(events), len(told) - len(events)
 
-    def _events(self, told: Sequence[Told], at: float) -> Sequence[Line]:
-        """Make events' lines, on the log's thread."""
-        return [
-            Event(
-                id=each.id,
-                at=at,
-                ranking=each.ranking,
-                kind=each.kind,
-                reply=each.reply,
-                text=None if each.text is None else self._redacted(each.text),
-            ).to_json()
-            for each in told
-        ]
+    def _redacted_events(self, events: Sequence[Event]) -> list[Event]:
+        """Return them as they are recorded, on the log's thread."""
+        return [replace(each, text=self._redacted(each.text)) for each in events]
 
-    def _redacted(self, text: str) -> str | None:
-        if self._redaction is None:
+    def _redacted(self, text: str | None) -> str | None:
+        if self._redaction is None or text is None:
             return None
         try:
             return self._redaction.beginning(text)
@@ -192,11 +165,7 @@ class Feedback:
 
     def _textless(self, error: RedactionFailed) -> None:
         self._metrics.count_feedback_textless()
-        now = time.monotonic()
-        if now - self._told_at >= _TOLD_SECONDS:
-            self._told_at = now
-            message = "the function of feedback_redact failed: texts of feedback are not recorded"
-            log.error(message, extra={"fields": {"why": str(error)}})
+        self._log.tell("the function of feedback_redact failed: texts of feedback are not recorded", error)
 
 
 def newest(said: Conversation) -> Conversation:
@@ -204,17 +173,8 @@ def newest(said: Conversation) -> Conversation:
 
     Together they have `MOST_CHARACTERS`; a text that is longer is cut when it is redacted.
     """
-    left = MOST_CHARACTERS
-    persona: list[str] = []
-    for sentence in said.persona:
-        left -= len(sentence)
-        if left < 0:
-            break
-        persona.append(sentence)
-    turns: list[Turn] = []
-    for turn in reversed(said.turns):
-        left -= len(turn.text)
-        if turns and left < 0:
-            break
-        turns.append(turn)
-    return Conversation(tuple(reversed(turns)), tuple(persona))
+    sizes = list(accumulate(map(len, said.persona)))
+    persona = said.persona[: bisect_right(sizes, MOST_CHARACTERS)]
+    sizes = list(accumulate((len(turn.text) for turn in reversed(said.turns)), initial=sum(map(len, persona))))
+    turns = max(1, bisect_right(sizes, MOST_CHARACTERS) - 1)
+    return Conversation(said.turns[-turns:], persona)

@@ -1,7 +1,8 @@
 """Takes out of texts what tells who somebody is, before they are recorded.
 
-Mail addresses, what follows the `?` or `#` of a URL, IBANs, and six digits and more of any script, however cards and
-telephone numbers are written. Rather too much than too little: dates and large amounts go as well.
+Mail addresses; of a URL who is named before its host, parameters of its path, and what follows its `?` or `#`; IBANs;
+and six digits and more of any script, however cards and telephone numbers are written. Rather too much than too little:
+dates and large amounts go as well.
 """
 
 import re
@@ -23,13 +24,21 @@ _UNSEEN = r"\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\u20e3\ufe0e\ufe0
 _BETWEEN = rf"[{_SEEN}{_WIDE}{_UNSEEN}]{{0,3}}"
 # Those of all scripts; raised, lowered, circled and bracketed ones; Chinese numerals.
 _DIGIT = r"[\d²³¹⁰⁴-⁹₀-₉①-⑨⓪⑴-⑼⒈-⒐❶-❾➀-➈➊-➒〇零一二三四五六七八九]"
-# Each begins at a place where no match could have begun before, or by a mark, and never goes back far: the time that it
-# takes grows with the length of a text, not with its square.
+# Each begins at a place where no match could have begun before, or by a mark, and goes on or back only so far: the time
+# that it takes grows with the length of a text, not with its square.
 _AT = "@\uff20\ufe6b"  # the last two are those of full-width and of small letters
 _IN_MAIL = (*_AT, "%40")
 _NO_MAIL = r"\s<>()\[\]{},;:\"'=&?"
-_MAIL = re.compile(rf"(?<![^{_NO_MAIL}])[^{_NO_MAIL}{_AT}]+(?:[{_AT}]|%40)[^{_NO_MAIL}]+")
-_QUERY = re.compile(r"((?:://|\bwww\.)[^\s?#]*)(?:[?#]\S*)?|[?#][^\s?#=]*=\S*", re.IGNORECASE)
+_IN_NAME = rf"[^{_NO_MAIL}{_AT}]+"
+_NAME = rf"""(?<![^{_NO_MAIL}]){_IN_NAME}(?:'{_IN_NAME}){{0,3}}|"(?:[^"\\\n]|\\.){{1,64}}\""""
+_MAIL = re.compile(rf"(?:{_NAME})(?:[{_AT}]|%40)(?:[^{_NO_MAIL}]+|\[(?:IPv6:)?[\da-fA-F:.]{{2,45}}\]?)")
+# A password may hold what should be written as %2F: then a port is no password.
+_USER = re.compile(rf"://(?:[^\s/?#]*[{_AT}]|[^\s/?#:]*:(?!\d*(?:[/?#\s]|$))[^\s{_AT}]{{0,100}}[{_AT}])")
+_QUERY = re.compile(
+    r"((?:://|\bwww\.)[^\s?#;]*+(?:;(?![\w.-]*=)[^\s?#;]*+)*+)(?:[?#;]\S*)?"
+    r"|[?#][^\s?#=]*=\S*|;[a-z]{0,9}sess[a-z_]{0,9}=\S*",
+    re.IGNORECASE,
+)
 _CHECK_DIGITS = rf"{_BETWEEN}\d{_BETWEEN}\d"
 _IBAN = re.compile(rf"(?<![^\W_])[A-Za-z]{{2}}{_CHECK_DIGITS}(?:{_BETWEEN}[A-Za-z\d]){{11,30}}(?:{_BETWEEN}\d)*")
 _DIGITS = re.compile(rf"{_DIGIT}(?:{_BETWEEN}{_DIGIT}){{5,}}[\ufe0f\u20e3]*")
@@ -82,8 +91,8 @@ def redacted(text: str) -> str:
     """
     # Most texts hold nothing of the kind, and to look for a character is a hundred times quicker than a pattern.
     if any(mark in text for mark in _IN_MAIL):
-        text = _MAIL.sub("[mail]", text)
-    if ("?" in text or "#" in text) and ("=" in text or "://" in text or "www." in text.lower()):
+        text = _MAIL.sub("[mail]", _USER.sub("://[user]@", text))
+    if any(mark in text for mark in "?#;") and ("=" in text or "://" in text or "www." in text.lower()):
         text = _QUERY.sub(_without_query, text)
     if any(digit in text for digit in "0123456789") if text.isascii() else _ANY_DIGIT.search(text):
         text = _IBAN.sub(_without_iban, text)

@@ -1,24 +1,26 @@
 """What a log of feedback says of the replies, in figures: what was taken, what nobody took, and what a pool lacks."""
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
+from sys import intern
 from typing import Any, Final, NamedTuple
 
 from polyrank.model.lexical.words import words
 from polyrank.model.text.folding import folded_line
 from polyrank.service.feedback.outcomes import Outcome, outcome_of
 from polyrank.service.feedback.reading import uses
-from polyrank.service.feedback.records import Ranking, Shown
+from polyrank.service.feedback.records import Ranking
 from polyrank.service.feedback.replies import Replies
 
 FEW: Final = 30  # rankings; a share of fewer says little
 _FIELDS, _VALUES = 4, 20  # of metadata: so many fields are shown, and a field with more values makes no groups
 _LACKS, _EXAMPLES = 20, 3
+_LETTERS = 500  # of a context, its end: to read all of long ones would take long
 _NEVER_TAKEN = 20
 SHOWN_OFTEN: Final = 10
 _Z = 1.959964  # of 95 %
@@ -27,8 +29,8 @@ _Z = 1.959964  # of 95 %
 class Share(NamedTuple):
     """How many of how many."""
 
-    taken: int
-    of: int
+    taken: int = 0
+    of: int = 0
 
     def plus(self, taken: bool) -> "Share":
         """Return it with one more."""
@@ -53,7 +55,11 @@ class Share(NamedTuple):
         return max(0.0, middle - width), min(1.0, middle + width)
 
 
-NONE: Final = Share(0, 0)
+_Shares = Mapping[str, Share]
+
+
+def _no_shares() -> dict[str, Share]:
+    return defaultdict(Share)
 
 
 class Lack(NamedTuple):
@@ -94,9 +100,8 @@ class FeedbackFigures:
         first: how often the first reply was taken, over all that are judged.
         generations, days: the same for each.
         groups: the same by fields of the first reply's metadata, and by their values.
-        ranks: how often the reply at each rank was taken, from 1.
-        beyond: how often one was taken that is not among those recorded.
-        written: how often a reply was written by hand; none_good: how often none was good and nothing else was sent.
+        sent: how often the reply at each rank was sent, from 1; one that is not among those recorded (0); one that was
+            `written`; and none (`none_good`).
         with_texts: how many that are judged were recorded with their contexts.
         lacks: of contexts for which nothing was good.
         alone: how many such contexts are in none of these groups.
@@ -106,17 +111,14 @@ class FeedbackFigures:
 
     rankings: int = 0
     judged: int = 0
-    began: float | None = None
-    ended: float | None = None
+    began: float = math.inf
+    ended: float = 0.0
     events: Counter[str] = field(default_factory=Counter)
-    first: Share = NONE
-    generations: dict[str, Share] = field(default_factory=dict)
-    days: dict[str, Share] = field(default_factory=dict)
-    groups: dict[str, dict[str, Share]] = field(default_factory=dict)
-    ranks: Counter[int] = field(default_factory=Counter)
-    beyond: int = 0
-    written: int = 0
-    none_good: int = 0
+    first: Share = field(default_factory=Share)
+    generations: dict[str, Share] = field(default_factory=_no_shares)
+    days: dict[str, Share] = field(default_factory=_no_shares)
+    groups: dict[str, dict[str, Share]] = field(default_factory=lambda: defaultdict(_no_shares))
+    sent: Counter[int | str] = field(default_factory=Counter)
     with_texts: int = 0
     lacks: list[Lack] = field(default_factory=list)
     alone: int = 0
@@ -126,72 +128,51 @@ class FeedbackFigures:
 
 def figures(root: Path) -> FeedbackFigures:
     """Read the log of the store in this directory."""
-    found, replies = FeedbackFigures(), Replies(root)
-    contexts, seen, groups = list[_Context](), dict[str, _Seen](), _Groups()
+    found, replies, shown, contexts = FeedbackFigures(), Replies(root), dict[str, _Seen](), _Contexts()
     for use in uses(root):
         ranking, outcome = use.ranking, outcome_of(use)
         found.rankings += 1
-        found.began = ranking.at if found.began is None else min(found.began, ranking.at)
-        found.ended = ranking.at if found.ended is None else max(found.ended, ranking.at)
+        found.began, found.ended = min(found.began, ranking.at), max(found.ended, ranking.at)
         found.events.update(event.kind for event in use.events)
         if outcome.kind is None or not ranking.shown:
             continue
-        found.judged += 1
-        _count(found, ranking, outcome)
         [first] = replies.find(ranking, ranking.shown[:1])
-        groups.add({} if first is None else first.metadata, outcome.rank == 1)
-        for rank, shown in enumerate(ranking.shown, 1):
-            if shown.id is not None:
-                if shown.id not in seen:
-                    seen[shown.id] = _Seen(replace(ranking, shown=(), said=None), shown)
-                seen[shown.id].count(rank, outcome)
-        if ranking.said is not None:
-            contexts.append(_Context(ranking.said.turns[-1].text, outcome.kind in ("written", "none_good")))
+        _count(found, ranking, outcome, {} if first is None else first.metadata)
+        for rank, reply in enumerate(ranking.shown, 1):
+            if reply.id is not None:
+                if reply.id not in shown:
+                    shown[reply.id] = _Seen(replace(ranking, shown=(reply,), said=None))
+                shown[reply.id].count(rank, outcome)
+        if ranking.said is not None and ranking.said.turns:
+            contexts.add(ranking.said.turns[-1].text, outcome.kind in ("written", "none_good"))
     found.generations, found.days = (dict(sorted(each.items())) for each in (found.generations, found.days))
-    found.groups = groups.shares()
-    found.with_texts = len(contexts)
-    found.lacks, found.alone = _lacks(contexts)
-    found.untaken, found.shown_often = _untaken(seen, replies)
+    found.groups = _largest(found.groups)
+    found.with_texts = contexts.count
+    found.lacks, found.alone = contexts.lacks()
+    found.untaken, found.shown_often = _untaken(shown, replies)
     return found
 
 
-def _count(found: FeedbackFigures, ranking: Ranking, outcome: Outcome) -> None:
+def _count(found: FeedbackFigures, ranking: Ranking, outcome: Outcome, metadata: Mapping[str, Any]) -> None:
     took = outcome.rank == 1
     day = datetime.fromtimestamp(ranking.at, UTC).date().isoformat()
+    found.judged += 1
     found.first = found.first.plus(took)
     for shares, name in ((found.generations, ranking.generation), (found.days, day)):
-        shares[name] = shares.get(name, NONE).plus(took)
-    if outcome.rank is not None:
-        found.ranks[outcome.rank] += 1
-    elif outcome.kind == "written":
-        found.written += 1
-    elif outcome.kind == "none_good":
-        found.none_good += 1
-    else:
-        found.beyond += 1
+        shares[name] = shares[name].plus(took)
+    for name, value in metadata.items():
+        if isinstance(value, str | bool):
+            values, said = found.groups[name], value if isinstance(value, str) else str(value).lower()
+            if said in values or len(values) <= _VALUES:  # one more shows that there are too many
+                values[said] = values[said].plus(took)
+    found.sent[outcome.kind if outcome.kind in ("written", "none_good") else outcome.rank or 0] += 1
 
 
-class _Groups:
-    """Shares by the values of fields of metadata."""
-
-    def __init__(self) -> None:
-        self._shares: dict[str, dict[str, Share]] = {}
-
-    def add(self, metadata: Mapping[str, Any], took: bool) -> None:
-        for name, value in metadata.items():
-            if isinstance(value, str | bool):
-                values, said = (
-                    self._shares.setdefault(name, {}),
-                    value if isinstance(value, str) else str(value).lower(),
-                )
-                if said in values or len(values) <= _VALUES:  # one more shows that there are too many
-                    values[said] = values.get(said, NONE).plus(took)
-
-    def shares(self) -> dict[str, dict[str, Share]]:
-        """Return the fields that make groups; those that most replies have come first."""
-        kept = {name: values for name, values in self._shares.items() if 2 <= len(values) <= _VALUES}
-        order = sorted(kept, key=lambda name: (-sum(share.of for share in kept[name].values()), name))
-        return {name: dict(sorted(kept[name].items())) for name in order[:_FIELDS]}
+def _largest(groups: Mapping[str, _Shares]) -> dict[str, dict[str, Share]]:
+    """Return the fields that make groups; those that most replies have come first."""
+    kept = {name: values for name, values in groups.items() if 2 <= len(values) <= _VALUES}
+    order = sorted(kept, key=lambda name: (-sum(share.of for share in kept[name].values()), name))
+    return {name: dict(sorted(kept[name].items())) for name in order[:_FIELDS]}
 
 
 @dataclass(slots=True)
@@ -199,7 +180,6 @@ class _Seen:
     """A reply as a ranking showed it first, and how often rankings that are judged showed and took it."""
 
     at: Ranking
-    reply: Shown
     shown: int = 0
     first: int = 0
     taken: int = 0
@@ -210,49 +190,55 @@ class _Seen:
         self.taken += rank == outcome.rank
 
 
-def _untaken(seen: Mapping[str, _Seen], replies: Replies) -> tuple[list[Untaken], int]:
-    often = {name: each for name, each in seen.items() if each.shown >= SHOWN_OFTEN}
-    never = [(name, each) for name, each in often.items() if not each.taken]
-    never.sort(key=lambda item: (-item[1].first, -item[1].shown, item[0]))
+def _untaken(shown: Mapping[str, _Seen], replies: Replies) -> tuple[list[Untaken], int]:
+    often = [(name, each) for name, each in shown.items() if each.shown >= SHOWN_OFTEN]
+    never = [(-each.first, -each.shown, name) for name, each in often if not each.taken]
     untaken = []
-    for name, each in never[:_NEVER_TAKEN]:
-        [found] = replies.find(each.at, [each.reply])
-        untaken.append(Untaken(name, None if found is None else found.text, each.shown, each.first))
+    for first, times, name in sorted(never)[:_NEVER_TAKEN]:
+        [found] = replies.find(shown[name].at, shown[name].at.shown)
+        untaken.append(Untaken(name, None if found is None else found.text, -times, -first))
     return untaken, len(often)
 
 
-class _Context(NamedTuple):
-    """The last turn of a context, and whether nothing was good for it."""
+class _Contexts:
+    """The ends of contexts, to find out what tells those for which nothing was good."""
 
-    text: str
-    lacks: bool
+    def __init__(self) -> None:
+        self.count = 0
+        self._with_word = Counter[str]()
+        self._lacking: list[tuple[str, tuple[str, ...]]] = []  # their last turns, and the words of these
 
+    def add(self, text: str, lacks: bool) -> None:
+        found = words(text[-_LETTERS:])[len(text) > _LETTERS :]  # the first one may be cut in two
+        has = {intern(word) for word in found if not word.isdecimal()}
+        self.count += 1
+        self._with_word.update(has)
+        if lacks:
+            self._lacking.append((text, tuple(has)))
 
-def _lacks(contexts: Sequence[_Context]) -> tuple[list[Lack], int]:
-    """Group contexts for which nothing was good by a word that they share; returns also how many stay alone.
+    def lacks(self) -> tuple[list[Lack], int]:
+        """Group contexts for which nothing was good by a word that they share; returns also how many stay alone.
 
-    The word with the largest `l^2 / n log(N / n)^2` makes a group, where l of these contexts and n of all N have it: it
-    is rare among all, and frequent where nothing was good. The next word is sought among the contexts that are left.
-    """
-    said = [frozenset(word for word in words(each.text) if not word.isdecimal()) for each in contexts]
-    left = {place: said[place] for place, each in enumerate(contexts) if each.lacks}
-    among_all = Counter(chain.from_iterable(said))
-    rarity = {word: math.log(len(contexts) / count) ** 2 / count for word, count in among_all.items()}
+        The word with the largest `l^2 / n log(N / n)^2` makes a group, where l of these contexts and n of all N have
+        it: it is rare among all, and frequent where nothing was good. The next word is sought among the contexts that
+        are left.
+        """
+        rarity = {word: math.log(self.count / n) ** 2 / n for word, n in self._with_word.items()}
+        left, groups = self._lacking, list[Lack]()
+        counts = Counter(chain.from_iterable(has for _, has in left))
 
-    def telling(places: Iterable[int]) -> list[tuple[float, str, int]]:
-        counts = Counter(chain.from_iterable(left[place] for place in places))
-        found = ((-rarity[word] * count**2, word, count) for word, count in counts.items() if count > 1)
-        return sorted(each for each in found if each[0] < 0)
+        def telling(counts: Mapping[str, int]) -> Iterator[tuple[float, str]]:
+            return ((-rarity[word] * count**2, word) for word, count in counts.items() if count > 1 and rarity[word])
 
-    groups = list[Lack]()
-    while len(groups) < _LACKS and (found := telling(left)):
-        most, word, _ = found[0]
-        own = [place for place, has in left.items() if word in has]
-        names = [each for value, each, n in telling(own) if each != word and 2 * n >= len(own) and 4 * value <= most]
-        turns = {folded_line(contexts[place].text): contexts[place].text for place in own}
-        often = Counter(folded_line(contexts[place].text) for place in own).most_common(_EXAMPLES)
-        examples = [turns[turn] for turn, _ in often]
-        groups.append(Lack([word, *names[:2]], len(own), examples))
-        for place in own:
-            del left[place]
-    return sorted(groups, key=lambda group: (-group.contexts, group.words)), len(left)
+        while len(groups) < _LACKS and (found := min(telling(counts), default=None)):
+            most, word = found
+            own, left = ([each for each in left if (word in each[1]) is is_own] for is_own in (True, False))
+            beside = Counter(chain.from_iterable(has for _, has in own))
+            counts.subtract(beside)
+            names = [
+                word for value, word in sorted(telling(beside)) if 2 * beside[word] >= len(own) and 4 * value <= most
+            ]
+            turns = {folded_line(text): text for text, _ in own}
+            often = Counter(folded_line(text) for text, _ in own).most_common(_EXAMPLES)
+            groups.append(Lack(names[:3], len(own), [turns[turn] for turn, _ in often]))
+        return sorted(groups, key=lambda group: (-group.contexts, group.words)), len(left)

@@ -75,6 +75,10 @@ class _Ended(Exception):
         self.verdict, self.why = verdict, why
 
 
+class _Anew(Exception):
+    """The run must collect again."""
+
+
 def run_loop(config: LoopConfig, say: Say) -> Run:
     """Go on with the run that has not ended, or begin one; returns it when it has ended.
 
@@ -140,37 +144,50 @@ class _Work:
 
     def to_the_end(self) -> None:
         """Do all stages that are left."""
-        prepare = (self._collect, self._train, self._gate, self._build)
-        stages = dict(zip(STAGES, (*prepare, self._canary, self._switch, self._watch), strict=True))
-        try:
-            with self._stage_lock():
-                pass  # what a kill has left has ended
-            while (name := self._run.stage) is not None:
-                self._check()
-                self._require_as_recorded(name)
-                live = self._run.live
-                try:
-                    done = stages[name]()
-                except LoopFailed:
-                    if self._run.live == live:
-                        raise
-                    self._say(f"{name}: once more, a compaction has made {self._run.live} of {live}")
-                    continue
-                self._say(f"{name}: {done.said}")
-                self._run.stages[name] = done
-                self._run.waits = ""
-                self._runs.write(self._run)
-                if name == "build":  # not sooner: until then a kill leads back to a stage that needs them
-                    self._runs.forget_texts(self._run.id)
-            ended = _Ended(SWITCHED, f"{self._run.new} is active")
-        except _Ended as early:
-            ended = early
+        ended = None
+        while ended is None:
+            try:
+                self._go_on()
+                ended = _Ended(SWITCHED, f"{self._run.new} is active")
+            except _Ended as early:
+                ended = early
+            except _Anew:
+                self._runs.collect_anew(self._run)
+                self._say("a conversation was erased: collecting again")
         _end(self._runs, self._store, self._run, ended)
 
+    def _go_on(self) -> None:
+        prepare = (self._collect, self._train, self._gate, self._build)
+        stages = dict(zip(STAGES, (*prepare, self._canary, self._switch, self._watch), strict=True))
+        with self._stage_lock():
+            pass  # what a kill has left has ended
+        while (name := self._run.stage) is not None:
+            self._check()
+            self._require_as_recorded(name)
+            live = self._run.live
+            try:
+                done = stages[name]()
+            except LoopFailed:
+                if self._run.live == live:
+                    raise
+                self._say(f"{name}: once more, a compaction has made {self._run.live} of {live}")
+                continue
+            self._say(f"{name}: {done.said}")
+            self._run.stages[name] = done
+            self._run.waits = ""
+            self._runs.write(self._run)
+            if name == "build":  # not sooner: until then a kill leads back to a stage that needs them
+                self._runs.forget_texts(self._run.id)
+
     def _check(self) -> None:
-        """End the run where somebody has asked for it, or has made another generation the active one."""
+        """End the run where somebody has asked for it, or has made another generation the active one.
+
+        Raises _Anew where what it learns from was erased.
+        """
         if self._runs.is_asked_to_end(self._run.id):
             raise _aborted(self._run)
+        if self._runs.is_to_collect_anew(self._run):
+            raise _Anew
         active, run = self._follow_compactions(), self._run
         if run.stage == "watch" and active != run.new:
             if active == run.live:
@@ -404,7 +421,7 @@ class _Work:
                     while process.poll() is None:
                         self._check()
                         time.sleep(_TICK_SECONDS)
-                except _Ended:
+                except (_Ended, _Anew):
                     process.terminate()
                     raise
         if process.returncode:

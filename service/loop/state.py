@@ -4,7 +4,7 @@ STORE/loop/run.lock           held by the one process that runs the loop
 STORE/loop/stage.lock         held by that process's stage, and names it: it may outlive a process that was killed
 STORE/loop/<time id>/         a run
     state.json                what was done: a `Run`, replaced atomically
-    abort                     asks the process that runs it to end
+    abort, anew               ask the process that runs it to end, and to collect again
     data/                     what feedback teaches: feedback/export.py; removed when nothing needs it any more
     pool.jsonl                texts of the live generation; likewise, and so the next two
     hard.jsonl, mined.jsonl   the examples with negatives that were mined, and with those of people before them
@@ -16,7 +16,7 @@ STORE/loop/<time id>/         a run
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from hashlib import file_digest
@@ -35,7 +35,8 @@ from polyrank.model.errors import shortage_in
 from polyrank.model.inputs import open_input, read_input
 from polyrank.service.errors import LoopBusy, LoopFailed
 
-STATE_FILE, ABORT_FILE, GATE_FILE, BUILD_FILE = "state.json", "abort", "gate.json", "build.json"
+STATE_FILE, GATE_FILE, BUILD_FILE = "state.json", "gate.json", "build.json"
+_ABORT_FILE, _ANEW_FILE = "abort", "anew"
 DATA, MODEL, EXAMPLES_FILE = "data", "model", "examples.npy"
 POOL_FILE, HARD_FILE, MINED_FILE = "pool.jsonl", "hard.jsonl", "mined.jsonl"
 STAGES: Final = ("collect", "train", "gate", "build", "canary", "switch", "watch")
@@ -196,11 +197,52 @@ class Runs:
 
     def ask_to_end(self, run: str) -> None:
         """Ask the process that runs it to end."""
-        (self.path(run) / ABORT_FILE).touch()
+        (self.path(run) / _ABORT_FILE).touch()
 
     def is_asked_to_end(self, run: str) -> bool:
         """Whether somebody has asked so."""
-        return (self.path(run) / ABORT_FILE).exists()
+        return (self.path(run) / _ABORT_FILE).exists()
+
+    def leave_out(self, erased: Set[str]) -> bool:
+        """Have the run that is to learn from conversations of these names collect again; returns whether there is one.
+
+        A process that runs it sees it soon. If none does, what was collected is removed here. Raises as `read` and
+        `end_stage`.
+        """
+        run = self.latest()
+        if run is None or run.verdict is not None or run.new is not None or not self._may_hold(run, erased):
+            return False
+        (self.path(run.id) / _ANEW_FILE).touch()
+        with suppress(LoopBusy), self.alone():
+            run = self.read(run.id)
+            if self.is_to_collect_anew(run):
+                self.collect_anew(run)
+        return True
+
+    def _may_hold(self, run: Run, names: Set[str]) -> bool:
+        """Whether a run has collected examples of conversations with these names, or is about to."""
+        if "collect" not in run.stages:
+            return True
+        wanted = [name.encode() for name in names]
+        for path in (self.path(run.id) / DATA).glob("*"):
+            # Once its generation is built, a run has no texts any more.
+            with suppress(FileNotFoundError), open_input(path) as lines:
+                if any(name in line for line in lines for name in wanted):
+                    return True
+        return False
+
+    def is_to_collect_anew(self, run: Run) -> bool:
+        """Whether somebody has erased what a run, whose model is not built yet, may learn from."""
+        return run.verdict is None and run.new is None and (self.path(run.id) / _ANEW_FILE).exists()
+
+    def collect_anew(self, run: Run) -> None:
+        """Let a run begin again, and remove what it has collected and learnt. Errors as `end_stage`."""
+        self.end_stage()
+        run.stages.clear()
+        self.write(run)
+        self.forget_texts(run.id)
+        shutil.rmtree(self.path(run.id) / MODEL, ignore_errors=True)
+        (self.path(run.id) / _ANEW_FILE).unlink(missing_ok=True)  # last: after a kill all of this is done again
 
 
 def sha256_of(path: Path) -> str:

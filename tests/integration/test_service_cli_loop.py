@@ -7,9 +7,11 @@ import shutil
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from command_line import COMMAND, Outcome, call, pool_rows, start, write_rows
 from loop_store import write_config, write_golden, write_store, written
@@ -17,6 +19,7 @@ from loop_store import write_config, write_golden, write_store, written
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
 from polyrank.model.config import CalibrationConfig
+from polyrank.service.feedback.identity import Identity
 from polyrank.service.loop.run import _Work
 from polyrank.service.loop.state import Runs, StageDone
 
@@ -132,6 +135,33 @@ def test_an_abort_ends_what_is_at_work(capsys: Capture, folder: Path) -> None:
     # The same examples are worth another run, because no model was judged by them.
     again = call(capsys, "loop", "run", "--config", write_config(folder, least_examples=480))
     assert again.out == "nothing new: 479 examples, 479 of them new; 480 new ones make a run\n"
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_what_is_erased_is_not_learnt_from(capsys: Capture, folder: Path, is_killed: bool) -> None:
+    store, runs = folder / "store", Runs(folder / "store")
+    [log] = (store / "feedback").glob("*.jsonl")
+    [secret] = written(1, seed=9)
+    ranking = replace(secret.ranking, conversation=Identity.of(store).conversation("chat 7"))
+    with log.open("ab") as file:
+        file.writelines(orjson.dumps(each, option=orjson.OPT_APPEND_NEWLINE) for each in (ranking, *secret.events))
+    process = start("loop", "run", "--config", write_config(folder), "--json")
+    while (latest := runs.latest()) is None or latest.stage != "train" or not runs.is_at_work():
+        time.sleep(0.1)
+        assert process.poll() is None
+    assert latest.stages["collect"].said == "480 examples, 480 of them new"
+    if is_killed:
+        process.kill()
+        process.communicate()
+    erased = call(capsys, "feedback", "erase", "--store", store, "--conversation", "chat 7")
+    assert "the run of the loop that might have learnt from it collects anew\n" in erased.out
+    if is_killed:
+        assert [path.name for path in runs.path(latest.id).iterdir() if path.suffix != ".npy"] == ["state.json"]
+        assert not runs.is_at_work()
+        process = start("loop", "run", "--config", write_config(folder), "--json")
+    out, err = process.communicate(timeout=900)
+    assert (process.returncode, json.loads(out)["verdict"]) == (0, "switched"), err
+    assert json.loads(out)["stages"]["collect"]["said"] == "479 examples, 479 of them new"
 
 
 def test_a_stage_that_fails_is_tried_again(capsys: Capture, folder: Path) -> None:

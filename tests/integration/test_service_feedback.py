@@ -283,6 +283,17 @@ def test_the_function_that_redacts_failing_is_heard_and_lets_no_text_through(
     assert not any(b"secret" in path.read_bytes() for path in (store / "feedback").iterdir())
 
 
+def test_a_function_that_is_not_there_is_told_before_any_model_is_loaded(store: Path) -> None:
+    loaded: list[str] = []
+    settings = Settings(store=store, reranker="cross", feedback="texts", feedback_redact="json:dumbs")
+    with (
+        pytest.raises(SettingsError, match=r"^feedback_redact: 'json:dumbs' cannot be used: AttributeError"),
+        TestClient(create_app(settings, loaded.append, loaded.append)),
+    ):
+        pass
+    assert not loaded
+
+
 def test_events_are_acknowledged_when_they_are_on_the_disk(
     start: Start, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -411,7 +422,11 @@ def test_a_conversation_is_erased_while_servers_write(start: Start, store: Path)
     for number, ranking in enumerate(ids):
         told(servers[number % 2], event(ranking, number, "written", text=f"about {ranking}"))
     recorded(store, 6, 6)
-    assert cli("erase", store, "--conversation", "chat 1") == {"rankings": 4, "files_left": 0}
+    assert cli("erase", store, "--conversation", "chat 1") == {
+        "rankings": 4,
+        "files_left": 0,
+        "loop_collects_anew": False,
+    }
     rest = " ".join(raw_lines(store))
     assert [name in rest for name in ids] == [False, True, False, False, True, False]
     status = cli("status", store)

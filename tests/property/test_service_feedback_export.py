@@ -66,5 +66,5 @@ def test_what_judges_does_not_train(log: list[Use], kept_apart: list[str]) -> No
     assert not golden_turns & {text_key(each.conversation.turns[0].text) for each in train}
     assert not {each.dialogue for each in train} & {each.dialogue for each in (*later, *labels)}
     assert all(text_key(each.response) not in map(text_key, each.negatives) for each in train)
-    assert done.train["chosen"] <= MOST_OF_CONVERSATION * len({each.dialogue for each in train})
+    assert done.files[TRAIN]["chosen"] <= MOST_OF_CONVERSATION * len({each.dialogue for each in train})
     assert {each.category for each in labels} <= {"right", "wrong"}

@@ -26,7 +26,7 @@ from polyrank.model.text.conversations import identified
 from polyrank.model.text.dialogues import Dialogue, read_dialogues
 from polyrank.model.training.apart import LateObjective
 from polyrank.model.training.config import TrainConfig
-from polyrank.model.training.data import Corpus, PairWords, survey
+from polyrank.model.training.data import Corpus, WordsInLoss, survey
 from polyrank.model.training.loop import Look, look, selection_batches
 from polyrank.model.training.objective import Batch, Measured, Objective, code_cosine
 from polyrank.model.training.student import Student, start
@@ -138,9 +138,30 @@ def test_words_of_a_first_stage_count_in_the_loss_as_a_checkpoint_serves_them(ba
         scores = torch.from_numpy(ranker.score_texts(example.conversation, texts, ranker.statistics(pool)))
         losses.append(-scores.log_softmax(0)[0].item())
     batch = Batch(examples, [], random.Random(0))
-    found = PairObjective(student, config, CPU, PairWords(LexicalScore(EVIDENCE), corpora)).measure(batch)
+    found = PairObjective(student, config, CPU, WordsInLoss(LexicalScore(EVIDENCE), corpora)).measure(batch)
     assert found.loss == pytest.approx(sum(losses) / 2, rel=1e-4)
     assert found.loss != pytest.approx(objective(student, config).measure(batch).loss, rel=0.1)
+
+
+@pytest.mark.parametrize("architecture", ["bi", "poly"])
+def test_words_count_in_the_loss_of_a_retriever_as_a_checkpoint_serves_them(
+    base: Path, tmp_path: Path, architecture: str
+) -> None:
+    data = write_rows(tmp_path / "orders.jsonl", orders(80))
+    corpora = [survey(data, False, 0.0, 1000)[0]]
+    examples = [dialogue("where is ord-7-x", "ord-7-x came"), dialogue(["w5", "w9"], "w5"), dialogue("a", "ord-3-x")]
+    student, config = made(base, architecture=architecture)
+    replace(student, config=replace(student.config, evidence=EVIDENCE)).save(tmp_path / "model", {})
+    ranker, pool = polyrank.load(tmp_path / "model"), list(corpora[0].replies())
+    losses = []
+    for row, example in enumerate(examples):
+        texts = [each.response for each in examples]
+        scores = torch.from_numpy(ranker.score_texts(example.conversation, texts, ranker.statistics(pool)))
+        losses.append(-scores.log_softmax(0)[row].item())
+    words = WordsInLoss(LexicalScore(EVIDENCE), corpora)
+    found = LateObjective(student, config, CPU, words).measure(Batch(examples, [], random.Random(0)))
+    assert found.loss == pytest.approx(sum(losses) / 3, rel=1e-4)
+    assert found.loss != pytest.approx(measured(base, examples, architecture=architecture).loss, rel=0.05)
 
 
 def test_a_look_counts_gold_replies_ahead_of_all_that_may_count(base: Path) -> None:

@@ -1,5 +1,6 @@
 """A residual Cross-encoder begins near its first stage's ranking, and leaves the first stage as it is."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tiny_training import Seen, orders, run, scores, settings, trained, write_ex
 
 import polyrank
 from polyrank.model.architectures.cross import CrossEncoder
-from polyrank.model.checkpoint.files import WEIGHTS_FILE
+from polyrank.model.checkpoint.files import CONFIG_FILE, WEIGHTS_FILE, read_config, write_config
 from polyrank.model.config import LexicalConfig
 from polyrank.model.errors import InvalidInput
 from polyrank.model.training.config import Data, TrainConfig
@@ -166,6 +167,19 @@ def test_a_cross_encoder_learns_beside_the_words_of_its_first_stage(base: Path, 
     assert (seen.looks[0][1] < 0.5) == evidence, "the first loss is that of the first stage's score"
 
 
+def test_a_bi_encoder_learns_beside_the_words_of_another_model(base: Path, tmp_path: Path) -> None:
+    data = Data([write_rows(tmp_path / "orders.jsonl", orders(560))])
+    told = write_checkpoint(tmp_path, "told", 0, architecture="bi", evidence=LexicalConfig(weights={"last": 3.0}))
+    for name, words in (("without", ""), ("by-lexical", "lexical"), ("by-told", str(told))):
+        seen = Seen()
+        config = settings(base, architecture="bi", steps=1, words=words)
+        assert train(config, data, tmp_path / name, on_survey=seen.survey, watch=seen.watch) is not None
+        assert (seen.looks[0][1] < 0.5) == bool(words), "replies repeat an order's number, which only words can read"
+    silent = write_checkpoint(tmp_path, "silent", 0, architecture="bi")
+    with pytest.raises(InvalidInput, match=f"words: {silent} ranks without words; give another model, or lexical"):
+        train(settings(base, words=str(silent)), data, tmp_path / "no", on_survey=seen.survey, watch=seen.watch)
+
+
 def test_a_resumed_run_counts_words_as_it_did(base: Path, tmp_path: Path) -> None:
     def killed(event: str, step: int, *_: object) -> None:
         if step == 1:
@@ -179,3 +193,20 @@ def test_a_resumed_run_counts_words_as_it_did(base: Path, tmp_path: Path) -> Non
             train(config, data, out, evidence=evidence, on_survey=on_survey, watch=killed)
         with pytest.raises(InvalidInput, match=f"the unfinished run {counted}: --no-evidence is not as it was"):
             train(config, data, out, resume=True, evidence=not evidence, on_survey=on_survey, watch=killed)
+
+
+def test_a_resumed_run_counts_the_same_words(base: Path, tmp_path: Path) -> None:
+    def killed(event: str, step: int, *_: object) -> None:
+        if step == 1:
+            raise Stop
+
+    data = Data([write_rows(tmp_path / "orders.jsonl", orders(80))])
+    told = write_checkpoint(tmp_path, "told", 0, architecture="bi", evidence=LexicalConfig(weights={"last": 3.0}))
+    config, on_survey = settings(base, steps=4, words=str(told)), Seen().survey
+    with pytest.raises(Stop):
+        train(config, data, tmp_path / "out", on_survey=on_survey, watch=killed)
+    write_config(
+        told / CONFIG_FILE, replace(read_config(told / CONFIG_FILE), evidence=LexicalConfig(weights={"last": 2.0}))
+    )
+    with pytest.raises(InvalidInput, match="was started with other evidence of words; give the same model"):
+        train(config, data, tmp_path / "out", resume=True, on_survey=on_survey, watch=killed)

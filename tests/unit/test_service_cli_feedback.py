@@ -64,7 +64,7 @@ def test_a_conversation_is_erased_by_its_name_or_a_ranking(capsys: Capture, stor
     assert [each.ranking.id for each in uses(store)] == ["r86401", "r86402"]
     assert not any(b"secret" in path.read_bytes() for path in (store / "feedback").iterdir())
     again = call(capsys, "feedback", "erase", "--store", store, "--conversation", "one", "--json")
-    assert again.result == {"rankings": 0, "files_left": 0}
+    assert again.result == {"rankings": 0, "files_left": 0, "loop_collects_anew": False}
 
 
 def test_where_there_is_no_store_that_is_wrong_usage(capsys: Capture, tmp_path: Path) -> None:

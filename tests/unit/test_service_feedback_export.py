@@ -54,7 +54,7 @@ def test_a_chosen_reply_is_right_and_those_above_it_are_weakly_wrong(store: Path
         {"context": ["Hi"], "response": "reply c", "negatives": ["reply a", "reply b"], "dialogue": "r00001"}
     ]
     assert (later, labels) == ([], []), "one conversation is too few to keep some apart"
-    assert (done.rankings, done.with_feedback, done.train) == (1, 1, {"chosen": 1})
+    assert (done.rankings, done.with_feedback, done.files[TRAIN]) == (1, 1, {"chosen": 1})
 
 
 @pytest.mark.parametrize(
@@ -134,8 +134,8 @@ def test_the_newest_conversations_judge_and_do_not_train(store: Path, tmp_path: 
         (["ending"], "wrong"),
     ]
     assert labels[1]["persona"] == ["kind"]
-    assert done.later == {"edited": 1, "written": 1}
-    assert done.labels == {"right": 1, "wrong": 2}
+    assert done.files[LATER] == {"edited": 1, "written": 1}
+    assert done.files[LABELS] == {"right": 1, "wrong": 2}
     assert sorted(done.left_out.values()) == [1, 2], "a context that is kept, two chosen replies"
 
 
@@ -169,7 +169,7 @@ def test_written_replies_come_first_and_chosen_ones_do_not_outweigh_them(store: 
     done, train, _, _ = _exported(store, tmp_path / "out", uses)
     assert [each["context"] for each in train[:2]] == [["rare"], ["popular 10"]], "of those above 50 the newest"
     assert [each["context"] for each in train[51:]][:5] == [[f"long {number}"] for number in (1, 2, 3, 4, 5)]
-    assert done.train == {"written": 1, "chosen": 60}, "four of those later ones"
+    assert done.files[TRAIN] == {"written": 1, "chosen": 60}, "four of those later ones"
 
 
 def test_a_reply_that_was_right_elsewhere_is_no_negative(store: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def event(number: int, of: int, **fields: Any) -> Event:
 
 
 def write(root: Path, name: str, records: Iterable[Ranking | Event], cut: bytes = b"", closed: bool = False) -> Path:
-    content = b"".join(orjson.dumps(record.to_json()) + b"\n" for record in records) + cut
+    content = b"".join(orjson.dumps(record) + b"\n" for record in records) + cut
     (root / "feedback").mkdir(exist_ok=True)
     path = root / "feedback" / f"{name}.jsonl{'.zst' * closed}"
     if closed:

@@ -61,8 +61,7 @@ def test_what_was_taken_is_counted_where_it_stood(store: Path) -> None:
     assert found.generations == {"g": Share(1, 5), "h": Share(1, 1)}
     assert found.days == {"1970-01-01": Share(2, 2), "1970-01-02": Share(0, 4)}
     assert found.groups == {"lang": {"de": Share(2, 5), "en": Share(0, 1)}}, "one id and a price are no groups"
-    assert found.ranks == {1: 2, 2: 1}
-    assert (found.beyond, found.written, found.none_good) == (1, 1, 1)
+    assert found.sent == {1: 2, 2: 1, 0: 1, "written": 1, "none_good": 1}
 
 
 def test_contexts_without_a_good_reply_are_grouped_by_what_tells_them_from_others(store: Path) -> None:
@@ -75,6 +74,14 @@ def test_contexts_without_a_good_reply_are_grouped_by_what_tells_them_from_other
         Lack(["norway", "to"], 2, ["the ship to Norway", "to Norway the 12"]),
     ]
     assert (found.alone, found.with_texts) == (2, 27)
+
+
+def test_of_long_contexts_the_end_tells(store: Path) -> None:
+    """All of them would take long; and the word that is cut in two counts for nothing."""
+    uses = [use(number, f"voucher {'1 ' * 242}pay in Norway", ("none_good",)) for number in range(3)]
+    uses += [use(20 + number, "the bill", ("chosen", "a")) for number in range(9)]
+    found = figures(write_log(store, uses))
+    assert [(each.words, each.contexts) for each in found.lacks] == [(["in", "norway", "pay"], 3)]
 
 
 def test_replies_that_nobody_takes_are_named_with_their_text(store: Path) -> None:

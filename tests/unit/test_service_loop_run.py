@@ -362,6 +362,26 @@ def test_an_old_generation_that_was_collected_is_watched_no_more(loop: Loop) -> 
     assert run.stages["watch"].said.startswith("ended early, no generation ")
 
 
+def test_what_was_erased_is_collected_no_more(loop: Loop) -> None:
+    """Until its model is built: later the run has no texts any more."""
+    folder = loop.runs.path(loop.run.id)
+    (folder / "data").mkdir()
+    (folder / "data" / "labels.jsonl").write_text('{"dialogue":"c0"}\n{"dialogue":"c1"}\n')
+    (folder / "model").mkdir()
+    assert not loop.runs.leave_out({"c1"})
+    for stage in ("build", "gate", "train"):
+        del loop.run.stages[stage]
+    loop.runs.write(loop.run)
+    assert not loop.runs.leave_out({"c2", "other"})
+    assert (folder / "data").exists()
+    assert loop.runs.leave_out({"c2", "c1"})
+    assert loop.runs.read(loop.run.id).stage == "collect"
+    assert [path.name for path in folder.iterdir()] == ["state.json"]
+    assert loop.runs.leave_out({"c3"}), "it may have been read already"
+    abort(loop.store.root, 0)
+    assert not loop.runs.leave_out({"c1"})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["abort", "run"])
 def test_a_stage_that_a_kill_has_left_ends_with_its_run(loop: Loop, who: str) -> None:

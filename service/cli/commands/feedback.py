@@ -103,37 +103,40 @@ def _left_out(facts: dict[str, Any]) -> list[str]:
 
 def _erase(arguments: argparse.Namespace) -> int:
     from polyrank.service.feedback.erasing import erase
+    from polyrank.service.loop.state import Runs
 
     done = erase(arguments.store, arguments.conversation)
-    facts = {"rankings": done.rankings, "files_left": done.left}
+    collects_anew = Runs(arguments.store).leave_out(done.names)
+    facts = {"rankings": done.rankings, "files_left": done.left, "loop_collects_anew": collects_anew}
     lines = [f"erased: {done.rankings} rankings and their events" if done.rankings else "nothing is recorded of it"]
     if done.left:
         lines.append(
             f"{done.left} files that servers have open still hold some of it; nobody reads that, and it goes within an "
             "hour, when they are closed"
         )
+    if collects_anew:
+        lines.append("the run of the loop that might have learnt from it collects anew")
     print_result(arguments, facts, *lines)
     return 0
 
 
 def _export(arguments: argparse.Namespace) -> int:
-    from polyrank.service.feedback.export import LABELS, LATER, TRAIN, export
+    from polyrank.service.feedback.export import export
 
     require_unused("--output", arguments.output)
     with telling("reading the log"):
         done = export(arguments.store, arguments.output, golden=arguments.golden)
     for reason, count in done.left_out.most_common():
         print(f"left out {count}: {reason}", file=sys.stderr)
-    kept = {TRAIN: done.train, LATER: done.later, LABELS: done.labels}
     facts = {
         "output": str(arguments.output),
         "rankings": done.rankings,
         "with_feedback": done.with_feedback,
-        "files": {name: dict(counts) for name, counts in kept.items()},
+        "files": {name: dict(counts) for name, counts in done.files.items()},
         "left_out": [{"reason": reason, "count": count} for reason, count in done.left_out.most_common()],
     }
     lines = [f"{done.rankings} rankings, {done.with_feedback} of them with feedback"]
-    for name, counts in kept.items():
+    for name, counts in done.files.items():
         parts = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
         lines.append(f"{arguments.output / name}: {counts.total()} examples" + (f" ({parts})" if parts else ""))
     print_result(arguments, facts, *lines)

@@ -1,5 +1,7 @@
 """`POST /feedback`: what became of rankings."""
 
+import time
+
 from fastapi import APIRouter
 from starlette.requests import Request
 
@@ -7,7 +9,7 @@ from polyrank.index_builder.errors import DiskFull
 from polyrank.service.api.answers import FeedbackOut
 from polyrank.service.api.requests import FeedbackIn
 from polyrank.service.errors import FeedbackTooOld, NotConfigured, Overloaded, StoreReadOnly, UnknownRanking
-from polyrank.service.feedback.recording import Told
+from polyrank.service.feedback.records import Event
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import IN_POOL, RANK, fails, takes
 from polyrank.service.resources import resources, writing
@@ -27,7 +29,11 @@ async def feedback(request: Request) -> FeedbackOut:
     if held.feedback is None:
         raise NotConfigured("feedback: this server records none; start it with --feedback ids or --feedback texts")
     bodies.check_lengths("events", [event.text for event in body.events if event.text is not None], held.settings)
-    told = [Told(event.event_id, event.ranking_id, event.kind, event.id, event.text) for event in body.events]
+    now = time.time()
+    told = [
+        Event(id=each.event_id, at=now, ranking=each.ranking_id, kind=each.kind, reply=each.id, text=each.text)
+        for each in body.events
+    ]
     with writing(held):
         async with bodies.journey(request, held.settings).in_time():
             accepted, repeated = await held.feedback.add(told)

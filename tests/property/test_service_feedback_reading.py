@@ -1,0 +1,83 @@
+"""Whatever is in a line of a log of feedback, it is read or counted as damaged, and no command falls over it."""
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import orjson
+from cases import cases
+from feedback_logs import use, write_log
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyrank.model.errors import InvalidInput
+from polyrank.model.text.assembly import Conversation, Turn
+from polyrank.model.text.dialogues import read_dialogues
+from polyrank.service.cli.reports import write_feedback
+from polyrank.service.feedback.erasing import erase
+from polyrank.service.feedback.export import export
+from polyrank.service.feedback.reading import LogTally, uses
+from polyrank.service.feedback.records import Shown
+from polyrank.service.feedback.report import figures
+from polyrank.service.loop.canary import look
+
+NUMBERS = (
+    st.integers() | st.integers(-(10**400), 10**400) | st.floats() | st.sampled_from([1e308, 253402300800, 10**30])
+)
+DEEP = st.integers(1, 2000).map(lambda depth: json.loads("[" * min(depth, 500) + "]" * min(depth, 500)))
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.text(max_size=5) | DEEP,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+SAID = Conversation((Turn("hello", "user"), Turn("the bill")), ("kind",))
+GOOD = use(
+    1, SAID, ("chosen", "a"), ("edited", "b", "better"), shown=(Shown("a", 0.5, "A"), Shown("b", 0.1, "B")),
+    side="live", conversation="c", replaced="late",
+)  # fmt: skip
+LINES = [orjson.loads(orjson.dumps(each)) for each in (GOOD.ranking, *GOOD.events)]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Of everything in a line."""
+    yield path
+    if isinstance(value, dict | list):
+        for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places(inner, (*path, name))
+
+
+def put(line: Any, path: tuple[Any, ...], value: Any) -> Any:
+    """The line with another value at a place."""
+    if not path:
+        return value
+    copy = line.copy()
+    copy[path[0]] = put(line[path[0]], path[1:], value)
+    return copy
+
+
+PLACES = [(number, path) for number, line in enumerate(LINES) for path in places(line)]
+
+
+@settings(max_examples=cases(24), deadline=None)
+@given(st.sampled_from(PLACES), VALUES)
+def test_any_value_in_any_field_is_read_or_counted_as_damaged(place: tuple[int, tuple[Any, ...]], value: Any) -> None:
+    number, path = place
+    with TemporaryDirectory() as folder:
+        root = write_log(Path(folder), [use(5, "Hi", ("written", None, "x"), conversation="d")])
+        [log] = (root / "feedback").iterdir()
+        wrong = [put(line, path, value) if at == number else line for at, line in enumerate(LINES)]
+        with log.open("a") as file:
+            file.writelines(json.dumps(each) + "\n" for each in wrong)
+        found = list(uses(root, tally := LogTally()))
+        assert tally.rankings == len(found)
+        assert tally.rankings + tally.events + tally.repeated + tally.damaged == 2 + len(LINES)
+        assert tally.damaged <= 1
+        look(root, "g", [(0.0, 0.5)], 2.0)
+        with suppress(InvalidInput):
+            export(root, root / "out")
+            assert all(len(list(read_dialogues(each))) < 9 for each in (root / "out").iterdir())
+        assert erase(root, "nobody").rankings == 0
+        write_feedback(root / "page.html", root, figures(root))
