@@ -122,10 +122,15 @@ class Runs:
         return None
 
     def judged(self) -> Iterator[Run]:
-        """Yield the runs that have ended with a verdict on a model, the latest first. Errors as `read`."""
+        """Yield the runs that have ended with a verdict on a model, the latest first. Errors as `read`.
+
+        A model that was switched to counts, too, where somebody has ended the watch.
+        """
         for run in reversed(self.ids()):
-            if (self.path(run) / EXAMPLES_FILE).exists() and (found := self.read(run)).verdict in _JUDGED:
-                yield found
+            if (self.path(run) / EXAMPLES_FILE).exists():
+                found = self.read(run)
+                if found.verdict in _JUDGED or (found.verdict is not None and "switch" in found.stages):
+                    yield found
 
     def read(self, run: str) -> Run:
         """Read a run.

@@ -257,6 +257,16 @@ def test_abort_where_nobody_is_at_work(loop: Loop) -> None:
     assert abort(loop.store.root, 0) is None
 
 
+@pytest.mark.parametrize(("stage", "is_judged"), [("canary", False), ("watch", True)])
+def test_what_was_learnt_from_counts_where_an_abort_leaves_the_new_model(
+    loop: Loop, stage: str, is_judged: bool
+) -> None:
+    loop.reached(stage)
+    (loop.runs.path(loop.run.id) / "examples.npy").touch()
+    assert abort(loop.store.root, 0) is not None
+    assert [each.verdict for each in loop.runs.judged()] == ["aborted"] * is_judged
+
+
 @pytest.mark.slow
 def test_a_switch_that_a_kill_kept_from_being_recorded_is_found(loop: Loop) -> None:
     loop.reached("switch")
