@@ -40,9 +40,9 @@ quantise() { # what int8 changes is proven over lists of its training dialogues,
 [ $# -gt 0 ] || set -- chat-bi chat-poly chat-uni
 for name in "$@"; do
   case $name in
-    chat-bi) five chat-bi --architecture bi --steps 886 "${late[@]}" ;;
-    chat-poly) six chat-poly --architecture poly --n-codes 64 --steps 1918 "${late[@]}" ;;
-    chat-uni) # it needs the chat-poly of the same OUTPUT
+    chat-bi) five chat-bi --architecture bi --steps 886 "${late[@]}" && quantise chat-bi ;;
+    chat-poly) six chat-poly --architecture poly --n-codes 64 --steps 1918 "${late[@]}" && quantise chat-poly ;;
+    chat-uni) # it needs the chat-poly of the same OUTPUT; a Uni-encoder does not run in int8
       six plain-uni --architecture uni --batch-size 64 --negatives 15 --learning-rate 5e-4 --steps 2370 --no-evidence
       joined=$OUTPUT/uncalibrated-uni
       [ -e "$joined" ] || python "$(dirname "$0")/residual.py" "$OUTPUT/plain-uni" "$OUTPUT/chat-poly" "$joined"
@@ -50,5 +50,4 @@ for name in "$@"; do
         --train "$texts"/{convai2_train,multiwoz22_train,ubuntu_irc}.jsonl.zst --output "$OUTPUT/chat-uni" ;;
     *) echo "no checkpoint is called $name" >&2 && exit 2 ;;
   esac
-  quantise "$name"
 done

@@ -9,11 +9,15 @@ import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import Any, NamedTuple
 
 import httpx2
 from command_line import write_rows
+
+from polyrank.index_builder.store.generation_store import GenerationStore
 
 TOPICS = 12
 KNOWN = range(6)  # topics that the first model has learnt
@@ -125,6 +129,30 @@ def use(world: World, server: Server, conversations: int) -> list[Taken]:
     for at in range(0, len(events), 100):
         assert server.post("/feedback", {"events": events[at : at + 100]})["accepted"] == len(events[at : at + 100])
     return taken
+
+
+@contextmanager
+def in_the_canary(world: World, server: Server, store: Path) -> Iterator[None]:
+    """While a generation is on trial people ask, and are handed over who see no right reply at the top."""
+    over = Event()
+
+    def ask() -> None:
+        generations, calls = GenerationStore(store), 0
+        while not over.wait(0.0 if generations.trial() is not None else 0.1):
+            for asked in [world.asked() for _ in range(20)]:
+                calls += 1
+                answer = server.ranked(asked, conversation=f"later chat {calls}")
+                if not world.is_right(asked, answer["results"][0]["text"]):
+                    event = {"ranking_id": answer["ranking_id"], "kind": "handed_over", "event_id": "end"}
+                    server.post("/feedback", {"events": [event]})
+
+    with ThreadPoolExecutor(1) as people:
+        asking = people.submit(ask)
+        try:
+            yield
+        finally:
+            over.set()
+            asking.result()
 
 
 def relevance(world: World, server: Server, questions: Sequence[Asked]) -> float:

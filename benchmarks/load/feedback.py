@@ -2,15 +2,20 @@
 
     python -m benchmarks.load.feedback [--callers 16] [--seconds 10] [--rounds 10] [--pool POOL --data DIALOGUES]
 
+With `--trial MODEL`, what a canary costs instead: both servers record texts, and that of a second store has this model
+on trial for a tenth of the conversations.
+
 Both servers stay loaded on one core, and only one is asked at a time; the one that begins changes with every round. The
-table has p50 and p99 of a caller's wait and the processor time of an answer: medians over the rounds, and the ratio
-texts / off as median, least and most of the rounds. Prints one JSON object as the last line.
+table has p50 and p99 of a caller's wait and the processor time of an answer: medians over the rounds, and the ratio of
+the second server to the first as median, least and most of the rounds. Prints one JSON object as the last line.
 """
 
 import argparse
 import json
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,8 +27,30 @@ from benchmarks.load.mix import Mix
 from benchmarks.load.threads import spent
 from benchmarks.timing import machine
 
-OFF, ON = "off", "texts"
+from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.building.plans import BuildOptions
+from polyrank.index_builder.pool.rows import Candidate, read_pool
+from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.model.rankers.load import load_late
+from polyrank.service.feedback.reading import uses
+
+OFF, ON, TRIAL = "off", "texts", "trial"
+SHARE = 0.1
 FIGURES = ("p50, ms", "p99, ms", "processor, ms")
+
+
+@contextmanager
+def both(options: argparse.Namespace) -> Iterator[dict[str, tuple[Path, str]]]:
+    """Yield the two servers by name: the store of each, and its setting `feedback`."""
+    with store_of(options) as store:
+        if options.trial is None:
+            yield {OFF: (store, OFF), ON: (store, ON)}
+            return
+        with store_of(options) as second:
+            rows = [row for row in read_pool([options.pool]) if isinstance(row, Candidate)]
+            built = build(load_late(options.trial), rows, second, BuildOptions(activate=False))
+            GenerationStore(second).begin_trial(built.generation, SHARE)
+            yield {ON: (store, ON), TRIAL: (second, ON)}
 
 
 def asked(server: Running, mix: Mix, phase: Phase) -> dict[str, float]:
@@ -40,11 +67,12 @@ def asked(server: Running, mix: Mix, phase: Phase) -> dict[str, float]:
 
 def compared(rounds: dict[str, list[dict[str, float]]]) -> list[dict[str, Any]]:
     """Make the rows of the table."""
-    rows = []
+    rows, (first, second) = [], rounds
     for name in FIGURES:
-        off, on = ([each[name] for each in rounds[side]] for side in (OFF, ON))
-        ratios = sorted(own / other for own, other in zip(on, off, strict=True))
-        told = {OFF: median(off), ON: median(on), "ratio": median(ratios), "least": ratios[0], "most": ratios[-1]}
+        before, after = ([each[name] for each in rounds[side]] for side in (first, second))
+        ratios = sorted(own / other for own, other in zip(after, before, strict=True))
+        told = {first: median(before), second: median(after)}
+        told |= {"ratio": median(ratios), "least": ratios[0], "most": ratios[-1]}
         rows.append({"figure": name, **{key: round(value, 3) for key, value in told.items()}})
     return rows
 
@@ -56,24 +84,27 @@ def main() -> int:
     parser.set_defaults(seconds=10.0)
     parser.add_argument("--callers", type=int, default=16, help="at a time; default: 16")
     parser.add_argument("--rounds", type=int, default=10, help="default: 10")
+    parser.add_argument("--trial", metavar="MODEL", help=f"have it on trial for a share of {SHARE:g} on one server")
     options = parser.parse_args()
     mix, phase = mix_of(options), Phase(options.seconds, concurrency=options.callers)
     rounds: dict[str, list[dict[str, float]]] = defaultdict(list)
-    with (
-        store_of(options) as store,
-        serving(store, {"feedback": OFF}) as off,
-        serving(store, {"feedback": ON}) as on,
-    ):
-        sides = [(OFF, off), (ON, on)]
+    with both(options) as places, ExitStack() as stack:
+        sides = [
+            (side, stack.enter_context(serving(store, {"feedback": feedback})))
+            for side, (store, feedback) in places.items()
+        ]
         for _, server in sides:
             warm(server, mix)
         for number in range(options.rounds):
             for side, server in sides[:: -1 if number % 2 else 1]:
                 rounds[side].append(asked(server, mix, phase))
+        store, _ = [*places.values()][-1]
         written = sum(path.stat().st_size for path in Path(store, "feedback").iterdir())
+        taken = Counter(use.ranking.side for use in uses(store) if use.ranking.replaced is None)
     rows = compared(rounds)
     print(table(rows, list(rows[0])), flush=True)
-    print(json.dumps({"machine": machine(), "written_bytes": written, "figures": rows, "rounds": rounds}))
+    told = {"machine": machine(), "written_bytes": written, "sides": taken, "figures": rows, "rounds": rounds}
+    print(json.dumps(told))
     return 0
 
 

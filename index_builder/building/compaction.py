@@ -206,7 +206,7 @@ class _Source:
                 replaces=replaces,
             )
 
-        options = replace(options, dtype=self.old.dtype)
+        options = replace(options, dtype=self.old.dtype, min_recall=self.old.min_recall)
         return make(self._store, ModelFiles(self.opened[0]), options, fill, clock)
 
     def _plan(self, taken: _Taken) -> PartPlan:

@@ -131,6 +131,11 @@ class Manifest:
     late: LateRows | None = None
 
     @property
+    def min_recall(self) -> float:
+        """The recall that was asked for."""
+        return float(self.recall["min_recall"] or 0.0)
+
+    @property
     def format_version(self) -> int:
         """The format of every generation."""
         return FORMAT_VERSION

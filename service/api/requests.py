@@ -289,7 +289,12 @@ class ExplainIn(SaidIn):
     cross: Literal["turns", "words"] | None = Field(
         default=None, description="tell what the cross-encoder's score loses without each of these"
     )
-    generation: Which = Field(default="live", description=_WHICH)
+    generation: str = Field(
+        default="live",
+        min_length=1,
+        max_length=MAX_ID_CHARS,
+        description="whose scores: `live`, `trial`, or the id of one of both, as an answer of `/rank` tells it",
+    )
     timeout_ms: int | None = Field(default=None, ge=1, description="above the server's maximum: clamped to it")
 
     @model_validator(mode="after")

@@ -60,7 +60,7 @@ class ExplainOptions(TypedDict, total=False):
     pairs: bool
     occlusion: bool
     cross: Literal["turns", "words"] | None
-    generation: Literal["live", "trial"]
+    generation: str
     timeout_ms: int
 
 

@@ -392,7 +392,8 @@ class _Work:
     def _wait(self, lease: TrialLease, steps: Steps, waits: str) -> str | None:
         """Wait until the next look is due; returns why the trial is over, or None: it is not. Ends as `_check`."""
         self._run.waits = waits
-        self._runs.write(self._run)
+        with suppress(OSError):  # a full disk, which the next look may find with room again
+            self._runs.write(self._run)
         until = time.monotonic() + max(self._config.look_seconds, _LOOK_SHARE * self._look_seconds)
         while (left := until - time.monotonic()) > 0:
             self._check()

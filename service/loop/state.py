@@ -31,7 +31,7 @@ from pydantic import TypeAdapter
 
 from polyrank.index_builder.layout import is_time_id, new_time_id
 from polyrank.index_builder.store.locks import holder_of, is_locked, locked, try_locked
-from polyrank.model.durable import make_directory, write_atomically
+from polyrank.model.durable import make_directory, remove_leftovers, write_atomically
 from polyrank.model.errors import shortage_in
 from polyrank.model.inputs import open_input, read_input
 from polyrank.service.errors import LoopBusy, LoopFailed
@@ -123,10 +123,15 @@ class Runs:
         return None
 
     def judged(self) -> Iterator[Run]:
-        """Yield the runs that have ended with a verdict on a model, the latest first. Errors as `read`."""
+        """Yield the runs that have ended with a verdict on a model, the latest first. Errors as `read`.
+
+        A model that was switched to counts, too, where somebody has ended the watch.
+        """
         for run in reversed(self.ids()):
-            if (self.path(run) / EXAMPLES_FILE).exists() and (found := self.read(run)).verdict in _JUDGED:
-                yield found
+            if (self.path(run) / EXAMPLES_FILE).exists():
+                found = self.read(run)
+                if found.verdict in _JUDGED or (found.verdict is not None and "switch" in found.stages):
+                    yield found
 
     def read(self, run: str) -> Run:
         """Read a run.
@@ -158,7 +163,8 @@ class Runs:
         write_atomically(self.path(run.id) / STATE_FILE, orjson.dumps(asdict(run), option=orjson.OPT_INDENT_2) + b"\n")
 
     def forget_texts(self, run: str) -> None:
-        """Remove what conversations said from a run, and what a kill has left of its calibration."""
+        """Remove what conversations said from a run, and what writers have left of it that were killed."""
+        remove_leftovers(self.path(run))
         for name in _TEXTS:
             path = self.path(run) / name
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,11 +18,11 @@ from typing import Any
 
 import orjson
 
-from polyrank.index_builder.building.compaction import updated_pool
+from polyrank.index_builder.building.compaction import chosen_again, updated_pool
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.building.stages import EncodedContext
-from polyrank.index_builder.errors import BuildError, SwitchOvertaken
+from polyrank.index_builder.errors import BuildBusy, BuildError, SwitchOvertaken
 from polyrank.index_builder.index.measuring import MOST_PROBES
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
@@ -40,6 +41,8 @@ from polyrank.service.feedback.export import LABELS, LATER, TRAIN
 from polyrank.service.loop.judging import Examples, golden_sets, judge
 from polyrank.service.loop.state import BUILD_FILE, DATA, FITTED, GATE_FILE, MODEL, POOL_FILE, Run, Runs
 from polyrank.service.loop.statistics import LATELY
+
+_BUSY_SECONDS = 2.0  # until it is tried again
 
 
 def main() -> int:
@@ -97,7 +100,7 @@ def _gate(store: Path, folder: Path, run: Run, golden: Sequence[Path]) -> None:
 
 
 def _build(store: Path, folder: Path, run: Run, golden: Sequence[Path]) -> None:
-    """Build from what the live generation holds now, so that nobody needs the pool's files again."""
+    """Build from what the live generation holds now, so that nobody needs the pool's files again; the index stays."""
     generations = GenerationStore(store)
     backend, precision = os.environ.get(BACKEND) or AUTO, os.environ.get(PRECISION) or AUTO  # as servers do
     model = load_retriever(folder / MODEL, backend, precision, disk_cache.configured(os.environ))
@@ -108,18 +111,29 @@ def _build(store: Path, folder: Path, run: Run, golden: Sequence[Path]) -> None:
         if generation > run.id and (made_by.name, made_by.fingerprint) == (model.name, model.fingerprint):
             _write(folder / BUILD_FILE, {"generation": generation})
             return
+    count, _ = generations.updated(run.live)
     options = BuildOptions(
         activate=False,
+        index=chosen_again(active, count).asked,
+        min_recall=active.min_recall,
         dtype=active.dtype,
         probes=_probes(model, [*golden, folder / DATA / LATER]),
         redis_url=os.environ.get(f"{PREFIX}REDIS_URL") or None,
         copies_vectors=not os.environ.get(f"{PREFIX}CLUSTER"),
     )
-    with _live(generations, run) as (revision, candidates):
+    waits = False
+    while True:
         try:
-            built = build(model, candidates, store, replace(options, revision=revision), parts=len(active.parts))
+            with _live(generations, run) as (revision, candidates):
+                built = build(model, candidates, store, replace(options, revision=revision), parts=len(active.parts))
+            break
+        except BuildBusy as error:  # by a compaction, for instance
+            if not waits:
+                sys.stderr.write(f"waiting: {error}\n")
+            waits = True
+            time.sleep(_BUSY_SECONDS)
         except BuildError as error:
-            if type(error) is not BuildError:  # busy, overtaken, a full disk: another time it may go
+            if type(error) is not BuildError:  # overtaken, a full disk: another time it may go
                 raise
             _write(folder / BUILD_FILE, {"refused": str(error)})
             return

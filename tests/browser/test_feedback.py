@@ -20,14 +20,18 @@ SIZES = {"wide": {"width": 1280, "height": 800}, "narrow": {"width": 360, "heigh
 def recording(store: Path, checkpoints: Path, tmp_path: Path) -> Iterator[Served]:
     """A server that records, in a store of the test's own."""
     own = shutil.copytree(store, tmp_path / "store")
-    with serve(create_app(settings_of(own, checkpoints, feedback="ids"))) as served:
+    with serve(create_app(settings_of(own, checkpoints, feedback="texts"))) as served:
         yield served
 
 
 def told(server: Served) -> list[list[tuple[str, str | None]]]:
     """Of each ranking the kinds of what was said, with the ids of the replies."""
-    root = server.app.state.resources.store.root
-    return [[(event.kind, event.reply) for event in use.events] for use in uses(root)]
+    return [[(event.kind, event.reply) for event in use.events] for use in uses(root_of(server))]
+
+
+def root_of(server: Served) -> Path:
+    root: Path = server.app.state.resources.store.root
+    return root
 
 
 def press(page: Page, name: str) -> None:
@@ -110,10 +114,42 @@ def test_turns_of_one_conversation_are_recorded_as_such_and_comparisons_are_not(
     page.get_by_label("Compare").check()
     with page.expect_response("**/rank"):
         press(page, "Ask again")
-    root = recording.app.state.resources.store.root
-    names = [use.ranking.conversation for use in uses(root)]
+    names = [use.ranking.conversation for use in uses(root_of(recording))]
     assert len(names) == 3
     assert names[0] == names[1] != names[2]
+
+
+def edit(page: Page, turn: int, text: str) -> None:
+    press(page, f"Edit turn {turn}")
+    page.get_by_label(f"Edit turn {turn}").fill(text)
+    press(page, "Done")
+
+
+def test_what_the_assistant_edits_and_writes_is_noted(recording: Served, opens: Opens) -> None:
+    page = opens(recording.url)
+    first = ask(page, "w1 w2")["results"][0]["id"]
+    shown(page)
+    press(page, "Use this reply, rank 1")
+    expect(page.get_by_text("Noted: used")).to_be_visible()
+    edit(page, 2, "w4 w5")
+    said = page.locator(".turn").get_by_role("status")
+    expect(said.nth(1)).to_have_text("Noted: edited")
+    ask(page, "w6")
+    shown(page)
+    ask(page, "w7")  # the assistant writes this one
+    expect(said.nth(3)).to_have_text("Noted: written")
+    edit(page, 4, "w7 w8")
+    edit(page, 3, "w9")
+    edit(page, 4, "w1")  # what it was written for is not there any more
+    expect(page.get_by_text("Something was changed since.")).to_be_visible()
+    page.get_by_role("radio", name="Assistant").check()
+    ask(page, "w2")  # the replies shown are for something else
+    shown(page)
+    events = told(recording)
+    assert [[kind for kind, _ in each] for each in events[:2]] == [["chosen", "edited"], ["written", "written"]]
+    assert events[0] == [("chosen", first), ("edited", first)]
+    assert [event.text for use in uses(root_of(recording)) for event in use.events] == [None, "w4 w5", "w7", "w7 w8"]
+    assert not any(events[2:])
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

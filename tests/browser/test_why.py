@@ -1,6 +1,8 @@
 """Why a reply has its score: the page's numbers and colours against the weights, read a second time in NumPy."""
 
 import math
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from tiny import CLS, SEP, word_ids, write_checkpoint
 
 import polyrank
 from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
 from polyrank.model.registry import MixConfig
 from polyrank.service.app import create_app
@@ -185,6 +188,35 @@ def test_a_reply_that_was_removed_meanwhile(own_server: Served, opens: Opens) ->
     own_server.client.post("/index/candidates/delete", json={"ids": [results[2]["id"]]})
     page.get_by_role("button", name="Why rank 3", exact=True).click()
     expect(page.get_by_text("This reply is not there any more.")).to_be_visible()
+
+
+def test_a_reply_is_explained_by_the_generation_that_ranked_it(
+    own_store: Path, checkpoints: Path, opens: Opens, watch: Watch
+) -> None:
+    """A conversation may be in the share of a trial; when that is over, the live generation explains."""
+    watch.tolerated.append("status of 409")
+    store = GenerationStore(own_store)
+    on_trial, live = store.ids()
+    store.begin_trial(on_trial, share=1.0)
+    with serve(create_app(settings_of(own_store, checkpoints, feedback="ids"))) as served:
+        trials = served.app.state.resources.trials
+        page = opens(served.url)
+        wait_until(lambda: trials.sharing is not None)
+        assert ask(page, *TURNS)["generation"] == on_trial
+        for rank, by in ((1, on_trial), (2, live)):
+            with page.expect_response(lambda answer: answer.url.endswith("/explain") and answer.ok) as explained:
+                page.get_by_role("button", name=f"Why rank {rank}", exact=True).click()
+            assert explained.value.json()["generation"] == by
+            expect(page.get_by_text("Another generation answers now.")).to_have_count(int(by == live))
+            store.end_trial()
+            wait_until(lambda: trials.current is None)
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_a_reply_is_explained_anew_for_the_next_answer(server: Served, opens: Opens) -> None:

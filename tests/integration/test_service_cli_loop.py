@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 import pytest
-from command_line import COMMAND, Outcome, call, start, write_rows
+from command_line import COMMAND, Outcome, call, pool_rows, start, write_rows
 from loop_store import write_config, write_golden, write_store, written
 
 from polyrank.index_builder.store.generation_store import GenerationStore
@@ -21,7 +21,7 @@ from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
 from polyrank.model.config import CalibrationConfig
 from polyrank.service.feedback.identity import Identity
 from polyrank.service.loop.run import _Work
-from polyrank.service.loop.state import Runs
+from polyrank.service.loop.state import Runs, StageDone
 
 Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.timeout(1800)
@@ -174,6 +174,49 @@ def test_a_stage_that_fails_is_tried_again(capsys: Capture, folder: Path) -> Non
     )
     status = call(capsys, "loop", "status", "--store", folder / "store").out
     assert "  train    nobody is at work; polyrank loop run goes on with it\n" in status
+
+
+def at_the_build(folder: Path, model: Path) -> None:
+    """Let a run have come to its build, with this model."""
+    runs, live = Runs(folder / "store"), GenerationStore(folder / "store").active()
+    begun = runs.begin(live.id, live.model.fingerprint)
+    begun.stages = {name: StageDone({}, {}, "done") for name in ("collect", "train", "gate")}
+    runs.write(begun)
+    shutil.copytree(model, runs.path(begun.id) / "model")
+    (runs.path(begun.id) / "data").mkdir()
+    shutil.copy(folder / "golden.jsonl", runs.path(begun.id) / "data" / "later.jsonl")
+
+
+def test_the_index_stays_and_one_that_finds_too_little_is_refused(capsys: Capture, folder: Path) -> None:
+    model, store = folder / "untrained", folder / "store"
+    pool = write_rows(folder / "large.jsonl", pool_rows(3000))
+    for asked, verdict in (("IVF4,Flat", "switched"), ("PQ1x1", "refused")):
+        built = ("build", "--model", model, "--pool", pool, "--store", store, "--index", asked)
+        assert call(capsys, *built, "--min-recall", "1").status == 0
+        at_the_build(folder, model)
+        ended = run(folder).result
+        active = GenerationStore(store).active()
+        assert (ended["verdict"], active.index.factory, active.min_recall) == (verdict, asked, 1.0)
+    assert ended["why"].startswith("recall@10 of PQ1x1 is 0.")
+    assert "below the 1 asked for" in ended["why"]
+
+
+def test_a_build_waits_for_others_and_a_compaction_meanwhile_is_no_switch(capsys: Capture, folder: Path) -> None:
+    model, store = folder / "untrained", GenerationStore(folder / "store")
+    built = ("build", "--model", model, "--pool", folder / "pool.jsonl", "--store", store.root, "--no-activate")
+    copy = call(capsys, *built, "--json").result["generation"]
+    at_the_build(folder, model)
+    live = store.current()
+    assert live is not None
+    with store.building():
+        process = start("loop", "run", "--config", write_config(folder), "--json")
+        assert process.stderr is not None
+        assert any(line.startswith("waiting: another build") for line in process.stderr), "it has ended"
+        store.make_copy_active(live, store.manifest(copy))
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    ended = json.loads(out)
+    assert (ended["verdict"], ended["live"], store.current()) == ("switched", copy, ended["new"])
 
 
 def test_a_compaction_as_a_stage_begins_is_followed(

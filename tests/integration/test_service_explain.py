@@ -5,6 +5,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,26 @@ def test_scores_are_those_of_rank_and_what_is_told_adds_up_to_them(server: tuple
         name in SUMS and name not in ("poly last", "lexical")
     )
     assert answer["generation"] == client.get("/index").json()["active"]["id"]
+
+
+def test_a_generation_may_be_named_by_its_id(tmp_path: Path) -> None:
+    """An answer may be of the one on trial; its id alone says whose scores are meant."""
+    models = [polyrank.load(write_checkpoint(tmp_path, f"model {seed}", seed, **MODELS["bi"])) for seed in (3, 4)]
+    live, other = (
+        build(model, POOL, tmp_path / "store", BuildOptions(activate=at == 0)).generation
+        for at, model in enumerate(models)
+    )
+    with TestClient(create_app(Settings(store=tmp_path / "store", threads=1))) as client:
+        client.post("/index/trial", json={"generation": other})
+        by = {name: explain(client, generation=name) for name in ("live", "trial", live, other)}
+        assert [each["generation"] for each in by.values()] == [live, other, live, other]
+        assert (
+            by[live]["candidates"] == by["live"]["candidates"] != by["trial"]["candidates"] == by[other]["candidates"]
+        )
+        client.post("/index/trial/end")
+        refused = client.post("/explain", json={"context": SAID, "candidates": SENT, "generation": other})
+        assert (refused.status_code, refused.json()["type"]) == (409, "urn:polyrank:problem:generation-mismatch")
+        assert refused.json()["detail"] == f"generation {other} was expected, but {live} is served"
 
 
 def test_words_that_count_less_in_a_list_are_told_so(server: tuple[str, TestClient]) -> None:

@@ -1,6 +1,7 @@
 """The loop makes replies better for people who are hidden from it; who learns and judges by what was taken does not."""
 
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ import httpx2
 import numpy as np
 import pytest
 from command_line import call, write_rows
-from loop_world import KNOWN, TOPICS, Server, Taken, World, clicks, relevance, use
+from loop_world import KNOWN, TOPICS, Server, Taken, World, clicks, in_the_canary, relevance, use
 from server_process import ServerProcess
 from tiny import write_base
 
@@ -33,6 +34,7 @@ FLAGS = {
     "--precision": "no",
 }
 TRAINING = [*(str(each) for pair in FLAGS.items() for each in pair), "--no-evidence"]
+CANARY = {"canary_shares": [0.5], "step_hours": 0, "settle_minutes": 0, "watch_hours": 0}
 SIZES = ["--max-context-tokens", "40", "--max-candidate-tokens", "16"]
 
 
@@ -43,7 +45,7 @@ def train(capsys: pytest.CaptureFixture[str], base: Path, data: Path, output: Pa
 
 
 def write_config(path: Path, store: Path, golden: Path) -> Path:
-    told = {"store": str(store), "golden": [str(golden)], "train": TRAINING, "canary": "off", "look_seconds": 0.2}
+    told = {"store": str(store), "golden": [str(golden)], "train": TRAINING, "look_seconds": 0.2, **CANARY}
     path.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in told.items()))
     return path
 
@@ -82,8 +84,10 @@ def test_the_loop_gains_relevance_that_it_never_sees_and_learning_and_judging_by
         before = relevance(world, server, questions)
 
         config = write_config(tmp_path / "loop.toml", store, golden)
-        run = call(capsys, "loop", "run", "--config", config, "--json").result
+        with in_the_canary(world, server, store):
+            run = call(capsys, "loop", "run", "--config", config, "--json").result
         assert run["verdict"] == "switched", run
+        assert re.match(r"\+0\.\d+ \[", run["stages"]["canary"]["said"]), "the canary sees it, too"
         current = (store / "CURRENT").read_text().strip()
         assert current != first["generation"]
         wait_for(server, current)

@@ -94,7 +94,7 @@ def test_colour_is_for_a_terminal(monkeypatch: pytest.MonkeyPatch, no_color: boo
 
 
 def test_ten_are_explained_and_the_reranker_is_asked_for_turns() -> None:
-    ranking = {"results": [{"id": f"c{n}"} for n in range(12)]}
+    ranking = {"results": [{"id": f"c{n}"} for n in range(12)], "generation": "g"}
     asked = to_explain(["a"], ranking, crossed=True)
-    assert (len(asked["candidates"]), asked["cross"]) == (10, "turns")
+    assert (len(asked["candidates"]), asked["cross"], asked["generation"]) == (10, "turns", "g")
     assert to_explain(["a"], ranking, crossed=False)["cross"] is None

@@ -8,10 +8,11 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from threading import Thread
+from threading import Thread, Timer
 
 import pytest
 from feedback_logs import write_log
+from full_disk import fill_disk
 
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.pointer import LEASE_ENDED, Trial, Withdrawn
@@ -156,6 +157,18 @@ def test_without_feedback_nothing_is_known(loop: Loop) -> None:
 
 
 @pytest.mark.slow
+def test_a_disk_that_is_full_at_a_look_ends_no_canary(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop.began("canary", 0.05, hours=0)
+    fill_disk(monkeypatch, loop.runs.path(loop.run.id) / "state.json")
+    room = Timer(0.7, monkeypatch.undo)
+    room.start()
+    run = loop.goes_on(canary_hours=2 / 3600)
+    room.join()
+    assert run.verdict == "undecided"
+    assert loop.runs.latest() == run
+
+
+@pytest.mark.slow
 def test_off_leaves_the_gate_alone(loop: Loop) -> None:
     run = loop.goes_on(canary="off", watch_hours=1)
     assert (run.verdict, loop.store.current(), run.steps) == ("switched", loop.new, {})
@@ -236,10 +249,22 @@ def test_a_lease_is_held_while_the_loop_runs_and_only_one_runs(loop: Loop) -> No
 
 def test_abort_where_nobody_is_at_work(loop: Loop) -> None:
     loop.store.begin_trial(loop.new, 0.05, time.time())
+    texts = loop.runs.path(loop.run.id) / ".hard.jsonl.0123456789abcdef.tmp"
+    texts.touch()  # of a stage that was killed
     run = abort(loop.store.root, 0)
     assert run is not None
-    assert (run.verdict, loop.store.trial()) == ("aborted", None)
+    assert (run.verdict, loop.store.trial(), texts.exists()) == ("aborted", None, False)
     assert abort(loop.store.root, 0) is None
+
+
+@pytest.mark.parametrize(("stage", "is_judged"), [("canary", False), ("watch", True)])
+def test_what_was_learnt_from_counts_where_an_abort_leaves_the_new_model(
+    loop: Loop, stage: str, is_judged: bool
+) -> None:
+    loop.reached(stage)
+    (loop.runs.path(loop.run.id) / "examples.npy").touch()
+    assert abort(loop.store.root, 0) is not None
+    assert [each.verdict for each in loop.runs.judged()] == ["aborted"] * is_judged
 
 
 @pytest.mark.slow

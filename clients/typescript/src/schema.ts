@@ -2141,10 +2141,10 @@ export interface components {
             cross?: ("turns" | "words") | null;
             /**
              * Generation
-             * @description which generation answers: the one that is served, or the one on trial
+             * @description whose scores: `live`, `trial`, or the id of one of both, as an answer of `/rank` tells it
              * @default live
              */
-            generation?: ("live" | "trial") | null;
+            generation?: string | null;
             /**
              * Occlusion
              * @description tell what the score by vectors loses without each token: a forward pass a token
@@ -4776,7 +4776,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description No generation is on trial */
+            /** @description No generation is on trial / Another generation is served */
             409: {
                 headers: {
                     /** @description the caller's, or one made for it */

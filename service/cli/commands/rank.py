@@ -123,7 +123,8 @@ def _from_service(arguments: argparse.Namespace) -> dict[str, Any]:
 def to_explain(turns: Sequence[str], answer: dict[str, Any], crossed: bool) -> dict[str, Any]:
     """Return the body of `POST /explain` for the first replies of a ranking."""
     candidates = [{"id": result["id"]} for result in answer["results"][:MOST_EXPLAINED]]
-    return {"context": [*turns], "candidates": candidates, "codes": 0, "cross": "turns" if crossed else None}
+    of = {"context": [*turns], "candidates": candidates, "generation": answer["generation"]}
+    return {**of, "codes": 0, "cross": "turns" if crossed else None}
 
 
 def print_explained(answer: dict[str, Any]) -> None:

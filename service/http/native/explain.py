@@ -18,8 +18,8 @@ from polyrank.model.lexical.score import Term
 from polyrank.model.text.sequences import PlacedToken
 from polyrank.service.api.answers import ExplainOut
 from polyrank.service.api.requests import ExplainIn
-from polyrank.service.errors import NotConfigured, NoTrial, ShardsMissing, UnknownCandidates
-from polyrank.service.http.native.rank import checked_candidates, checked_conversation, served
+from polyrank.service.errors import GenerationMismatch, NotConfigured, NoTrial, ShardsMissing, UnknownCandidates
+from polyrank.service.http.native.rank import checked_candidates, checked_conversation
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import DEADLINE_IN, RANK, RANKS, fails, takes
 from polyrank.service.observe.labels import Account
@@ -27,7 +27,7 @@ from polyrank.service.ranking import explaining
 from polyrank.service.ranking.explaining import Explained, ExplainedCandidate, ExplainedPair, Scores
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.values import ExplainRequest, RankRequest
-from polyrank.service.resources import resources
+from polyrank.service.resources import Resources, resources
 from polyrank.service.settings import Settings
 
 router = APIRouter(tags=["rank"], dependencies=[RANK])
@@ -37,7 +37,7 @@ router = APIRouter(tags=["rank"], dependencies=[RANK])
     "/explain",
     response_model=ExplainOut,
     openapi_extra=takes(ExplainIn, DEADLINE_IN),
-    responses=fails(*RANKS, UnknownCandidates, NotConfigured, NoTrial, ShardsMissing, body=True),
+    responses=fails(*RANKS, UnknownCandidates, NotConfigured, NoTrial, GenerationMismatch, ShardsMissing, body=True),
 )
 async def explain(request: Request) -> Response:
     """Tell what each token of a conversation, each code, each token of a reply and each word adds to scores."""
@@ -45,12 +45,24 @@ async def explain(request: Request) -> Response:
     body = await bodies.read(request, ExplainIn)
     journey = bodies.journey(request, held.settings, body.timeout_ms)
     todo = to_request(body, held.settings)
-    serving = served(held, body.generation)
+    serving = _served(held, body.generation)
     explained = await bodies.while_connected(request, explaining.explain(held.runtime, serving, todo, journey))
     request.state.account = Account(serving.generation.id, [], explained.seconds)
     numbers = len(explained.tokens) * len(explained.candidates) * (10 + body.codes)
     answer = await bodies.beside(request, partial(_rendered, request, serving, explained, body), numbers)
     return Response(answer, media_type="application/json")
+
+
+def _served(held: Resources, which: str) -> Serving:
+    """Return the generation that a request names; raises NotReady, NoTrial or GenerationMismatch."""
+    if which == "trial":
+        return held.trials.require()
+    live, trial = held.live.require(), held.trials.current
+    if which in ("live", live.generation.id):
+        return live
+    if trial is None or trial.generation.id != which:
+        raise GenerationMismatch(which, live.generation.id)
+    return trial
 
 
 def _rendered(request: Request, serving: Serving, explained: Explained, asked: ExplainIn) -> bytes:

@@ -2,16 +2,15 @@
 
 import { useState } from "preact/hooks";
 import { call, drawn } from "./api.js";
-import { Bar, Chip, Empty, Failure, fixed, html, Loading, plural, Running } from "./parts.js";
+import { Bar, Chip, Empty, fixed, html, Loading, plural, Running } from "./parts.js";
 import { Why } from "./why.js";
 
 const PARTS = ["late", "lexical", "cross"];
 const STAGES = ["queue", "tokenize", "encode", "retrieve", "fetch", "score", "late", "rerank"];
 
-// `does`: what is being done while `busy`. `isStale`: the conversation has changed since.
-export function Replies({ answer, body, busy, does, use, isStale, wantsKey }) {
+// `does`: what is being done while `busy`. `feedback`: as of `useFeedback`.
+export function Replies({ answer, body, busy, does, use, feedback, wantsKey }) {
 	const [asked, askWhy] = useState(null); // the id of the reply that is explained
-	const feedback = useFeedback(answer?.ranking_id);
 	const running = busy && html`<${Running} what=${does} />`;
 	if (!answer && busy) return html`${running}<${Loading} rows=${5} />`;
 	if (!answer) {
@@ -24,12 +23,11 @@ export function Replies({ answer, body, busy, does, use, isStale, wantsKey }) {
 		<p class="unseen" role="status">${!busy && plural(results.length, "reply", "replies")}</p>
 		<${Facts} of=${answer} />
 		<${Decision} of=${answer} />
-		${feedback.problem && html`<${Failure} of=${feedback.problem} again=${feedback.again} wantsKey=${wantsKey} />`}
 		${results.length === 0
 			? html`<${Empty} title="No reply fits"><p>${answer.notes?.join(" ") ?? "No candidate matches the filter."}</p><//>`
 			: html`<h2 class="unseen">Replies</h2>
-				<ol class="replies">${results.map((result) => html`<${Reply} key=${result.id} of=${result} scales=${scales} feedback=${feedback}
-					use=${() => { use(result); if (!isStale) feedback.say(result.id, "chosen"); }}
+				<ol class="replies">${results.map((result) => html`<${Reply} key=${result.id} of=${result} scales=${scales} use=${() => use(result)}
+					feedback=${feedback} ranking=${answer.ranking_id}
 					why=${result.id === asked && html`<${Why} key=${answer.request_id} id=${result.id} answer=${answer} body=${body} wantsKey=${wantsKey} />`}
 					askWhy=${() => askWhy(result.id === asked ? null : result.id)} />`)}</ol>
 				<p class="hint">A bar is what a part adds beyond the lowest of these replies. ${scales.lexical
@@ -38,26 +36,22 @@ export function Replies({ answer, body, busy, does, use, isStale, wantsKey }) {
 	</div>`;
 }
 
-/** Tells the server what became of the replies of a ranking: `{isAsked, noted, say, problem, again}`. `noted(id)` is the
-	last kind that it has taken of a reply. A ranking without an id is not recorded. */
-function useFeedback(ranking_id) {
-	const [taken, take] = useState({}); // by ranking and reply
+/** Tells the server what became of a ranking: `{noted, say, problem, again}`. Both functions take `{ranking_id, id}` of a
+	reply; one that somebody has written has no id. `noted` returns the last kind that the server has taken of it. */
+export function useFeedback() {
+	const [taken, take] = useState({});
 	const [failed, fail] = useState(null);
+	const nameOf = ({ ranking_id, id }) => `${ranking_id} ${id}`;
 	const send = async (event) => {
 		try {
 			await call("POST", "feedback", { events: [event] });
-			take((before) => ({ ...before, [`${event.ranking_id} ${event.id}`]: event.kind }));
+			take((before) => ({ ...before, [nameOf(event)]: event.kind }));
 			fail(null);
 		} catch (problem) {
 			fail({ problem, again: () => send(event) });
 		}
 	};
-	return {
-		isAsked: Boolean(ranking_id),
-		noted: (id) => taken[`${ranking_id} ${id}`],
-		say: (id, kind) => ranking_id && send({ ranking_id, kind, id, event_id: drawn() }),
-		...failed,
-	};
+	return { noted: (of) => taken[nameOf(of)], say: (of, kind, text) => send({ ...of, kind, text, event_id: drawn() }), ...failed };
 }
 
 /** For each part that occurs, where its bars begin and what a full one stands for. */
@@ -96,16 +90,17 @@ export function Decision({ of: { decision: of, results } }) {
 		<span>${`${told}; ${of.threshold} was asked for`}</span></p>`;
 }
 
-const JUDGED = { chosen: "Noted: used", up: "Noted: good", down: "Noted: bad" };
+export const JUDGED = { chosen: "Noted: used", edited: "Noted: edited", written: "Noted: written", up: "Noted: good", down: "Noted: bad" };
 
-function Thumb({ of, kind, feedback }) {
-	const name = `${kind === "up" ? "Good" : "Bad"} reply, rank ${of.rank}`;
-	return html`<button class="thumb" aria-label=${name} title=${name} aria-pressed=${feedback.noted(of.id) === kind ? "true" : "false"}
-		onClick=${() => feedback.say(of.id, kind)}><svg viewBox="0 0 24 24" aria-hidden="true" class=${kind}>
+function Thumb({ of, rank, kind, feedback }) {
+	const name = `${kind === "up" ? "Good" : "Bad"} reply, rank ${rank}`;
+	return html`<button class="thumb" aria-label=${name} title=${name} aria-pressed=${feedback.noted(of) === kind ? "true" : "false"}
+		onClick=${() => feedback.say(of, kind)}><svg viewBox="0 0 24 24" aria-hidden="true" class=${kind}>
 			<path d="M3 11h4v10H3zM9 11l4-8c1.7 0 3 1.3 3 3l-.6 4H20c1.3 0 2.2 1.2 1.9 2.4l-1.6 6.5c-.3 1.2-1.4 2.1-2.7 2.1H9z" /></svg></button>`;
 }
 
-function Reply({ of, scales, feedback, use, why, askWhy }) {
+function Reply({ of, scales, feedback, ranking: ranking_id, use, why, askWhy }) {
+	const judged = { ranking_id, id: of.id };
 	const parts = PARTS.filter((part) => part in of.scores);
 	const about = Object.entries(of.metadata);
 	return html`<li class="reply">
@@ -120,8 +115,8 @@ function Reply({ of, scales, feedback, use, why, askWhy }) {
 			${parts.map((part) => html`<div><dt>${part}</dt>
 				<dd><${Bar} kind=${part} share=${shareOf(of.scores[part], scales[part])} /><span>${fixed(of.scores[part])}</span></dd></div>`)}
 		</dl>
-			${feedback.isAsked && html`<p class="does"><span class="quiet" role="status">${JUDGED[feedback.noted(of.id)]}</span>
-				${["up", "down"].map((kind) => html`<${Thumb} of=${of} kind=${kind} feedback=${feedback} />`)}</p>`}
+			${ranking_id && html`<p class="does"><span class="quiet" role="status">${JUDGED[feedback.noted(judged)]}</span>
+				${["up", "down"].map((kind) => html`<${Thumb} of=${judged} rank=${of.rank} kind=${kind} feedback=${feedback} />`)}</p>`}
 			<p class="does"><button aria-label=${`Why rank ${of.rank}`} aria-expanded=${why ? "true" : "false"} onClick=${askWhy}>Why</button>
 				<button aria-label=${`Use this reply, rank ${of.rank}`} onClick=${use}>Use this reply</button></p>
 		</div>

@@ -5,7 +5,7 @@ import { call, drawn } from "./api.js";
 import { Compared } from "./compare.js";
 import { isEarly } from "./connection.js";
 import { Failure, Field, html, modelName, Notice, readJson } from "./parts.js";
-import { Replies } from "./replies.js";
+import { JUDGED, Replies, useFeedback } from "./replies.js";
 
 const SAMPLE = [
 	{ role: "user", text: "Hi, my parcel is late." },
@@ -23,7 +23,7 @@ function bodyOf({ turns, conversation, persona, filter, topK, answerIf, rerank, 
 	const facts = persona.split("\n").map((line) => line.trim()).filter(Boolean);
 	return {
 		body: {
-			context: turns,
+			context: turns.map(({ role, text }) => ({ role, text })),
 			...(facts.length && { persona: facts }),
 			...(value !== undefined && { filter: value }),
 			top_k: Number(topK),
@@ -38,7 +38,7 @@ function bodyOf({ turns, conversation, persona, filter, topK, answerIf, rerank, 
 const stateOf = (body, { compare }) => JSON.stringify([body, compare]);
 
 export function Talk({ id, connection, keys, wantsKey }) {
-	const [turns, setTurns] = useState([]);
+	const [turns, setTurns] = useState([]); // `of`: the ranking and the reply that the assistant took or wrote there
 	const [conversation, name] = useState(drawn); // where rankings are recorded, this holds its turns together
 	const [draft, setDraft] = useState({ role: "user", text: "" });
 	const [options, setOptions] = useState({ persona: "", filter: "", topK: "10", answerIf: "", rerank: false, compare: false });
@@ -48,6 +48,10 @@ export function Talk({ id, connection, keys, wantsKey }) {
 	const aborting = useRef(null);
 	const composer = useRef(null);
 	const answers = useRef(null); // below the conversation where the screen is narrow
+	const feedback = useFeedback();
+	const { body } = bodyOf({ turns, conversation, ...options });
+	const isCurrent = asked.answer !== null && !asked.busy && asked.of === stateOf(body, options);
+	const isStale = asked.answer !== null && !asked.busy && !isCurrent;
 
 	const ask = async (said, with_ = options) => {
 		const { body, error } = bodyOf({ turns: said, conversation, ...with_ });
@@ -81,20 +85,34 @@ export function Talk({ id, connection, keys, wantsKey }) {
 		if (turns.length) composer.current.scrollIntoView({ block: "nearest" });
 	}, [turns.length]);
 
+	/** A turn of the assistant. Where it answers what the replies shown were ranked for, the server is told of it. */
+	const answered = (text, kind, id) => {
+		const ranking_id = isCurrent && asked.answer.ranking_id;
+		if (!ranking_id) return { role: "assistant", text };
+		const of = { ranking_id, id };
+		feedback.say(of, kind, kind === "written" ? text : undefined);
+		return { role: "assistant", text, of };
+	};
 	const say = () => {
-		const text = draft.text.trim();
-		const said = text ? [...turns, { role: draft.role, text: draft.text }] : turns;
+		const { role, text } = draft;
+		const said = text.trim() ? [...turns, role === "assistant" ? answered(text, "written") : { role, text }] : turns;
 		setTurns(said);
-		if (text) setDraft({ role: other(draft.role), text: "" });
+		if (text.trim()) setDraft({ role: other(role), text: "" });
 		ask(said);
 	};
 	const use = (reply) => {
-		setTurns([...turns, { role: "assistant", text: reply.text }]);
+		setTurns([...turns, answered(reply.text, "chosen", reply.id)]);
 		setDraft({ role: "user", text: draft.text });
 		composer.current?.focus();
 	};
-	const change = (at, text) => setTurns(turns.map((turn, place) => (place === at ? { ...turn, text } : turn)));
-	const remove = (at) => setTurns(turns.filter((_, place) => place !== at));
+	/** Put turns in the place of one; what comes after it was ranked for something else. */
+	const put = (at, ...some) => setTurns([...turns.slice(0, at), ...some, ...turns.slice(at + 1).map(({ role, text }) => ({ role, text }))]);
+	const change = (at, text) => {
+		const turn = turns[at];
+		if (text === turn.text) return;
+		if (turn.of) feedback.say(turn.of, turn.of.id === undefined ? "written" : "edited", text);
+		put(at, { ...turn, text });
+	};
 	const restart = () => {
 		aborting.current?.abort();
 		pending.current = null;
@@ -104,8 +122,6 @@ export function Talk({ id, connection, keys, wantsKey }) {
 		setAsked(NOTHING);
 		composer.current?.focus();
 	};
-	const { body } = bodyOf({ turns, conversation, ...options });
-	const isStale = asked.answer !== null && !asked.busy && asked.of !== stateOf(body, options);
 	const problem = asked.problem;
 	const wrong = Object.fromEntries(["filter", "top_k", "answer_if", "persona"].map((name) => [name, problem?.at?.(name)]));
 	wrong.filter = filterError || wrong.filter;
@@ -129,7 +145,7 @@ export function Talk({ id, connection, keys, wantsKey }) {
 					next. <button type="button" class="link" onClick=${() => { setTurns(SAMPLE); ask(SAMPLE); }}>Try an example</button></p>`}
 				<ol class="turns" aria-label="Turns">${turns.map(
 					(turn, at) => html`<${Said} key=${at} turn=${turn} place=${at + 1} wrong=${problem?.at?.(`context.${at}`)}
-						change=${(text) => change(at, text)} remove=${() => remove(at)} />`,
+						noted=${turn.of && feedback.noted(turn.of)} change=${(text) => change(at, text)} remove=${() => put(at)} />`,
 				)}</ol>
 				<form class="composer" onSubmit=${(event) => { event.preventDefault(); say(); }}>
 					<fieldset class="speakers"><legend class="unseen">Who says it</legend>${Object.entries(SPEAKERS).map(
@@ -146,12 +162,13 @@ export function Talk({ id, connection, keys, wantsKey }) {
 			</div>
 			<div class="answer" ref=${answers}>
 				${problem && !isPlaced && html`<${Failure} of=${problem} again=${() => ask(turns)} wantsKey=${wantsKey} />`}
+				${feedback.problem && html`<${Failure} of=${feedback.problem} again=${feedback.again} wantsKey=${wantsKey} />`}
 				${connection.refusal?.status === 401 && !problem && html`<${Failure} of=${connection.refusal} wantsKey=${wantsKey} />`}
 				${isStale && html`<${Notice} title="Something was changed since." action="Rank anew" does=${() => ask(turns)}>
 					These replies are for what was there before.<//>`}
 				${asked.trial
 					? html`<${Compared} live=${asked.answer} trial=${asked.trial} busy=${asked.busy} does=${does} />`
-					: html`<${Replies} answer=${asked.answer} body=${asked.body} busy=${asked.busy} does=${does} use=${use} isStale=${isStale} wantsKey=${wantsKey} />`}
+					: html`<${Replies} answer=${asked.answer} body=${asked.body} busy=${asked.busy} does=${does} use=${use} feedback=${feedback} wantsKey=${wantsKey} />`}
 			</div>
 		</div>`;
 }
@@ -163,7 +180,7 @@ const sends = (say) => (event) => {
 	say();
 };
 
-function Said({ turn, place, wrong, change, remove }) {
+function Said({ turn, place, noted, wrong, change, remove }) {
 	const [edited, edit] = useState(null);
 	const finish = () => {
 		if (edited.trim()) change(edited);
@@ -171,7 +188,7 @@ function Said({ turn, place, wrong, change, remove }) {
 	};
 	const name = `turn ${place}`;
 	return html`<li class=${`turn ${turn.role}`}>
-		<p class="who">${SPEAKERS[turn.role]}</p>
+		<p class="who">${SPEAKERS[turn.role]} <span class="quiet" role="status">${["edited", "written"].includes(noted) && JUDGED[noted]}</span></p>
 		${edited === null
 			? html`<p class="text" dir="auto">${turn.text}</p>`
 			: html`<textarea class="text" aria-label=${`Edit ${name}`} rows="3" dir="auto" value=${edited} ref=${(box) => box?.focus()}

@@ -16,13 +16,15 @@ const most = (values) => Math.max(0, ...values.map(Math.abs)) || 1;
 const isMark = ({ word }) => word === null; // such as [CLS]: it stands for no word
 const ofWords = (values, tokens) => values.filter((_, at) => !isMark(tokens[at]));
 
-/** What `POST /explain` answers. The first explanation reads the model's network, which may take longer than a request
-	may: what is read stays, so it is asked for again. `wait` is called where that happens. */
+/** What `POST /explain` answers; the live generation, where the one is gone that ranked. The first explanation reads the
+	model's network, which may take longer than a request may: what is read stays, so it is asked for again. `wait` is
+	called where that happens. */
 async function explained(body, wait, signal) {
 	for (let tries = 1; ; tries++) {
 		try {
 			return await call("POST", "explain", body, signal);
 		} catch (problem) {
+			if (problem.kind === "generation-mismatch") return explained({ ...body, generation: "live" }, wait, signal);
 			if (problem.kind !== "deadline-exceeded" || tries === MOST_TRIES || signal?.aborted) throw problem;
 			wait();
 		}
@@ -43,8 +45,8 @@ export function Why({ id, answer, body, wantsKey }) {
 	const [pairs, setPairs] = useState(null);
 	const [loads, setLoads] = useState(false);
 	const beside = together(answer.results, id);
-	const { context, persona, generation } = body;
-	const said = { context, ...(persona && { persona }), ...(generation && { generation }) };
+	const { context, persona } = body;
+	const said = { context, ...(persona && { persona }), generation: answer.generation };
 
 	useEffect(() => {
 		const stop = new AbortController();
