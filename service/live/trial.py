@@ -121,17 +121,23 @@ class Trials(Generic[S]):
             Shortage, StoreBusy, OSError: it could not be tried now; the next call tries again.
         """
         trial, canary = self._store.trial(), self._canary
-        if trial is None or self._is_overdue(trial):
-            self._hold(None, 0)
-        elif trial.generation == self._given_up:
-            return
-        elif canary is None or canary.trial.generation != trial.generation:
-            self._take_on(trial)
-        elif canary.withdrawn is not None:
-            self._withdraw(trial.generation, canary.withdrawn)
-        else:
-            canary.trial = trial
-        self._show_share()
+        try:
+            if trial is None:
+                self._hold(None, 0)
+            elif self._is_overdue(trial):
+                self._hold(None, 0)  # first: it may be that the store cannot be written now
+                with _may_be_read_only():
+                    self._store.end_overdue_trial(trial)
+            elif trial.generation == self._given_up:
+                return
+            elif canary is None or canary.trial.generation != trial.generation:
+                self._take_on(trial)
+            elif canary.withdrawn is not None:
+                self._withdraw(trial.generation, canary.withdrawn)
+            else:
+                canary.trial = trial
+        finally:
+            self._show_share()
 
     def _take_on(self, trial: Trial) -> None:
         try:
@@ -150,15 +156,11 @@ class Trials(Generic[S]):
         self.refused, self._given_up = {generation: why}, generation
 
     def _is_overdue(self, trial: Trial) -> bool:
-        """Whether nobody has renewed the lease of a trial in time; it is ended then."""
+        """Whether nobody has renewed the lease of a trial in time."""
         now = time.monotonic()
         if trial != self._seen:
             self._seen, self._seen_at = trial, now
-        if trial.renewed is None or now < self._seen_at + pointer.LEASE_SECONDS:
-            return False
-        with _may_be_read_only():
-            self._store.end_overdue_trial(trial)
-        return True
+        return trial.renewed is not None and now >= self._seen_at + pointer.LEASE_SECONDS
 
     def _withdraw(self, generation: str, why: str) -> None:
         """End the trial, for all who serve the store if this process may write there."""
