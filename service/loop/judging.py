@@ -49,7 +49,9 @@ class Examples:
             draw = ReplyDraw(every, DRAWN, seed=0)
             every = [draw.candidates(number, each) for number, each in enumerate(every)]
         told = [_group(row) for _, row in read_objects(path, DialoguesInvalid)]
-        if not any(told):
+        if any(told):
+            told = [each or f"there is no {_GROUP}" for each in told]
+        else:
             told = [f"the context has {_length(each.conversation)}" for each in every]
         kept = [(each, group) for each, group in zip(every, told, strict=True) if each.candidates]
         if not kept:

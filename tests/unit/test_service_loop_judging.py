@@ -139,4 +139,8 @@ def test_slices_are_those_of_the_lines_or_how_long_contexts_are(tmp_path: Path) 
     turns = [{"context": [f"{count} {turn}" for turn in range(count)]} for count in (1, 2, 4, 5)]
     lengths = ["one turn", "two to four turns", "two to four turns", "five turns or more"]
     assert slices(*turns) == [f"the context has {length}" for length in lengths]
-    assert slices({**turns[0], "group": "de"}, turns[1], {**turns[2], "group": 3}) == ["group is de", "", "group is 3"]
+    assert slices({**turns[0], "group": "de"}, turns[1], {**turns[2], "group": 3}) == [
+        "group is de",
+        "there is no group",
+        "group is 3",
+    ]
