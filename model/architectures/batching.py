@@ -68,6 +68,8 @@ def length_batches(lengths: Sequence[int], budget: int = TOKEN_BUDGET) -> list[l
     [[1], [0, 2, 3]]
     >>> length_batches([120, 14, 12, 118, 13, 15, 14])
     [[0, 3], [5, 1, 6, 4, 2]]
+    >>> length_batches([120, 14, 12, 118, 13, 15, 14], budget=GPU_TOKEN_BUDGET)
+    [[0, 3, 5, 1, 6, 4, 2]]
     """
     order = sorted(range(len(lengths)), key=lambda position: -lengths[position])
     return [batch for group in _groups(order, lengths, budget) for batch in _within(budget, group, lengths)]
