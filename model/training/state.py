@@ -73,7 +73,8 @@ class Origin:
     def require_same(self, state: Mapping[str, Any]) -> None:
         """Raise InvalidInput where the run of that state was started with something else."""
         was = "the unfinished run was started with"
-        if differing := self.config.differences(state["config"]):
+        # The files of the base count, wherever they lie: a compaction gives the loop's base another place.
+        if differing := [each for each in self.config.differences(state["config"]) if each != "base"]:
             told = ", ".join(f"{name.replace('_', '-')} ({_told(state['config'].get(name))})" for name in differing)
             raise InvalidInput(f"{was} another {told}; give the same, or another --output")
         if state["data"] != self.data:

@@ -445,7 +445,7 @@ def test_a_resumed_run_must_have_as_many_processes(base: Path, data: Path, tmp_p
         ("retriever", write_base),
     ],
 )
-def test_a_resumed_run_must_have_the_same_models_in_the_same_places(
+def test_a_resumed_run_must_have_the_same_models(
     base: Path, tmp_path: Path, setting: str, written: Callable[..., Path]
 ) -> None:
     data = write_rows(tmp_path / "data.jsonl", [{**row, "negatives": ["w30", "w31"]} for row in rows(80)])
@@ -460,6 +460,14 @@ def test_a_resumed_run_must_have_the_same_models_in_the_same_places(
         run(config, data, tmp_path / "out", resume=True)
     save_file(former, used / WEIGHTS_FILE)
     run(config, data, tmp_path / "out", resume=True)
+
+
+def test_the_base_of_a_resumed_run_may_lie_elsewhere(data: Path, tmp_path: Path) -> None:
+    """As that of a generation that was compacted meanwhile."""
+    used = write_base(tmp_path / "used", seed=1)
+    interrupted(settings(used, steps=8, looks=3.0), data, tmp_path / "out", 4)
+    ranker, _ = run(settings(used.rename(tmp_path / "moved"), steps=8, looks=3.0), data, tmp_path / "out", resume=True)
+    assert ranker.config.training["steps"] == 8
 
 
 class Scaling(Accelerator):  # type: ignore[misc]
