@@ -114,7 +114,7 @@ def judged(sets: Mapping[str, Compared]) -> tuple[Verdict, str]:
     for name, own in sets.items():
         for where, loss in own.lost.items():
             return "refused", f"on {name} it loses {loss:.3f} where {where}"
-    for what, each in _named(sets):
+    for what, each in _named({name: own for name, own in sets.items() if own.conversations >= FEWEST_CONVERSATIONS}):
         if each.high < 0:
             return "refused", f"it is worse: {what} {each}"
     small = {name: f"too small: {lack}" for name, own in sets.items() if (lack := _lack(own))}

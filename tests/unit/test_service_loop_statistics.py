@@ -20,6 +20,7 @@ from polyrank.service.loop.statistics import (
 
 BETTER = Difference(mean=0.05, low=0.03, high=0.07, sure=0.02)
 EQUAL = Difference(mean=0.0, low=-0.015, high=0.015, sure=-0.02)
+WORSE = Difference(mean=-0.02, low=-0.04, high=-0.001, sure=-0.06)
 UNSURE = Difference(mean=0.0, low=-0.04, high=0.04, sure=-0.06)
 
 
@@ -61,7 +62,13 @@ def a_set(conversations: int = 1000, lost: dict[str, float] | None = None, **fig
             "not enough evidence",
             "no figure is surely better: recall@1 on golden +0.000 [-0.015, +0.015]; what came later did not count",
         ),
-        ({"golden": a_set(mrr=BETTER), LATELY: a_set(30, mrr=replace(EQUAL, high=-0.001))}, "refused", "it is worse: "),
+        (
+            {"golden": a_set(mrr=BETTER), LATELY: a_set(100, mrr=WORSE)},
+            "refused",
+            "it is worse: mrr on what came later",
+        ),
+        ({"golden": a_set(mrr=BETTER), LATELY: a_set(99, mrr=WORSE)}, "passed", "mrr on golden"),
+        ({"golden": a_set(99, mrr=WORSE)}, "not enough evidence", "golden is too small: 99 conversations of at least"),
         (
             {"golden": a_set(mrr=BETTER, recall=Difference(-0.01, -0.021, 0.001, -0.03))},
             "refused",
