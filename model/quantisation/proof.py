@@ -41,7 +41,7 @@ def proof(
         mrr=round(float(values[1]["mrr"].mean()), _DIGITS),
         recall_change=recall,
         mrr_change=mrr,
-        nearness=_nearness(ours, reference, lists, ranked),
+        nearness=_nearness(ours, reference, lists, ranked, report),
     )
 
 
@@ -50,13 +50,20 @@ def _named(report: Report, name: str) -> Report:
 
 
 def _nearness(
-    ours: NetworkRanker, reference: NetworkRanker, lists: Sequence[Dialogue], ranked: Sequence[RankedLists]
+    ours: NetworkRanker,
+    reference: NetworkRanker,
+    lists: Sequence[Dialogue],
+    ranked: Sequence[RankedLists],
+    report: Report,
 ) -> dict[str, float]:
     """Compare the vectors of contexts and right replies, or the scores of pairs."""
     if isinstance(ours, LateRanker) and isinstance(reference, LateRanker):
-        some = [lists[start : start + _AT_ONCE] for start in range(0, len(lists), _AT_ONCE)]
-        sides = (zip(_vectors(ours, each), _vectors(reference, each), strict=True) for each in some)
-        cosines = np.concatenate([_cosines(*both) for each in sides for both in each])
+        found = list[NDArray[np.float64]]()
+        for start in range(0, len(lists), _AT_ONCE):
+            report("comparing vectors", start, len(lists))
+            some = lists[start : start + _AT_ONCE]
+            found += [_cosines(*both) for both in zip(_vectors(ours, some), _vectors(reference, some), strict=True)]
+        cosines = np.concatenate(found)
         return {"least cosine": _short(cosines.min()), "mean cosine": _short(cosines.mean())}
     one, other = (np.concatenate(each.scores) for each in ranked)
     return {"correlation": _short(np.corrcoef(one, other)[0, 1])}

@@ -208,8 +208,8 @@ def test_adapters_are_beside_the_linear_maps_that_would_be_tuned(
 ) -> None:
     whole, _ = named(bases[family], tune=tune)
     adapters, _ = named(bases[family], tune=tune, lora_rank=2)
-    maps = {name.partition(".lora_")[0] for name in adapters}
-    assert adapters == {f"{name}.lora_{side}.default.weight" for name in maps for side in "AB"}
+    maps = {name.partition(".parametrizations.")[0] for name in adapters}
+    assert adapters == {f"{name}.parametrizations.weight.0.{side}" for name in maps for side in "ab"}
     assert {f"{name}.weight" for name in maps} <= whole
     assert len(maps) == FAMILIES[family].maps // (2 if tune == "top-1" else 1)
 
@@ -228,7 +228,7 @@ def test_training_changes_what_it_should_and_nothing_else(
     head = "context.transformer."
     changed = {name.removeprefix(head) for name in after if head in name and not torch.equal(before[name], after[name])}
     tuned, _ = named(bases[family], tune="all-but-embeddings", lora_rank=rank)
-    wanted = {name.partition(".lora_")[0] + ".weight" for name in tuned} if rank else tuned
+    wanted = {name.partition(".parametrizations.")[0] + ".weight" for name in tuned} if rank else tuned
     unfelt = {name for name in wanted if name.endswith(("key.bias", ".k.bias", "k_lin.bias"))}  # softmax takes it out
     assert wanted - unfelt <= changed <= wanted
 

@@ -33,7 +33,7 @@ def silent(*_: object) -> None:
 def test_few_vectors_are_compared_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = (load_late(write_checkpoint(tmp_path, f"{seed}", seed=seed, architecture="poly")) for seed in (0, 1))
     ranked = [rank_lists(each, LISTS, silent) for each in (one, other)]
-    whole = _nearness(one, other, LISTS, ranked)
+    whole = _nearness(one, other, LISTS, ranked, silent)
     encode, counts = LateRanker.encode_contexts, list[int]()
 
     def counted(ranker: LateRanker, contexts: Sequence[list[int]]) -> list[NDArray[np.float32]]:
@@ -42,8 +42,11 @@ def test_few_vectors_are_compared_at_a_time(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(LateRanker, "encode_contexts", counted)
     monkeypatch.setattr(proof_module, "_AT_ONCE", 25)
-    assert _nearness(one, other, LISTS, ranked) == pytest.approx(whole, abs=1e-5)
+    told = list[tuple[object, ...]]()
+    found = _nearness(one, other, LISTS, ranked, lambda *each: told.append(each))
+    assert found == pytest.approx(whole, abs=1e-5)
     assert counts == [25, 25, 25, 25, 10, 10]
+    assert told == [("comparing vectors", done, 60) for done in (0, 25, 50)]
 
 
 def first_right(ranker: NetworkRanker) -> np.ndarray:
