@@ -4,7 +4,7 @@ share of the conversations may be answered by it (canary.py).
 The store names it (TRIAL), so every process that serves the store loads it, also after a restart. What the live
 generation is given as updates, it is given, too, about a second later: one of the processes writes them to its log, all
 read them from there. Nothing else changes: CURRENT and history stay. When the trial becomes the live generation, it
-ends. Servers end it when its time is over, or when too many of its answers had to be replaced.
+ends. Servers end it when nobody renews its lease, or when too many of its answers had to be replaced.
 """
 
 import errno
