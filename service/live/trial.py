@@ -120,8 +120,9 @@ class Trials(Generic[S]):
         Raises:
             Shortage, StoreBusy, OSError: it could not be tried now; the next call tries again.
         """
-        trial, canary = self._store.trial(), self._canary
+        canary = self._canary
         try:
+            trial = self._named()
             if trial is None:
                 self._hold(None, 0)
             elif self._is_overdue(trial):
@@ -154,6 +155,15 @@ class Trials(Generic[S]):
     def _give_up(self, generation: str, why: str) -> None:
         self._hold(None, 0)
         self.refused, self._given_up = {generation: why}, generation
+
+    def _named(self) -> Trial | None:
+        """Return what the store names; where it cannot be read, what was seen last is over with its lease."""
+        try:
+            return self._store.trial()
+        except (Shortage, OSError):
+            if self._seen is not None and self._is_overdue(self._seen):
+                self._hold(None, 0)
+            raise
 
     def _is_overdue(self, trial: Trial) -> bool:
         """Whether nobody has renewed the lease of a trial in time."""
