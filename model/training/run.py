@@ -104,6 +104,8 @@ def train(
         OutputInUse, TrainingDataInvalid, TrainingDiverged, OutOfMemory: see polyrank.model.errors.
         InvalidInput: settings that do not go together.
     """
+    if isinstance(config, OneStageTrainConfig) and config.words and not evidence:
+        raise InvalidInput("words count in the loss or not at all: give --words, or --no-evidence or --recipe")
     config = replace(config, precision=precision_on(processes().device, config.precision))
     ended = to_the_end(partial(_begun, config, data, evidence), output, resume, on_survey, watch, on_progress)
     if ended is None:
@@ -180,7 +182,7 @@ def _begun(config: TrainConfig, data: Data, evidence: bool, on_progress: OnProgr
     if config.task == "rank":
         on_progress(f"loading {base}", 0, None)
         # First, because both refuse wrong settings, and reading the files may take minutes.
-        student, score = start(config), _score_in_loss(config, evidence)
+        student, score = start(config), _score_in_loss(config) if evidence else None
         began = time.monotonic()
         corpora = surveyed(data, on_progress)
         reading = time.monotonic() - began
@@ -395,22 +397,20 @@ def _scores_pairs(config: ModelConfig) -> bool:
     return not ARCHITECTURES[config.architecture].retrieves
 
 
-def _score_in_loss(config: TrainConfig, counts: bool) -> LexicalScore | None:
+def _score_in_loss(config: TrainConfig) -> LexicalScore | None:
     """Return the lexical score beside the network while it is trained: that of a first stage, or as `words` says.
 
-    `counts`: whether words count at all. Raises InvalidInput where `words` cannot count.
+    Raises InvalidInput where the model `words` has no evidence.
     """
-    found: LexicalConfig | None = None
-    if isinstance(config, PairTrainConfig) and config.first_stage and counts:
-        found = first_stage_config(Path(config.first_stage)).evidence
+    evidence: LexicalConfig | None = None
+    if isinstance(config, PairTrainConfig) and config.first_stage:
+        evidence = first_stage_config(Path(config.first_stage)).evidence
     elif isinstance(config, OneStageTrainConfig) and config.words:
-        if not counts:
-            raise InvalidInput("words: no words count without evidence; give neither no-evidence nor a recipe with it")
         path = Path(config.words) / CONFIG_FILE
-        found = (read_config(path) if path.is_file() else load(config.words).config).evidence
-        if found is None:
+        evidence = (read_config(path) if path.is_file() else load(config.words).config).evidence
+        if evidence is None:
             raise InvalidInput(f"words: {config.words} ranks without words; give another model, or lexical")
-    return None if found is None else LexicalScore(found)
+    return None if evidence is None else LexicalScore(evidence)
 
 
 def surveyed(data: Data, on_progress: OnProgress) -> list[tuple[Corpus, Report]]:

@@ -147,7 +147,6 @@ def test_a_model_that_ranks_tells_no_classes(base: Path, tmp_path: Path) -> None
     [
         ({"architecture": "colbert"}, "task classify is for bi, deformer, mix, poly, virt, cross, not for colbert"),
         ({"teacher": "t"}, "teacher is for task rank"),
-        ({"words": "w"}, "words is for task rank"),
         ({"architecture": "cross", "first_stage": "f"}, "first-stage is for task rank"),
         ({"task": "other"}, "task is 'other'; give rank or classify"),
     ],

@@ -177,17 +177,19 @@ def test_a_bi_encoder_learns_beside_the_words_of_another_model(base: Path, tmp_p
         assert (seen.looks[0][1] < 0.5) == bool(words), "replies repeat an order's number, which only words can read"
 
 
-def test_words_are_refused_before_files_are_read(base: Path, tmp_path: Path) -> None:
-    silent = write_checkpoint(tmp_path, "silent", 0, architecture="bi")
-    for words, evidence, why in (
-        (str(silent), True, f"words: {silent} ranks without words; give another model, or lexical"),
-        ("lexical", False, "words: no words count without evidence"),
-    ):
-        with pytest.raises(InvalidInput, match=why):
-            train(
-                settings(base, words=words), Data([tmp_path / "none"]), tmp_path / "no",
-                evidence=evidence, on_survey=Seen().survey, watch=Seen().watch,
-            )  # fmt: skip
+def test_a_model_without_words_is_refused_before_files_are_read(base: Path, tmp_path: Path) -> None:
+    silent, seen = write_checkpoint(tmp_path, "silent", 0, architecture="bi"), Seen()
+    with pytest.raises(InvalidInput, match=f"words: {silent} ranks without words; give another model, or lexical"):
+        config, files = settings(base, words=str(silent)), Data([tmp_path / "none"])
+        train(config, files, tmp_path / "no", on_survey=seen.survey, watch=seen.watch)
+
+
+def test_words_count_in_the_loss_or_not_at_all(base: Path, tmp_path: Path) -> None:
+    config, seen = settings(base, words="lexical"), Seen()
+    with pytest.raises(InvalidInput, match="give --words, or --no-evidence or --recipe"):
+        train(config, Data([]), tmp_path / "out", evidence=False, on_survey=seen.survey, watch=seen.watch)
+    with pytest.raises(InvalidInput, match="words is for task rank"):
+        settings(base, words="lexical", task="classify")
 
 
 def test_a_resumed_run_counts_words_as_it_did(base: Path, tmp_path: Path) -> None:
