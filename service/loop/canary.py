@@ -98,12 +98,13 @@ class TrialLease:
     def why_over(self, since: float) -> str | None:
         """Why the trial, which began at `since`, is over although nobody here has ended it; None: it is not."""
         told = self._store.withdrawn()
-        is_told = told is not None and told.generation == self._generation and told.at >= since
-        if is_told and told is not None and told.why != LEASE_ENDED:
+        if told is not None and (told.generation != self._generation or told.at < since - _CLOCKS_DIFFER_SECONDS):
+            told = None  # of another trial
+        if told is not None and told.why != LEASE_ENDED:
             return told.why
         if self._is_on_trial():
             return None
-        if is_told and told != self._ended_before:  # this process was stopped for a while
+        if told is not None and told != self._ended_before:  # this process was stopped for a while
             self.begin(self._share)
             return None
         return "somebody else has ended its trial"

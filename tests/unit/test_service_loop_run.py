@@ -18,7 +18,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.pointer import LEASE_ENDED, Trial, Withdrawn
 from polyrank.service.errors import LoopBusy, LoopFailed
 from polyrank.service.feedback.records import Event, Kind, Ranking, Use
-from polyrank.service.loop.canary import BAD
+from polyrank.service.loop.canary import BAD, TrialLease
 from polyrank.service.loop.config import LoopConfig
 from polyrank.service.loop.run import _Anew, _Work, abort, run_loop
 from polyrank.service.loop.state import Run, Runs, StageDone
@@ -190,6 +190,16 @@ def test_a_lease_that_ended_while_nobody_was_at_work_is_taken_again(loop: Loop) 
     loop.store._pointer.withdraw(Withdrawn(loop.new, time.time(), LEASE_ENDED))
     write_log(loop.store.root, conversations(loop.new, at, 4000, 0.5, trial=0.97, live=0.97))
     assert loop.goes_on(canary_shares=(0.5,)).verdict == "switched"
+
+
+def test_a_lease_that_a_server_ended_whose_clock_is_behind_is_taken_again(loop: Loop) -> None:
+    lease = TrialLease(loop.store, loop.new)
+    lease.begin(0.05)
+    loop.store._pointer.withdraw(Withdrawn(loop.new, time.time() - 1800, LEASE_ENDED))
+    assert lease.why_over(since=time.time() - 60) is None
+    trial = loop.store.trial()
+    assert trial is not None
+    assert (trial.generation, trial.share) == (loop.new, 0.05)
 
 
 @pytest.mark.slow
