@@ -23,7 +23,7 @@ Precision = Literal["auto", "no", "bf16", "fp16"]
 _STEPS, _RATE, _SCALE, _TOKENS = Bounds(1, 10**9), Bounds(1e-30, 1e30), Bounds(1e-9, 1e6), Bounds(8, 1_000_000)
 _WEIGHT, _EPOCHS, _COUNT, _BATCH = Bounds(0.0, 1e6), Bounds(0.0001, 1e6), Bounds(0, 10**9), Bounds(1, 1_000_000)
 _TUNE = re.compile(r"all|all-but-embeddings|top-[1-9]\d*")
-_FOR_RANKING = {"teacher": "", "retriever": "", "first_stage": "", "loss": "listwise", "extra_replies": 0}
+_FOR_RANKING = {"teacher": "", "words": "", "retriever": "", "first_stage": "", "loss": "listwise", "extra_replies": 0}
 SCORE_FIELDS = (
     "context_vectors", "n_codes", "reduction", "reduction_m", "shared_encoder", "normalize", "code_scale", "score_scale"
 )  # fmt: skip

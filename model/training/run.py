@@ -104,6 +104,8 @@ def train(
         OutputInUse, TrainingDataInvalid, TrainingDiverged, OutOfMemory: see polyrank.model.errors.
         InvalidInput: settings that do not go together.
     """
+    if isinstance(config, OneStageTrainConfig) and config.words and not evidence:
+        raise InvalidInput("words count in the loss or not at all: give --words, or --no-evidence or --recipe")
     config = replace(config, precision=precision_on(processes().device, config.precision))
     ended = to_the_end(partial(_begun, config, data, evidence), output, resume, on_survey, watch, on_progress)
     if ended is None:

@@ -180,6 +180,14 @@ def test_a_bi_encoder_learns_beside_the_words_of_another_model(base: Path, tmp_p
         train(settings(base, words=str(silent)), data, tmp_path / "no", on_survey=seen.survey, watch=seen.watch)
 
 
+def test_words_count_in_the_loss_or_not_at_all(base: Path, tmp_path: Path) -> None:
+    config, seen = settings(base, words="lexical"), Seen()
+    with pytest.raises(InvalidInput, match="give --words, or --no-evidence or --recipe"):
+        train(config, Data([]), tmp_path / "out", evidence=False, on_survey=seen.survey, watch=seen.watch)
+    with pytest.raises(InvalidInput, match="words is for task rank"):
+        settings(base, words="lexical", task="classify")
+
+
 def test_a_resumed_run_counts_words_as_it_did(base: Path, tmp_path: Path) -> None:
     def killed(event: str, step: int, *_: object) -> None:
         if step == 1:
