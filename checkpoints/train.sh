@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
 # Train the shipped checkpoints anew: DATA=folder with the converted sets OUTPUT=folder checkpoints/train.sh [NAME...]
+# DATA holds the sets that real_chat.py names, and dailydialog and sgd for the proof of int8.
 # The base is all-MiniLM-L6-v2. A run that was cut off goes on when the command is given again; a finished one stays.
 # The shipped ones took six to eight minutes each, with five runs side by side on one NVIDIA H200. On two cores of a Xeon
 # with AMX count on two hours for chat-bi, four for chat-poly and five for chat-uni: computed from the time of a step
 # (docs/measurements/training.md). CHUNK_TOKENS=500000 is best on a GPU of 16 GiB or more.
 set -euo pipefail
 : "${DATA:?folder with the sets that checkpoints/real_chat.py names}" "${OUTPUT:?a folder}"
+for set in dailydialog sgd; do
+  [ -e "$DATA/$set/train.jsonl.zst" ] || { echo "$DATA/$set/train.jsonl.zst is missing" >&2 && exit 2; }
+done
 
 texts=$OUTPUT/texts
 [ -d "$texts" ] || { python "$(dirname "$0")/real_chat.py" "$DATA" "$texts.new" && mv "$texts.new" "$texts"; }
@@ -40,13 +44,17 @@ quantise() { # what int8 changes is proven over lists of its training dialogues,
 [ $# -gt 0 ] || set -- chat-bi chat-poly chat-uni
 for name in "$@"; do
   case $name in
-    chat-bi) five chat-bi --architecture bi --steps 886 "${late[@]}" && quantise chat-bi ;;
-    chat-poly) six chat-poly --architecture poly --n-codes 64 --steps 1918 "${late[@]}" && quantise chat-poly ;;
+    chat-bi)
+      five chat-bi --architecture bi --steps 886 "${late[@]}"
+      quantise chat-bi ;;
+    chat-poly)
+      six chat-poly --architecture poly --n-codes 64 --steps 1918 "${late[@]}"
+      quantise chat-poly ;;
     chat-uni) # it needs the chat-poly of the same OUTPUT; a Uni-encoder does not run in int8
       six plain-uni --architecture uni --batch-size 64 --negatives 15 --learning-rate 5e-4 --steps 2370 --no-evidence
       joined=$OUTPUT/uncalibrated-uni
-      [ -e "$joined" ] || python "$(dirname "$0")/residual.py" "$OUTPUT/plain-uni" "$OUTPUT/chat-poly" "$joined"
-      [ -e "$OUTPUT/chat-uni" ] || polyrank train --only-calibration --seen --held-out 40 --base "$joined" \
+      [ -e "$joined/polyrank.json" ] || python "$(dirname "$0")/residual.py" "$OUTPUT/plain-uni" "$OUTPUT/chat-poly" "$joined"
+      [ -e "$OUTPUT/chat-uni/polyrank.json" ] || polyrank train --only-calibration --seen --held-out 40 --base "$joined" \
         --train "$texts"/{convai2_train,multiwoz22_train,ubuntu_irc}.jsonl.zst --output "$OUTPUT/chat-uni" ;;
     *) echo "no checkpoint is called $name" >&2 && exit 2 ;;
   esac

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from polyrank.model.text.sequences import Pairs
 
 TOKEN_BUDGET = 4096  # padded tokens in a batch; on a CPU larger batches gain nothing and fall out of cache
-# The fixed cost of a forward, in tokens: docs/measurements/backends.md and load.md.
+# The fixed cost of a forward, in tokens: docs/measurements/load.md.
 FORWARD_TOKENS = 64
 PADDING_SHARE = 0.25  # of a batch that others wait for may be padding, where that saves a forward pass
 _LENGTH_STEP = 16
