@@ -20,16 +20,22 @@ call "$url/rank" -H 'Content-Type: application/json' -d '{
 echo "== the same for something that no reply answers: decision.answer is false"
 call "$url/rank" -H 'Content-Type: application/json' -d '{"context": "asdf qwer", "top_k": 3, "answer_if": 0.5}'
 
-asked='["I want a table for my home office", "How nice. Standing or sitting?",
-         "both, ideally. the one with the motor looks good, \"Uplift\", I think",
-         "That is one of our favourites. What would you like to know about it?",
-         "Will the standing desk fit in a corner with 125 cm? And how far up can it be raised?"]'
 echo "== a question whose first reply does not answer it"
-call "$url/rank" -H 'Content-Type: application/json' -d '{"context": '"$asked"', "top_k": 2}'
+call "$url/rank" -H 'Content-Type: application/json' -d '{
+  "context": ["I want a table for my home office", "How nice. Standing or sitting?",
+              "both, ideally. the one with the motor looks good, \"Uplift\", I think",
+              "That is one of our favourites. What would you like to know about it?",
+              "Will the standing desk fit in a corner with 125 cm? And how far up can it be raised?"],
+  "top_k": 2
+}'
 
 echo "== the same, its first twenty read again by the reranker, which puts the answer first"
 call "$url/rank" -H 'Content-Type: application/json' -d '{
-  "context": '"$asked"', "top_k": 2, "rerank": {"top_n": 20}
+  "context": ["I want a table for my home office", "How nice. Standing or sitting?",
+              "both, ideally. the one with the motor looks good, \"Uplift\", I think",
+              "That is one of our favourites. What would you like to know about it?",
+              "Will the standing desk fit in a corner with 125 cm? And how far up can it be raised?"],
+  "top_k": 2, "rerank": {"top_n": 20}
 }'
 
 echo "== the best of the candidates sent along; persona is what the replying side knows"
