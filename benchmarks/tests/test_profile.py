@@ -98,7 +98,7 @@ def test_every_part_of_a_real_servers_answers_is_stamped(
         p50 = {row["part"]: float(row["p50"]) for row in load["wait"]}
         assert list(p50) == ["network and client", *PARTS, "whole"]
         assert min(p50[part] for part in PARTS if part != "waiting for a batch") > 0
-        assert p50["network and client"] < p50["whole"]  # how much of it is a matter of what else the machine does
+        assert p50["network and client"] < p50["whole"] / 2
         assert load["processor_ms"]["model"] > 0
     assert one["wait"][5] == {"part": "waiting for a batch", "mean, ms": "0.00", "p50": "0.00", "p99": "0.00"}
 
