@@ -54,10 +54,7 @@ def record(
 ) -> T:
     """Read a dataclass from a JSON object with exactly its fields; `readers` read those whose type does not say enough.
 
-    `where` names the object in messages.
-
-    Raises:
-        ValueError: a field is missing, unknown or of another type.
+    `where` names the object in messages. Raises ValueError if a field is missing, unknown or of another type.
     """
     if not isinstance(value, dict):
         raise ValueError(f"{where} must be an object")

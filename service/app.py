@@ -56,10 +56,8 @@ def create_app(
     """Make the app; its models and its generation are loaded when its lifespan begins.
 
     `load` and `load_cross` load a generation's model and the cross-encoder; None: from the checkpoint, onto the device
-    of the settings. `shared` counts the calls of a key if other processes serve beside this one.
-
-    Raises:
-        SettingsError: the device does not exist, or the back-end cannot run on it in the precision.
+    of the settings. `shared` counts the calls of a key if other processes serve beside this one. Raises SettingsError
+    if the device does not exist, or the back-end cannot run on it in the precision.
     """
     device = device_of(settings)
     _check_runner(settings, device)

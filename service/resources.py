@@ -149,12 +149,7 @@ async def opened(
 
     There is always one without a name, if only an empty one. A generation that cannot be loaded is no error: the server
     starts, and `/readyz` says why it is not ready. `shared` counts the calls of a key if other processes serve beside
-    this one.
-
-    Raises:
-        SettingsError: the keys file or the vocabulary is missing or broken.
-        ModelError, InvalidInput: the cross-encoder or the classifier cannot be loaded, or is none.
-        ClusterUnavailable: shards are to hold the pool, and their cluster cannot be used.
+    this one. Raises SettingsError if the keys file or the vocabulary is missing or broken.
     """
     threads.choose(_threads(settings))
     with ExitStack() as stack:
@@ -479,11 +474,7 @@ def show_last_build(metrics: Metrics, jobs: Iterable[JobRecord]) -> None:
 
 
 def device_of(settings: Settings) -> str:
-    """Return where the models run, "cpu" or a GPU.
-
-    Raises:
-        SettingsError: there is no such GPU.
-    """
+    """Return where the models run, "cpu" or a GPU. Raises SettingsError if there is no such GPU."""
     if settings.device == "auto":
         by_torch = settings.backend in (AUTO, TORCH) and settings.precision != INT8
         return "cuda" if by_torch and _has_gpu() else "cpu"

@@ -42,12 +42,8 @@ def compact(
     """Build the active generation anew with its updates, and put the new one in its place; arguments as `build`.
 
     Raises:
-        GenerationNotFound: no generation is active.
-        GenerationCorrupt: the active one is damaged.
-        MatrixMissing: this is a replica without the matrix.
         NothingToCompact: the active one was not updated, or no candidate is left in it or in a part of it.
         CompactionOvertaken: another generation became active meanwhile; nothing is left of the new one.
-        StoreUnavailable, BuildBusy, LeaseLost, DiskFull: see `build`.
     """
     store = GenerationStore(root, needs_matrix=False)
     options = BuildOptions(redis_url=redis_url, copies_vectors=copies_vectors)
@@ -103,7 +99,6 @@ class _Taken:
     """The rows that a part takes, in the order of the pool.
 
     Attributes:
-        slots: of the part.
         like: the part whose index is chosen again.
         sources: from which of the snapshots each comes, (N,).
         rows: in these, (N,).
@@ -136,8 +131,6 @@ class _Source:
     """The active generation with its updates.
 
     Attributes:
-        old: its manifest.
-        opened, snapshots: its parts.
         revision: the last one that was used.
     """
 

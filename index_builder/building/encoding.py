@@ -138,10 +138,8 @@ def encode(
 ) -> None:
     """Write the matrix and the indexes of ids and texts for the candidate table in a part's directory.
 
-    The source makes the vectors that no killed build has left and `find` does not know.
-
-    Raises:
-        BuildError: the source gave vectors that are not finite or not of the model's dimension, or not all of them.
+    The source makes the vectors that no killed build has left and `find` does not know. Raises BuildError if the source
+    gave vectors that are not finite or not of the model's dimension, or not all of them.
     """
     directory = work.directory / part
     table = CandidateTable(directory / CANDIDATES_FILE)
@@ -196,7 +194,6 @@ class _Plan:
 
     Attributes:
         earlier: positions of texts that a row before the chunk has, and `rows`, the first of these.
-        known: those stored elsewhere.
         new: positions of the texts to encode, each once, in the order of the rows.
         of_new: for each position that is neither earlier nor known, which of the new texts it has.
     """

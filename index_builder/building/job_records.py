@@ -42,7 +42,6 @@ class JobRequest:
     """What to build.
 
     Attributes:
-        pool: the pool's files.
         encoding: of its CSV files, see `read_pool`.
         model: checkpoint or base model; None: the active generation's.
         activate, revision: see `BuildOptions`.
@@ -64,8 +63,6 @@ class JobRecord:
     Attributes:
         stage: of a build, see `build`, or DONE. `done`, `total`, `rate` (candidates a second), `eta_seconds` belong to
             this stage, and are None while they are unknown.
-        error: why the job failed, in one line.
-        generation: the id of what was built.
         notes: what is to be known about it: the pool's fields, the choice of the index.
         created, started, finished: ISO 8601, UTC.
         pid: the process that runs the job.

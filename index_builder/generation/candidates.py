@@ -70,7 +70,6 @@ class CandidateTable:
 
     Raises:
         ValueError: the file is not a candidate table.
-        OSError: the file cannot be read.
     """
 
     def __init__(self, path: Path) -> None:

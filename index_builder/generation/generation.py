@@ -45,12 +45,8 @@ class Generation:
     """An open part of a generation, usually its only one; it never changes, and several threads may read it.
 
     Attributes:
-        path: the directory of its files.
         whole: the manifest of the generation.
-        manifest: of the part; see `Manifest.of_part`.
         model_directory: the checkpoint of the model that made the vectors.
-        candidates: ids, texts and metadata by row.
-        texts: rows by text.
         embeddings: vectors by row, and rows by id.
         index: None if the matrix is scanned instead.
         words: None if words do not count for the model.
@@ -85,7 +81,6 @@ class Generation:
             GenerationNotFound: there is no such directory.
             GenerationCorrupt: a file is missing, unexpected, of another size or content, or the files do not fit
                 together.
-            Shortage: they cannot be checked at the moment.
         """
         whole = read_manifest(path)
         manifest, directory = whole.of_part(part), path / whole.directory(part)
@@ -134,7 +129,6 @@ def read_manifest(path: Path) -> Manifest:
     Raises:
         GenerationNotFound: there is no such directory.
         GenerationCorrupt: the manifest is missing or damaged, or the directory is a link.
-        Shortage: it cannot be read at the moment.
     """
     generation_id = path.name.removeprefix(TEMPORARY_PREFIX)
     if why := why_not_plain(path, is_directory=True):

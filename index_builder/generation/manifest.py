@@ -56,8 +56,6 @@ class BuildStats:
 
     Attributes:
         seconds: by stage, of the last attempt, as is `candidates_per_second`.
-        rejected: bad rows left out.
-        truncated: texts cut to the model's length.
         attempts: builds that worked on the vectors; all but the last were killed.
     """
 
@@ -74,7 +72,6 @@ class PartEntry:
 
     Attributes:
         first_slot, end_slot: its range of slots, without the end.
-        count: of its candidates.
         index, recall: see `Manifest`.
     """
 

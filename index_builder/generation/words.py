@@ -46,7 +46,6 @@ class Words:
     """How words count in a generation.
 
     Attributes:
-        evidence: of the model.
         table: of the generation's own rows, with the statistics that hold for every other text as well.
     """
 
@@ -59,11 +58,7 @@ class Words:
 
 
 def evidence_of(model: Path) -> LexicalScore | None:
-    """Return the evidence of the model in a directory; None where words do not count.
-
-    Raises:
-        CheckpointInvalid: its polyrank.json is damaged, or of a newer release.
-    """
+    """Return the evidence of the model in a directory; None where words do not count."""
     path = model / CONFIG_FILE
     config = read_object(path) if path.is_file() else {}
     if config.get("evidence") is None:
@@ -77,7 +72,6 @@ def open_words(directory: Path, evidence: LexicalScore, count: int) -> Words:
 
     Raises:
         ValueError: a file is missing or no array, or the files do not fit each other or the count.
-        OSError: one cannot be read.
     """
     table = {name: _mapped(directory, name, dtype) for name, dtype in _TABLE.items()}
     statistics = {

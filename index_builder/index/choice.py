@@ -108,10 +108,7 @@ def choose_index(
     `index` is one of KINDS, or a FAISS factory string that `check_factory` accepts. "auto" scans small pools. Where
     `needs_times` says so, it takes HNSW if it is clearly faster; `before` is the index that the pool had, if any, which
     stays where the times say little or there are none. For larger pools it takes the first of ivf and ivfpq that is
-    small enough.
-
-    Raises:
-        InvalidInput: the index needs more candidates to be trained.
+    small enough. Raises InvalidInput if the index needs more candidates to be trained.
     """
     if not needs_times(index, count, dim):
         times = None

@@ -135,7 +135,6 @@ class _Worker:
         actor: Ray's handle.
         begun: what it has said of itself since it was lost last; None: it is not ready.
         answer: Ray's reference to what it was asked for; None: it was asked for nothing.
-        job: what it encodes.
         losses: since it was ready last.
         ask_at: when to ask it again, by time.monotonic.
     """

@@ -141,7 +141,6 @@ class GenerationStore:
 
         Raises:
             GenerationNotFound: none is active, or the one that CURRENT names is gone.
-            GenerationCorrupt, Shortage: see `current` and `manifest`.
         """
         current = self.current()
         if current is None:
@@ -175,12 +174,7 @@ class GenerationStore:
         return sum(map(count, range(len(manifest.parts)))), revision
 
     def check_updates(self, manifest: Manifest) -> None:
-        """Read a generation's update log to its end.
-
-        Raises:
-            GenerationCorrupt: it is damaged, or gone though the generation is active or was.
-            Shortage: it cannot be read at the moment.
-        """
+        """Read a generation's update log to its end."""
         self._switch.check_updates(manifest)
 
     def rejected_log(self, generation: str) -> Path:
@@ -317,11 +311,8 @@ class GenerationStore:
     def rollback(self, encoding: Callable[[str], Encode] | None = None) -> str:
         """Verify the generation that was active before the current one, then go back to it; returns its id.
 
-        `encoding` returns a generation's model; see `go_back`.
-
-        Raises:
-            GenerationNotFound: none was active before, or all have been removed.
-            GenerationCorrupt, Shortage: it cannot be served; nothing changes.
+        `encoding` returns a generation's model; see `go_back`. Raises GenerationNotFound if none was active before, or
+        all have been removed.
         """
         while True:
             history = self.history()
@@ -365,7 +356,6 @@ class GenerationStore:
 
         Raises:
             GenerationNotFound, GenerationCorrupt, StoreBusy, LeaseLost: see `make_active`.
-            CompactionOvertaken: another generation is active.
         """
         try:
             with self._switch.to(copy, lease=lease, copy_of=old):
@@ -405,7 +395,6 @@ class GenerationStore:
         Raises:
             InvalidInput: it is the active one, perhaps since a moment ago.
             GenerationNotFound: it was removed meanwhile.
-            StoreBusy: another process holds pointer.lock for too long.
         """
         with self._switch.changing():
             if generation == self.current_or_none():
@@ -462,9 +451,6 @@ class GenerationStore:
             generation: the one on trial.
             missed: what it has to receive.
             within_seconds: encoding takes so long at most, or as long as one update takes; the rest comes next time.
-
-        Raises:
-            StoreBusy: other processes change the store for too long.
         """
         with self.updates.receiving() as alone:
             if alone and missed.missed():
@@ -482,10 +468,6 @@ class GenerationStore:
 
         The Redis, if one is given, holds the lease, for hosts that share no locks. `publish` and what activates the
         generation must be given the lease.
-
-        Raises:
-            BuildBusy: another builder is at work.
-            LeaseLost, StoreUnavailable: see `locks.leased`.
         """
         make_directory(self._generations)
         with build_lock(self.root), leased(self.root, redis_url) as lease:
@@ -506,11 +488,8 @@ class GenerationStore:
         """Put a finished temporary directory on the disk, then rename it to its id.
 
         If the process dies before the rename, the build can be resumed. If it dies after, the journal is left: the next
-        builder removes it.
-
-        Raises:
-            LeaseLost: another builder has taken over; nothing is published.
-            StoreBusy: another process holds pointer.lock for too long; the next build can take over the chunks.
+        builder removes it. Raises StoreBusy if another process holds pointer.lock for too long; the next build can take
+        over the chunks.
         """
         sync_tree(temporary)
         with self._switch.changing(), fenced(lease):
@@ -525,11 +504,7 @@ class GenerationStore:
         return spare
 
     def discard_killed(self, since: datetime, redis_url: str | None) -> None:
-        """Remove what killed builds have left that began after `since`, with their copies.
-
-        Raises:
-            BuildBusy, LeaseLost, StoreUnavailable: see `building`; the next build removes it.
-        """
+        """Remove what killed builds have left that began after `since`, with their copies."""
         first = f"{TEMPORARY_PREFIX}{stamp(since)}"
         with self.building(redis_url):
             for temporary in entries(self._generations).temporary:

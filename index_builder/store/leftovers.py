@@ -55,7 +55,6 @@ class Chunk:
 
     Attributes:
         part: where its part lies within the generation; "" for the only one.
-        truncated: texts that were cut to the model's length.
         source: `source_digest` of what it was made of.
         content: `content_digest` of what was made.
     """

@@ -32,9 +32,6 @@ class Membership:
         directory: of the part's generation.
         slots: of the part.
         built: how many candidates were built.
-
-    Raises:
-        OSError, ValueError: the ids cannot be read.
     """
 
     def __init__(self, directory: Path, slots: Slots, built: int) -> None:

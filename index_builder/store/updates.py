@@ -208,9 +208,7 @@ class MissedUpdates:
         """Write all of them to the generation's log, and let it be an active one's; the caller holds `writing`.
 
         Raises:
-            GenerationCorrupt: the log is damaged.
             FingerprintMismatch: an update was made under another model, and there is no model to encode it with.
-            BuildError: a vector is not finite.
         """
         missed = self.missed()
         self._own.create()

@@ -202,9 +202,6 @@ class StoredRows:
     """Rows (k, D2) in Redis under names, for a second stage; arguments and threads as `StoredVectors`.
 
     More rows than `most`, where their numbers differ, are CORRUPT, too.
-
-    Attributes:
-        at_once: how many names are asked for in one go.
     """
 
     def __init__(

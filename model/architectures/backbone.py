@@ -55,7 +55,6 @@ class Backbone(nn.Module):
     Attributes:
         dim: D, the hidden size.
         max_tokens: the longest sequence that the position embeddings allow.
-        vocabulary: number of token ids.
         autocast: what whoever runs single layers runs them under; training replaces it.
 
     Raises CheckpointInvalid where the config describes no transformer, or one of more than `most_parameters`.

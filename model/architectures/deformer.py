@@ -42,7 +42,6 @@ class DeformerEncoder(LateEncoder):
     `red(T(text))`.
 
     Attributes:
-        upper: the U upper layers.
         head: W, D to 1; a classifier has none.
     """
 

@@ -48,7 +48,6 @@ class MixEncoder(LateEncoder):
     Attributes:
         rows: what makes K rows of a candidate, (K, D): codes that attend over its token states, or inputs in the place
             of its first token.
-        interactions: the interaction layers.
         gate: W_g, 3 D to D, of all layers.
     """
 

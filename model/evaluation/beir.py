@@ -35,7 +35,6 @@ class Collection:
 
     Attributes:
         document_ids, documents: names and texts, in drawn order (rankings.py).
-        query_ids, queries: names and texts.
         judgements: for each query, the score of each judged document by its name.
         unknown_queries: number of judged queries that the file of queries lacks.
         unknown_documents: number of judged documents that the corpus lacks; they count as not found.

@@ -39,7 +39,6 @@ class LazyPart:
 
     Attributes:
         name: which part of the network.
-        identity: of the network.
     """
 
     def __init__(self, name: PartName, identity: str, build: Callable[[], "NetworkPart"]) -> None:
@@ -58,7 +57,6 @@ class Network(Generic[E]):
     """The network of a model.
 
     Attributes:
-        config: what its checkpoint says about it.
         identity: stands for all that its outputs depend on, weights included; empty where these may change, as in
             training.
     """

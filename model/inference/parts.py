@@ -24,7 +24,6 @@ class NetworkPart(nn.Module, ABC):
 
     Attributes:
         reads: what it is given.
-        tensors: the kind of batch, as torch takes it.
     """
 
     reads: ClassVar[PartName]

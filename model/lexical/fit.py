@@ -60,7 +60,6 @@ class Figures(NamedTuple):
     """How often the right reply is first, over lists whose dialogues the weights were not fitted on.
 
     Attributes:
-        plain: among replies of other dialogues.
         repeats: with an earlier turn of the conversation among them.
     """
 

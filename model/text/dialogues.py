@@ -230,11 +230,7 @@ class Report:
     """What one pass over a file found.
 
     Attributes:
-        lines: how many lines are not blank.
-        kept: how many examples there are to train on.
-        held_out: how many examples are in the selection slice.
         assumed: of which dialogues the lines are, where the file does not say it.
-        with_negatives: how many of those kept list negatives.
         categories: how many of all examples have each class, for a classifier.
         single_texts: in how many of all examples the class is that of a single text.
         dropped: how many bad lines and repeated examples there are, by reason.

@@ -37,11 +37,7 @@ F_co = TypeVar("F_co", Fetched, FetchedRows, covariant=True)
 
 
 class Lru:
-    """Values by key, up to `max_bytes` of keys, values and what holds them. Safe to use from several threads.
-
-    Attributes:
-        bytes: held now.
-    """
+    """Values by key, up to `max_bytes` of keys, values and what holds them. Safe to use from several threads."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes

@@ -166,11 +166,7 @@ class Jobs:
         return self._seen(record)
 
     async def compact(self) -> JobRecord:
-        """Start a compaction of the active generation.
-
-        Raises:
-            JobConflict: another job has not finished.
-        """
+        """Start a compaction of the active generation. Raises JobConflict if another job has not finished."""
         async with self._starting:
             record = await asyncio.to_thread(self._queue_compaction)
             await self._spawn(record)
@@ -298,11 +294,7 @@ class Jobs:
     # --- looking, cancelling, ending
 
     async def get(self, job_id: str) -> JobRecord:
-        """Return a job.
-
-        Raises:
-            JobNotFound: no job has this id.
-        """
+        """Return a job."""
         ending = set(self._builders)
         return self._seen(await asyncio.to_thread(self._store.get, job_id), ending)
 
@@ -326,11 +318,7 @@ class Jobs:
         return record
 
     async def cancel(self, job_id: str) -> JobRecord:
-        """Ask a job to stop, whichever server started it; one that has ended stays as it is.
-
-        Raises:
-            JobNotFound: no job has this id.
-        """
+        """Ask a job to stop, whichever server started it; one that has ended stays as it is."""
         if job_id in self._builders:
             self._builders[job_id][0].cancel()
         else:

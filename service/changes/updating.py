@@ -42,7 +42,6 @@ class Acknowledged:
     """A change that is on the disk and searchable.
 
     Attributes:
-        generation: the id of the generation that was updated.
         missing: ids to delete that were not there.
     """
 
@@ -79,9 +78,6 @@ class Updating:
         Raises:
             NotReady: nothing is served, or not what is active.
             Overloaded: too many updates are in progress.
-            StoreBusy: other processes change the store for too long.
-            BuildError: a vector is not finite.
-            GenerationCorrupt: the update log is damaged.
             OSError: nothing was written, or it may have been and cannot be acknowledged.
         """
         acknowledged = await self._change(candidates, ())
@@ -100,7 +96,6 @@ class Updating:
         Raises:
             NotReady: nothing is served.
             RevisionNotReached: the update did not come in time.
-            GenerationCorrupt: the update log is damaged.
         """
         until = min(journey.deadline, time.monotonic() + ARRIVES_WITHIN_SECONDS)
         while (serving := self._live.require()).snapshot.revision < revision:

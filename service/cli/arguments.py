@@ -54,11 +54,7 @@ def _encoding(name: str) -> str:
 
 
 def read_candidates(pools: Sequence[Path], encoding: str | None) -> Iterator["Candidate"]:
-    """Stream the good rows of a pool; after the last one, report the bad rows on standard error.
-
-    Raises:
-        PoolInvalid: at once if a file is missing or of an unknown kind; while reading if it is damaged.
-    """
+    """Stream the good rows of a pool; after the last one, report the bad rows on standard error."""
     from polyrank.index_builder.pool.rows import read_pool
 
     return _good(read_pool(pools, encoding=encoding))

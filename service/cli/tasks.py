@@ -42,7 +42,6 @@ class TaskResult(NamedTuple):
     """What was measured.
 
     Attributes:
-        values: the figures of each example.
         lines: what `--output` writes about each.
         first: what the model put first in each; of what ties there, one.
         tied_first: the share of examples where several tie for the first place.

@@ -36,7 +36,6 @@ class Refused(CallFailed):
     """The server answered with an error.
 
     Attributes:
-        status: of HTTP.
         kind: the end of the problem's `type`, such as "invalid-input"; "" where the answer names none.
         title, detail: what is wrong.
         request_id: under which the server's log has it.

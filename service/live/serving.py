@@ -35,7 +35,6 @@ class SearchStatus(NamedTuple):
 
     Attributes:
         kind: what is searched.
-        why: the reason, as a sentence without its full stop.
         fallback: whether a faster search was asked for or usual on this machine, and failed.
     """
 
@@ -50,7 +49,6 @@ class Searchable:
 
     Attributes:
         snapshot: the part at the revision.
-        vectors: of its own candidates.
         scan: over those vectors. Beside an index few requests scan, so it keeps no copy of them in the CPU's memory.
     """
 
@@ -93,11 +91,7 @@ class Searchable:
         return found._replace(vectors=self.snapshot.merged(rows, found.vectors))
 
     def representations(self, rows: NDArray[np.int64], budget: Budget | None = None) -> tuple[Representations, bool]:
-        """Fetch all that is stored of rows, as `gather` does; also returns whether the cache answered.
-
-        Raises:
-            StoreUnavailable: the rows of a second stage are nowhere to be had.
-        """
+        """Fetch all that is stored of rows, as `gather` does; also returns whether the cache answered."""
         budget, own = budget or Budget(), self.snapshot.split(rows)[1]
         vectors, available = self.vectors.gather(own, budget)
         if self.generation.manifest.late is None:
@@ -151,7 +145,6 @@ class Opener:
         Raises:
             FingerprintMismatch: the model in the generation did not make its vectors.
             ModelError: it cannot be loaded, or does not run here.
-            Shortage: memory or something else is lacking at the moment.
         """
         manifest = parts[0].manifest
         ranker = self.ranker(manifest, parts[0].model_directory)
@@ -238,7 +231,6 @@ def runs_here(manifest: Manifest) -> Iterator[None]:
 
     Raises:
         ModelError: the block failed.
-        Shortage: memory or something else is lacking at the moment.
     """
     try:
         yield

@@ -119,12 +119,7 @@ class Live(Generic[S]):
         self._unreadable: str | None = None  # whose log `take_over` could not read
 
     def require(self) -> S:
-        """Return what is served.
-
-        Raises:
-            NotReady: nothing is; the message says why.
-            RankingError: there is no pool (`absent`).
-        """
+        """Return what is served. Raises NotReady if nothing is; the message says why."""
         current = self.current
         if current is None:
             raise NotReady(self.reason()) if self.absent is None else self.absent()
@@ -310,7 +305,6 @@ class Live(Generic[S]):
 
         Raises:
             GenerationCorrupt: the update log is damaged; what was served stays served.
-            OSError: it cannot be read; likewise.
         """
         with self._replacing:
             if self.current is not None:

@@ -100,9 +100,6 @@ def serve(
 
     `on_ready` and `on_beat` are called as by `DrainingServer`. `shared` counts the calls of a key if other processes
     serve beside this one.
-
-    Raises:
-        ModelError, InvalidInput: the reranker cannot be loaded, or is none.
     """
     with ExitStack() as starting:
         starting.enter_context(telling("starting"))

@@ -62,7 +62,6 @@ class ExplainedCandidate:
     """What the score of a candidate consists of.
 
     Attributes:
-        place: the candidate and its score.
         explanation: of the score by vectors, before the late weight.
         reply: its K tokens; empty: they are not told.
         terms: what words add; None: they do not count.
@@ -109,12 +108,7 @@ class _Read(NamedTuple):
 
 
 async def explain(runtime: Runtime, serving: Serving, request: ExplainRequest, journey: Journey) -> Explained:
-    """Take apart the scores that `Engine.rank` gives to the candidates sent, one request at a time; errors as there.
-
-    Raises:
-        TooMuchToExplain: it asks for more forward passes than fit into its time.
-        ShardsMissing: candidates may be on parts that do not answer.
-    """
+    """Take apart the scores that `Engine.rank` gives to the candidates sent, one request at a time; errors as there."""
     ranking = request.ranking
     scorer = None if request.cross is None else runtime.required_scorer()
     journey = await _with_explainers(runtime, [serving.ranker, scorer], journey)

@@ -172,10 +172,6 @@ def serve(opener: Opener, parts: Sequence[Generation], log: UpdateLog) -> Servin
         opener: loads what answering needs.
         parts: see `Opener.open`.
         log: of the generation's updates.
-
-    Raises:
-        GenerationCorrupt: the update log is damaged.
-        FingerprintMismatch, ModelError, Shortage: see `Opener.open`.
     """
     opened, first = opener.open(parts), parts[0]
     local = tuple(LocalPart(each.snapshot, each.vectors, each.scan) for each in opened.parts)

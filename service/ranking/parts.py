@@ -303,10 +303,8 @@ class Serving:
 
     Attributes:
         generation: what it says of itself.
-        snapshot: at which revision it is.
         parts: by their slots, ascending; together they have all of them.
         ranker: the model that made the vectors.
-        log: its updates; for one thread at a time.
         texts: vectors of texts that came with earlier requests; None: every text is encoded.
         loaded_at: seconds since the epoch.
         checksum: of the updates in the snapshot; 0: there are none.
@@ -350,11 +348,7 @@ class Serving:
         return [each for each in ids if each in gone]
 
     def caught_up(self) -> "Serving":
-        """Return it with the updates written since; for one thread at a time.
-
-        Raises:
-            GenerationCorrupt: the update log is damaged.
-        """
+        """Return it with the updates written since; for one thread at a time."""
         updates = list(self.log.read())
         if not updates:
             return self

@@ -57,7 +57,6 @@ class Pool:
 
         Raises:
             DeadlineExceeded: no part answered in time.
-            ShardsMissing: too many parts are missing.
             TooManyForExact: every candidate was to be scored by the second stage, and these are too many.
         """
         best, lost = await self._search(request, encode)
@@ -138,11 +137,7 @@ class Pool:
         return Hits.of(found, depth), set(missing)
 
     def _searched(self, missing: Collection[int]) -> float:
-        """Return the share of the candidates that all but the missing parts hold, given by their numbers.
-
-        Raises:
-            ShardsMissing: it is too small for an answer.
-        """
+        """Return the share of the candidates that all but the missing parts hold, given by their numbers."""
         share = self._serving.share_without(missing)
         if missing and (share < self._runtime.settings.min_searched or len(missing) == len(self._serving.parts)):
             raise self._serving.shards_missing(missing)
@@ -166,11 +161,7 @@ class Pool:
         return await self._read(of_part, lambda part: wanted._replace(rows=best.rows[of_part[part]]), journey)
 
     async def stored(self, ids: Sequence[str], said: Conversation | None, with_vectors: bool = True) -> Stock:
-        """Look candidates up by their ids; with a conversation also their lexical scores after it.
-
-        Raises:
-            ShardsMissing: too much is missing, or none was found and some may be on the missing parts.
-        """
+        """Look candidates up by their ids; with a conversation also their lexical scores after it."""
         of_part = self._serving.by_part(ids)
 
         def wanted(part: int) -> Wanted:
@@ -243,11 +234,7 @@ class Pool:
     async def page(
         self, number: int, first: int, limit: int, filter_: Mapping[str, Any] | None
     ) -> tuple[Page, tuple[int, int] | None]:
-        """List candidates of a part from a row on; also returns where the next page begins, None: there is none.
-
-        Raises:
-            ShardsMissing: the part does not answer.
-        """
+        """List candidates of a part from a row on; also returns where the next page begins, None: there is none."""
         parts = self._serving.parts
         try:
             found = await parts[number].page(self._runtime, first, limit, filter_, self._journey)

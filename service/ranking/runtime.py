@@ -57,9 +57,6 @@ class Runtime:
     Attributes:
         scorer: the cross-encoder, warm; None: no request may ask for it.
         classifier: the same of what tells classes.
-        forwards: the threads of models and tokenizer.
-        admission: who is let in.
-        candidates: the threads of the same name.
         retrieval: what there is time to retrieve.
     """
 

@@ -193,7 +193,6 @@ class Scheduler:
             DeadlineExceeded: it did not begin by the deadline, which is on the monotonic clock.
             TimeTooShort: it is too long to be done by the deadline, and nobody keeps what is done of it.
             InferenceFailed: the model failed on one of these sequences.
-            Exception: what `work.run` gave as the error of one of them.
         """
         if not work.sequences:
             return Done([], 0.0)

@@ -66,12 +66,7 @@ class _Held:
         return self._latest.search_status
 
     def at(self, revision: int) -> Searchable:
-        """Return the part at a revision of its generation.
-
-        Raises:
-            _Behind: the log does not reach it.
-            GenerationCorrupt: the log is damaged.
-        """
+        """Return the part at a revision of its generation. Raises _Behind if the log does not reach it."""
         if self._latest.snapshot.revision < revision:
             self.catch_up()
         latest = self._latest
@@ -139,8 +134,6 @@ class Body:
 
         Raises:
             GenerationNotFound: there is no such generation, or it has no such part.
-            GenerationCorrupt: it is damaged, or its part is.
-            ModelError: it cannot be searched here.
             Shortage: this machine lacks something for that, or the store.
         """
         with self._preparing:

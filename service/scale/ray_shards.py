@@ -18,11 +18,7 @@ from polyrank.service.scale.calls import Replica, ReplicaLost, Reply
 
 
 class ShardActor:
-    """The actor: answers the calls of fronts in a process of its own.
-
-    Raises:
-        ClusterUnavailable: its node asks for no token.
-    """
+    """The actor: answers the calls of fronts in a process of its own."""
 
     def __init__(self, root: str, threads: int | None) -> None:
         require_token()

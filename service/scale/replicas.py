@@ -81,9 +81,6 @@ class Replicas:
 
         Replicas are started where a part has none. One that loads what it lost is left out if the part has others: it
         is given the generation once that is served. One that stays silent counts as lost.
-
-        Raises:
-            Shortage: a replica cannot be started.
         """
         for part in made.parts:
             self._start(part.name)

@@ -47,7 +47,6 @@ def reranker(held: Resources, name: str | None, strict: bool | None) -> ServedMo
 
     Raises:
         ModelNotServed: the name is unknown, and `strict` (None: the setting `strict_model`) makes that an error.
-        NotReady: no model is loaded.
     """
     return _named(held, every(held) or [_of_generation(held, held.live.require())], name, strict)
 
