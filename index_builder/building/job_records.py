@@ -100,10 +100,7 @@ class JobRecord:
 
 
 class JobStore:
-    """The jobs of a store; safe to use from several threads and processes.
-
-    Methods that write a record raise StoreBusy if another process holds a lock for too long.
-    """
+    """The jobs of a store; safe to use from several threads and processes."""
 
     def __init__(self, root: Path) -> None:
         self._jobs = root / "jobs"

@@ -8,10 +8,7 @@ from contextlib import closing, contextmanager
 
 @contextmanager
 def table_on_disk() -> Iterator[sqlite3.Connection]:
-    """Yield a database of SQLite in the system's temporary directory; it is gone when the block ends.
-
-    Raises OSError where the disk has no room for it.
-    """
+    """Yield a database of SQLite in the system's temporary directory; it is gone when the block ends."""
     try:
         with closing(sqlite3.connect("")) as table:
             yield table

@@ -14,10 +14,7 @@ from polyrank.model.representations import LateRows, Representations
 
 
 class StoredTexts:
-    """Looks texts up in the generations of some directories, the first of which counts; a `FindTexts`.
-
-    The files are opened when they are needed first.
-    """
+    """Looks texts up in the generations of some directories, the first of which counts; a `FindTexts`."""
 
     def __init__(self, paths: Sequence[Path], dim: int, dtype: str, late: LateRows | None) -> None:
         self._paths, self._dim, self._dtype, self._late = paths, dim, dtype, late

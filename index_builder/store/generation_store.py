@@ -404,10 +404,7 @@ class GenerationStore:
             self._pointer.set_trial(Trial(generation, share, renewed))
 
     def renew_trial(self, trial: Trial) -> bool:
-        """Give the trial of a generation another share and lease; False: it is not on trial any more.
-
-        Raises StoreBusy as `begin_trial`.
-        """
+        """Give the trial of a generation another share and lease; False: it is not on trial any more."""
         with self._switch.changing():
             before = self.trial()
             if before is None or before.generation != trial.generation:

@@ -81,10 +81,7 @@ class LateWriter:
 
 
 class LateReader:
-    """Reads a block that a killed build has left, from its beginning.
-
-    Raises OSError if there is none.
-    """
+    """Reads a block that a killed build has left, from its beginning."""
 
     def __init__(self, directory: Path, late: LateRows, dtype: str) -> None:
         self._late, self._dtype, self._end = late, DTYPES[dtype], 0

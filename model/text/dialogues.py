@@ -120,10 +120,7 @@ def read_dialogues(path: Path | str) -> Iterator[Dialogue]:
 
 
 def read_lines(path: Path | str) -> Iterator[tuple[int, Dialogue | InvalidInput]]:
-    """Stream the lines of a file with their numbers: the example, or what is wrong with the line.
-
-    Raises DialoguesInvalid where the file is missing, of an unknown kind or damaged.
-    """
+    """Stream the lines of a file with their numbers: the example, or what is wrong with the line."""
     return ((number, _parse(raw)) for number, raw in read_objects(Path(path), DialoguesInvalid))
 
 

@@ -230,10 +230,7 @@ class Tokenizer:
             raise InvalidInput(_NO_UNICODE) from error
 
     def words(self, text: str) -> tuple[list[int], list[int]]:
-        """Return the ids of a text, as `encode`, and for each the number of its word, ascending from 0.
-
-        Raises InvalidInput as `encode`.
-        """
+        """Return the ids of a text, as `encode`, and for each the number of its word, ascending from 0."""
         try:  # a batch, because it lets go of the interpreter lock
             [encoding] = self._rust.encode_batch([text], add_special_tokens=False)
         except TypeError as error:

@@ -174,10 +174,7 @@ def of_flag(before: str = "", after: str = "") -> Iterator[None]:
 
 
 def loaded(loader: Callable[..., L], name: str, runner: Runner = REFERENCE, before: str = "", after: str = "") -> L:
-    """Load a model by a function of rankers/load.py, which refuses one of another kind before torch is imported.
-
-    Raises WrongKind, as `of_flag` words it.
-    """
+    """Load a model by a function of rankers/load.py, which refuses one of another kind before torch is imported."""
     from polyrank.model.inference import disk_cache
 
     with of_flag(before, after):

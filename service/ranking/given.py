@@ -122,10 +122,7 @@ class TextVectors:
 
 
 async def look_up(runtime: Runtime, serving: Serving, request: RankRequest, journey: Journey) -> TextVectors:
-    """Fetch the vectors of the texts that were sent, as far as they are stored or cached, and sort out the ids.
-
-    This comes before admission, which counts the work that is left.
-    """
+    """Fetch the vectors of the texts that were sent, as far as they are stored or cached, and sort out the ids."""
 
     def look() -> TextVectors:
         kept = [given for _, given in _kept(request)]

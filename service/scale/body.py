@@ -236,10 +236,7 @@ class Body:
 
 
 class ShardDesk:
-    """Calls the methods of a body from an event loop: searches one after the other, everything else beside them.
-
-    A part that is prepared for long holds up no question of what is held.
-    """
+    """Calls the methods of a body from an event loop: searches one after the other, everything else beside them."""
 
     def __init__(self, body: Body) -> None:
         self._body = body
