@@ -54,13 +54,13 @@ from polyrank.service.ranking.engine import Engine
 from polyrank.service.ranking.local_part import Here
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
-from polyrank.service.ranking.stages import FairThread
 from polyrank.service.ranking.unranked import probe
 from polyrank.service.scale.asking import Asking
 from polyrank.service.scale.calls import Shards
 from polyrank.service.scale.holding import OnShards
 from polyrank.service.scale.ray_shards import RayShards
 from polyrank.service.scale.replicas import Replicas
+from polyrank.service.scheduling.stages import FairThread
 from polyrank.service.settings import Settings
 
 LOOK_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0

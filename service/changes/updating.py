@@ -22,7 +22,7 @@ from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.pool import Pool
 from polyrank.service.ranking.runtime import Runtime
-from polyrank.service.ranking.stages import Journey
+from polyrank.service.scheduling.stages import Journey
 
 # A request waits so long for an update of another process. Processes read each other's updates once a second.
 ARRIVES_WITHIN_SECONDS = 2.0

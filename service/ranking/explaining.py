@@ -25,12 +25,12 @@ from polyrank.model.text.reading import letters_worth
 from polyrank.model.text.sequences import PlacedToken
 from polyrank.service.errors import DeadlineExceeded
 from polyrank.service.live.models import PairScorer
-from polyrank.service.ranking import admission, given
+from polyrank.service.ranking import costs, given
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.rescoring import read_pairs
 from polyrank.service.ranking.runtime import Runtime
-from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import ExplainRequest, Ranked, RankedCandidate, finite
+from polyrank.service.scheduling.stages import Journey
 
 if TYPE_CHECKING:
     from polyrank.model.explainers import CrossExplainer, LateExplainer
@@ -113,9 +113,9 @@ async def explain(runtime: Runtime, serving: Serving, request: ExplainRequest, j
     scorer = None if request.cross is None else runtime.required_scorer()
     journey = await _with_explainers(runtime, [serving.ranker, scorer], journey)
     texts = await given.look_up(runtime, serving, ranking, journey)
-    late = admission.late_tokens(serving.ranker, ranking, serving.snapshot.count)
-    tokens = admission.ranking_tokens(ranking, scorer) + admission.text_tokens(texts.new_texts) + late
-    tokens += admission.explaining_tokens(request)
+    late = costs.late_tokens(serving.ranker, ranking, serving.snapshot.count)
+    tokens = costs.ranking_tokens(ranking, scorer) + costs.text_tokens(texts.new_texts) + late
+    tokens += costs.explaining_tokens(request)
     async with runtime.admitted(journey, tokens), runtime.turn_to_explain(journey):
         gathered = await given.gather(runtime, serving, ranking, texts, journey)
         if lost := gathered.sent.stored.lost:

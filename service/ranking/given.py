@@ -21,13 +21,13 @@ from polyrank.service.caching.redis_server import Budget
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed, TextsLeft, UnknownCandidates
 from polyrank.service.live.models import LateScorer
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking.forwards import CountedContext
 from polyrank.service.ranking.parts import Serving, Stock
 from polyrank.service.ranking.pool import Pool
 from polyrank.service.ranking.rescoring import LateScores, ListWords, list_words, second_stage
 from polyrank.service.ranking.runtime import Runtime
-from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import Given, Ranked, RankedCandidate, RankRequest
+from polyrank.service.scheduling.forwards import CountedContext
+from polyrank.service.scheduling.stages import Journey
 
 
 class TextVectors:

@@ -24,8 +24,8 @@ from polyrank.service.live.serving import Opener, Searchable
 from polyrank.service.ranking.parts import EncodeContext, Facts, Hits, PoolQuery, PoolSnapshot, Serving, Stock, Wanted
 from polyrank.service.ranking.retrieval import Found, PoolSearch, RetrievalBudget, pool_words, read_words, scored
 from polyrank.service.ranking.runtime import Runtime
-from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import RankRequest
+from polyrank.service.scheduling.stages import Journey
 
 Rows = NDArray[np.int64]
 

@@ -30,10 +30,10 @@ from polyrank.service.errors import ShardsMissing
 from polyrank.service.live.models import LateScorer
 from polyrank.service.live.serving import SearchStatus
 from polyrank.service.observe.labels import Plan
-from polyrank.service.ranking.forwards import CountedContext
 from polyrank.service.ranking.runtime import Runtime
-from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import RankRequest
+from polyrank.service.scheduling.forwards import CountedContext
+from polyrank.service.scheduling.stages import Journey
 
 Rows = NDArray[np.int64]
 # Encodes the context of a request, once however often it is called.

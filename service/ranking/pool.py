@@ -25,12 +25,12 @@ from polyrank.model.text.assembly import Conversation
 from polyrank.service.errors import DeadlineExceeded, TooManyForExact
 from polyrank.service.live.serving import nothing_of
 from polyrank.service.observe.labels import Degraded
-from polyrank.service.ranking.admission import most_exact
+from polyrank.service.ranking.costs import most_exact
 from polyrank.service.ranking.parts import EncodeContext, Hits, PartMissing, PoolQuery, Serving, Stock, Wanted
 from polyrank.service.ranking.rescoring import second_stage
 from polyrank.service.ranking.runtime import Runtime
-from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import Ranked, RankedCandidate, RankRequest
+from polyrank.service.scheduling.stages import Journey
 
 Rows = NDArray[np.int64]
 T = TypeVar("T")

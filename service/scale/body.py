@@ -34,7 +34,6 @@ from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.local_part import learnt, part_found, read_in
 from polyrank.service.ranking.parts import Hits, Wanted
 from polyrank.service.ranking.retrieval import PoolSearch, RetrievalBudget
-from polyrank.service.ranking.stages import Journey
 from polyrank.service.scale.calls import (
     LATE,
     SHORT,
@@ -43,6 +42,7 @@ from polyrank.service.scale.calls import (
     PartStored,
     Reply,
 )
+from polyrank.service.scheduling.stages import Journey
 
 
 class _Gone(Exception):  # what happened, not what went wrong

@@ -23,9 +23,9 @@ from polyrank.model.representations import Representations
 from polyrank.service.live.serving import SearchStatus
 from polyrank.service.ranking.parts import EncodeContext, Hits, PartMissing, PoolQuery, Stock, Wanted
 from polyrank.service.ranking.runtime import Runtime
-from polyrank.service.ranking.stages import Journey
 from polyrank.service.scale.asking import Asking
 from polyrank.service.scale.calls import AskedQuery, Holding, PartStored
+from polyrank.service.scheduling.stages import Journey
 
 Rows = NDArray[np.int64]
 # Searches that share a call.

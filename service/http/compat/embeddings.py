@@ -23,9 +23,9 @@ from polyrank.service.http.plumbing.pools import path_of
 from polyrank.service.live.models import LateScorer
 from polyrank.service.observe.labels import Account
 from polyrank.service.ranking import unranked
-from polyrank.service.ranking.forwards import Embeddings
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.resources import Resources, resources
+from polyrank.service.scheduling.forwards import Embeddings
 
 MAX_TOKEN_IDS = 300_000  # of all texts together, as of OpenAI's own service
 MAX_TOKENIZED_CHARS = 400_000  # of all texts together: the answer takes some 70 bytes a token

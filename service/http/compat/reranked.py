@@ -25,7 +25,7 @@ from polyrank.service.http.compat.lenient import (
     RefusedField,
     check_limit,
 )
-from polyrank.service.ranking.deciding import AS_IT_IS, Line, relevance
+from polyrank.service.ranking.selection import AS_IT_IS, Line, relevance
 
 Dialect = Literal["tei", "cohere", "jina", "infinity", "voyage"]
 DIALECTS: tuple[Dialect, ...] = get_args(Dialect)

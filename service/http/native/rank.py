@@ -39,9 +39,9 @@ from polyrank.service.http.plumbing import bodies, problems
 from polyrank.service.http.plumbing.described import DEADLINE_IN, RANK, RANKS, ByHand, fails, header, takes
 from polyrank.service.observe.labels import STAGES, Account
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import Given, Grouping, Ranked, RankedCandidate, RankRequest
 from polyrank.service.resources import Resources, resources
+from polyrank.service.scheduling.stages import Journey
 from polyrank.service.settings import Settings
 
 X_CACHE: Final = "X-Cache"

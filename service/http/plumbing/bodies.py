@@ -16,8 +16,8 @@ from polyrank.model.errors import InvalidInput
 from polyrank.service import errors
 from polyrank.service.api.findings import refusal
 from polyrank.service.http.plumbing.gzipped import CODING
-from polyrank.service.ranking.stages import Journey
 from polyrank.service.resources import resources
+from polyrank.service.scheduling.stages import Journey
 from polyrank.service.settings import Settings
 
 BODY_SECONDS, READ_SECONDS = 30.0, 10.0  # to arrive; to be read, waiting included: updates take longer than rankings

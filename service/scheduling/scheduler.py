@@ -23,7 +23,7 @@ from polyrank.model.architectures.batching import FORWARD_TOKENS, cost, pack
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed, TimeTooShort
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import OFF, Tracing
-from polyrank.service.ranking.admission import Rate
+from polyrank.service.scheduling.admission import Rate
 
 WINDOW_BATCHES = 2  # a batch is chosen from as many sequences as fill so many
 TURN_BATCHES = 2  # after so many batches' worth of one long work those behind it come first

@@ -19,8 +19,8 @@ from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.observe.labels import LANES, OF_GENERATIONS, Lane, Stage
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import Tracing
-from polyrank.service.ranking.scheduler import OnBatch, RunBatch, Scheduler, Work
-from polyrank.service.ranking.stages import FairThread, Journey, lower_priority
+from polyrank.service.scheduling.scheduler import OnBatch, RunBatch, Scheduler, Work
+from polyrank.service.scheduling.stages import FairThread, Journey, lower_priority
 
 # So many letters are tokenised in half a millisecond. To hand them to a thread and take up the result costs the loop
 # nearly as much, and the request more.
