@@ -24,8 +24,7 @@ def sealed(body: Mapping[str, Any]) -> bytes:
 def unsealed(content: bytes, format_version: int) -> dict[str, Any]:
     """Read what `sealed` wrote in this format, without the field "format_version", which says so.
 
-    Raises:
-        ValueError: it is of another format, or its checksum does not fit.
+    Raises ValueError if it is of another format, or its checksum does not fit.
     """
     body = orjson.loads(content)
     if not isinstance(body, dict):

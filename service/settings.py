@@ -383,8 +383,7 @@ class Settings(BaseSettings):
     def load(cls, flags: Mapping[str, Any]) -> "Settings":
         """Merge flags, environment and file; a flag that is None was not given.
 
-        Raises:
-            SettingsError: a setting or the keys file is wrong; the message is one line that names it.
+        Raises SettingsError if a setting or the keys file is wrong; the message is one line that names it.
         """
         _refuse_unknown_variables(os.environ)
         given = {name: value for name, value in flags.items() if value is not None}

@@ -64,11 +64,8 @@ def compact(
 def move(root: Path, shards: int, *, redis_url: str | None = None, progress: OnProgress = no_progress) -> BuildResult:
     """Cut the active generation into so many parts, 1..MOST_PARTS, with its updates, and make the result active.
 
-    The old one stays, so a rollback leads back to it.
-
-    Raises:
-        InvalidInput: there are too many parts for the candidates, or so many already.
-        GenerationNotFound, GenerationCorrupt, CompactionOvertaken, BuildBusy, DiskFull, StoreBusy: see `compact`.
+    The old one stays, so a rollback leads back to it. Raises InvalidInput if there are too many parts for the
+    candidates, or so many already.
     """
     check_parts(shards)
     with _opened(GenerationStore(root)) as source:

@@ -68,8 +68,7 @@ class CandidateWriter:
 class CandidateTable:
     """A memory-mapped candidate table; several threads may read it.
 
-    Raises:
-        ValueError: the file is not a candidate table.
+    Raises ValueError if the file is not a candidate table.
     """
 
     def __init__(self, path: Path) -> None:

@@ -179,9 +179,8 @@ class Manifest:
     def from_json(cls, content: bytes, generation: str) -> "Manifest":
         """Read the content of `manifest.json` of the generation with this id.
 
-        Raises:
-            GenerationCorrupt: anything is missing, unknown, of another type or out of bounds, the manifest is of
-                another generation or another format, or its checksum does not fit.
+        Raises GenerationCorrupt if anything is missing, unknown, of another type or out of bounds, the manifest is of
+        another generation or another format, or its checksum does not fit.
         """
         try:
             body = unsealed(content, FORMAT_VERSION)

@@ -70,8 +70,7 @@ def evidence_of(model: Path) -> LexicalScore | None:
 def open_words(directory: Path, evidence: LexicalScore, count: int) -> Words:
     """Open the words of a generation of `count` candidates, in its directory.
 
-    Raises:
-        ValueError: a file is missing or no array, or the files do not fit each other or the count.
+    Raises ValueError if a file is missing or no array, or the files do not fit each other or the count.
     """
     table = {name: _mapped(directory, name, dtype) for name, dtype in _TABLE.items()}
     statistics = {

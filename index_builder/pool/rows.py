@@ -111,9 +111,7 @@ def read_pool(paths: Sequence[Path | str], scratch: Path | None = None, encoding
 def begin_pool(paths: Sequence[Path | str], scratch: Path | None = None, encoding: str | None = None) -> PoolRows:
     """Stream rows as `read_pool`, but look at the first ones now, so that a file that is none is refused at once.
 
-    Raises:
-        PoolInvalid: as `read_pool`.
-        PoolEmpty: there is no row.
+    Raises PoolEmpty if there is no row.
     """
     pool = read_pool(paths, scratch, encoding)
     if not pool.has_rows():

@@ -139,8 +139,7 @@ class GenerationStore:
     def active(self) -> Manifest:
         """Read the active generation's manifest.
 
-        Raises:
-            GenerationNotFound: none is active, or the one that CURRENT names is gone.
+        Raises GenerationNotFound if none is active, or the one that CURRENT names is gone.
         """
         current = self.current()
         if current is None:
@@ -210,11 +209,7 @@ class GenerationStore:
         return Generation.open(self.path(generation), part, verify=verify, needs_matrix=self._needs_matrix)
 
     def open_parts(self, generation: str, *, verify: bool = True) -> list[Generation]:
-        """Open all parts of a generation; if asked to `verify`, check every byte of it and of its update log.
-
-        Raises:
-            GenerationNotFound, GenerationCorrupt, Shortage: see `Generation.open` and `UpdateLog.read`.
-        """
+        """Open all parts of a generation; if asked to `verify`, check every byte of it and of its update log."""
         manifest = self.manifest(generation)
         with telling(f"opening generation {generation}"), ExitStack() as stack:
             check_beside_parts(self.path(generation), manifest, verify=verify)
@@ -353,9 +348,6 @@ class GenerationStore:
             replaces: a rollback leads where it would have led before; else it leads to the old generation.
             lease: held by the builder that built it.
             forget: see `leftovers.discard`.
-
-        Raises:
-            GenerationNotFound, GenerationCorrupt, StoreBusy, LeaseLost: see `make_active`.
         """
         try:
             with self._switch.to(copy, lease=lease, copy_of=old):

@@ -102,8 +102,7 @@ class Pointer:
     def stamp(self) -> tuple[int, int] | None:
         """A value that changes whenever CURRENT is written, also with the same id; None if there is no CURRENT.
 
-        Raises:
-            GenerationCorrupt: CURRENT cannot be looked at.
+        Raises GenerationCorrupt if CURRENT cannot be looked at.
         """
         try:
             status = self._current.stat()

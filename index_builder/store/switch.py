@@ -38,8 +38,7 @@ class Switch:
     def check_updates(self, manifest: Manifest) -> None:
         """Read a generation's update log to its end.
 
-        Raises:
-            GenerationCorrupt: it is damaged, or gone though the generation is active or was.
+        Raises GenerationCorrupt if it is damaged, or gone though the generation is active or was.
         """
         name, reachable = f"its update log {manifest.id}.log", (self.pointer.current_or_none(), *self.history())
         if manifest.id in reachable and not self.updates.exists(manifest.id):

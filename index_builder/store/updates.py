@@ -207,8 +207,7 @@ class MissedUpdates:
     def write(self) -> None:
         """Write all of them to the generation's log, and let it be an active one's; the caller holds `writing`.
 
-        Raises:
-            FingerprintMismatch: an update was made under another model, and there is no model to encode it with.
+        Raises FingerprintMismatch if an update was made under another model, and there is no model to encode it with.
         """
         missed = self.missed()
         self._own.create()

@@ -153,8 +153,7 @@ class LocalLateRows:
     def gather(self, candidates: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Return the rows of candidates (N,), copied, (R, D2), and how many each has, (N,).
 
-        Raises:
-            MatrixMissing: the rows are not on this machine.
+        Raises MatrixMissing if the rows are not on this machine.
         """
         if self._rows is None:
             raise MatrixMissing(self._generation)

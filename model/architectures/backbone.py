@@ -294,8 +294,7 @@ class Layer(nn.Module):
     def like(cls, backbone: Backbone) -> Self:
         """Build one of the shapes of a transformer's layers; its weights are random.
 
-        Raises:
-            CheckpointInvalid: the function between its two linear maps is not known here.
+        Raises CheckpointInvalid if the function between its two linear maps is not known here.
         """
         shape = backbone.transformer.config
         if shape.hidden_act not in _ACTIVATIONS:
@@ -339,8 +338,7 @@ class Layer(nn.Module):
 def layers_of(backbone: Backbone, reader: str) -> Any:
     """Return the layers of a transformer with BERT's names.
 
-    Raises:
-        CheckpointInvalid: it is of another family, which `reader` cannot read.
+    Raises CheckpointInvalid if it is of another family, which `reader` cannot read.
     """
     layers = getattr(getattr(backbone.transformer, "encoder", None), "layer", None)
     if layers is None or not hasattr(getattr(layers[0].attention, "self", None), "key"):

@@ -153,9 +153,7 @@ class Compiler:
     def compile(self, part: LazyPart) -> Ready:
         """Make a part ready. Its torch module is built only if nothing is kept of it, or if torch is to run it.
 
-        Raises:
-            InvalidInput: the back-end cannot run it.
-            ModelError: its network cannot be read.
+        Raises InvalidInput if the back-end cannot run it.
         """
         with telling(f"making the encoder of {part.name} ready"):
             if self._disk is None or not part.identity:

@@ -21,11 +21,8 @@ _KEPT = "surrogateescape"  # what is no UTF-8 in a card stays as it is
 def quantise(checkpoint: Path, examples: Split, report: Report) -> QuantisationConfig:
     """Calibrate a checkpoint for int8, compare it with float32, and write what was found and its proof into it.
 
-    Nothing is written before the end. An int8 that loses too much is written, too: `auto` does not take it.
-
-    Raises:
-        InvalidInput: NNCF or OpenVINO cannot do it here.
-        CheckpointInvalid, ModelNotFound: the checkpoint cannot be read.
+    Nothing is written before the end. An int8 that loses too much is written, too: `auto` does not take it. Raises
+    InvalidInput if NNCF or OpenVINO cannot do it here.
     """
     ranker = load_network(checkpoint, "cpu", TORCH, FLOAT32)
     content = quantisation_bytes(calibrated(ranker, examples.calibration, report))

@@ -109,8 +109,7 @@ class Vocabulary:
     def read(cls, path: Path) -> "Vocabulary":
         """Read a file such as `cl100k_base.tiktoken`.
 
-        Raises:
-            InvalidInput: it cannot be read, or is no such file; the message is one line.
+        Raises InvalidInput if it cannot be read, or is no such file; the message is one line.
         """
         try:
             lines = read_input(path, MOST_FILE_BYTES).splitlines()
@@ -126,8 +125,7 @@ class Vocabulary:
     def text(self, ids: Sequence[int]) -> str:
         """Join the tokens of one text; bytes that are not UTF-8, as where a letter was cut, become U+FFFD.
 
-        Raises:
-            InvalidInput: an id is not in the vocabulary.
+        Raises InvalidInput if an id is not in the vocabulary.
         """
         try:
             return b"".join([self._tokens[each] for each in ids]).decode(errors="replace")

@@ -99,8 +99,7 @@ def find(keys: Iterable[Key], given: bytes) -> Key | None:
 def read(path: Path) -> tuple[Key, ...]:
     """Read a keys file.
 
-    Raises:
-        SettingsError: it is missing or broken; the message is one line and shows nothing of the content.
+    Raises SettingsError if it is missing or broken; the message is one line and shows nothing of the content.
     """
     try:
         return _File.model_validate_json(read_input(path, MOST_FILE_BYTES)).keys
@@ -231,8 +230,7 @@ class Access:
     def require(self, principal: Principal, scope: Scope, pool: str | None = None) -> None:
         """Check that the caller has a scope, in the pool of a name; None: in any.
 
-        Raises:
-            Forbidden: the caller's key has not.
+        Raises Forbidden if the caller's key has not.
         """
         if principal.pools is not None and pool is not None and pool not in principal.pools:
             raise OtherPools(principal.pools)

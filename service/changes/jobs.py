@@ -77,8 +77,7 @@ class Rebuild:
 def checked_key(key: str | None) -> str | None:
     """Return the value of the header if it is a key.
 
-    Raises:
-        HeaderInvalid: it is empty, too long or has other than visible ASCII characters.
+    Raises HeaderInvalid if it is empty, too long or has other than visible ASCII characters.
     """
     if key is not None and not KEY.fullmatch(key):
         raise HeaderInvalid("Idempotency-Key must be 1 to 255 visible ASCII characters")
@@ -94,8 +93,7 @@ class IdempotencyKeys:
     def job_of(self, key: str, body_sha256: str) -> str | None:
         """Return the id of the job that this key started, if any.
 
-        Raises:
-            IdempotencyMismatch: it started one with another body.
+        Raises IdempotencyMismatch if it started one with another body.
         """
         entry = self._read().get(key)
         if entry is None:
@@ -371,8 +369,7 @@ class Compacting:
     async def look(self) -> None:
         """Start one if it is due and nothing else is being built.
 
-        Raises:
-            OSError: the system lacks something for the moment, such as descriptors; the next look tries again.
+        Raises OSError if the system lacks something for the moment, such as descriptors; the next look tries again.
         """
         current = self._live.current
         if not self._after or current is None:

@@ -102,8 +102,7 @@ def _advice(arguments: argparse.Namespace) -> str | None:
 def require_writable(option: str, output: Path, inputs: Iterable[Path]) -> None:
     """Refuse, before the work begins, an option's file that could not be written after it or that is an input.
 
-    Raises:
-        UsageError: it is no plain file, its directory is missing, or it is one of the inputs.
+    Raises UsageError if it is no plain file, its directory is missing, or it is one of the inputs.
     """
     if output.is_dir():
         raise UsageError(f"{option} {output} is a directory; name a file")

@@ -56,8 +56,7 @@ AS_LISTED = Draw()
 def listed_examples(data: Path, limit: int | None, draw: Draw = AS_LISTED) -> Listed:
     """Read examples with candidates, which are drawn where they are missing.
 
-    Raises:
-        InvalidInput: the file cannot be read, or holds nothing to rank.
+    Raises InvalidInput if the file cannot be read, or holds nothing to rank.
     """
     dialogues = list(islice(read_dialogues(data), limit))
     if any(dialogue.category for dialogue in dialogues):
@@ -74,8 +73,7 @@ def listed_examples(data: Path, limit: int | None, draw: Draw = AS_LISTED) -> Li
 def classed_examples(data: Path, limit: int | None) -> Identified:
     """Read examples that all have a class.
 
-    Raises:
-        InvalidInput: the file cannot be read, is empty, or an example has none.
+    Raises InvalidInput if the file cannot be read, is empty, or an example has none.
     """
     found = read_identified(data, limit)
     if missing := sum(not each.category for each in found.examples):

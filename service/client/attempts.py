@@ -248,8 +248,7 @@ def _milliseconds(seconds: float) -> int:
 def options(url: str, api_key: str | None) -> dict[str, Any]:
     """Return the options of the HTTP client for a server; proxies are for other machines, not for this one.
 
-    Raises:
-        ValueError: the URL is none.
+    Raises ValueError if the URL is none.
     """
     try:
         host = httpx2.URL(url).host

@@ -169,9 +169,7 @@ class Opener:
     def ranker(self, manifest: Manifest, directory: Path) -> LateScorer:
         """Load the model in the directory of the generation of this manifest and warm it up, unless it is in memory.
 
-        Raises:
-            FingerprintMismatch, ModelError, Shortage: see `open`.
-            GenerationCorrupt: it lacks what its model keeps for a second stage.
+        Raises GenerationCorrupt if it lacks what its model keeps for a second stage.
         """
         with self._loading:
             known = self._loaded.get(manifest.model.fingerprint)
@@ -206,11 +204,7 @@ class Opener:
         return self._caches.vectors(part, partial(encode_texts, ranker), self._largest(part.manifest, ranker))
 
     def texts(self, manifest: Manifest, ranker: LateScorer) -> TextCache | None:
-        """Return the cache of the vectors of texts; None: every text is encoded.
-
-        Raises:
-            ModelError, Shortage: as `runs_here`.
-        """
+        """Return the cache of the vectors of texts; None: every text is encoded."""
         if self._caches is None or not ARCHITECTURES[ranker.architecture].embeds:
             return None  # a vector that says nothing is made faster than found
         return self._caches.texts(manifest, ranker.backend, ranker.rounding, self._largest(manifest, ranker))
@@ -229,8 +223,7 @@ class Opener:
 def runs_here(manifest: Manifest) -> Iterator[None]:
     """Refuse a generation on which torch or OpenVINO fail in the block: the server goes on.
 
-    Raises:
-        ModelError: the block failed.
+    Raises ModelError if the block failed.
     """
     try:
         yield

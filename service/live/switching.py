@@ -63,8 +63,7 @@ class Holder(Protocol[S]):
     def load(self, generation: str) -> S:
         """Open a generation and its model beside what is served; nothing is held of it after an error.
 
-        Raises:
-            GenerationNotFound, GenerationCorrupt, FingerprintMismatch, ModelError, Shortage: it cannot be served.
+        Raises GenerationNotFound, GenerationCorrupt, FingerprintMismatch, ModelError, Shortage if it cannot be served.
         """
 
     def let_go(self, generation: str) -> None:
@@ -153,8 +152,7 @@ class Live(Generic[S]):
     def follow(self) -> None:
         """Switch to what CURRENT names, if another process wrote it; if that is refused, the old one stays served.
 
-        Raises:
-            Shortage, OSError: it could not be tried now; the next call tries again.
+        Raises Shortage, OSError if it could not be tried now; the next call tries again.
         """
         with self._switching:
             seen = self._look()
@@ -192,12 +190,7 @@ class Live(Generic[S]):
             return self._serve_active(loaded)
 
     def rollback(self) -> S:
-        """Switch back to the generation that was active before.
-
-        Raises:
-            GenerationNotFound: there is none.
-            GenerationCorrupt, FingerprintMismatch, ModelError, Shortage: it cannot be served; likewise.
-        """
+        """Switch back to the generation that was active before. Raises GenerationNotFound if there is none."""
         with self._switching:
             while True:  # until no other process is faster
                 history = self._store.history()
@@ -303,8 +296,7 @@ class Live(Generic[S]):
     def refresh(self) -> S | None:
         """Take over the updates written since; returns what is served now.
 
-        Raises:
-            GenerationCorrupt: the update log is damaged; what was served stays served.
+        Raises GenerationCorrupt if the update log is damaged; what was served stays served.
         """
         with self._replacing:
             if self.current is not None:

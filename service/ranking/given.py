@@ -105,8 +105,7 @@ class TextVectors:
     def keep(self, positions: list[int], outputs: list[Representations]) -> None:
         """Take in what the model made of texts, by their positions in `new`, and cache it.
 
-        Raises:
-            InferenceFailed: a vector is not finite in the store's dtype.
+        Raises InferenceFailed if a vector is not finite in the store's dtype.
         """
         new = self.new[positions].tolist()
         try:
@@ -200,8 +199,7 @@ async def gather(
 ) -> GatheredRequest:
     """Encode the context and the new texts, and gather all that is known of the candidates sent.
 
-    Raises:
-        UnknownCandidates: only ids were sent, and the generation holds none of them.
+    Raises UnknownCandidates if only ids were sent, and the generation holds none of them.
     """
     ranker, forwards = serving.ranker, runtime.forwards
     context, truncation = await forwards.tokenize_context(ranker, request.conversation, journey)

@@ -145,8 +145,7 @@ class Forwards:
     ) -> list[Representations]:
         """Encode tokenised candidates, each by itself; `on_batch` and `resumes` as in `Work`.
 
-        Raises:
-            TimeTooShort: they cannot be done by the deadline, and nobody keeps what is done.
+        Raises TimeTooShort if they cannot be done by the deadline, and nobody keeps what is done.
         """
         work = Work(_CandidateBatch(ranker), tokens, list(map(len, tokens)), None, on_batch, resumes)
         return await self.run("candidate", work, journey)
@@ -217,8 +216,7 @@ class Forwards:
     ) -> list[Any]:
         """Run what explains scores, in a lane of its own, behind which no ranking waits for more than a batch.
 
-        Raises:
-            TooMuchToExplain: so many sequences cannot be read by the deadline.
+        Raises TooMuchToExplain if so many sequences cannot be read by the deadline.
         """
         try:
             return await self.run("explain", Work(run, sequences, lengths), journey, stage)

@@ -196,8 +196,7 @@ async def _embed(
 ) -> Embeddings:
     """Embed the texts of a field (`where`), as contexts if they are queries.
 
-    Raises:
-        InvalidInput: a query is empty, or a text is too long and the body wants something else of it than is done.
+    Raises InvalidInput if a query is empty, or a text is too long and the body wants something else of it than is done.
     """
     longest = serving.ranker.max_input_tokens
     most, limit = None if queries else longest, body.truncate_prompt_tokens

@@ -98,8 +98,7 @@ def _checked(kind: type[M], body: bytes, most: int, bound: int) -> M:
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Do the work as long as the client waits for it; the body must have been read before.
 
-    Raises:
-        ClientGone: the client hung up first. What had not begun by then was dropped.
+    Raises ClientGone if the client hung up first. What had not begun by then was dropped.
     """
     doing, hangup = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
     try:
