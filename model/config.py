@@ -163,8 +163,7 @@ class QuantisationConfig:
 class DenseConfig:
     """A linear map of a reduced vector, and the function after it.
 
-    Attributes:
-        inputs, outputs: sizes of the vector before and after it.
+    `inputs`, `outputs`: sizes of the vector before and after it.
     """
 
     inputs: int

@@ -23,8 +23,7 @@ from polyrank.model.text.sequences import Pairs, PlacedToken
 class LateExplainer:
     """Takes the scores of a LateEncoder apart. Its forward passes are for the thread of the models.
 
-    Attributes:
-        unexplained: which parts of a score it leaves out, and why (`LateEncoder.unexplained`).
+    `unexplained`: which parts of a score it leaves out, and why (`LateEncoder.unexplained`).
     """
 
     def __init__(self, encoder: LateEncoder, assembler: Assembler) -> None:
@@ -138,12 +137,9 @@ def _unpadded(states: Tensor, sequences: Sequence[Sequence[int]]) -> list[Float6
 class CrossExplainer:
     """Scores pairs of which parts are left out. Its forward passes are for the thread of the models.
 
-    The encoder's own transformer reads such a pair with a mask, so that all other tokens keep their positions.
-    The Poly-encoder of a residual one reads a context without the tokens: some of its kinds of context vectors take a
-    text to be without holes.
-
-    Attributes:
-        is_residual: whether a Poly-encoder's score is part of each.
+    The encoder's own transformer reads such a pair with a mask, so that all other tokens keep their positions. The
+    Poly-encoder of a residual one reads a context without the tokens: some of its kinds of context vectors take a text
+    to be without holes. `is_residual`: whether a Poly-encoder's score is part of each.
     """
 
     def __init__(self, encoder: PairEncoder, assembler: Assembler) -> None:

@@ -125,11 +125,7 @@ def _opened(store: GenerationStore) -> "Iterator[_Source]":
 
 
 class _Source:
-    """The active generation with its updates.
-
-    Attributes:
-        revision: the last one that was used.
-    """
+    """The active generation with its updates; `revision`: the last one that was used."""
 
     def __init__(self, store: GenerationStore, old: Manifest, stack: ExitStack) -> None:
         self._store, self.old = store, old

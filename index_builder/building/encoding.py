@@ -34,8 +34,7 @@ from polyrank.model.representations import Representations
 class ChunkTexts(NamedTuple):
     """What a chunk is made from: the rows of the candidate table from row `start` on, or some of them.
 
-    Attributes:
-        rows: of the ids and texts, (N,).
+    `rows`: of the ids and texts, (N,).
     """
 
     start: int

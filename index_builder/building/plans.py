@@ -97,8 +97,7 @@ class KeptPart:
 class PartPlan:
     """What a part is made of; its candidate table is written, and its order where there are several.
 
-    Attributes:
-        kept: it is there already; None: it has to be built.
+    `kept`: it is there already; None: it has to be built.
     """
 
     slots: Slots

@@ -60,8 +60,7 @@ def within(on_progress: OnProgress, before: int, total: int) -> OnProgress:
 class StageClock:
     """Passes progress on and adds up the seconds of each stage. What the caller's function raises ends the build.
 
-    Attributes:
-        seconds: by stage, up to the latest call.
+    `seconds`: by stage, up to the latest call.
     """
 
     def __init__(self, on_progress: OnProgress) -> None:

@@ -45,8 +45,7 @@ _STATISTICS: Mapping[str, DTypeLike] = {
 class Words:
     """How words count in a generation.
 
-    Attributes:
-        table: of the generation's own rows, with the statistics that hold for every other text as well.
+    `table`: of the generation's own rows, with the statistics that hold for every other text as well.
     """
 
     evidence: LexicalScore

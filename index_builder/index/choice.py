@@ -37,8 +37,7 @@ _PQ_PART = 8  # at most so many components of a vector become one byte
 class SearchTimes:
     """What finding and scoring the best of a pool takes for one context, on one core of the builder's processor.
 
-    Attributes:
-        exact_ms, hnsw_ms: by the scan, and by HNSW; predicted from samples where the pool is large.
+    `exact_ms`, `hnsw_ms`: by the scan, and by HNSW; predicted from samples where the pool is large.
     """
 
     exact_ms: float

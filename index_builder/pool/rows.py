@@ -48,8 +48,7 @@ class Rejected:
 class PoolRows(Iterable[Candidate | Rejected]):
     """The rows of files, in order, to be read once.
 
-    Attributes:
-        fields: what metadata the rows read so far have, and what of them was left out.
+    `fields`: what metadata the rows read so far have, and what of them was left out.
     """
 
     def __init__(self, files: list[tuple[Path, str]], scratch: Path | None, encoding: str | None) -> None:

@@ -56,11 +56,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """A trial that a server has ended.
-
-    Attributes:
-        at: seconds since the epoch.
-    """
+    """A trial that a server has ended; `at`: seconds since the epoch."""
 
     generation: str
     at: float

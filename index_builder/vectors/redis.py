@@ -276,10 +276,8 @@ def rows_beginning_of(generation: str) -> str:
 class RedisEmbeddings(StoredVectors):
     """The copy of one generation, over its own connections; see `connect`. `drop_generation` removes its keys.
 
-    `longest` bounds the vectors that are read, not the rows.
-
-    Attributes:
-        rows: those of the second stage; None: the model has none.
+    `longest` bounds the vectors that are read, not the rows. `rows`: those of the second stage; None: the model has
+    none.
     """
 
     def __init__(

@@ -138,9 +138,7 @@ class Chooser:
     """Chooses for each part of a model the fastest of several back-ends that may run it.
 
     Each part is tried for itself, so another back-end may run each. The first back-end runs what all others must not.
-
-    Attributes:
-        backends: what is chosen from, by name, the safest first.
+    `backends`: what is chosen from, by name, the safest first.
     """
 
     def __init__(self, candidates: Sequence[Backend], device: str, assembler: Assembler, is_asked_for: bool) -> None:

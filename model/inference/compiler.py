@@ -138,8 +138,7 @@ log = logging.getLogger(__name__)
 class Compiler:
     """Makes the parts of one model ready to run.
 
-    Attributes:
-        token_budget: how many tokens a batch should have at most, padding included.
+    `token_budget`: how many tokens a batch should have at most, padding included.
     """
 
     def __init__(self, backend: Backend, chooser: Chooser | None = None, disk: DiskCache | None = None) -> None:

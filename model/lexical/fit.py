@@ -59,8 +59,7 @@ class ScoredList(NamedTuple):
 class Figures(NamedTuple):
     """How often the right reply is first, over lists whose dialogues the weights were not fitted on.
 
-    Attributes:
-        repeats: with an earlier turn of the conversation among them.
+    `repeats`: with an earlier turn of the conversation among them.
     """
 
     plain: float

@@ -20,9 +20,7 @@ class BuilderProcess:
     """A builder that has been started.
 
     `is_publishing` returns whether it is about to end by itself, and would leave what others see if it were killed now.
-
-    Attributes:
-        cancelled: `cancel` was called before its end.
+    `cancelled`: `cancel` was called before its end.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, is_publishing: Callable[[], bool]) -> None:

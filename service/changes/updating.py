@@ -39,11 +39,7 @@ _LOOK_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """A change that is on the disk and searchable.
-
-    Attributes:
-        missing: ids to delete that were not there.
-    """
+    """A change that is on the disk and searchable; `missing`: ids to delete that were not there."""
 
     generation: str
     revision: int

@@ -48,10 +48,8 @@ class MetricFiles:
     prometheus_client maps files of a directory. Where a disk or /dev/shm fills, writing to such a map kills the process
     (SIGBUS), and whatever cleans temporary directories removes them. So on Linux the files are memory without a name
     (memfd), which every process inherits from the parent. The directory holds links to them only. It can be made again
-    at any time, and nothing that was counted is lost.
-
-    Attributes:
-        descriptors: to be inherited by every process, under the same numbers.
+    at any time, and nothing that was counted is lost. `descriptors`: to be inherited by every process, under the same
+    numbers.
     """
 
     def __init__(self, directory: Path, slots: int) -> None:
