@@ -247,7 +247,7 @@ async def _opened(
     settings: Settings, metrics: Metrics, tracing: Tracing, loaders: Loaders, access: Access, open_pool: _OpenPool
 ) -> AsyncIterator[dict[str, Resources]]:
     async with AsyncExitStack() as stack:
-        metrics.show_open(settings.is_open)
+        metrics.open.set(settings.is_open)
         vocabulary, redaction = _vocabulary(settings), _redaction(settings)
         caches = Caches(settings, metrics)
         stack.callback(caches.close)

@@ -49,6 +49,7 @@ from polyrank.index_builder.generation.generation import (
     MODEL_DIRECTORY,
     ORDER_FILE,
     Generation,
+    StoredTexts,
     check_beside_parts,
     describe_files,
 )
@@ -62,7 +63,6 @@ from polyrank.index_builder.generation.manifest import (
     part_directory,
 )
 from polyrank.index_builder.generation.slots import Slots, ranges, slots_of
-from polyrank.index_builder.generation.stored_texts import StoredTexts
 from polyrank.index_builder.index.choice import IndexSpec, check_factory, choose_index, needs_times
 from polyrank.index_builder.index.measuring import Recall
 from polyrank.index_builder.layout import TEMPORARY_PREFIX

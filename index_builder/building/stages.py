@@ -152,7 +152,8 @@ def count_pool(model: Path, directories: Sequence[Path], statistics: Statistics 
         return
     tables = [CandidateTable(directory / CANDIDATES_FILE) for directory in directories]
     clock("words", 0, 2 * sum(map(len, tables)))
-    counted = [_statistics_of(table, clock) for table in tables]
+    none = Statistics.of([])
+    counted = [reduce(Statistics.plus, map(Statistics.of, _pieces(table, clock)), none) for table in tables]
     statistics = statistics or reduce(Statistics.plus, counted)
     for directory, table, own in zip(directories, tables, counted, strict=True):
         tells = statistics.rarity(own.keys) > 0
@@ -161,11 +162,6 @@ def count_pool(model: Path, directories: Sequence[Path], statistics: Statistics 
             files.add(WordTable.of(texts, statistics))
         files.finished(statistics)
         write_statistics(directory, statistics)
-
-
-def _statistics_of(table: CandidateTable, clock: StageClock) -> Statistics:
-    """Count how common each word is in the texts of a table."""
-    return reduce(Statistics.plus, map(Statistics.of, _pieces(table, clock)), Statistics.of([]))
 
 
 def counted_anew(count: int) -> str:

@@ -170,7 +170,8 @@ class Encoders:
     ) -> None:
         self._ray, self._count, self._tell = ray, count, tell
         self._maker, self._processors = Maker.of(model), {processor.identity()}
-        self._given = _everywhere(source), Runner(model.backend, model.precision).asked_again(), dtype
+        everywhere = str(Path(source).resolve()) if Path(source).is_dir() else source
+        self._given = everywhere, Runner(model.backend, model.precision).asked_again(), dtype
         self._workers: list[_Worker] = []
         self._say_who_waits_at = 0.0
         self.retries = 0
@@ -304,11 +305,6 @@ class Encoders:
                 f"{waiting} of {self._count} encoders have not begun; each waits for one of the cluster's "
                 f"{processors:.0f} processors, or loads the model"
             )
-
-
-def _everywhere(name: str) -> str:
-    """Return what a model is called wherever an encoder runs: the full path of a directory, or its name."""
-    return str(Path(name).resolve()) if Path(name).is_dir() else name
 
 
 def _failed(cause: BaseException) -> BuildError:

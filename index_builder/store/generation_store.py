@@ -34,11 +34,11 @@ from polyrank.index_builder.errors import (
 from polyrank.index_builder.generation.generation import (
     MODEL_DIRECTORY,
     Generation,
+    StoredTexts,
     check_beside_parts,
     read_manifest,
 )
 from polyrank.index_builder.generation.manifest import Manifest
-from polyrank.index_builder.generation.stored_texts import StoredTexts
 from polyrank.index_builder.generation.texts import FindTexts
 from polyrank.index_builder.layout import (
     GENERATIONS,

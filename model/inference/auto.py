@@ -59,12 +59,6 @@ _measuring = threading.Lock()
 _measured: dict[tuple[Runner, ...], "Timing"] = {}  # by what there was to choose from
 
 
-def check_backend(backend: str, precision: str) -> None:
-    """Raise InvalidInput where there is no such back-end or precision, or the two do not go together."""
-    if why := why_refused(Runner(backend, precision)):
-        raise InvalidInput(why)
-
-
 def candidates(backend: str, precision: str, device: str, quantisation: Quantisation | None = None) -> list[Backend]:
     """Return all that was asked for on a device, in torch's notation, the safest first. Imports no torch.
 
@@ -72,7 +66,8 @@ def candidates(backend: str, precision: str, device: str, quantisation: Quantisa
 
     Raises InvalidInput where there is no such back-end, or it cannot run on the device or in the precision.
     """
-    check_backend(backend, precision)
+    if why := why_refused(Runner(backend, precision)):
+        raise InvalidInput(why)
     if not is_cpu(device):
         where = f"runs on CPUs, not on the device {device!r}"
         if backend not in (AUTO, TORCH):

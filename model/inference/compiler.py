@@ -92,11 +92,8 @@ class Kept:
         return self._key({"compiled for": list(runner), "part": self._part.name})
 
     def _key(self, what: Mapping[str, Any]) -> dict[str, Any]:
-        return {"network": self._part.identity, "threads": self._threads, **what, **_here()}
-
-
-def _here() -> dict[str, Any]:
-    return {"versions": versions(), "code": [code(*_CODE), code_outside()], "processor": processor.identity()}
+        here = {"versions": versions(), "code": [code(*_CODE), code_outside()], "processor": processor.identity()}
+        return {"network": self._part.identity, "threads": self._threads, **what, **here}
 
 
 @cache

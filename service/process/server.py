@@ -131,7 +131,7 @@ def _serve(
 
     async def lifetime() -> None:
         async with app.router.lifespan_context(app):
-            logs.count_dropped_by(app.state.resources.metrics.count_log_dropped)
+            logs.count_dropped_by(app.state.resources.metrics.log_dropped.inc)
             # The objects that exist now stay. Large requests make Python look for garbage; looking through all of
             # these objects, too, would stop every answer for a tenth of a second.
             gc.collect()

@@ -142,7 +142,7 @@ def saying_what_is_kept(texts: TextVectors | None, metrics: Metrics) -> Iterator
     except (DeadlineExceeded, asyncio.CancelledError) as error:
         if texts is None or not texts.resumes or not texts.encoded:
             raise
-        metrics.count_kept(texts.encoded)
+        metrics.texts_kept.inc(texts.encoded)
         if isinstance(error, asyncio.CancelledError):
             raise
         raise TextsLeft(int(texts.known.sum()), len(texts.texts)) from None

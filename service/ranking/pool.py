@@ -133,7 +133,7 @@ class Pool:
         missing = [part for part in range(len(parts)) if part not in found]
         share = self._searched(missing)
         if not self._is_here:
-            self._runtime.metrics.observe_searched(share)
+            self._runtime.metrics.searched.observe(share)
         return Hits.of(found, depth), set(missing)
 
     def _searched(self, missing: Collection[int]) -> float:

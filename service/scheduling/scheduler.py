@@ -369,7 +369,7 @@ class Scheduler:
         """Return the seconds until its first sequence was taken, or until now, and count them."""
         waited = max(0.0, (self._clock() if work.began is None else work.began) - waiter.since)
         if self._metrics:
-            self._metrics.observe_wait(work.lane.name, waited)
+            self._metrics.queue_wait.labels(work.lane.name).observe(waited)
         return waited
 
 

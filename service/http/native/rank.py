@@ -268,9 +268,9 @@ def _rendered(held: Resources, serving: Serving, ranked: Ranked) -> bytes:
     """Render the answer, except for what belongs to this request; a cache may keep it."""
     held.metrics.observe_rank(ranked.seconds, ranked.looked_at, ranked.degraded, ranked.plan)
     if ranked.plan in ("index", "selector"):
-        held.metrics.count_certified(ranked.exact)
+        held.metrics.certified.labels(str(ranked.exact).lower()).inc()
     if ranked.decision is not None:
-        held.metrics.count_decision(ranked.decision.answer)
+        held.metrics.decisions.labels(str(ranked.decision.answer).lower()).inc()
     began = time.perf_counter()
     answer = orjson.dumps(answer_of(serving, ranked))
     held.metrics.observe_serialize(time.perf_counter() - began)
