@@ -101,12 +101,7 @@ class LateExplainer:
     ) -> Explanation:
         """Take the score of one reply apart; without a forward pass.
 
-        Args:
-            context: what the model made of the context.
-            context_sums: of `context_sums`; None: not `reads_context`.
-            reply: what is stored of the reply, or was made of it.
-            reply_sums: of `reply_sums`; None: not `reads_replies`.
-            reply_ids: its tokens.
+        context_sums: None if not `reads_context`. reply_sums: None if not `reads_replies`. reply_ids: its tokens.
         """
         if context_sums is None:
             return self._by_pairs(context, reply, reply_ids)

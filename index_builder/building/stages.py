@@ -142,11 +142,7 @@ def ingest(
 def count_pool(model: Path, directories: Sequence[Path], statistics: Statistics | None, clock: StageClock) -> None:
     """Write the words of the candidate tables of a build's parts, if they count for the model.
 
-    Args:
-        model: its directory.
-        directories: those of the parts.
-        statistics: those by which words count; None: those of all tables together.
-        clock: is told of both readings.
+    `statistics`: those by which words count; None: those of all tables together.
     """
     if evidence_of(model) is None:
         return

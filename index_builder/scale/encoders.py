@@ -151,10 +151,8 @@ class Encoders:
     """A `VectorSource` for one build; the encoders end with it, or with this process.
 
     Args:
-        ray: of `cluster.connected`.
         model: the builder's own, whose back-end and precision are no longer "auto".
         source: the directory or name by which each encoder loads it.
-        dtype: of the store.
         count: encoders to start. Those without a free processor begin when there is one.
         tell: called with a line for the user where encoders are missing, lost or of another kind.
 

@@ -82,7 +82,6 @@ class GenerationStore:
     do not read its files again. `activate` and `rollback` verify first.
 
     Args:
-        root: the directory.
         needs_matrix: refuse generations whose matrix is missing.
     """
 
@@ -278,11 +277,8 @@ class GenerationStore:
         A generation that was never active receives the updates made since its pool was read. One that was active before
         comes back as its own last update left it; if it is on trial, it receives those that it still lacks.
 
-        Args:
-            manifest: the generation.
-            encode: its model, which encodes updates made under another one; None: there must be none.
-            lease: held by the builder that built it.
-            after: the generation that must be active until then; None: any.
+        encode: its model, which encodes updates made under another one; None: there must be none. lease: held by the
+        builder that built it. after: the generation that must be active until then; None: any.
 
         Raises:
             GenerationNotFound, GenerationCorrupt, FingerprintMismatch, StoreBusy, LeaseLost: see `Switch.to`; nothing
@@ -340,14 +336,10 @@ class GenerationStore:
     ) -> None:
         """Make a copy of the active generation the active one, with the updates of that one alone.
 
-        Args:
-            old: the active generation.
-            copy: what the caller has just made of it, as a compaction. It is removed if it cannot become active. If
-                another process holds pointer.lock for too long, it stays, and a warning says so. A collection removes
-                it once a newer one is active.
-            replaces: a rollback leads where it would have led before; else it leads to the old generation.
-            lease: held by the builder that built it.
-            forget: see `leftovers.discard`.
+        The caller has just made the copy of `old`, as a compaction. It is removed if it cannot become active. If
+        another process holds pointer.lock for too long, it stays, and a warning says so. A collection removes it once a
+        newer one is active. If it `replaces` the old one, a rollback leads where it would have led before; else to the
+        old one. `lease` and `forget` are as of `make_active` and `leftovers.discard`.
         """
         try:
             with self._switch.to(copy, lease=lease, copy_of=old):
@@ -434,12 +426,8 @@ class GenerationStore:
     def receive(self, generation: str, missed: MissedUpdates, within_seconds: float) -> None:
         """Let a generation receive updates while it is on trial; see `MissedUpdates`, whose errors it has.
 
-        Nothing happens while another process sees to it.
-
-        Args:
-            generation: the one on trial.
-            missed: what it has to receive.
-            within_seconds: encoding takes so long at most, or as long as one update takes; the rest comes next time.
+        Nothing happens while another process sees to it. Encoding takes `within_seconds` at most, or as long as one
+        update takes; the rest comes next time.
         """
         with self.updates.receiving() as alone:
             if alone and missed.missed():

@@ -116,9 +116,7 @@ class Journal:
     """The journal of a build that runs.
 
     Args:
-        path: its file, which must not exist.
         attempts: the number of builds that have worked on the chunks, this one included.
-        chunks: those that are on the disk already.
     """
 
     def __init__(self, path: Path, attempts: int = 1, chunks: Iterable[Chunk] = ()) -> None:

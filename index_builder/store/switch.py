@@ -22,7 +22,6 @@ class Switch:
     """Changes which generation of a store is active.
 
     Args:
-        root: the store's directory.
         ids: returns the published generations, oldest first.
         read: reads one; raises GenerationError.
     """

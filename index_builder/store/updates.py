@@ -115,8 +115,6 @@ class MissedUpdates:
     Each method reads only what was appended to the logs since the last call. One thread at a time may use it.
 
     Args:
-        logs: of the store.
-        manifest: of the generation.
         encode: its model; None: updates made under another model are refused.
         copy_of: the generation of which it is a compaction, or another copy; None: it is none.
         find: looks up texts whose vectors the updates take over; None: whoever reads the log does that.

@@ -155,11 +155,7 @@ class StoredVectors:
     """Vectors (D,) in Redis under names; several threads may use it.
 
     Args:
-        client: the caller closes it.
-        seal: of the client's URL.
         beginning: put before a name to make its key.
-        dim: D.
-        dtype: "float16" or "float32".
         longest: a length that no vector exceeds; one from Redis that does is CORRUPT.
         lifetime_seconds: of what is put; None: unlimited.
 

@@ -152,12 +152,9 @@ class RedisVectors:
     missing.
 
     Args:
-        generation: open.
-        cache: the copy in Redis, by id.
         rows: that of the rows for a second stage; None: there is none.
         open_loader: opens the same copy, with timeouts fit for reading everything once.
         encode: the generation's model, for vectors that neither Redis nor the matrix holds.
-        count: counts each vector asked for.
     """
 
     are_here = False

@@ -166,13 +166,7 @@ def read_in(part: Searchable, wanted: Wanted, journey: Journey) -> Stock:
 
 
 def serve(opener: Opener, parts: Sequence[Generation], log: UpdateLog) -> Serving:
-    """Return what is served of the open parts of a generation, of whose log nothing has been read.
-
-    Args:
-        opener: loads what answering needs.
-        parts: see `Opener.open`.
-        log: of the generation's updates.
-    """
+    """Return what is served of the open parts of a generation, of whose log nothing has been read."""
     opened, first = opener.open(parts), parts[0]
     local = tuple(LocalPart(each.snapshot, each.vectors, each.scan) for each in opened.parts)
     manifest = first.whole

@@ -41,13 +41,7 @@ _NONE: Rows = np.empty(0, np.int64)
 
 
 class Pool:
-    """A pool, as one request asks its parts.
-
-    Args:
-        runtime: where parts in this process are searched.
-        serving: what the request is answered from.
-        journey: of the request.
-    """
+    """A pool, as one request asks its parts."""
 
     def __init__(self, runtime: Runtime, serving: Serving, journey: Journey) -> None:
         self._runtime, self._serving, self._journey = runtime, serving, journey

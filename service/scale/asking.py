@@ -85,9 +85,7 @@ class Asking:
     """Asks the replicas of parts.
 
     Args:
-        watch: is told what happens.
         hedge_s: after how long a second replica is asked; 0: the 95th percentile of the times seen.
-        clock: monotonic seconds.
     """
 
     def __init__(self, watch: Watch, hedge_s: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -123,14 +121,8 @@ class Asking:
     async def ask(self, part: str, method: str, arguments: Arguments, deadline: float) -> Any:
         """Call a method of a shard that holds a part, and return its value.
 
-        Args:
-            part: the part's name.
-            method: of `Body`.
-            arguments: makes the arguments of a call; called once for each.
-            deadline: on the clock; `inf`: there is none.
-
-        Raises:
-            PartMissing: no replica answers in time.
+        `arguments` makes the arguments of a call, once for each; `deadline` is on the clock. Raises PartMissing if no
+        replica answers in time.
         """
         tried: list[_Asked] = []
         running: dict[asyncio.Task[Reply], _Asked] = {}

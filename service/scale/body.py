@@ -100,7 +100,6 @@ class Body:
     """The state of one shard, and its methods; `call` runs one by its name. Several threads may call it.
 
     Args:
-        root: the directory of the store, as this machine sees it.
         threads: of FAISS and torch; None leaves it to them.
     """
 
@@ -183,10 +182,7 @@ class Body:
     def search(self, holding: Holding, queries: Sequence[AskedQuery], left_s: Sequence[float]) -> list[Hits]:
         """Find the best candidates of a part for each query, all in one pass if the part is scanned.
 
-        Args:
-            holding: the part.
-            queries: what to find.
-            left_s: how much time each has left. Where an index is searched, it bounds how many candidates it finds.
+        `left_s`: how much time each has left. Where an index is searched, it bounds how many candidates it finds.
         """
         held, now = self._part(holding), time.monotonic()
         asked = [

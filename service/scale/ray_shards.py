@@ -58,8 +58,6 @@ class RayShards:
     """See `Shards`; several threads may call it.
 
     Args:
-        ray: the module, connected to a cluster.
-        root: the directory of the store.
         threads: of each shard; None: as many as there are processors on its machine.
     """
 
