@@ -1,4 +1,4 @@
-"""The root of all errors, those of models, and `Shortage`. Errors carry data; their classes say how they are answered."""
+"""The root of all errors, those of models, and `Shortage`. Errors carry data; the class says how it is answered."""
 
 import errno
 import os
