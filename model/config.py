@@ -183,7 +183,6 @@ class ModelConfig:
     A lexical model has an architecture, its evidence and a training summary; the other fields say nothing of it.
 
     Attributes:
-        architecture: a name in polyrank.model.registry.
         base_name: the base model's name, for people; `base_sha256` is its identity.
         base_sha256: sha256 of the base's model.safetensors; empty where the weights do not refer to a base.
         weights: where the transformer's weights are. "base": the base's own, by reference. "adapter": the base's, plus
@@ -193,7 +192,6 @@ class ModelConfig:
         head: what makes a Cross-encoder's score of token states. "linear": a linear map of the first one. "published":
             what the base model was published with, as a sequence classifier with one label.
         context_vectors: which context vectors the Poly-encoder uses (Humeau et al. 4.4, Appendix C).
-        n_codes: M of the Poly-encoder.
         reduction: how token states become one vector (Humeau et al. 4.2).
         reduction_m: m of "first-m mean".
         dense: linear maps of the Bi-encoder's reduced vectors, one after the other, as published with a base model.

@@ -98,7 +98,6 @@ class _Taken:
     Attributes:
         like: the part whose index is chosen again.
         sources: from which of the snapshots each comes, (N,).
-        rows: in these, (N,).
         order: their places in the pool, (N,), ascending.
         kept: the part that is taken as it is; None: it is built of the rows.
     """

@@ -82,7 +82,6 @@ class Encodings:
     Attributes:
         attempts: how many builds, this one included, have worked on the chunks.
         truncated: texts cut to the model's length.
-        resumed: rows that were taken over.
     """
 
     def __init__(self, directory: Path, leftover: Leftover | None) -> None:
@@ -235,9 +234,7 @@ def _plan(chunk: ChunkTexts, texts: TextIndex, find: FindTexts) -> _Plan:
 class _Assembly:
     """The matrix of a part, of which it is the only writer, whoever makes the vectors.
 
-    Attributes:
-        chunks: how many are on the disk and in the journal.
-        rows: of these.
+    `chunks`: how many are on the disk and in the journal.
     """
 
     def __init__(self, work: Encodings, part: str, model: Model, dtype: str, matrix: EmbeddingsWriter) -> None:

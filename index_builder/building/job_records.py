@@ -44,7 +44,6 @@ class JobRequest:
     Attributes:
         encoding: of its CSV files, see `read_pool`.
         model: checkpoint or base model; None: the active generation's.
-        activate, revision: see `BuildOptions`.
         compacts: compact the active generation; the other fields do not count then.
     """
 

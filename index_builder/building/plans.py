@@ -113,7 +113,6 @@ class Filled:
     Attributes:
         statistics: by which words count; None: those of the parts.
         copy_of: the active generation of which this one is a copy; None: it is none.
-        replaces: see `GenerationStore.make_copy_active`.
     """
 
     parts: Sequence[PartPlan]

@@ -42,7 +42,6 @@ class Converted:
         examples: how many there are, by the file that they are in.
         candidates: how many rows the pool has.
         left_out: how many rows or replies are left out, by reason.
-        fields: the metadata of documents.
     """
 
     form: str

@@ -47,7 +47,6 @@ class Generation:
     """An open part of a generation, usually its only one; it never changes, and several threads may read it.
 
     Attributes:
-        whole: the manifest of the generation.
         model_directory: the checkpoint of the model that made the vectors.
         embeddings: vectors by row, and rows by id.
         index: None if the matrix is scanned instead.

@@ -68,12 +68,7 @@ class BuildStats:
 
 @dataclass(frozen=True, slots=True)
 class PartEntry:
-    """A part of a generation.
-
-    Attributes:
-        first_slot, end_slot: its range of slots, without the end.
-        index, recall: see `Manifest`.
-    """
+    """A part of a generation; `first_slot`, `end_slot`: its range of slots, without the end."""
 
     first_slot: int
     end_slot: int

@@ -159,9 +159,7 @@ def _rows(path: Path, encoding: str | None) -> Iterator[tuple[int, dict[str, str
 class Table(NamedTuple):
     """A table in a text.
 
-    Attributes:
-        separator: what stands between two cells.
-        rows: the line of each row that is not blank, and its cells, or what is wrong with it; the header is the first.
+    `rows`: the line of each row that is not blank, and its cells, or what is wrong with it; the header is the first.
     """
 
     separator: str

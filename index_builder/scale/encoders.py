@@ -132,10 +132,8 @@ class _Worker:
     """An encoder as the builder sees it.
 
     Attributes:
-        actor: Ray's handle.
         begun: what it has said of itself since it was lost last; None: it is not ready.
         answer: Ray's reference to what it was asked for; None: it was asked for nothing.
-        losses: since it was ready last.
         ask_at: when to ask it again, by time.monotonic.
     """
 

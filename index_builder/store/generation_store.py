@@ -79,10 +79,8 @@ class GenerationStore:
     """The generations under a directory; several threads and processes may call every method.
 
     A caller that has checked a generation, or has just built it, switches to it with `make_active` or `go_back`, which
-    do not read its files again. `activate` and `rollback` verify first.
-
-    Args:
-        needs_matrix: refuse generations whose matrix is missing.
+    do not read its files again. `activate` and `rollback` verify first. `needs_matrix`: refuse generations whose matrix
+    is missing.
     """
 
     def __init__(self, root: Path, *, needs_matrix: bool = True) -> None:

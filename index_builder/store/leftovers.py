@@ -115,8 +115,7 @@ def _chunk(*, part: str, rows: int, truncated: int, source: str, content: str) -
 class Journal:
     """The journal of a build that runs.
 
-    Args:
-        attempts: the number of builds that have worked on the chunks, this one included.
+    `attempts`: the number of builds that have worked on the chunks, this one included.
     """
 
     def __init__(self, path: Path, attempts: int = 1, chunks: Iterable[Chunk] = ()) -> None:

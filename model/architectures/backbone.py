@@ -53,7 +53,6 @@ class Backbone(nn.Module):
     """Token ids to token states, with fused attention kernels where the family has them (MPNet has none).
 
     Attributes:
-        dim: D, the hidden size.
         max_tokens: the longest sequence that the position embeddings allow.
         autocast: what whoever runs single layers runs them under; training replaces it.
 

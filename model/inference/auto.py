@@ -110,9 +110,7 @@ def _offered(precisions: Sequence[str]) -> list[str]:
 class Timing(NamedTuple):
     """What a usual batch takes by each back-end, in seconds, and until when that holds.
 
-    Attributes:
-        seconds: by back-end; empty: nothing was measured.
-        until: in seconds since the epoch; None: it was measured undisturbed, and holds.
+    `until`: in seconds since the epoch; None: it was measured undisturbed, and holds.
     """
 
     seconds: Mapping[Runner, float]

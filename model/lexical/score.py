@@ -34,7 +34,6 @@ class Term(NamedTuple):
     """One of the numbers that add up to a reply's lexical score.
 
     Attributes:
-        feature: its name in FEATURES.
         word: that context and reply share; None: the feature is of the whole reply.
         value: with the feature's weight.
     """
@@ -165,7 +164,6 @@ class _Asked(NamedTuple):
     Attributes:
         keys: hashes of its words, (n,), ascending.
         factors: by which their BM25 weights count, (n,).
-        columns: by which row features count.
         texts: hashes of normalised texts, (t,).
         values: what these texts count, (t,).
     """

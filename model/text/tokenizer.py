@@ -162,8 +162,6 @@ class Tokenizer:
     Attributes:
         prefix, suffix: ids around a single sequence, e.g. [CLS] and [SEP].
         pair_separator, pair_suffix: ids between and after the two sequences of a pair.
-        special_ids: ids of all special tokens.
-        mask_id: the id of the mask token; None: there is none.
         separates_words: a word's tokens depend on that word alone, as in WordPiece; not so without a pre-tokenizer.
         longest_added: letters of the longest token that was added to the vocabulary and is not special; 0: none was.
     """

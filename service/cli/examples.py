@@ -34,10 +34,8 @@ class Listed(NamedTuple):
 class Draw:
     """How candidates are drawn for examples that list none.
 
-    Attributes:
-        count: candidates of an example, gold reply included; 0: none are drawn; None: DRAWN if no example of the file
-            lists any, else none.
-        seed: of the draw.
+    `count`: candidates of an example, gold reply included; 0: none are drawn; None: DRAWN if no example of the file
+    lists any, else none.
     """
 
     count: int | None = None

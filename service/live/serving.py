@@ -33,9 +33,7 @@ from polyrank.service.observe.labels import Searched
 class SearchStatus(NamedTuple):
     """How the candidates of a request are found, unless it says otherwise.
 
-    Attributes:
-        kind: what is searched.
-        fallback: whether a faster search was asked for or usual on this machine, and failed.
+    `fallback`: whether a faster search was asked for or usual on this machine, and failed.
     """
 
     kind: Searched
@@ -47,9 +45,7 @@ class SearchStatus(NamedTuple):
 class Searchable:
     """What is searched: a part of a generation at a revision, without the model, which encodes the context elsewhere.
 
-    Attributes:
-        snapshot: the part at the revision.
-        scan: over those vectors. Beside an index few requests scan, so it keeps no copy of them in the CPU's memory.
+    `scan`: over those vectors. Beside an index few requests scan, so it keeps no copy of them in the CPU's memory.
     """
 
     snapshot: Snapshot

@@ -83,7 +83,6 @@ class Explained:
     """An explanation, its candidates in the order sent.
 
     Attributes:
-        tokens: of the context, T.
         unexplained: what is left out, and why.
         late_weight: of the score by vectors beside words.
     """

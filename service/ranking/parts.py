@@ -55,7 +55,6 @@ class PoolQuery:
     """What one request looks for in every part.
 
     Attributes:
-        request: what parts need of it.
         with_candidates: also give the candidates that are found.
         most_exact: so many are found for a second stage that shall score every candidate; None: there is no such stage.
     """
@@ -302,7 +301,6 @@ class Serving:
     """What a request is answered from, from its beginning to its end. It never changes; an update makes a new one.
 
     Attributes:
-        generation: what it says of itself.
         parts: by their slots, ascending; together they have all of them.
         ranker: the model that made the vectors.
         texts: vectors of texts that came with earlier requests; None: every text is encoded.

@@ -84,8 +84,7 @@ class _Asked:
 class Asking:
     """Asks the replicas of parts.
 
-    Args:
-        hedge_s: after how long a second replica is asked; 0: the 95th percentile of the times seen.
+    `hedge_s`: after how long a second replica is asked; 0: the 95th percentile of the times seen.
     """
 
     def __init__(self, watch: Watch, hedge_s: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:

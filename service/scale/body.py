@@ -99,8 +99,7 @@ class _Held:
 class Body:
     """The state of one shard, and its methods; `call` runs one by its name. Several threads may call it.
 
-    Args:
-        threads: of FAISS and torch; None leaves it to them.
+    `threads`: of FAISS and torch; None leaves it to them.
     """
 
     def __init__(self, root: str, threads: int | None = None) -> None:

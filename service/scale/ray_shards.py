@@ -57,8 +57,7 @@ class _RayReplica:
 class RayShards:
     """See `Shards`; several threads may call it.
 
-    Args:
-        threads: of each shard; None: as many as there are processors on its machine.
+    `threads`: of each shard; None: as many as there are processors on its machine.
     """
 
     def __init__(self, ray: Any, root: str, threads: int | None) -> None:

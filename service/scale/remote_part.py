@@ -97,14 +97,7 @@ def _seconds(deadline: float) -> float | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RemotePart:
-    """See `Part`.
-
-    Attributes:
-        status: how shards find candidates.
-        calls: asks them.
-        members: which candidates are in the part at the latest revision.
-        revision: at which it is asked.
-    """
+    """See `Part`; `members`: which candidates are in the part at the latest revision."""
 
     slots: Slots
     status: SearchStatus

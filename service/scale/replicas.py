@@ -54,8 +54,7 @@ class _Kept:
 class Replicas:
     """Starts, tells and ends replicas. For one thread at a time, but `look` may run beside the other methods.
 
-    Args:
-        number: of replicas for each part.
+    `number`: of replicas for each part.
     """
 
     def __init__(

@@ -62,9 +62,7 @@ class Embeddings(NamedTuple):
 class Forwards:
     """The tokenizer's threads and the models' thread; `batch_tokens` as the scheduler's `budget`.
 
-    Attributes:
-        scheduler: of the models' thread.
-        generations: of the thread that runs the models of generations; the same one, unless it is set apart.
+    `generations`: of the thread that runs the models of generations; the same one, unless it is set apart.
     """
 
     def __init__(self, batch_tokens: int, metrics: Metrics, tracing: Tracing) -> None:

@@ -96,7 +96,6 @@ class Answered(NamedTuple):
 
     Attributes:
         answer: a JSON object, without what belongs to one request.
-        seconds: by stage.
         cache: whether a cache of answers knew it, `hit` or `miss`; None: it was not asked.
         sided: on which side of a canary it is.
         ranking: its id; None: it is not recorded.
