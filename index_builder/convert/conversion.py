@@ -73,7 +73,7 @@ def format_of(paths: Sequence[Path], asked: Asked) -> str:
 def convert(form: str, paths: Sequence[Path], output: Path, asked: Asked, progress: Progress) -> Converted:
     """Convert files of one format into a new or empty directory; files appear in it when all of them are complete.
 
-    Raises InvalidInput, PoolInvalid if a file cannot be read, is of no known format, or holds nothing to keep.
+    Raises InvalidInput or PoolInvalid if a file cannot be read, is of no known format, or holds nothing to keep.
     """
     done = Converted(format_of(paths, asked) if form == AUTO else form)
     with filling(output) as inside, ExitStack() as stack:

@@ -51,8 +51,8 @@ class LexicalScore:
     a Cross-encoder the score of the pair.
 
     Words tell less where a list was chosen by them: where its candidates share the words of the conversation more than
-    candidates of the pool do. `turns_share` says how much is left, and `sharing` makes it count. `late_weight`: above
-    0.
+    candidates of the pool do. `turns_share` says how much is left, and `sharing` makes it count. `late_weight` is
+    above 0.
     """
 
     def __init__(self, config: LexicalConfig, has_network: bool = True) -> None:

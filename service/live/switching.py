@@ -63,7 +63,7 @@ class Holder(Protocol[S]):
     def load(self, generation: str) -> S:
         """Open a generation and its model beside what is served; nothing is held of it after an error.
 
-        Raises GenerationNotFound, GenerationCorrupt, FingerprintMismatch, ModelError, Shortage if it cannot be served.
+        Raises GenerationNotFound, GenerationCorrupt, FingerprintMismatch, ModelError or Shortage where it cannot serve.
         """
 
     def let_go(self, generation: str) -> None:
@@ -152,7 +152,7 @@ class Live(Generic[S]):
     def follow(self) -> None:
         """Switch to what CURRENT names, if another process wrote it; if that is refused, the old one stays served.
 
-        Raises Shortage, OSError if it could not be tried now; the next call tries again.
+        Raises Shortage or OSError if it could not be tried now; the next call tries again.
         """
         with self._switching:
             seen = self._look()
