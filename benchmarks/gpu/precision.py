@@ -33,7 +33,7 @@ from polyrank.model.rankers.lexical import LexicalRanker
 from polyrank.model.registry import ARCHITECTURES
 from polyrank.model.text.assembly import Conversation
 
-KINDS: dict[str, dict[str, Any]] = {"poly": {"architecture": "poly", "n_codes": 4}, "cross": {"architecture": "cross"}}
+KINDS: dict[str, dict[str, Any]] = {"poly": {"architecture": "poly", "n_codes": 4}, "uni": {"architecture": "uni"}}
 
 
 def main(argv: list[str] | None = None) -> int:

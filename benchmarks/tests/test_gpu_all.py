@@ -72,6 +72,6 @@ def test_every_precision_of_every_part_is_tried(capsys: pytest.CaptureFixture[st
     assert precision.main(["--device", "cpu", "--tiny"]) == 0
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     tried = [(row["model"], row["part"], row["tried"]) for row in told if "part" in row]
-    parts = [("poly", "contexts"), ("poly", "candidates"), ("cross", "pairs")]
+    parts = [("poly", "contexts"), ("poly", "candidates"), ("uni", "known"), ("uni", "beside")]
     assert tried == [(*part, each) for part in parts for each in ("float32", "bfloat16", "float16")]
-    assert [row["model"] for row in told if "choice" in row] == ["poly", "cross"]
+    assert [row["model"] for row in told if "choice" in row] == ["poly", "uni"]

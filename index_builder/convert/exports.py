@@ -2,7 +2,7 @@
 without a name.
 
 Columns are found by their common names. The messages of a conversation are in the order of their times, where each has
-one that can be read, else in that of the file.
+one that can be read, else in that of the file. Whether the month stands before the day is told by any time of the file.
 """
 
 import re
@@ -14,7 +14,7 @@ from math import isfinite
 from operator import itemgetter
 from typing import Any
 
-from polyrank.index_builder.convert.messages import IDS, ROLES, TEXTS, Object, field_of, side
+from polyrank.index_builder.convert.messages import IDS, ROLES, TEXTS, Object, field_of, is_internal, side
 from polyrank.index_builder.convert.rows import Rows, table_on_disk
 from polyrank.index_builder.convert.turns import examples_of, with_sides, words
 from polyrank.index_builder.pool.documents import RowError
@@ -46,11 +46,14 @@ def examples(
 
     `given`: columns by part of a message, as `--columns` has them.
     """
+    told = set()
     with table_on_disk() as table:
         table.execute("CREATE TABLE rows (number INTEGER, conversation TEXT, role TEXT, text TEXT, time TEXT)")
         for number, row in rows:
             try:
-                table.execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?)", (number, *_message(row, given)))
+                message = _message(row, given)
+                told.add(_is_month_first(message[-1]))
+                table.execute("INSERT INTO rows VALUES (?, ?, ?, ?, ?)", (number, *message))
             except RowError as error:
                 yield number, error
             except UnicodeEncodeError:
@@ -60,8 +63,10 @@ def examples(
             "SELECT rows.*, (SELECT MIN(number) FROM rows AS own WHERE own.conversation = rows.conversation) AS first"
             " FROM rows ORDER BY first, number"
         )
+        told.discard(None)
+        month_first = told if len(told) == 1 else (True, False)
         for first, messages in groupby(found, itemgetter(-1)):
-            said = _in_order(list(messages))
+            said = _in_order(list(messages), month_first)
             turns = with_sides([Turn(text, role) for _, _, role, text, *_ in said], answering)
             yield from ((first, example) for example in examples_of(turns, said[0][1]))
 
@@ -74,6 +79,8 @@ def _message(row: Object | RowError, given: Mapping[str, str]) -> tuple[str, str
     conversation, text = (row.get(columns.get(part, ""), "") for part in ("conversation", "text"))
     if not str(conversation).strip():
         raise RowError("the row names no conversation")
+    if is_internal(row):
+        raise RowError("an internal note")
     if not str(text).strip():
         raise RowError("the row has no text")
     if len(str(text)) > _MOST_CHARACTERS:
@@ -83,22 +90,31 @@ def _message(row: Object | RowError, given: Mapping[str, str]) -> tuple[str, str
     return str(conversation).strip(), who, str(text).strip(), "" if time is None else str(time).strip()
 
 
-def _in_order(messages: list[Any]) -> list[Any]:
+def _in_order(messages: list[Any], month_first: Collection[bool | None]) -> list[Any]:
     """Put the messages of a conversation into the order of their times, if all can be read.
 
-    Equal times stay as they are in the file, which is turned round first if it begins with the newest. Where day and
-    month may be either, the reading counts that leaves the messages as they are, else the month is first.
+    Equal times stay as they are in the file, which is turned round first if it begins with the newest. `month_first`:
+    how a day and a month between slashes may be read. Of two readings the one counts that leaves the messages as they
+    are, else the first.
     """
     orders = []
-    for month_first in (True, False):
+    for is_first in month_first:
         with suppress(ValueError, OverflowError):
-            orders.append([_seconds(time, month_first) for *_, time, _ in messages])
+            orders.append([_seconds(time, bool(is_first)) for *_, time, _ in messages])
     if not orders:
         return messages
     times = next((each for each in orders if each == sorted(each)), orders[0])
     if times[0] > times[-1]:
         messages, times = messages[::-1], times[::-1]
     return [message for _, message in sorted(zip(times, messages, strict=True), key=itemgetter(0))]
+
+
+def _is_month_first(text: str) -> bool | None:
+    """Whether the month stands before the day in a time; None: it does not tell, as 1/2/2026 10:00."""
+    found = _TIME.fullmatch(text)
+    if found is None or found[2] == "." or (int(found[1]) > 12) == (int(found[3]) > 12):
+        return None
+    return int(found[3]) > 12
 
 
 def _seconds(text: str, month_first: bool) -> float:

@@ -42,7 +42,10 @@ TEXTS = words("""content value text utterance message message_text message_body 
 _QUESTIONS = words("prompt instruction question query user human input problem")
 _ANSWERS = words("completion response output answer assistant gpt reply solution")
 _THEIRS, _OURS = ("inbound", "incoming", "is_customer"), ("outbound", "outgoing", "is_agent", "from_agent")
-_YES = ("true", "1", "yes", "t", "y")
+_YES, _NO = ("true", "1", "yes", "t", "y"), ("false", "0", "no", "f", "n")
+_PUBLIC = words("public is_public jsd_public is_published")
+_INTERNAL = words("private is_private internal is_internal internal_note is_internal_note is_note")
+_KINDS, _NOTES = words("part_type message_type comment_type type"), words("note internal_note private_note")
 
 
 def field_of(row: Object, names: Sequence[str]) -> str | None:
@@ -57,6 +60,16 @@ def side(name: str, value: object) -> str | None:
     if kind in _THEIRS or kind in _OURS:
         return USER if (str(value).strip().lower() in _YES) == (kind in _THEIRS) else ASSISTANT
     return None if value is None else str(value).strip()
+
+
+def is_internal(message: Object) -> bool:
+    """Whether those who answer wrote it for each other, as helpdesks mark it: no customer may read it."""
+
+    def said(names: Sequence[str], values: Collection[str]) -> bool:
+        name = field_of(message, names)
+        return name is not None and plain_name(str(message[name])) in values
+
+    return said(_PUBLIC, _NO) or said(_INTERNAL, _YES) or said(_KINDS, _NOTES)
 
 
 def list_of(row: Object) -> str | None:
@@ -126,6 +139,8 @@ def _said(message: object) -> Iterator[Turn]:
         yield from (Turn(_text(text), role) for role, text in zip((USER, ASSISTANT), message, strict=False))
     elif not isinstance(message, dict):
         raise RowError("a message is neither a text nor an object")
+    elif is_internal(message):
+        yield Turn("")  # which keeps its place
     else:
         text = field_of(message, TEXTS)
         of = field_of({name: value for name, value in message.items() if name != text}, ROLES)

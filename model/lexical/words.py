@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
+from unicodedata import decimal
 
 import numpy as np
 import regex
@@ -27,6 +28,7 @@ _ALIKE = str.maketrans(
         **{each: f" {each}" for each in "¼½¾⅐⅑⅒⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞⅟↉"},
     }
 )
+_OTHER_DIGITS = regex.compile(r"[\p{Nd}--0-9]", regex.V1)  # of other scripts: phones and people write either
 _UNSPACED = (  # letters of scripts without spaces between words, and of Korean, which writes particles onto words
     r"[[\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Hangul}\p{LB=SA}\u3006\u30FC]&&[\p{L}\p{M}\u3007]]"
 )
@@ -119,7 +121,8 @@ def _tokens(text: str) -> list[str]:
     if text.isascii() or _PLAIN.fullmatch(text):
         tokens = _TOKEN.findall(text.casefold())
     else:
-        tokens = _ANY_TOKEN.findall(folded(text.translate(_ALIKE)))
+        text = _OTHER_DIGITS.sub(lambda digit: str(decimal(digit[0])), text.translate(_ALIKE))
+        tokens = _ANY_TOKEN.findall(folded(text))
     found: list[str] = []
     for token in tokens:
         if token.isalpha():

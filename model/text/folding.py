@@ -8,7 +8,7 @@ import regex
 
 # Default-ignorable characters (soft hyphens, zero-width spaces and joiners, byte order marks, selectors of variants,
 # marks of direction): they change how a text is broken or drawn. Only a joiner between two emoji makes another emoji.
-_IGNORED = regex.compile(r"(?<=[\p{ExtPict}\p{EMod}]\uFE0F?)\u200D(?=\p{ExtPict})(*SKIP)(*FAIL)|\p{DI}+")
+_IGNORED = regex.compile(r"(?<=[\p{ExtPict}\p{EMod}]\uFE0F?)\u200D(?=\p{ExtPict})(*SKIP)(*FAIL)|\p{DI}")
 # Normalising sorts the marks of a letter, in squared time. Unicode's stream-safe format (UAX 15) has 30 at most.
 _TOO_MANY_MARKS = regex.compile(r"(?<=[\p{M}\uFF9E\uFF9F]{30})[\p{M}\uFF9E\uFF9F]+")
 

@@ -100,6 +100,12 @@ class CommandParser(argparse.ArgumentParser):
         self.fill()
         return super().format_help()
 
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        """Refuse an empty value: of an unset variable of a shell would be made the directory here, or the default."""
+        if "" in arg_strings and (action.option_strings or action.type is Path):
+            raise argparse.ArgumentError(action, "must not be empty")
+        return super()._get_values(action, arg_strings)
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does; what is left over is an error here, where the command's own options are known."""
         self.fill()

@@ -76,6 +76,16 @@ def test_day_and_month_are_read_as_the_file_is_ordered() -> None:
     assert said(["01/10/2026 09:00", "02/09/2026 09:00"]) == ["m0", "m1"]
 
 
+@pytest.mark.parametrize(("other", "newest"), [("25/01/2026 10:00", 0), ("01/25/2026 10:00", 1)])
+def test_day_and_month_are_read_as_another_conversation_tells(other: str, newest: int) -> None:
+    """The newest stands first: read as April and May, the messages of January and February seem to be in order."""
+    times = ["04/02/2026 09:00", "05/01/2026 09:00"]
+    rows = [{"ticket": "1", "role": "customer", "time": time, "text": f"m{n}"} for n, time in enumerate(times)]
+    rows[newest]["role"] = "agent"
+    [found] = read([*rows, {"ticket": "2", "role": "agent", "time": other, "text": "x"}])
+    assert found.response == f"m{newest}"
+
+
 def test_equal_times_stay_in_order_also_where_the_newest_is_first() -> None:
     assert said(["5", "5", "6"]) == ["m0", "m1", "m2"]
     assert said(["5", "5", "6"], [2, 1, 0]) == ["m0", "m1", "m2"]
@@ -90,6 +100,25 @@ def test_who_is_inbound_asks() -> None:
     for name, values in (("inbound", ("True", "False")), ("is_agent", ("0", "1"))):
         rows = [{"ticket": "1", name: value, "text": value} for value in values]
         assert [each.response for each in read(rows)] == [values[1]]
+
+
+@pytest.mark.parametrize(
+    ("column", "internal", "public"),
+    [
+        ("public", "false", "true"),
+        ("isPublic", False, True),
+        ("Private", "TRUE", "no"),
+        ("internal", 1, None),
+        ("part_type", "Note", "comment"),
+    ],
+)
+def test_internal_notes_are_no_replies(column: str, internal: object, public: object) -> None:
+    said = [("customer", "hi", public), ("agent", "beware of him", internal), ("agent", "hello", public)]
+    rows = [{"ticket": "1", "role": role, "text": text, column: mark} for role, text, mark in said]
+    [note, example] = [each for _, each in examples(enumerate(rows, 2), {}, ())]
+    assert isinstance(example, Dialogue)
+    assert str(note) == "an internal note"
+    assert ([turn.text for turn in example.conversation.turns], example.response) == (["hi"], "hello")
 
 
 def test_rows_that_are_no_messages_are_told() -> None:

@@ -63,6 +63,12 @@ def test_a_call_of_a_function_is_no_speaker() -> None:
     assert read({"messages": [*said, answer]}) == ["a reply without text", (["q", "1"], "a")]
 
 
+def test_internal_notes_are_no_replies() -> None:
+    said = [("user", "q", False), ("agent", "beware", True), ("agent", "a", False)]
+    row = {"messages": [{"role": role, "text": text, "private": private} for role, text, private in said]}
+    assert read(row) == [(["q"], "a")]
+
+
 def test_instructions_come_first() -> None:
     assert read({"system": "s", "conversations": SHAREGPT[1]["conversations"]}) == [(["s", "hi"], "hello")]
     assert read({"instruction": "do", "input": "this", "output": "a", "system": "s"}) == [(["s", "do\nthis"], "a")]

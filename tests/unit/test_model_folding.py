@@ -23,6 +23,7 @@ from polyrank.model.text.folding import folded, folded_line
         ("\uff76\uff9e", "\u30ac"),
         ("e\u034f\u0301", "\u00e9"),
         ("\U0001f469\u200d\U0001f4bb a\u200d\U0001f4bb", "\U0001f469\u200d\U0001f4bb a\U0001f4bb"),
+        ("\u2764\ufe0f\u200d\U0001f525 \u2764\u200d\U0001f525", "\u2764\u200d\U0001f525 \u2764\u200d\U0001f525"),
         ("\ud800", "\ud800"),
     ],
 )

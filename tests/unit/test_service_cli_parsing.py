@@ -41,5 +41,23 @@ def test_a_number_out_of_its_bounds_is_refused_with_them(
         assert action.type(str(right)) == right
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("store", "gc", "--store", ""),
+        ("candidates", "delete", "a", "--url="),
+        ("evaluate", "--model", "lexical", "--data", "F", "--against", ""),
+        ("convert", "", "--output", "D"),
+    ],
+)
+def test_an_empty_value_is_refused(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+    """It would mean the directory here, or that the option was not given."""
+    assert ": must not be empty (see polyrank" in call(capsys, *words).misuse
+
+
+def test_an_empty_turn_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "must not be empty" not in call(capsys, "rank", "hi", "", "--store", "/nowhere").err
+
+
 def test_a_choice_that_is_like_none_gets_no_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean" not in call(capsys, "frobnicate").err

@@ -161,7 +161,7 @@ def _emptiness(arguments: argparse.Namespace) -> str:
 
 def _verify(store: "GenerationStore", arguments: argparse.Namespace) -> int:
     bad: dict[str, str] = {}
-    wanted = [arguments.generation] if arguments.generation else store.ids()
+    wanted = store.ids() if arguments.generation is None else [arguments.generation]
     for generation in wanted:
         try:
             store.verify(generation)
