@@ -50,13 +50,13 @@ from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.local_part import part_found
 from polyrank.service.ranking.parts import PoolQuery
 from polyrank.service.ranking.retrieval import PoolSearch
-from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import RankRequest
 from polyrank.service.scale.asking import Asking
 from polyrank.service.scale.calls import AskedQuery, Holding
 from polyrank.service.scale.ray_shards import RayShards
 from polyrank.service.scale.remote_part import Calls
 from polyrank.service.scale.replicas import Replicas
+from polyrank.service.scheduling.stages import Journey
 
 DIM, REPLICAS = 384, 4
 STALL_SECONDS, EVERY_SECONDS = 0.4, 2.0

@@ -1,14 +1,4 @@
-"""What can go wrong between a pool of candidates and a served generation.
-
-RankingError (polyrank.model.errors)
-  PoolError        PoolInvalid, PoolEmpty, TooManyRejected
-  GenerationError  GenerationNotFound, GenerationCorrupt, FingerprintMismatch, MatrixMissing
-  StoreError       StoreUnavailable, StoreBusy, BackupInvalid
-  BuildError       BuildBusy, NothingToCompact, CompactionOvertaken, LeaseLost, DiskFull
-  ClusterUnavailable
-  JobNotFound
-  JobConflict
-"""
+"""What can go wrong between a pool of candidates and a served generation."""
 
 import errno
 import os

@@ -24,8 +24,7 @@ def sealed(body: Mapping[str, Any]) -> bytes:
 def unsealed(content: bytes, format_version: int) -> dict[str, Any]:
     """Read what `sealed` wrote in this format, without the field "format_version", which says so.
 
-    Raises:
-        ValueError: it is of another format, or its checksum does not fit.
+    Raises ValueError if it is of another format, or its checksum does not fit.
     """
     body = orjson.loads(content)
     if not isinstance(body, dict):
@@ -54,10 +53,7 @@ def record(
 ) -> T:
     """Read a dataclass from a JSON object with exactly its fields; `readers` read those whose type does not say enough.
 
-    `where` names the object in messages.
-
-    Raises:
-        ValueError: a field is missing, unknown or of another type.
+    `where` names the object in messages. Raises ValueError if a field is missing, unknown or of another type.
     """
     if not isinstance(value, dict):
         raise ValueError(f"{where} must be an object")

@@ -30,10 +30,7 @@ class Seal:
     """Puts a keyed digest behind each value, and checks it: nobody without the secret of the URL makes such values.
 
     The digest is BLAKE2b, keyed with the hash of the secret, over the key's length, the key and the value. Without a
-    secret values stay as they are.
-
-    Raises:
-        StoreUnavailable: the secret is too short.
+    secret values stay as they are. Raises StoreUnavailable if the secret is too short.
     """
 
     def __init__(self, url: str) -> None:

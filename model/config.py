@@ -31,7 +31,6 @@ class AssemblyConfig:
     """How turns and persona become one token sequence (polyrank.model.text.assembly).
 
     Attributes:
-        version: version of the assembly rules; a checkpoint of another version is refused.
         turn_separator: between turns; a special token's name, or text.
         persona_separator: between persona sentences, and between persona and turns.
         role_markers: text before a turn of a role, e.g. {"user": "customer:"}; other roles get none.
@@ -60,7 +59,6 @@ class LexicalConfig:
     """How words count in the score, beside what the network says (polyrank.model.lexical).
 
     Attributes:
-        version: version of the features and all their constants; a checkpoint of another version is refused.
         late_weight: factor on the network's score: that of the vectors, or of the pair for a Cross-encoder. For a
             lexical model, which has no network, it says nothing.
         weights: factor on each feature, by its name; features without one count nothing.
@@ -83,7 +81,6 @@ class CalibrationConfig:
     """What a score says: a text is right with probability `1 / (1 + exp(-(slope * score + intercept)))`.
 
     Attributes:
-        version: version of the formula; a checkpoint of another version is refused.
         prior: the share of right texts among those scored that is assumed. Where p is right instead, the intercept is
             larger by `logit(p) - logit(prior)`.
         slope: above 0, so that the order of the scores stays.
@@ -122,9 +119,7 @@ class QuantisationConfig:
     Differences are int8's figure minus float32's, as shares of 1; their intervals are of 95 %, over conversations.
 
     Attributes:
-        version: version of the file and of what is made of it; a checkpoint of another version is refused.
         made_for: fingerprint of the model that was calibrated; it says nothing of another one.
-        sha256: of the file.
         lists, conversations: over how many both were compared.
         recall_at_1, mrr: float32's.
         recall_change, mrr_change: the mean difference, and the ends of its interval.
@@ -168,9 +163,7 @@ class QuantisationConfig:
 class DenseConfig:
     """A linear map of a reduced vector, and the function after it.
 
-    Attributes:
-        inputs, outputs: sizes of the vector before and after it.
-        bias: whether a vector is added.
+    `inputs`, `outputs`: sizes of the vector before and after it.
     """
 
     inputs: int
@@ -190,7 +183,6 @@ class ModelConfig:
     A lexical model has an architecture, its evidence and a training summary; the other fields say nothing of it.
 
     Attributes:
-        architecture: a name in polyrank.model.registry.
         base_name: the base model's name, for people; `base_sha256` is its identity.
         base_sha256: sha256 of the base's model.safetensors; empty where the weights do not refer to a base.
         weights: where the transformer's weights are. "base": the base's own, by reference. "adapter": the base's, plus
@@ -200,7 +192,6 @@ class ModelConfig:
         head: what makes a Cross-encoder's score of token states. "linear": a linear map of the first one. "published":
             what the base model was published with, as a sequence classifier with one label.
         context_vectors: which context vectors the Poly-encoder uses (Humeau et al. 4.4, Appendix C).
-        n_codes: M of the Poly-encoder.
         reduction: how token states become one vector (Humeau et al. 4.2).
         reduction_m: m of "first-m mean".
         dense: linear maps of the Bi-encoder's reduced vectors, one after the other, as published with a base model.

@@ -1,15 +1,4 @@
-"""The root of all errors, those of models, and `Shortage`. Errors carry data, and their classes how they are answered.
-
-RankingError
-  InvalidInput          the caller's fault; the message may be shown to the caller
-    WrongKind           a model of another kind than is wanted
-  ModelError
-    ModelNotFound       no checkpoint and no base model of that name
-    CheckpointInvalid   found, but damaged or not a checkpoint
-  VectorsDamaged        stored vectors are not what they were
-  Shortage              the system lacks something for the moment
-  (polyrank.index_builder.errors and polyrank.service.errors add their own branches)
-"""
+"""The root of all errors, those of models, and `Shortage`. Errors carry data; the class says how it is answered."""
 
 import errno
 import os

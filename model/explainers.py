@@ -23,8 +23,7 @@ from polyrank.model.text.sequences import Pairs, PlacedToken
 class LateExplainer:
     """Takes the scores of a LateEncoder apart. Its forward passes are for the thread of the models.
 
-    Attributes:
-        unexplained: which parts of a score it leaves out, and why (`LateEncoder.unexplained`).
+    `unexplained`: which parts of a score it leaves out, and why (`LateEncoder.unexplained`).
     """
 
     def __init__(self, encoder: LateEncoder, assembler: Assembler) -> None:
@@ -102,12 +101,7 @@ class LateExplainer:
     ) -> Explanation:
         """Take the score of one reply apart; without a forward pass.
 
-        Args:
-            context: what the model made of the context.
-            context_sums: of `context_sums`; None: not `reads_context`.
-            reply: what is stored of the reply, or was made of it.
-            reply_sums: of `reply_sums`; None: not `reads_replies`.
-            reply_ids: its tokens.
+        context_sums: None if not `reads_context`. reply_sums: None if not `reads_replies`. reply_ids: its tokens.
         """
         if context_sums is None:
             return self._by_pairs(context, reply, reply_ids)
@@ -138,12 +132,9 @@ def _unpadded(states: Tensor, sequences: Sequence[Sequence[int]]) -> list[Float6
 class CrossExplainer:
     """Scores pairs of which parts are left out. Its forward passes are for the thread of the models.
 
-    The encoder's own transformer reads such a pair with a mask, so that all other tokens keep their positions.
-    The Poly-encoder of a residual one reads a context without the tokens: some of its kinds of context vectors take a
-    text to be without holes.
-
-    Attributes:
-        is_residual: whether a Poly-encoder's score is part of each.
+    The encoder's own transformer reads such a pair with a mask, so that all other tokens keep their positions. The
+    Poly-encoder of a residual one reads a context without the tokens: some of its kinds of context vectors take a text
+    to be without holes. `is_residual`: whether a Poly-encoder's score is part of each.
     """
 
     def __init__(self, encoder: PairEncoder, assembler: Assembler) -> None:

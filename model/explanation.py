@@ -96,12 +96,7 @@ By = Literal["turns", "words"]
 
 
 class Unit(NamedTuple):
-    """A part of a context that is left out.
-
-    Attributes:
-        turn, persona, start, end: as in `PlacedToken`.
-        places: of its tokens.
-    """
+    """A part of a context that is left out."""
 
     turn: int | None
     persona: int | None

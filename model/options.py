@@ -118,9 +118,6 @@ class Block:
 
     Fields of a subclass that are made by `option` are options of `polyrank train`, too: not given, they are as in the
     checkpoint to go on from, or the default.
-
-    Attributes:
-        of: the architecture's name.
     """
 
     of: ClassVar[str]

@@ -68,9 +68,7 @@ class ColbertConfig(Block):
     """What ColBERT has beyond other architectures; all but `dim` follows from the tokenizer.
 
     Attributes:
-        dim: size of a token's vector.
         query_tokens: contexts below this length are filled up to it with the mask token; 0: none is.
-        mask_id: id of the mask token.
         query_marker, candidate_marker: ids of the tokens behind the first one of a side; None: there is none.
         dropped: ids of tokens whose vectors a candidate does not keep: punctuation.
     """

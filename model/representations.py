@@ -115,7 +115,6 @@ class Additions:
     """Makes the score of a row `late_weight * late + values[row]`, where `late` is its score by candidate attention.
 
     Attributes:
-        late_weight: finite and above 0.
         values: (N,) float32, finite; a number for each row of the pool.
 
     Raises:

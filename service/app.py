@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 from polyrank import __version__
 from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.model.inference import auto
+from polyrank.model.inference.disk_cache import cache_of
 from polyrank.model.rankers import load as checkpoint
 from polyrank.service.api.findings import found_in
 from polyrank.service.auth.buckets import SharedBuckets
@@ -56,14 +57,13 @@ def create_app(
     """Make the app; its models and its generation are loaded when its lifespan begins.
 
     `load` and `load_cross` load a generation's model and the cross-encoder; None: from the checkpoint, onto the device
-    of the settings. `shared` counts the calls of a key if other processes serve beside this one.
-
-    Raises:
-        SettingsError: the device does not exist, or the back-end cannot run on it in the precision.
+    of the settings. `shared` counts the calls of a key if other processes serve beside this one. Raises SettingsError
+    if the device does not exist, or the back-end cannot run on it in the precision.
     """
     device = device_of(settings)
     _check_runner(settings, device)
-    runs = (device, settings.backend, settings.precision, settings.compiled_cache())
+    disk = cache_of(settings.compiled_cache_dir, settings.compiled_cache_mb)
+    runs = (device, settings.backend, settings.precision, disk)
     loaders = Loaders(
         load or (lambda name: checkpoint.load(name, *runs)),
         load_cross or (lambda name: checkpoint.load_reranker(name, *runs)),
@@ -151,7 +151,7 @@ async def _on_error(metrics: Metrics, request: Request, error: RankingError) -> 
         finally:
             del error  # it holds this frame: in a circle, what was read of the body would stay for long
     if isinstance(error, ClientGone):
-        metrics.count_cancelled()
+        metrics.cancelled.inc()
         return Response(status_code=error.status)
     problem = problems.from_error(error, request.state.request_id, base_of(request.scope))
     return of_route(request.scope, problem)

@@ -54,13 +54,13 @@ from polyrank.service.ranking.engine import Engine
 from polyrank.service.ranking.local_part import Here
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
-from polyrank.service.ranking.stages import FairThread
 from polyrank.service.ranking.unranked import probe
 from polyrank.service.scale.asking import Asking
 from polyrank.service.scale.calls import Shards
 from polyrank.service.scale.holding import OnShards
 from polyrank.service.scale.ray_shards import RayShards
 from polyrank.service.scale.replicas import Replicas
+from polyrank.service.scheduling.stages import FairThread
 from polyrank.service.settings import Settings
 
 LOOK_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0
@@ -149,12 +149,7 @@ async def opened(
 
     There is always one without a name, if only an empty one. A generation that cannot be loaded is no error: the server
     starts, and `/readyz` says why it is not ready. `shared` counts the calls of a key if other processes serve beside
-    this one.
-
-    Raises:
-        SettingsError: the keys file or the vocabulary is missing or broken.
-        ModelError, InvalidInput: the cross-encoder or the classifier cannot be loaded, or is none.
-        ClusterUnavailable: shards are to hold the pool, and their cluster cannot be used.
+    this one. Raises SettingsError if the keys file or the vocabulary is missing or broken.
     """
     threads.choose(_threads(settings))
     with ExitStack() as stack:
@@ -252,7 +247,7 @@ async def _opened(
     settings: Settings, metrics: Metrics, tracing: Tracing, loaders: Loaders, access: Access, open_pool: _OpenPool
 ) -> AsyncIterator[dict[str, Resources]]:
     async with AsyncExitStack() as stack:
-        metrics.show_open(settings.is_open)
+        metrics.open.set(settings.is_open)
         vocabulary, redaction = _vocabulary(settings), _redaction(settings)
         caches = Caches(settings, metrics)
         stack.callback(caches.close)
@@ -479,11 +474,7 @@ def show_last_build(metrics: Metrics, jobs: Iterable[JobRecord]) -> None:
 
 
 def device_of(settings: Settings) -> str:
-    """Return where the models run, "cpu" or a GPU.
-
-    Raises:
-        SettingsError: there is no such GPU.
-    """
+    """Return where the models run, "cpu" or a GPU. Raises SettingsError if there is no such GPU."""
     if settings.device == "auto":
         by_torch = settings.backend in (AUTO, TORCH) and settings.precision != INT8
         return "cuda" if by_torch and _has_gpu() else "cpu"

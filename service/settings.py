@@ -21,7 +21,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, Pydanti
 from polyrank.index_builder.errors import StoreUnavailable
 from polyrank.index_builder.redis_client import SERVING_TIMEOUT_SECONDS, connect
 from polyrank.index_builder.scale.cluster import Address, why_unusable
-from polyrank.model.inference.disk_cache import DEFAULT_MIB, MEBIBYTES, DiskCache, cache_of
+from polyrank.model.inference.disk_cache import DEFAULT_MIB, MEBIBYTES
 from polyrank.model.inference.runners import INT8, OPENVINO, BackendName, PrecisionName, Runner, why_refused
 from polyrank.model.inputs import read_input
 from polyrank.model.options import Bounds
@@ -383,8 +383,7 @@ class Settings(BaseSettings):
     def load(cls, flags: Mapping[str, Any]) -> "Settings":
         """Merge flags, environment and file; a flag that is None was not given.
 
-        Raises:
-            SettingsError: a setting or the keys file is wrong; the message is one line that names it.
+        Raises SettingsError if a setting or the keys file is wrong; the message is one line that names it.
         """
         _refuse_unknown_variables(os.environ)
         given = {name: value for name, value in flags.items() if value is not None}
@@ -401,10 +400,6 @@ class Settings(BaseSettings):
     def is_open(self) -> bool:
         """Whether callers on other machines may do everything: there are no keys, and it listens beyond this one."""
         return self.keys_file is None and not Address(self.host, self.port).is_loopback
-
-    def compiled_cache(self) -> DiskCache | None:
-        """Return where compiled models are kept; None: nowhere."""
-        return cache_of(self.compiled_cache_dir, self.compiled_cache_mb)
 
     def redis(self) -> str | None:
         """Return the Redis URL with its password, which `repr` of the settings hides."""

@@ -39,8 +39,8 @@ from polyrank.service.ranking.engine import Engine
 from polyrank.service.ranking.local_part import LocalPart, serve
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
-from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import Ranked, RankRequest
+from polyrank.service.scheduling.stages import Journey
 
 DIM = 16
 CODES = 3

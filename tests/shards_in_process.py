@@ -20,13 +20,13 @@ from polyrank.service.ranking.engine import Engine
 from polyrank.service.ranking.local_part import Here
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
-from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import Ranked, RankRequest
 from polyrank.service.scale.asking import Asking
 from polyrank.service.scale.body import Body, ShardDesk
 from polyrank.service.scale.calls import Replica, ReplicaLost, Reply
 from polyrank.service.scale.holding import OnShards
 from polyrank.service.scale.replicas import Replicas
+from polyrank.service.scheduling.stages import Journey
 
 T = TypeVar("T")
 

@@ -24,8 +24,8 @@ from polyrank.service.http.plumbing.middleware import Requests
 from polyrank.service.process.connections import Connection
 from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.engine import Engine
-from polyrank.service.ranking.forwards import Forwards
-from polyrank.service.ranking.scheduler import Scheduler
+from polyrank.service.scheduling.forwards import Forwards
+from polyrank.service.scheduling.scheduler import Scheduler
 
 HTTP, CHECKS, TOKENIZE, TURN = "HTTP: parsing, routing, access", "validation", "tokenise", "waiting for a batch"
 HOPS, ENCODE, SCAN, FETCH = "thread hops", "encode", "scan", "fetch and score"

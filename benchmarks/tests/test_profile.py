@@ -25,7 +25,7 @@ def test_threads_that_wait_and_frames_that_all_have_are_left_out() -> None:
     lines = [
         "thread (7): search_0;Thread.run (threading.py:982);top_k (model/search/topk.py:3) 5",
         "thread (7): search_0;Thread.run (threading.py:982);_worker (concurrent/futures/thread.py:81) 70",
-        "thread (8): model;Scheduler._step (service/ranking/scheduler.py:192);Condition.wait (threading.py:331) 9",
+        "thread (8): model;Scheduler._step (service/scheduling/scheduler.py:192);Condition.wait (threading.py:331) 9",
         "thread (6): MainThread;<module> (polyrank:8);Runner.run (asyncio/runners.py:118);post (service/http/a.py:1) 3",
         "thread (6): MainThread;<module> (polyrank:8);Runner.run (asyncio/runners.py:118);get (service/http/b.py:1) 1",
         "thread (9);Thread.run (threading.py:982);run (a.py:1) 1",

@@ -42,12 +42,8 @@ def compact(
     """Build the active generation anew with its updates, and put the new one in its place; arguments as `build`.
 
     Raises:
-        GenerationNotFound: no generation is active.
-        GenerationCorrupt: the active one is damaged.
-        MatrixMissing: this is a replica without the matrix.
         NothingToCompact: the active one was not updated, or no candidate is left in it or in a part of it.
         CompactionOvertaken: another generation became active meanwhile; nothing is left of the new one.
-        StoreUnavailable, BuildBusy, LeaseLost, DiskFull: see `build`.
     """
     store = GenerationStore(root, needs_matrix=False)
     options = BuildOptions(redis_url=redis_url, copies_vectors=copies_vectors)
@@ -68,11 +64,8 @@ def compact(
 def move(root: Path, shards: int, *, redis_url: str | None = None, progress: OnProgress = no_progress) -> BuildResult:
     """Cut the active generation into so many parts, 1..MOST_PARTS, with its updates, and make the result active.
 
-    The old one stays, so a rollback leads back to it.
-
-    Raises:
-        InvalidInput: there are too many parts for the candidates, or so many already.
-        GenerationNotFound, GenerationCorrupt, CompactionOvertaken, BuildBusy, DiskFull, StoreBusy: see `compact`.
+    The old one stays, so a rollback leads back to it. Raises InvalidInput if there are too many parts for the
+    candidates, or so many already.
     """
     check_parts(shards)
     with _opened(GenerationStore(root)) as source:
@@ -103,10 +96,8 @@ class _Taken:
     """The rows that a part takes, in the order of the pool.
 
     Attributes:
-        slots: of the part.
         like: the part whose index is chosen again.
         sources: from which of the snapshots each comes, (N,).
-        rows: in these, (N,).
         order: their places in the pool, (N,), ascending.
         kept: the part that is taken as it is; None: it is built of the rows.
     """
@@ -133,13 +124,7 @@ def _opened(store: GenerationStore) -> "Iterator[_Source]":
 
 
 class _Source:
-    """The active generation with its updates.
-
-    Attributes:
-        old: its manifest.
-        opened, snapshots: its parts.
-        revision: the last one that was used.
-    """
+    """The active generation with its updates; `revision`: the last one that was used."""
 
     def __init__(self, store: GenerationStore, old: Manifest, stack: ExitStack) -> None:
         self._store, self.old = store, old

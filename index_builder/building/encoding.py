@@ -34,8 +34,7 @@ from polyrank.model.representations import Representations
 class ChunkTexts(NamedTuple):
     """What a chunk is made from: the rows of the candidate table from row `start` on, or some of them.
 
-    Attributes:
-        rows: of the ids and texts, (N,).
+    `rows`: of the ids and texts, (N,).
     """
 
     start: int
@@ -83,7 +82,6 @@ class Encodings:
     Attributes:
         attempts: how many builds, this one included, have worked on the chunks.
         truncated: texts cut to the model's length.
-        resumed: rows that were taken over.
     """
 
     def __init__(self, directory: Path, leftover: Leftover | None) -> None:
@@ -138,10 +136,8 @@ def encode(
 ) -> None:
     """Write the matrix and the indexes of ids and texts for the candidate table in a part's directory.
 
-    The source makes the vectors that no killed build has left and `find` does not know.
-
-    Raises:
-        BuildError: the source gave vectors that are not finite or not of the model's dimension, or not all of them.
+    The source makes the vectors that no killed build has left and `find` does not know. Raises BuildError if the source
+    gave vectors that are not finite or not of the model's dimension, or not all of them.
     """
     directory = work.directory / part
     table = CandidateTable(directory / CANDIDATES_FILE)
@@ -196,7 +192,6 @@ class _Plan:
 
     Attributes:
         earlier: positions of texts that a row before the chunk has, and `rows`, the first of these.
-        known: those stored elsewhere.
         new: positions of the texts to encode, each once, in the order of the rows.
         of_new: for each position that is neither earlier nor known, which of the new texts it has.
     """
@@ -239,9 +234,7 @@ def _plan(chunk: ChunkTexts, texts: TextIndex, find: FindTexts) -> _Plan:
 class _Assembly:
     """The matrix of a part, of which it is the only writer, whoever makes the vectors.
 
-    Attributes:
-        chunks: how many are on the disk and in the journal.
-        rows: of these.
+    `chunks`: how many are on the disk and in the journal.
     """
 
     def __init__(self, work: Encodings, part: str, model: Model, dtype: str, matrix: EmbeddingsWriter) -> None:

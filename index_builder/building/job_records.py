@@ -42,10 +42,8 @@ class JobRequest:
     """What to build.
 
     Attributes:
-        pool: the pool's files.
         encoding: of its CSV files, see `read_pool`.
         model: checkpoint or base model; None: the active generation's.
-        activate, revision: see `BuildOptions`.
         compacts: compact the active generation; the other fields do not count then.
     """
 
@@ -64,8 +62,6 @@ class JobRecord:
     Attributes:
         stage: of a build, see `build`, or DONE. `done`, `total`, `rate` (candidates a second), `eta_seconds` belong to
             this stage, and are None while they are unknown.
-        error: why the job failed, in one line.
-        generation: the id of what was built.
         notes: what is to be known about it: the pool's fields, the choice of the index.
         created, started, finished: ISO 8601, UTC.
         pid: the process that runs the job.
@@ -103,10 +99,7 @@ class JobRecord:
 
 
 class JobStore:
-    """The jobs of a store; safe to use from several threads and processes.
-
-    Methods that write a record raise StoreBusy if another process holds a lock for too long.
-    """
+    """The jobs of a store; safe to use from several threads and processes."""
 
     def __init__(self, root: Path) -> None:
         self._jobs = root / "jobs"

@@ -49,6 +49,7 @@ from polyrank.index_builder.generation.generation import (
     MODEL_DIRECTORY,
     ORDER_FILE,
     Generation,
+    StoredTexts,
     check_beside_parts,
     describe_files,
 )
@@ -62,7 +63,6 @@ from polyrank.index_builder.generation.manifest import (
     part_directory,
 )
 from polyrank.index_builder.generation.slots import Slots, ranges, slots_of
-from polyrank.index_builder.generation.stored_texts import StoredTexts
 from polyrank.index_builder.index.choice import IndexSpec, check_factory, choose_index, needs_times
 from polyrank.index_builder.index.measuring import Recall
 from polyrank.index_builder.layout import TEMPORARY_PREFIX
@@ -172,8 +172,7 @@ def write_part(directory: Path, part: int, candidates: Iterable[Candidate], orde
 def make(store: GenerationStore, model: Model, options: BuildOptions, fill: Fill, clock: StageClock) -> BuildResult:
     """Make a generation of candidate tables that `fill` writes, and publish it; see `build`.
 
-    Raises:
-        CompactionOvertaken: the generation that was copied is not active any more; nothing is left of the copy.
+    Raises CompactionOvertaken if the generation that was copied is not active any more; nothing is left of the copy.
     """
     copies = Copies(store.root, options.redis_url)
     with disk_full_named(store.root), store.building(options.redis_url) as lease:
@@ -213,8 +212,7 @@ def make(store: GenerationStore, model: Model, options: BuildOptions, fill: Fill
 def index_for(model: Model, index: str) -> str:
     """Return the index to choose for a model's vectors, which is `index` unless they say nothing: then it is "exact".
 
-    Raises:
-        InvalidInput: the index is unknown or does not fit the model's dimension, or there is nothing to index.
+    Raises InvalidInput if the index is unknown or does not fit the model's dimension, or there is nothing to index.
     """
     if ARCHITECTURES[model.architecture].embeds:
         check_factory(index, model.dim)

@@ -48,7 +48,6 @@ class BuildResult:
     Attributes:
         parts: those that were built; a compaction keeps others.
         rejected: bad rows left out; `rejected_log` lists them, or is None if there are none.
-        truncated: texts cut to the model's length.
         resumed: candidates whose vectors a killed build had finished.
         counted: the candidates whose words a compaction has counted anew; None: it was none, or words do not count.
     """
@@ -88,12 +87,7 @@ class BuildResult:
 
 @dataclass(frozen=True, slots=True)
 class KeptPart:
-    """A part of an earlier generation that another one takes over as it is.
-
-    Attributes:
-        path: the directory of its files.
-        manifest: see `Manifest.of_part`.
-    """
+    """A part of an earlier generation that another one takes over as it is."""
 
     path: Path
     manifest: Manifest
@@ -103,10 +97,7 @@ class KeptPart:
 class PartPlan:
     """What a part is made of; its candidate table is written, and its order where there are several.
 
-    Attributes:
-        vectors: makes its vectors.
-        chosen: its index, if that is chosen already.
-        kept: it is there already; None: it has to be built.
+    `kept`: it is there already; None: it has to be built.
     """
 
     slots: Slots
@@ -120,10 +111,8 @@ class Filled:
     """The parts of a generation whose candidates are known; see `BuildResult` and `Manifest`.
 
     Attributes:
-        revision: see `BuildOptions`.
         statistics: by which words count; None: those of the parts.
         copy_of: the active generation of which this one is a copy; None: it is none.
-        replaces: see `GenerationStore.make_copy_active`.
     """
 
     parts: Sequence[PartPlan]

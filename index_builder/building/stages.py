@@ -60,8 +60,7 @@ def within(on_progress: OnProgress, before: int, total: int) -> OnProgress:
 class StageClock:
     """Passes progress on and adds up the seconds of each stage. What the caller's function raises ends the build.
 
-    Attributes:
-        seconds: by stage, up to the latest call.
+    `seconds`: by stage, up to the latest call.
     """
 
     def __init__(self, on_progress: OnProgress) -> None:
@@ -143,17 +142,14 @@ def ingest(
 def count_pool(model: Path, directories: Sequence[Path], statistics: Statistics | None, clock: StageClock) -> None:
     """Write the words of the candidate tables of a build's parts, if they count for the model.
 
-    Args:
-        model: its directory.
-        directories: those of the parts.
-        statistics: those by which words count; None: those of all tables together.
-        clock: is told of both readings.
+    `statistics`: those by which words count; None: those of all tables together.
     """
     if evidence_of(model) is None:
         return
     tables = [CandidateTable(directory / CANDIDATES_FILE) for directory in directories]
     clock("words", 0, 2 * sum(map(len, tables)))
-    counted = [_statistics_of(table, clock) for table in tables]
+    none = Statistics.of([])
+    counted = [reduce(Statistics.plus, map(Statistics.of, _pieces(table, clock)), none) for table in tables]
     statistics = statistics or reduce(Statistics.plus, counted)
     for directory, table, own in zip(directories, tables, counted, strict=True):
         tells = statistics.rarity(own.keys) > 0
@@ -162,11 +158,6 @@ def count_pool(model: Path, directories: Sequence[Path], statistics: Statistics 
             files.add(WordTable.of(texts, statistics))
         files.finished(statistics)
         write_statistics(directory, statistics)
-
-
-def _statistics_of(table: CandidateTable, clock: StageClock) -> Statistics:
-    """Count how common each word is in the texts of a table."""
-    return reduce(Statistics.plus, map(Statistics.of, _pieces(table, clock)), Statistics.of([]))
 
 
 def counted_anew(count: int) -> str:

@@ -39,12 +39,9 @@ class Converted:
     """What a conversion found.
 
     Attributes:
-        form: the format of the files.
         examples: how many there are, by the file that they are in.
         candidates: how many rows the pool has.
         left_out: how many rows or replies are left out, by reason.
-        first: where the first one of each reason is, as file:number.
-        fields: the metadata of documents.
     """
 
     form: str
@@ -76,9 +73,7 @@ def format_of(paths: Sequence[Path], asked: Asked) -> str:
 def convert(form: str, paths: Sequence[Path], output: Path, asked: Asked, progress: Progress) -> Converted:
     """Convert files of one format into a new or empty directory; files appear in it when all of them are complete.
 
-    Raises:
-        InvalidInput, PoolInvalid: a file cannot be read, is of no known format, or holds nothing to keep.
-        OSError: the directory cannot be written.
+    Raises InvalidInput or PoolInvalid if a file cannot be read, is of no known format, or holds nothing to keep.
     """
     done = Converted(format_of(paths, asked) if form == AUTO else form)
     with filling(output) as inside, ExitStack() as stack:

@@ -5,9 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from polyrank.index_builder.convert.disk import table_on_disk
 from polyrank.index_builder.convert.messages import TEXTS, field_of
-from polyrank.index_builder.convert.rows import Rows
+from polyrank.index_builder.convert.rows import Rows, table_on_disk
 from polyrank.index_builder.convert.turns import words
 from polyrank.index_builder.pool.documents import RowError
 from polyrank.model.errors import InvalidInput
@@ -63,15 +62,11 @@ def rows(rows: Rows, text: str | None) -> Rows:
             yield number, _row(others, row[named] if named else None, text)
 
 
-def text_field(source: Object, asked: str | None) -> str | None:
-    """Return where the text of a document is: in the field that is asked for, or in one of a common name."""
-    return asked or field_of({name: value for name, value in source.items() if isinstance(value, str)}, _TEXTS)
-
-
 def _row(source: object, name: object, asked: str | None) -> Object | RowError:
     if not isinstance(source, dict):
         return RowError("the row has no document")
-    if (field := text_field(source, asked)) is None:
+    texts = {name: value for name, value in source.items() if isinstance(value, str)}
+    if (field := asked or field_of(texts, _TEXTS)) is None:
         return RowError("no field of a common name holds a text; name one by --text")
     text: Any = source
     for part in field.split(".") if field not in source else [field]:

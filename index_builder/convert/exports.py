@@ -14,9 +14,8 @@ from math import isfinite
 from operator import itemgetter
 from typing import Any
 
-from polyrank.index_builder.convert.disk import table_on_disk
 from polyrank.index_builder.convert.messages import IDS, ROLES, TEXTS, Object, field_of, is_internal, side
-from polyrank.index_builder.convert.rows import Rows
+from polyrank.index_builder.convert.rows import Rows, table_on_disk
 from polyrank.index_builder.convert.turns import examples_of, with_sides, words
 from polyrank.index_builder.pool.documents import RowError
 from polyrank.model.text.assembly import Turn

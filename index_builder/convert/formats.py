@@ -42,10 +42,7 @@ class Asked:
 
 
 def read(form: str, path: Path, asked: Asked) -> Iterator[tuple[Path, int, str, Found]]:
-    """Yield what a file or folder holds: each with its file, its number there and the split that the file is of.
-
-    Raises PoolInvalid or InvalidInput where it cannot be read.
-    """
+    """Yield what a file or folder holds: each with its file, its number there and the split that the file is of."""
     if form == "beir":
         if not documents.is_collection(path):
             raise PoolInvalid(

@@ -5,11 +5,13 @@ numbered from 1: by their line in JSON lines and CSV, by their place elsewhere.
 """
 
 import codecs
+import errno
 import io
 import json
 import re
+import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -189,3 +191,13 @@ def _csv_rows(path: Path, encoding: str | None, known: Callable[[Sequence[str]],
                 yield line, RowError(f"the row has another number of cells than the header, {count}")
             else:
                 yield line, {name: cells[place] if cells[place].strip() else None for name, place in columns.items()}
+
+
+@contextmanager
+def table_on_disk() -> Iterator[sqlite3.Connection]:
+    """Yield a database of SQLite in a temporary file, so that memory does not grow with it; it is gone afterwards."""
+    try:
+        with closing(sqlite3.connect("")) as table:
+            yield table
+    except sqlite3.Error as error:
+        raise OSError(errno.EIO, f"the rows cannot be kept on the disk of temporary files: {error}") from error

@@ -68,9 +68,7 @@ class CandidateWriter:
 class CandidateTable:
     """A memory-mapped candidate table; several threads may read it.
 
-    Raises:
-        ValueError: the file is not a candidate table.
-        OSError: the file cannot be read.
+    Raises ValueError if the file is not a candidate table.
     """
 
     def __init__(self, path: Path) -> None:

@@ -290,7 +290,8 @@ class _Postings:
     def mask(self, wanted: Any) -> _Mask:
         """Whether each row matches, (N,)."""
         if not isinstance(wanted, Mapping):
-            return self._mask_of(self._equal(wanted))
+            ends = ((bisect_left(self._values, key), bisect_right(self._values, key)) for key in set(keys_of(wanted)))
+            return self._mask_of(self._slice(*each) for each in ends)
         bounds = {name: bound for name, bound in wanted.items() if name != "exists"}
         matching = self._mask_of([self._between(**bounds)]) if bounds else np.ones(self._size, bool)
         if "exists" in wanted:
@@ -302,10 +303,6 @@ class _Postings:
         for rows in found:
             mask[rows] = True
         return mask
-
-    def _equal(self, wanted: Any) -> Iterator[NDArray[np.int64]]:
-        for key in set(keys_of(wanted)):
-            yield self._slice(bisect_left(self._values, key), bisect_right(self._values, key))
 
     def _between(self, gt: Any = None, gte: Any = None, lt: Any = None, lte: Any = None) -> NDArray[np.int64]:
         kind = _kind(next(bound for bound in (gt, gte, lt, lte) if bound is not None))

@@ -10,8 +10,9 @@ so an answer does not depend on the number of parts.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import file_digest
 from pathlib import Path
 from types import MappingProxyType
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from polyrank.index_builder.errors import GenerationCorrupt, GenerationNotFound
 from polyrank.index_builder.generation.candidates import CandidateTable
 from polyrank.index_builder.generation.manifest import MANIFEST_FILE, FileEntry, Manifest, part_directory
-from polyrank.index_builder.generation.texts import TEXTS_FILE, TextIndex
+from polyrank.index_builder.generation.texts import TEXTS_FILE, KnownTexts, TextIndex
 from polyrank.index_builder.generation.words import Words, evidence_of, open_words
 from polyrank.index_builder.index.faiss_index import CandidateIndex
 from polyrank.index_builder.layout import TEMPORARY_PREFIX, why_not_plain
@@ -30,6 +31,7 @@ from polyrank.index_builder.vectors.late import LATE_FILE, late_files
 from polyrank.index_builder.vectors.local import IDS_FILE, MATRIX_FILE, LocalEmbeddings
 from polyrank.model.errors import CheckpointInvalid, shortage_in
 from polyrank.model.inputs import open_input, read_input
+from polyrank.model.representations import LateRows, Representations
 
 CANDIDATES_FILE = "candidates.arrow"
 INDEX_FILE = "index.faiss"
@@ -45,12 +47,7 @@ class Generation:
     """An open part of a generation, usually its only one; it never changes, and several threads may read it.
 
     Attributes:
-        path: the directory of its files.
-        whole: the manifest of the generation.
-        manifest: of the part; see `Manifest.of_part`.
         model_directory: the checkpoint of the model that made the vectors.
-        candidates: ids, texts and metadata by row.
-        texts: rows by text.
         embeddings: vectors by row, and rows by id.
         index: None if the matrix is scanned instead.
         words: None if words do not count for the model.
@@ -85,7 +82,6 @@ class Generation:
             GenerationNotFound: there is no such directory.
             GenerationCorrupt: a file is missing, unexpected, of another size or content, or the files do not fit
                 together.
-            Shortage: they cannot be checked at the moment.
         """
         whole = read_manifest(path)
         manifest, directory = whole.of_part(part), path / whole.directory(part)
@@ -134,7 +130,6 @@ def read_manifest(path: Path) -> Manifest:
     Raises:
         GenerationNotFound: there is no such directory.
         GenerationCorrupt: the manifest is missing or damaged, or the directory is a link.
-        Shortage: it cannot be read at the moment.
     """
     generation_id = path.name.removeprefix(TEMPORARY_PREFIX)
     if why := why_not_plain(path, is_directory=True):
@@ -225,3 +220,37 @@ def _empty_directories(path: Path) -> set[str]:
 
 def _raised(error: OSError) -> None:
     raise error  # by default `os.walk` leaves out a directory that it cannot read
+
+
+class StoredTexts:
+    """Looks texts up in the generations of some directories, the first of which counts; a `FindTexts`.
+
+    It opens neither their indexes nor their words.
+    """
+
+    def __init__(self, paths: Sequence[Path], dim: int, dtype: str, late: LateRows | None) -> None:
+        self._paths, self._dim, self._dtype, self._late = paths, dim, dtype, late
+
+    @cached_property
+    def _opened(self) -> list[tuple[TextIndex, LocalEmbeddings]]:
+        return [
+            (
+                TextIndex(path, CandidateTable(path / CANDIDATES_FILE)),
+                LocalEmbeddings(path, self._dim, self._dtype, self._late),
+            )
+            for path in self._paths
+        ]
+
+    def __call__(self, texts: Sequence[str]) -> KnownTexts:
+        """Return which texts there are, and what was made of them."""
+        open_, found, made = np.arange(len(texts)), [np.empty(0, np.int64)], []
+        for index, embeddings in self._opened:
+            rows = index.first_rows([texts[at] for at in open_.tolist()])
+            if (rows >= 0).any():
+                found.append(open_[rows >= 0])
+                made.append(embeddings.representations(rows[rows >= 0]))
+                open_ = open_[rows < 0]
+        positions = np.concatenate(found)
+        if not made:
+            return KnownTexts(positions, Representations.none(self._dim, self._late))
+        return KnownTexts(np.sort(positions), Representations.join(made).take(np.argsort(positions)))

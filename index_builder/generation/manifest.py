@@ -56,8 +56,6 @@ class BuildStats:
 
     Attributes:
         seconds: by stage, of the last attempt, as is `candidates_per_second`.
-        rejected: bad rows left out.
-        truncated: texts cut to the model's length.
         attempts: builds that worked on the vectors; all but the last were killed.
     """
 
@@ -70,13 +68,7 @@ class BuildStats:
 
 @dataclass(frozen=True, slots=True)
 class PartEntry:
-    """A part of a generation.
-
-    Attributes:
-        first_slot, end_slot: its range of slots, without the end.
-        count: of its candidates.
-        index, recall: see `Manifest`.
-    """
+    """A part of a generation; `first_slot`, `end_slot`: its range of slots, without the end."""
 
     first_slot: int
     end_slot: int
@@ -182,9 +174,8 @@ class Manifest:
     def from_json(cls, content: bytes, generation: str) -> "Manifest":
         """Read the content of `manifest.json` of the generation with this id.
 
-        Raises:
-            GenerationCorrupt: anything is missing, unknown, of another type or out of bounds, the manifest is of
-                another generation or another format, or its checksum does not fit.
+        Raises GenerationCorrupt if anything is missing, unknown, of another type or out of bounds, the manifest is of
+        another generation or another format, or its checksum does not fit.
         """
         try:
             body = unsealed(content, FORMAT_VERSION)

@@ -33,8 +33,7 @@ FindTexts = Callable[[Sequence[str]], KnownTexts]
 class TextIndex:
     """The rows of a candidate table by their texts; several threads may read it.
 
-    Raises:
-        ValueError: the file's size is not that of an index.
+    Raises ValueError if the file's size is not that of an index.
     """
 
     def __init__(self, directory: Path, table: CandidateTable) -> None:

@@ -45,9 +45,7 @@ _STATISTICS: Mapping[str, DTypeLike] = {
 class Words:
     """How words count in a generation.
 
-    Attributes:
-        evidence: of the model.
-        table: of the generation's own rows, with the statistics that hold for every other text as well.
+    `table`: of the generation's own rows, with the statistics that hold for every other text as well.
     """
 
     evidence: LexicalScore
@@ -59,11 +57,7 @@ class Words:
 
 
 def evidence_of(model: Path) -> LexicalScore | None:
-    """Return the evidence of the model in a directory; None where words do not count.
-
-    Raises:
-        CheckpointInvalid: its polyrank.json is damaged, or of a newer release.
-    """
+    """Return the evidence of the model in a directory; None where words do not count."""
     path = model / CONFIG_FILE
     config = read_object(path) if path.is_file() else {}
     if config.get("evidence") is None:
@@ -75,9 +69,7 @@ def evidence_of(model: Path) -> LexicalScore | None:
 def open_words(directory: Path, evidence: LexicalScore, count: int) -> Words:
     """Open the words of a generation of `count` candidates, in its directory.
 
-    Raises:
-        ValueError: a file is missing or no array, or the files do not fit each other or the count.
-        OSError: one cannot be read.
+    Raises ValueError if a file is missing or no array, or the files do not fit each other or the count.
     """
     table = {name: _mapped(directory, name, dtype) for name, dtype in _TABLE.items()}
     statistics = {

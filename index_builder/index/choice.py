@@ -37,8 +37,7 @@ _PQ_PART = 8  # at most so many components of a vector become one byte
 class SearchTimes:
     """What finding and scoring the best of a pool takes for one context, on one core of the builder's processor.
 
-    Attributes:
-        exact_ms, hnsw_ms: by the scan, and by HNSW; predicted from samples where the pool is large.
+    `exact_ms`, `hnsw_ms`: by the scan, and by HNSW; predicted from samples where the pool is large.
     """
 
     exact_ms: float
@@ -108,10 +107,7 @@ def choose_index(
     `index` is one of KINDS, or a FAISS factory string that `check_factory` accepts. "auto" scans small pools. Where
     `needs_times` says so, it takes HNSW if it is clearly faster; `before` is the index that the pool had, if any, which
     stays where the times say little or there are none. For larger pools it takes the first of ivf and ivfpq that is
-    small enough.
-
-    Raises:
-        InvalidInput: the index needs more candidates to be trained.
+    small enough. Raises InvalidInput if the index needs more candidates to be trained.
     """
     if not needs_times(index, count, dim):
         times = None

@@ -33,11 +33,7 @@ _MOST = 2048  # rows or lists of one GPU search: faiss/gpu/utils/DeviceDefs.cuh
 
 
 class CandidateIndex:
-    """An index over the rows of an embedding matrix, by inner product.
-
-    Attributes:
-        spec: its kind, factory string and complete search parameters.
-    """
+    """An index over the rows of an embedding matrix, by inner product."""
 
     def __init__(self, index: Any, spec: IndexSpec) -> None:
         self._index = index
@@ -71,10 +67,8 @@ class CandidateIndex:
         """Index the rows of a matrix (N, D), read in blocks; train the index on a seeded sample if it needs training.
 
         Equal matrices give equal bytes on one machine with one number of threads. Graphs are built by one thread, since
-        their links depend on the order of the threads. The spec must have a factory string.
-
-        Raises:
-            BuildError: FAISS cannot build it.
+        their links depend on the order of the threads. The spec must have a factory string. Raises BuildError if FAISS
+        cannot build it.
         """
         try:
             index: Any = faiss.index_factory(matrix.shape[1], str(spec.factory), faiss.METRIC_INNER_PRODUCT)

@@ -48,10 +48,7 @@ def largest_rows(values: NDArray[np.float32], count: int, allowed: NDArray[np.bo
     the k-th largest of them is t, at least k rows reach t, and the k best are among those that do. Few others are: two
     passes over the values leave little more than k of them.
 
-    Args:
-        values: (N,), finite.
-        count: how many rows are wanted.
-        allowed: which rows may be returned, (N,); None: all.
+    values: (N,), finite. allowed: which rows may be returned, (N,); None: all.
     """
     if allowed is not None:
         values = np.where(allowed, values, np.float32(-np.inf))
@@ -137,14 +134,9 @@ def retrieve(
 ) -> FoundRows:
     """Retrieve the rows whose largest inner product with any of a context's codes is highest.
 
-    Args:
-        index: searched for all codes in one call.
-        codes: (M, D), one context's vectors.
-        limit: how many rows to return: more if the index's `depth` is more, fewer if fewer are allowed.
-        exclude: distinct rows not to return.
-        only: see `CandidateIndex.search`.
-        threads: see there.
-        least: how many rows the caller needs at least.
+    codes: (M, D), one context's vectors. limit: how many rows to return: more if the index's `depth` is more, fewer if
+    fewer are allowed. exclude: distinct rows not to return. least: how many rows the caller needs at least. Others are
+    as of `CandidateIndex.search`.
     """
     dropped = np.empty(0, np.int64) if exclude is None else exclude
     allowed = index.count - len(dropped) if only is None else int(only.sum() - only[dropped].sum())

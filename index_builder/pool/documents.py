@@ -129,10 +129,7 @@ def _inside(value: object) -> list[Any]:
 class Fields:
     """What metadata a pool has: counts the fields of rows that are taken, and what is left out of them.
 
-    Of both at most `_MOST_COUNTED` names.
-
-    Attributes:
-        titled: rows of BEIR's form whose title was put in front of the text.
+    Of both at most `_MOST_COUNTED` names. `titled`: rows of BEIR's form whose title was put in front of the text.
     """
 
     def __init__(self) -> None:

@@ -48,8 +48,7 @@ class Rejected:
 class PoolRows(Iterable[Candidate | Rejected]):
     """The rows of files, in order, to be read once.
 
-    Attributes:
-        fields: what metadata the rows read so far have, and what of them was left out.
+    `fields`: what metadata the rows read so far have, and what of them was left out.
     """
 
     def __init__(self, files: list[tuple[Path, str]], scratch: Path | None, encoding: str | None) -> None:
@@ -111,9 +110,7 @@ def read_pool(paths: Sequence[Path | str], scratch: Path | None = None, encoding
 def begin_pool(paths: Sequence[Path | str], scratch: Path | None = None, encoding: str | None = None) -> PoolRows:
     """Stream rows as `read_pool`, but look at the first ones now, so that a file that is none is refused at once.
 
-    Raises:
-        PoolInvalid: as `read_pool`.
-        PoolEmpty: there is no row.
+    Raises PoolEmpty if there is no row.
     """
     pool = read_pool(paths, scratch, encoding)
     if not pool.has_rows():

@@ -51,10 +51,7 @@ _MARK = "polyrank-mark"
 
 
 def json_rows(path: Path) -> Iterator[tuple[int, object]]:
-    """Yield the line number and value of each line that is not blank; a RowError if the line is not JSON.
-
-    Raises PoolInvalid for a file that is truncated or unreadable.
-    """
+    """Yield the line number and value of each line that is not blank; a RowError if the line is not JSON."""
     with opened(path) as stream:
         first = stream.peek(3)
         if first.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -162,9 +159,7 @@ def _rows(path: Path, encoding: str | None) -> Iterator[tuple[int, dict[str, str
 class Table(NamedTuple):
     """A table in a text.
 
-    Attributes:
-        separator: what stands between two cells.
-        rows: the line of each row that is not blank, and its cells, or what is wrong with it; the header is the first.
+    `rows`: the line of each row that is not blank, and its cells, or what is wrong with it; the header is the first.
     """
 
     separator: str
@@ -216,10 +211,7 @@ def marked_encoding(start: bytes) -> str | None:
 
 @contextmanager
 def decoded(path: Path, encoding: str | None, errors: str = _MARK) -> Iterator[io.TextIOWrapper]:
-    """Open a text: by its byte order mark, else in the encoding, else in UTF-8; `errors` is that of `open`.
-
-    Raises PoolInvalid where it cannot be read.
-    """
+    """Open a text: by its byte order mark, else in the encoding, else in UTF-8; `errors` is that of `open`."""
     with opened(path) as raw:
         found = marked_encoding(raw.peek(4)) or encoding or "UTF-8"
         try:

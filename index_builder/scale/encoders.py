@@ -132,11 +132,8 @@ class _Worker:
     """An encoder as the builder sees it.
 
     Attributes:
-        actor: Ray's handle.
         begun: what it has said of itself since it was lost last; None: it is not ready.
         answer: Ray's reference to what it was asked for; None: it was asked for nothing.
-        job: what it encodes.
-        losses: since it was ready last.
         ask_at: when to ask it again, by time.monotonic.
     """
 
@@ -152,10 +149,8 @@ class Encoders:
     """A `VectorSource` for one build; the encoders end with it, or with this process.
 
     Args:
-        ray: of `cluster.connected`.
         model: the builder's own, whose back-end and precision are no longer "auto".
         source: the directory or name by which each encoder loads it.
-        dtype: of the store.
         count: encoders to start. Those without a free processor begin when there is one.
         tell: called with a line for the user where encoders are missing, lost or of another kind.
 
@@ -171,7 +166,8 @@ class Encoders:
     ) -> None:
         self._ray, self._count, self._tell = ray, count, tell
         self._maker, self._processors = Maker.of(model), {processor.identity()}
-        self._given = _everywhere(source), Runner(model.backend, model.precision).asked_again(), dtype
+        everywhere = str(Path(source).resolve()) if Path(source).is_dir() else source
+        self._given = everywhere, Runner(model.backend, model.precision).asked_again(), dtype
         self._workers: list[_Worker] = []
         self._say_who_waits_at = 0.0
         self.retries = 0
@@ -305,11 +301,6 @@ class Encoders:
                 f"{waiting} of {self._count} encoders have not begun; each waits for one of the cluster's "
                 f"{processors:.0f} processors, or loads the model"
             )
-
-
-def _everywhere(name: str) -> str:
-    """Return what a model is called wherever an encoder runs: the full path of a directory, or its name."""
-    return str(Path(name).resolve()) if Path(name).is_dir() else name
 
 
 def _failed(cause: BaseException) -> BuildError:

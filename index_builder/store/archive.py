@@ -36,13 +36,7 @@ Progress = Callable[[str, int, int | None], object]
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """What an archive holds.
-
-    Attributes:
-        current: the active generation.
-        generations: all of them.
-        revision: of the active generation's last update.
-    """
+    """What an archive holds."""
 
     current: str
     generations: list[str]
@@ -64,13 +58,7 @@ def back_up(store: GenerationStore, to: BinaryIO, progress: Progress) -> Backup:
     """Write a store's archive and close the stream; servers, updates, builds and collections go on meanwhile.
 
     All files are opened at one moment, at which nobody may change the store. Nothing that is removed later is lost
-    then: an open file stays. Every byte is checked.
-
-    Raises:
-        GenerationNotFound: no generation is active.
-        GenerationCorrupt: a generation or its log is damaged.
-        StoreBusy: another process holds a lock of the store for too long.
-        OSError: a file cannot be read, or the archive cannot be written.
+    then: an open file stays. Every byte is checked. Raises GenerationCorrupt if a generation or its log is damaged.
     """
     store.active()  # or there is nothing to lock
     with ExitStack() as stack:
@@ -155,7 +143,6 @@ def restore(source: BinaryIO, root: Path, progress: Progress) -> Backup:
         InvalidInput: the directory holds something.
         BackupInvalid: it is no archive of a store, or is cut off; nothing is left of it.
         GenerationCorrupt: a generation in it is damaged; likewise.
-        OSError: the directory cannot be written, or the archive cannot be read; likewise.
     """
     require_free(root)
     with filling(root, last=_CURRENT) as inside:

@@ -34,11 +34,11 @@ from polyrank.index_builder.errors import (
 from polyrank.index_builder.generation.generation import (
     MODEL_DIRECTORY,
     Generation,
+    StoredTexts,
     check_beside_parts,
     read_manifest,
 )
 from polyrank.index_builder.generation.manifest import Manifest
-from polyrank.index_builder.generation.stored_texts import StoredTexts
 from polyrank.index_builder.generation.texts import FindTexts
 from polyrank.index_builder.layout import (
     GENERATIONS,
@@ -79,11 +79,8 @@ class GenerationStore:
     """The generations under a directory; several threads and processes may call every method.
 
     A caller that has checked a generation, or has just built it, switches to it with `make_active` or `go_back`, which
-    do not read its files again. `activate` and `rollback` verify first.
-
-    Args:
-        root: the directory.
-        needs_matrix: refuse generations whose matrix is missing.
+    do not read its files again. `activate` and `rollback` verify first. `needs_matrix`: refuse generations whose matrix
+    is missing.
     """
 
     def __init__(self, root: Path, *, needs_matrix: bool = True) -> None:
@@ -139,9 +136,7 @@ class GenerationStore:
     def active(self) -> Manifest:
         """Read the active generation's manifest.
 
-        Raises:
-            GenerationNotFound: none is active, or the one that CURRENT names is gone.
-            GenerationCorrupt, Shortage: see `current` and `manifest`.
+        Raises GenerationNotFound if none is active, or the one that CURRENT names is gone.
         """
         current = self.current()
         if current is None:
@@ -175,12 +170,7 @@ class GenerationStore:
         return sum(map(count, range(len(manifest.parts)))), revision
 
     def check_updates(self, manifest: Manifest) -> None:
-        """Read a generation's update log to its end.
-
-        Raises:
-            GenerationCorrupt: it is damaged, or gone though the generation is active or was.
-            Shortage: it cannot be read at the moment.
-        """
+        """Read a generation's update log to its end."""
         self._switch.check_updates(manifest)
 
     def rejected_log(self, generation: str) -> Path:
@@ -216,11 +206,7 @@ class GenerationStore:
         return Generation.open(self.path(generation), part, verify=verify, needs_matrix=self._needs_matrix)
 
     def open_parts(self, generation: str, *, verify: bool = True) -> list[Generation]:
-        """Open all parts of a generation; if asked to `verify`, check every byte of it and of its update log.
-
-        Raises:
-            GenerationNotFound, GenerationCorrupt, Shortage: see `Generation.open` and `UpdateLog.read`.
-        """
+        """Open all parts of a generation; if asked to `verify`, check every byte of it and of its update log."""
         manifest = self.manifest(generation)
         with telling(f"opening generation {generation}"), ExitStack() as stack:
             check_beside_parts(self.path(generation), manifest, verify=verify)
@@ -289,11 +275,8 @@ class GenerationStore:
         A generation that was never active receives the updates made since its pool was read. One that was active before
         comes back as its own last update left it; if it is on trial, it receives those that it still lacks.
 
-        Args:
-            manifest: the generation.
-            encode: its model, which encodes updates made under another one; None: there must be none.
-            lease: held by the builder that built it.
-            after: the generation that must be active until then; None: any.
+        encode: its model, which encodes updates made under another one; None: there must be none. lease: held by the
+        builder that built it. after: the generation that must be active until then; None: any.
 
         Raises:
             GenerationNotFound, GenerationCorrupt, FingerprintMismatch, StoreBusy, LeaseLost: see `Switch.to`; nothing
@@ -317,11 +300,8 @@ class GenerationStore:
     def rollback(self, encoding: Callable[[str], Encode] | None = None) -> str:
         """Verify the generation that was active before the current one, then go back to it; returns its id.
 
-        `encoding` returns a generation's model; see `go_back`.
-
-        Raises:
-            GenerationNotFound: none was active before, or all have been removed.
-            GenerationCorrupt, Shortage: it cannot be served; nothing changes.
+        `encoding` returns a generation's model; see `go_back`. Raises GenerationNotFound if none was active before, or
+        all have been removed.
         """
         while True:
             history = self.history()
@@ -354,18 +334,10 @@ class GenerationStore:
     ) -> None:
         """Make a copy of the active generation the active one, with the updates of that one alone.
 
-        Args:
-            old: the active generation.
-            copy: what the caller has just made of it, as a compaction. It is removed if it cannot become active. If
-                another process holds pointer.lock for too long, it stays, and a warning says so. A collection removes
-                it once a newer one is active.
-            replaces: a rollback leads where it would have led before; else it leads to the old generation.
-            lease: held by the builder that built it.
-            forget: see `leftovers.discard`.
-
-        Raises:
-            GenerationNotFound, GenerationCorrupt, StoreBusy, LeaseLost: see `make_active`.
-            CompactionOvertaken: another generation is active.
+        The caller has just made the copy of `old`, as a compaction. It is removed if it cannot become active. If
+        another process holds pointer.lock for too long, it stays, and a warning says so. A collection removes it once a
+        newer one is active. If it `replaces` the old one, a rollback leads where it would have led before; else to the
+        old one. `lease` and `forget` are as of `make_active` and `leftovers.discard`.
         """
         try:
             with self._switch.to(copy, lease=lease, copy_of=old):
@@ -405,7 +377,6 @@ class GenerationStore:
         Raises:
             InvalidInput: it is the active one, perhaps since a moment ago.
             GenerationNotFound: it was removed meanwhile.
-            StoreBusy: another process holds pointer.lock for too long.
         """
         with self._switch.changing():
             if generation == self.current_or_none():
@@ -415,10 +386,7 @@ class GenerationStore:
             self._pointer.set_trial(Trial(generation, share, renewed))
 
     def renew_trial(self, trial: Trial) -> bool:
-        """Give the trial of a generation another share and lease; False: it is not on trial any more.
-
-        Raises StoreBusy as `begin_trial`.
-        """
+        """Give the trial of a generation another share and lease; False: it is not on trial any more."""
         with self._switch.changing():
             before = self.trial()
             if before is None or before.generation != trial.generation:
@@ -456,15 +424,8 @@ class GenerationStore:
     def receive(self, generation: str, missed: MissedUpdates, within_seconds: float) -> None:
         """Let a generation receive updates while it is on trial; see `MissedUpdates`, whose errors it has.
 
-        Nothing happens while another process sees to it.
-
-        Args:
-            generation: the one on trial.
-            missed: what it has to receive.
-            within_seconds: encoding takes so long at most, or as long as one update takes; the rest comes next time.
-
-        Raises:
-            StoreBusy: other processes change the store for too long.
+        Nothing happens while another process sees to it. Encoding takes `within_seconds` at most, or as long as one
+        update takes; the rest comes next time.
         """
         with self.updates.receiving() as alone:
             if alone and missed.missed():
@@ -482,10 +443,6 @@ class GenerationStore:
 
         The Redis, if one is given, holds the lease, for hosts that share no locks. `publish` and what activates the
         generation must be given the lease.
-
-        Raises:
-            BuildBusy: another builder is at work.
-            LeaseLost, StoreUnavailable: see `locks.leased`.
         """
         make_directory(self._generations)
         with build_lock(self.root), leased(self.root, redis_url) as lease:
@@ -506,11 +463,8 @@ class GenerationStore:
         """Put a finished temporary directory on the disk, then rename it to its id.
 
         If the process dies before the rename, the build can be resumed. If it dies after, the journal is left: the next
-        builder removes it.
-
-        Raises:
-            LeaseLost: another builder has taken over; nothing is published.
-            StoreBusy: another process holds pointer.lock for too long; the next build can take over the chunks.
+        builder removes it. Raises StoreBusy if another process holds pointer.lock for too long; the next build can take
+        over the chunks.
         """
         sync_tree(temporary)
         with self._switch.changing(), fenced(lease):
@@ -525,11 +479,7 @@ class GenerationStore:
         return spare
 
     def discard_killed(self, since: datetime, redis_url: str | None) -> None:
-        """Remove what killed builds have left that began after `since`, with their copies.
-
-        Raises:
-            BuildBusy, LeaseLost, StoreUnavailable: see `building`; the next build removes it.
-        """
+        """Remove what killed builds have left that began after `since`, with their copies."""
         first = f"{TEMPORARY_PREFIX}{stamp(since)}"
         with self.building(redis_url):
             for temporary in entries(self._generations).temporary:

@@ -55,7 +55,6 @@ class Chunk:
 
     Attributes:
         part: where its part lies within the generation; "" for the only one.
-        truncated: texts that were cut to the model's length.
         source: `source_digest` of what it was made of.
         content: `content_digest` of what was made.
     """
@@ -116,10 +115,7 @@ def _chunk(*, part: str, rows: int, truncated: int, source: str, content: str) -
 class Journal:
     """The journal of a build that runs.
 
-    Args:
-        path: its file, which must not exist.
-        attempts: the number of builds that have worked on the chunks, this one included.
-        chunks: those that are on the disk already.
+    `attempts`: the number of builds that have worked on the chunks, this one included.
     """
 
     def __init__(self, path: Path, attempts: int = 1, chunks: Iterable[Chunk] = ()) -> None:

@@ -171,7 +171,6 @@ class Lease:
         BuildBusy: another builder holds it.
         BuildError: the number of the last lease is damaged, in Redis or in the store; the message says what to do.
         LeaseLost: another builder has overtaken this one already.
-        StoreUnavailable: Redis does not answer.
     """
 
     def __init__(self, root: Path, url: str) -> None:

@@ -27,14 +27,6 @@ class Membership:
     """The ids that are in a part. For one thread at a time.
 
     What was built is looked up in `ids.index`, by memory mapping. What updates have changed is in memory.
-
-    Args:
-        directory: of the part's generation.
-        slots: of the part.
-        built: how many candidates were built.
-
-    Raises:
-        OSError, ValueError: the ids cannot be read.
     """
 
     def __init__(self, directory: Path, slots: Slots, built: int) -> None:

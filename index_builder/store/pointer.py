@@ -35,7 +35,6 @@ class Trial:
     """A generation on trial beside the active one.
 
     Attributes:
-        generation: its id.
         share: of the conversations, those that it answers unless their rankings say otherwise; 0 to 1.
         renewed: when its lease was renewed, in seconds since the epoch; None: it has none, and lasts until somebody
             ends it. A server ends it LEASE_SECONDS after it has first seen this renewal: clocks of hosts may differ.
@@ -57,13 +56,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """A trial that a server has ended.
-
-    Attributes:
-        generation: its id.
-        at: seconds since the epoch.
-        why: a clause.
-    """
+    """A trial that a server has ended; `at`: seconds since the epoch."""
 
     generation: str
     at: float
@@ -82,12 +75,7 @@ class Pointer:
         self._withdrawn = root / "loop" / "withdrawn.json"
 
     def current(self) -> str | None:
-        """The active id; None before the first activation.
-
-        Raises:
-            GenerationCorrupt: CURRENT is damaged or gone.
-            Shortage: it cannot be read at the moment.
-        """
+        """The active id; None before the first activation. Raises GenerationCorrupt if CURRENT is damaged or gone."""
         try:
             text = read_input(self._current).decode("ascii", "replace").removesuffix("\n")
         except FileNotFoundError as error:
@@ -110,9 +98,7 @@ class Pointer:
     def stamp(self) -> tuple[int, int] | None:
         """A value that changes whenever CURRENT is written, also with the same id; None if there is no CURRENT.
 
-        Raises:
-            GenerationCorrupt: CURRENT cannot be looked at.
-            Shortage: it cannot be looked at at the moment.
+        Raises GenerationCorrupt if CURRENT cannot be looked at.
         """
         try:
             status = self._current.stat()
@@ -123,11 +109,7 @@ class Pointer:
         return status.st_ino, status.st_mtime_ns
 
     def trial(self) -> Trial | None:
-        """What is on trial; None: there is nothing, or TRIAL is damaged.
-
-        Raises:
-            Shortage: it cannot be read at the moment.
-        """
+        """What is on trial; None: there is nothing, or TRIAL is damaged."""
         return _read(Trial, self._trial)
 
     def set_trial(self, trial: Trial | None) -> None:
@@ -201,10 +183,7 @@ class Pointer:
         """Make the generation current that was the last of `history`, and forget those after it.
 
         Until CURRENT has changed, HISTORY must still lead to the generation. If the process dies right after that, the
-        generation is the last entry of HISTORY, and skipped.
-
-        Raises:
-            GenerationNotFound: it was not active before.
+        generation is the last entry of HISTORY, and skipped. Raises GenerationNotFound if it was not active before.
         """
         entries = self._entries()
         while entries and entries[-1] != generation:

@@ -77,9 +77,7 @@ class WordValues(NamedTuple):
 class _AddedRows:
     """Every row that was ever added, also those removed since. One thread writes, others read rows they know of.
 
-    Attributes:
-        came: at which revision each came.
-        went: at which revision rows went, also the generation's own; by their numbers.
+    `went`: at which revision rows went, also the generation's own; by their numbers.
     """
 
     def __init__(self, dim: int, dtype: np.dtype[Any], late: LateRows | None) -> None:

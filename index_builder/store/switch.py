@@ -22,13 +22,8 @@ class Switch:
     """Changes which generation of a store is active.
 
     Args:
-        root: the store's directory.
         ids: returns the published generations, oldest first.
         read: reads one; raises GenerationError.
-
-    Attributes:
-        pointer: which one is active.
-        updates: the update logs of all.
     """
 
     def __init__(self, root: Path, ids: Callable[[], list[str]], read: Callable[[str], Manifest]) -> None:
@@ -42,9 +37,7 @@ class Switch:
     def check_updates(self, manifest: Manifest) -> None:
         """Read a generation's update log to its end.
 
-        Raises:
-            GenerationCorrupt: it is damaged, or gone though the generation is active or was.
-            Shortage: it cannot be read at the moment.
+        Raises GenerationCorrupt if it is damaged, or gone though the generation is active or was.
         """
         name, reachable = f"its update log {manifest.id}.log", (self.pointer.current_or_none(), *self.history())
         if manifest.id in reachable and not self.updates.exists(manifest.id):
@@ -84,8 +77,6 @@ class Switch:
             GenerationNotFound: it was removed meanwhile. After this and all other errors, nothing has changed.
             GenerationCorrupt: its update log is damaged or gone.
             FingerprintMismatch: an update has to be encoded, and there is no `encode`.
-            StoreBusy: another process holds a lock of the store for too long.
-            LeaseLost: another builder has taken over.
             CompactionOvertaken: `copy_of` is not active any more.
         """
         self._check_active(copy_of)

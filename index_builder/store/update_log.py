@@ -131,7 +131,6 @@ class UpdateLog:
 
         Raises:
             GenerationCorrupt: the log is damaged here, or it is another generation's; what comes before is yielded.
-            OSError: it cannot be read.
         """
         self._began = self._end, self._sum
         try:

@@ -115,8 +115,6 @@ class MissedUpdates:
     Each method reads only what was appended to the logs since the last call. One thread at a time may use it.
 
     Args:
-        logs: of the store.
-        manifest: of the generation.
         encode: its model; None: updates made under another model are refused.
         copy_of: the generation of which it is a compaction, or another copy; None: it is none.
         find: looks up texts whose vectors the updates take over; None: whoever reads the log does that.
@@ -207,10 +205,7 @@ class MissedUpdates:
     def write(self) -> None:
         """Write all of them to the generation's log, and let it be an active one's; the caller holds `writing`.
 
-        Raises:
-            GenerationCorrupt: the log is damaged.
-            FingerprintMismatch: an update was made under another model, and there is no model to encode it with.
-            BuildError: a vector is not finite.
+        Raises FingerprintMismatch if an update was made under another model, and there is no model to encode it with.
         """
         missed = self.missed()
         self._own.create()

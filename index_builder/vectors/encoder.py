@@ -47,8 +47,6 @@ class Model(Protocol):
     """What a generation keeps of the model that made its vectors.
 
     Attributes:
-        name: what it is called.
-        architecture: its name in polyrank.model.registry.
         fingerprint: identifies everything that its vectors depend on; 64 hexadecimal digits.
         backend, precision: what runs its forward passes (polyrank.model.inference.runners.Runner).
         rounding: the precision, and of int8 which calibration.

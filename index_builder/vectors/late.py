@@ -81,10 +81,7 @@ class LateWriter:
 
 
 class LateReader:
-    """Reads a block that a killed build has left, from its beginning.
-
-    Raises OSError if there is none.
-    """
+    """Reads a block that a killed build has left, from its beginning."""
 
     def __init__(self, directory: Path, late: LateRows, dtype: str) -> None:
         self._late, self._dtype, self._end = late, DTYPES[dtype], 0
@@ -156,8 +153,7 @@ class LocalLateRows:
     def gather(self, candidates: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Return the rows of candidates (N,), copied, (R, D2), and how many each has, (N,).
 
-        Raises:
-            MatrixMissing: the rows are not on this machine.
+        Raises MatrixMissing if the rows are not on this machine.
         """
         if self._rows is None:
             raise MatrixMissing(self._generation)

@@ -85,11 +85,7 @@ def written(
 
 
 class LeftBlocks:
-    """What a killed build has left beside, and in, its matrix, read from the beginning.
-
-    Raises:
-        FileNotFoundError: a file is missing.
-    """
+    """What a killed build has left beside, and in, its matrix, read from the beginning."""
 
     def __init__(self, matrix: Path, dim: int, late: LateRows | None, dtype: str) -> None:
         self._dim, self._dtype = dim, DTYPES[dtype]
@@ -209,9 +205,7 @@ class IdIndex:
         """Write the index of the ids with these hashes, (N,), in the order of the rows.
 
         The hashes, usually memory-mapped, are distributed to ranges in the file and sorted there, a range at a time.
-
-        Raises:
-            ValueError: two ids share a hash, and they are to be `unique`.
+        Raises ValueError if two ids share a hash, and they are to be `unique`.
         """
         with path.open("w+b") as file:
             # Without this, writing to a hole in the file would kill the process if the disk is full.

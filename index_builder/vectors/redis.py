@@ -155,11 +155,7 @@ class StoredVectors:
     """Vectors (D,) in Redis under names; several threads may use it.
 
     Args:
-        client: the caller closes it.
-        seal: of the client's URL.
         beginning: put before a name to make its key.
-        dim: D.
-        dtype: "float16" or "float32".
         longest: a length that no vector exceeds; one from Redis that does is CORRUPT.
         lifetime_seconds: of what is put; None: unlimited.
 
@@ -202,9 +198,6 @@ class StoredRows:
     """Rows (k, D2) in Redis under names, for a second stage; arguments and threads as `StoredVectors`.
 
     More rows than `most`, where their numbers differ, are CORRUPT, too.
-
-    Attributes:
-        at_once: how many names are asked for in one go.
     """
 
     def __init__(
@@ -279,10 +272,8 @@ def rows_beginning_of(generation: str) -> str:
 class RedisEmbeddings(StoredVectors):
     """The copy of one generation, over its own connections; see `connect`. `drop_generation` removes its keys.
 
-    `longest` bounds the vectors that are read, not the rows.
-
-    Attributes:
-        rows: those of the second stage; None: the model has none.
+    `longest` bounds the vectors that are read, not the rows. `rows`: those of the second stage; None: the model has
+    none.
     """
 
     def __init__(

@@ -53,9 +53,7 @@ class Backbone(nn.Module):
     """Token ids to token states, with fused attention kernels where the family has them (MPNet has none).
 
     Attributes:
-        dim: D, the hidden size.
         max_tokens: the longest sequence that the position embeddings allow.
-        vocabulary: number of token ids.
         autocast: what whoever runs single layers runs them under; training replaces it.
 
     Raises CheckpointInvalid where the config describes no transformer, or one of more than `most_parameters`.
@@ -295,8 +293,7 @@ class Layer(nn.Module):
     def like(cls, backbone: Backbone) -> Self:
         """Build one of the shapes of a transformer's layers; its weights are random.
 
-        Raises:
-            CheckpointInvalid: the function between its two linear maps is not known here.
+        Raises CheckpointInvalid if the function between its two linear maps is not known here.
         """
         shape = backbone.transformer.config
         if shape.hidden_act not in _ACTIVATIONS:
@@ -340,8 +337,7 @@ class Layer(nn.Module):
 def layers_of(backbone: Backbone, reader: str) -> Any:
     """Return the layers of a transformer with BERT's names.
 
-    Raises:
-        CheckpointInvalid: it is of another family, which `reader` cannot read.
+    Raises CheckpointInvalid if it is of another family, which `reader` cannot read.
     """
     layers = getattr(getattr(backbone.transformer, "encoder", None), "layer", None)
     if layers is None or not hasattr(getattr(layers[0].attention, "self", None), "key"):

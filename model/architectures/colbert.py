@@ -29,11 +29,8 @@ _QUERY_MARKER, _CANDIDATE_MARKER = "[unused0]", "[unused1]"
 class ColbertEncoder(LateEncoder):
     """`score = score_scale * mean_i max_j q_i . d_j` over unit vectors `q = unit(W h)` and `d`.
 
-    The paper sums over i; the mean gives the same ranking and does not grow with the context's length. The first
-    stage compares the unit means of both sides' vectors.
-
-    Attributes:
-        projection: W, D to E, for both sides.
+    The paper sums over i; the mean gives the same ranking and does not grow with the context's length. The first stage
+    compares the unit means of both sides' vectors. `projection`: W, D to E, for both sides.
     """
 
     def __init__(self, config: ModelConfig, context: Backbone, candidate: Backbone) -> None:

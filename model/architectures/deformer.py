@@ -36,14 +36,10 @@ _TOKENS_AT_ONCE = 16_384  # of contexts and candidates side by side: with MiniLM
 class DeformerEncoder(LateEncoder):
     """`score = W h`, to which a residual one adds the first stage's score.
 
-    h (D) is the first output of the U upper layers over the states of context and candidate side by side, as they
-    leave layer L - U. Below it each text is read alone: with positions from 0, candidates with the segment 1. The
-    upper layers begin as copies of the transformer's last ones, which go on making the first stage's vectors,
-    `red(T(text))`.
-
-    Attributes:
-        upper: the U upper layers.
-        head: W, D to 1; a classifier has none.
+    h (D) is the first output of the U upper layers over the states of context and candidate side by side, as they leave
+    layer L - U. Below it each text is read alone: with positions from 0, candidates with the segment 1. The upper
+    layers begin as copies of the transformer's last ones, which go on making the first stage's vectors, `red(T(text))`.
+    `head`: W, D to 1; a classifier has none.
     """
 
     has_unit_vectors = True

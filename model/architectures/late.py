@@ -90,7 +90,6 @@ class LateEncoder(nn.Module, ABC):
     `second_scores` and `late_cost`, and makes states with `late`.
 
     Attributes:
-        context: the transformer of contexts (T1).
         candidate: the transformer of candidates (T2); the same object where the encoder is shared.
         has_unit_vectors: its first stage compares unit vectors, whatever the config says.
         classes: from what is compared of a pair to logits of its classes; None: the model ranks.

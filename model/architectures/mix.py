@@ -48,7 +48,6 @@ class MixEncoder(LateEncoder):
     Attributes:
         rows: what makes K rows of a candidate, (K, D): codes that attend over its token states, or inputs in the place
             of its first token.
-        interactions: the interaction layers.
         gate: W_g, 3 D to D, of all layers.
     """
 
@@ -218,7 +217,7 @@ class MixEncoder(LateEncoder):
             if block.without != "H":
                 read = layer.read(mean, keys, values, mask)
                 gate = torch.sigmoid(self.gate(torch.cat([mean, read, found], dim=-1)))
-                found = layer.transformed(gate * read + (1 - gate) * found)
+                found = layer.fed(layer.norm(gate * read + (1 - gate) * found))
         own = (begun if block.without == "E" else rows).mean(dim=2)
         if block.without == "H":
             found = (contexts.first.vectors / self.config.score_scale).expand_as(own)
@@ -258,10 +257,6 @@ class Interaction(Layer):
         weights = (self._logits(query, keys, mask) * query.shape[-1] ** -0.5).softmax(dim=-1)
         found: Tensor = self.output(self._weighted(weights, values)[:, :, 0].flatten(-2))
         return found
-
-    def transformed(self, states: Tensor) -> Tensor:
-        """Return `FFN(LN(states))`."""
-        return self.fed(self.norm(states))
 
     def _logits(self, query: Tensor, keys: Tensor, mask: Tensor) -> Tensor:
         """Products of queries (B, N, K, H, d) with the context's keys (B, T, D), (B, N, H, K, T); -inf for padding."""

@@ -22,8 +22,7 @@ _OUTPUTS = {"first": first_outputs, "last": last_outputs, "last+first": last_and
 class PolyEncoder(LateEncoder):
     """Context vectors from learnt codes or fixed outputs; the candidate side is the Bi-encoder's.
 
-    Attributes:
-        code_vectors: the learnt codes c_i, (M, D); None where the context vectors are token outputs.
+    `code_vectors`: the learnt codes c_i, (M, D); None where the context vectors are token outputs.
     """
 
     code_vectors: nn.Parameter | None

@@ -45,7 +45,6 @@ def export(checkpoint: Path, output: Path) -> ModelConfig:
     Raises:
         WrongKind: its score needs more than one vector of each side.
         InvalidInput: sentence-transformers has no such reduction, or `output` is in use.
-        ModelNotFound, CheckpointInvalid: it cannot be read.
     """
     config = require_exportable(checkpoint)
     require_free(output)

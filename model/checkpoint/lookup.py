@@ -57,10 +57,7 @@ def resolve_base(name: str, expected_sha256: str = "") -> BaseModel:
 
 
 def find_base_files(name: str) -> Path:
-    """Return the directory of a base model's files, which are there and have not been read.
-
-    Raises ModelNotFound where it cannot be reached, CheckpointInvalid where a file is missing.
-    """
+    """Return the directory of a base model's files, which are there and have not been read."""
     local = Path(name).resolve() if os.path.isdir(name) else None
     directory = local or _cached(name) or _package(name) or _hub(name, cached_only=False)
     if directory is None:
@@ -133,10 +130,7 @@ def is_checkpoint(name: str | Path) -> bool:
 
 
 def architecture_of(name: str | Path) -> str:
-    """Return the architecture of a checkpoint, a base model or the model that comes with polyrank.
-
-    Raises ModelNotFound where there is none of that name, CheckpointInvalid where its config is damaged.
-    """
+    """Return the architecture of a checkpoint, a base model or the model that comes with polyrank."""
     if name == LEXICAL:  # a directory of that name is ./lexical: what is served must not depend on where it is started
         return LEXICAL
     if is_checkpoint(name):

@@ -73,10 +73,7 @@ _FEW_PARAMETERS = 1_000_000
 
 
 def read_network(files: CheckpointFiles, base: BaseModel | None) -> Encoder:
-    """Build a network and read its weights; `base`: the model whose weights it begins with.
-
-    Raises CheckpointInvalid where they are damaged or do not fit.
-    """
+    """Build a network and read its weights; `base`: the model whose weights it begins with."""
     fits = partial(_fill, files=files, base=base, read=read_shapes)
     encoder = build(files.config, files.source, (base.directory if base else files.source) / WEIGHTS_FILE, fits)
     _fill(encoder, files, base, read_weights)

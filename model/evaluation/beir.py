@@ -35,7 +35,6 @@ class Collection:
 
     Attributes:
         document_ids, documents: names and texts, in drawn order (rankings.py).
-        query_ids, queries: names and texts.
         judgements: for each query, the score of each judged document by its name.
         unknown_queries: number of judged queries that the file of queries lacks.
         unknown_documents: number of judged documents that the corpus lacks; they count as not found.
@@ -80,10 +79,7 @@ def _gains(scores: list[int]) -> NDArray[np.float64]:
 
 
 def read_collection(corpus: Path, queries: Path, qrels: Path, limit: int | None = None) -> Collection:
-    """Read the three files; keeps only judged queries, and of these only the first `limit`.
-
-    Raises CollectionInvalid where a file is missing or damaged, a line is wrong, or no query is judged.
-    """
+    """Read the three files; keeps only judged queries, and of these only the first `limit`."""
     judgements = read_judgements(qrels)
     documents, texts = dict(_texts(corpus)), dict(_texts(queries))
     judged = dict(islice(((name, texts[name]) for name in texts if name in judgements), limit))

@@ -57,9 +57,7 @@ class MiningRules:
         skip: how many of the best texts to leave out, after the positives.
         margin: share of the gold reply's lead that a negative must stay behind by (`score_bound`); None: no bound.
         check_margin: how far below the gold reply the cross-encoder must score a negative, in its own units.
-        negatives: how many to keep for each example.
         sample: draw the negatives uniformly from what remains, instead of taking the hardest.
-        seed: of the draw, and of the random texts that the margin is measured from.
     """
 
     depth: int = 100

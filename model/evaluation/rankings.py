@@ -185,7 +185,6 @@ class Retrieved(NamedTuple):
 
     Attributes:
         best: places and scores of the DEPTH best texts, best first.
-        read: how many of them, from the first one on, have their place by a reranker's scores.
         beyond: how many texts were not found and tie with the last one; counted only where a right one is among those
             that tie with it.
         right_beyond: the places of the right ones among these.

@@ -59,12 +59,6 @@ _measuring = threading.Lock()
 _measured: dict[tuple[Runner, ...], "Timing"] = {}  # by what there was to choose from
 
 
-def check_backend(backend: str, precision: str) -> None:
-    """Raise InvalidInput where there is no such back-end or precision, or the two do not go together."""
-    if why := why_refused(Runner(backend, precision)):
-        raise InvalidInput(why)
-
-
 def candidates(backend: str, precision: str, device: str, quantisation: Quantisation | None = None) -> list[Backend]:
     """Return all that was asked for on a device, in torch's notation, the safest first. Imports no torch.
 
@@ -72,7 +66,8 @@ def candidates(backend: str, precision: str, device: str, quantisation: Quantisa
 
     Raises InvalidInput where there is no such back-end, or it cannot run on the device or in the precision.
     """
-    check_backend(backend, precision)
+    if why := why_refused(Runner(backend, precision)):
+        raise InvalidInput(why)
     if not is_cpu(device):
         where = f"runs on CPUs, not on the device {device!r}"
         if backend not in (AUTO, TORCH):
@@ -115,9 +110,7 @@ def _offered(precisions: Sequence[str]) -> list[str]:
 class Timing(NamedTuple):
     """What a usual batch takes by each back-end, in seconds, and until when that holds.
 
-    Attributes:
-        seconds: by back-end; empty: nothing was measured.
-        until: in seconds since the epoch; None: it was measured undisturbed, and holds.
+    `until`: in seconds since the epoch; None: it was measured undisturbed, and holds.
     """
 
     seconds: Mapping[Runner, float]
@@ -138,9 +131,7 @@ class Chooser:
     """Chooses for each part of a model the fastest of several back-ends that may run it.
 
     Each part is tried for itself, so another back-end may run each. The first back-end runs what all others must not.
-
-    Attributes:
-        backends: what is chosen from, by name, the safest first.
+    `backends`: what is chosen from, by name, the safest first.
     """
 
     def __init__(self, candidates: Sequence[Backend], device: str, assembler: Assembler, is_asked_for: bool) -> None:

@@ -92,11 +92,8 @@ class Kept:
         return self._key({"compiled for": list(runner), "part": self._part.name})
 
     def _key(self, what: Mapping[str, Any]) -> dict[str, Any]:
-        return {"network": self._part.identity, "threads": self._threads, **what, **_here()}
-
-
-def _here() -> dict[str, Any]:
-    return {"versions": versions(), "code": [code(*_CODE), code_outside()], "processor": processor.identity()}
+        here = {"versions": versions(), "code": [code(*_CODE), code_outside()], "processor": processor.identity()}
+        return {"network": self._part.identity, "threads": self._threads, **what, **here}
 
 
 @cache
@@ -138,8 +135,7 @@ log = logging.getLogger(__name__)
 class Compiler:
     """Makes the parts of one model ready to run.
 
-    Attributes:
-        token_budget: how many tokens a batch should have at most, padding included.
+    `token_budget`: how many tokens a batch should have at most, padding included.
     """
 
     def __init__(self, backend: Backend, chooser: Chooser | None = None, disk: DiskCache | None = None) -> None:
@@ -153,9 +149,7 @@ class Compiler:
     def compile(self, part: LazyPart) -> Ready:
         """Make a part ready. Its torch module is built only if nothing is kept of it, or if torch is to run it.
 
-        Raises:
-            InvalidInput: the back-end cannot run it.
-            ModelError: its network cannot be read.
+        Raises InvalidInput if the back-end cannot run it.
         """
         with telling(f"making the encoder of {part.name} ready"):
             if self._disk is None or not part.identity:

@@ -35,12 +35,7 @@ class Sizes(NamedTuple):
 
 
 class LazyPart:
-    """A part that is built when somebody needs its torch module.
-
-    Attributes:
-        name: which part of the network.
-        identity: of the network.
-    """
+    """A part that is built when somebody needs its torch module; `name`: which part of the network."""
 
     def __init__(self, name: PartName, identity: str, build: Callable[[], "NetworkPart"]) -> None:
         self.name, self.identity = name, identity
@@ -57,10 +52,8 @@ E = TypeVar("E", bound="LateEncoder | PairEncoder")
 class Network(Generic[E]):
     """The network of a model.
 
-    Attributes:
-        config: what its checkpoint says about it.
-        identity: stands for all that its outputs depend on, weights included; empty where these may change, as in
-            training.
+    `identity`: stands for all that its outputs depend on, weights included; empty where these may change, as in
+    training.
     """
 
     def __init__(self, config: ModelConfig, read: Callable[[], E], identity: str = "") -> None:

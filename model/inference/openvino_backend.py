@@ -143,10 +143,7 @@ def exported(forward: Forward) -> list[memoryview] | None:
 
 
 def imported(pieces: Sequence[memoryview], sizes: Sizes, precision: str) -> Forward:
-    """Make a part ready to run from what was exported; the weights stay where the pieces lie.
-
-    Raises InvalidInput where OpenVINO cannot read it.
-    """
+    """Make a part ready to run from what was exported; the weights stay where the pieces lie."""
     with translated():
         core = openvino_core.core()
         import openvino as ov

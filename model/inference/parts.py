@@ -22,9 +22,7 @@ from polyrank.model.inference.runners import PartName
 class NetworkPart(nn.Module, ABC):
     """One forward pass of a model over the fields of a batch, of which the first two are token ids and mask, (B, T).
 
-    Attributes:
-        reads: what it is given.
-        tensors: the kind of batch, as torch takes it.
+    `reads`: what it is given.
     """
 
     reads: ClassVar[PartName]

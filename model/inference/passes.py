@@ -35,8 +35,7 @@ Outputs = tuple[NDArray[Any], ...]
 class Passes(Generic[E]):
     """Runs a network's forward passes.
 
-    Attributes:
-        backend, precision: what runs them (polyrank.model.inference.runners.Runner).
+    `backend`, `precision`: what runs them (polyrank.model.inference.runners.Runner).
     """
 
     def __init__(self, network: Network[E], compiler: Compiler, first: PartName) -> None:

@@ -22,7 +22,6 @@ class ReadContext:
     """What the features know of a conversation.
 
     Attributes:
-        persona: the words of the persona.
         turns: the text of each turn that is not blank, newest first.
         newest: for each word of the turns, how many turns ago it was last said; 0 in the newest turn.
         own: the words that the replying side has said.

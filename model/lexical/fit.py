@@ -59,9 +59,7 @@ class ScoredList(NamedTuple):
 class Figures(NamedTuple):
     """How often the right reply is first, over lists whose dialogues the weights were not fitted on.
 
-    Attributes:
-        plain: among replies of other dialogues.
-        repeats: with an earlier turn of the conversation among them.
+    `repeats`: with an earlier turn of the conversation among them.
     """
 
     plain: float

@@ -34,7 +34,6 @@ class Term(NamedTuple):
     """One of the numbers that add up to a reply's lexical score.
 
     Attributes:
-        feature: its name in FEATURES.
         word: that context and reply share; None: the feature is of the whole reply.
         value: with the feature's weight.
     """
@@ -52,10 +51,8 @@ class LexicalScore:
     a Cross-encoder the score of the pair.
 
     Words tell less where a list was chosen by them: where its candidates share the words of the conversation more than
-    candidates of the pool do. `turns_share` says how much is left, and `sharing` makes it count.
-
-    Attributes:
-        late_weight: above 0.
+    candidates of the pool do. `turns_share` says how much is left, and `sharing` makes it count. `late_weight` is
+    above 0.
     """
 
     def __init__(self, config: LexicalConfig, has_network: bool = True) -> None:
@@ -167,7 +164,6 @@ class _Asked(NamedTuple):
     Attributes:
         keys: hashes of its words, (n,), ascending.
         factors: by which their BM25 weights count, (n,).
-        columns: by which row features count.
         texts: hashes of normalised texts, (t,).
         values: what these texts count, (t,).
     """

@@ -149,8 +149,6 @@ class TableInParts:
     Args:
         keys: the hash of each distinct word of all rows that tells something, (V,), ascending.
         frequencies: how many of the rows have it, (V,).
-        count: how many rows there will be.
-        new_array: where the table will be.
     """
 
     def __init__(

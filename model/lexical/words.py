@@ -204,8 +204,6 @@ class Statistics:
     """Counts over a pool of texts, all of them whole numbers.
 
     Attributes:
-        texts: how many texts there are.
-        words: how many words they have together.
         keys: the hash of each distinct word (`key_of`), (V,), ascending.
         frequencies: how many texts have the word, (V,).
     """

@@ -18,10 +18,6 @@ class Classifier:
     scores the name of each class as a reply.
 
     Attributes:
-        name: what it is called: of a directory the last part.
-        config: what its checkpoint says.
-        labels: the names of its C classes.
-        network: what runs its forward passes.
         fingerprint: identity of config, weights and tokenizer (64 hexadecimal digits).
         reads_pairs: whether it is one of pairs.
         label_rows: what the network makes of the names of the classes, where it scores them apart; else None.

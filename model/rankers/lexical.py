@@ -34,8 +34,6 @@ class TextRanker(ABC):
     """Ranks texts as replies to a conversation. Safe to call from several threads.
 
     Attributes:
-        name: what it is called: of a directory the last part.
-        architecture: its name in polyrank.model.registry.
         fingerprint: identity of config, weights and tokenizer (64 hexadecimal digits).
         evidence: the lexical score, which a candidate's score includes; None: words do not count.
         calibration: what its scores say; None: that is not known.
@@ -133,10 +131,8 @@ class LexicalRanker(TextRanker):
 
     Attributes:
         retrieves: True: it can search a whole pool.
-        dim: 1.
         max_input_tokens: how much of a context is read, in tokens of four letters; candidates are read whole.
         backend, precision: "none" and "float32": there are no forward passes.
-        choice, late_rows: None.
     """
 
     retrieves: Literal[True] = True

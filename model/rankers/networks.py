@@ -271,10 +271,7 @@ def _identity(files: CheckpointFiles) -> str:
 
 
 def _quantisation(files: CheckpointFiles, asked: Runner, device: str) -> Quantisation | None:
-    """Return what int8 takes to know, if it was asked for or `auto` may take it; None: it is not offered.
-
-    Raises as `CheckpointFiles.quantisation` where it was asked for.
-    """
+    """Return what int8 takes to know, if it was asked for or `auto` may take it; None: it is not offered."""
     if asked.precision == INT8:
         return files.quantisation()
     said = files.config.quantisation

@@ -227,7 +227,6 @@ class Best:
     Attributes:
         threshold: the k-th best score so far.
         margin: how far below the k-th best a computed score can be, by rounding, and still be among the k best.
-        rows: those that reach the bar.
     """
 
     def __init__(self, k: int, margin: float, relative: float = 0.0) -> None:

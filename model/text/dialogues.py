@@ -120,10 +120,7 @@ def read_dialogues(path: Path | str) -> Iterator[Dialogue]:
 
 
 def read_lines(path: Path | str) -> Iterator[tuple[int, Dialogue | InvalidInput]]:
-    """Stream the lines of a file with their numbers: the example, or what is wrong with the line.
-
-    Raises DialoguesInvalid where the file is missing, of an unknown kind or damaged.
-    """
+    """Stream the lines of a file with their numbers: the example, or what is wrong with the line."""
     return ((number, _parse(raw)) for number, raw in read_objects(Path(path), DialoguesInvalid))
 
 
@@ -230,11 +227,7 @@ class Report:
     """What one pass over a file found.
 
     Attributes:
-        lines: how many lines are not blank.
-        kept: how many examples there are to train on.
-        held_out: how many examples are in the selection slice.
         assumed: of which dialogues the lines are, where the file does not say it.
-        with_negatives: how many of those kept list negatives.
         categories: how many of all examples have each class, for a classifier.
         single_texts: in how many of all examples the class is that of a single text.
         dropped: how many bad lines and repeated examples there are, by reason.

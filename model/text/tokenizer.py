@@ -109,8 +109,7 @@ class Vocabulary:
     def read(cls, path: Path) -> "Vocabulary":
         """Read a file such as `cl100k_base.tiktoken`.
 
-        Raises:
-            InvalidInput: it cannot be read, or is no such file; the message is one line.
+        Raises InvalidInput if it cannot be read, or is no such file; the message is one line.
         """
         try:
             lines = read_input(path, MOST_FILE_BYTES).splitlines()
@@ -126,8 +125,7 @@ class Vocabulary:
     def text(self, ids: Sequence[int]) -> str:
         """Join the tokens of one text; bytes that are not UTF-8, as where a letter was cut, become U+FFFD.
 
-        Raises:
-            InvalidInput: an id is not in the vocabulary.
+        Raises InvalidInput if an id is not in the vocabulary.
         """
         try:
             return b"".join([self._tokens[each] for each in ids]).decode(errors="replace")
@@ -164,8 +162,6 @@ class Tokenizer:
     Attributes:
         prefix, suffix: ids around a single sequence, e.g. [CLS] and [SEP].
         pair_separator, pair_suffix: ids between and after the two sequences of a pair.
-        special_ids: ids of all special tokens.
-        mask_id: the id of the mask token; None: there is none.
         separates_words: a word's tokens depend on that word alone, as in WordPiece; not so without a pre-tokenizer.
         longest_added: letters of the longest token that was added to the vocabulary and is not special; 0: none was.
     """
@@ -230,10 +226,7 @@ class Tokenizer:
             raise InvalidInput(_NO_UNICODE) from error
 
     def words(self, text: str) -> tuple[list[int], list[int]]:
-        """Return the ids of a text, as `encode`, and for each the number of its word, ascending from 0.
-
-        Raises InvalidInput as `encode`.
-        """
+        """Return the ids of a text, as `encode`, and for each the number of its word, ascending from 0."""
         try:  # a batch, because it lets go of the interpreter lock
             [encoding] = self._rust.encode_batch([text], add_special_tokens=False)
         except TypeError as error:

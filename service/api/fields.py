@@ -88,8 +88,7 @@ _RANGE = ("gt", "gte", "lt", "lte")
 def checked_filter(filter_: dict[str, Any]) -> dict[str, Any]:
     """Return the filter unchanged if it is one.
 
-    Raises:
-        ValueError: it is none; the message says where, and what may stand there.
+    Raises ValueError if it is none; the message says where, and what may stand there.
     """
     _conditions(filter_, "", 1)
     return filter_

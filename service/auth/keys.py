@@ -99,8 +99,7 @@ def find(keys: Iterable[Key], given: bytes) -> Key | None:
 def read(path: Path) -> tuple[Key, ...]:
     """Read a keys file.
 
-    Raises:
-        SettingsError: it is missing or broken; the message is one line and shows nothing of the content.
+    Raises SettingsError if it is missing or broken; the message is one line and shows nothing of the content.
     """
     try:
         return _File.model_validate_json(read_input(path, MOST_FILE_BYTES)).keys
@@ -119,10 +118,7 @@ def changing(path: Path) -> Iterator[list[Key]]:
 
     There is one writer at a time, and a server sees the old file or the new one. The file need not exist. Only its
     owner may read a new file; an existing one keeps its owner and its mode. An error in the block changes nothing.
-
-    Raises:
-        SettingsError: the file exists and is no keys file, or another process is changing it for too long.
-        OSError: it cannot be written.
+    Raises SettingsError if the file exists and is no keys file, or another process is changing it for too long.
     """
     path = path.resolve()  # a link stays a link
     directory = os.open(path.parent, os.O_RDONLY)  # the file is replaced, so the lock is on its directory
@@ -172,11 +168,8 @@ class Access:
     """Identifies callers by the keys that are in force, and bounds how often they call.
 
     Without a keys file everybody may do everything. `default_rate`, calls a second, is for keys that name no rate.
-    `shared` holds the buckets if other processes count the same calls.
-
-    Raises:
-        SettingsError: the keys file is missing or broken at the start. (If it breaks later, the keys read before stay
-            in force.)
+    `shared` holds the buckets if other processes count the same calls. Raises SettingsError if the keys file is missing
+    or broken at the start. (If it breaks later, the keys read before stay in force.)
     """
 
     def __init__(
@@ -237,8 +230,7 @@ class Access:
     def require(self, principal: Principal, scope: Scope, pool: str | None = None) -> None:
         """Check that the caller has a scope, in the pool of a name; None: in any.
 
-        Raises:
-            Forbidden: the caller's key has not.
+        Raises Forbidden if the caller's key has not.
         """
         if principal.pools is not None and pool is not None and pool not in principal.pools:
             raise OtherPools(principal.pools)
@@ -246,11 +238,7 @@ class Access:
             raise Forbidden(scope)
 
     def spend(self, principal: Principal) -> None:
-        """Count a call against the caller's rate.
-
-        Raises:
-            RateLimited: the rate is used up for now.
-        """
+        """Count a call against the caller's rate. Raises RateLimited if the rate is used up for now."""
         bucket = self._in_force.buckets.get(principal.name)
         if bucket is not None and (seconds := bucket.take()):
             raise RateLimited(max(1, math.ceil(seconds)))

@@ -113,8 +113,7 @@ class Breaker:
 class Budget:
     """How long one request may wait for Redis, in all its reads together: caches are there to save time.
 
-    Attributes:
-        left: seconds; negative where it has overspent.
+    `left`: seconds; negative where it has overspent.
     """
 
     def __init__(self, seconds: float | None = None) -> None:

@@ -37,11 +37,7 @@ F_co = TypeVar("F_co", Fetched, FetchedRows, covariant=True)
 
 
 class Lru:
-    """Values by key, up to `max_bytes` of keys, values and what holds them. Safe to use from several threads.
-
-    Attributes:
-        bytes: held now.
-    """
+    """Values by key, up to `max_bytes` of keys, values and what holds them. Safe to use from several threads."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -258,10 +254,7 @@ class TextCache:
         self._vectors, self._rows, self._most_rows = vectors, rows, most_rows
 
     def read(self, texts: Sequence[str], budget: Budget) -> tuple[Cached, list[NDArray[Any] | None]]:
-        """Look up N texts, as many as come in time; also returns their rows, if the model has a second stage.
-
-        A text whose rows are missing is not known.
-        """
+        """Look up N texts, as many as come in time; also returns their rows, if the model has a second stage."""
         names = _names(texts)
         found = self._vectors.read(names, budget)
         if self._rows is None:

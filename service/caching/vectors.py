@@ -152,15 +152,9 @@ class RedisVectors:
     missing.
 
     Args:
-        generation: open.
-        cache: the copy in Redis, by id.
         rows: that of the rows for a second stage; None: there is none.
         open_loader: opens the same copy, with timeouts fit for reading everything once.
         encode: the generation's model, for vectors that neither Redis nor the matrix holds.
-        count: counts each vector asked for.
-
-    Raises:
-        BuildError: the model gave a vector that is not finite.
     """
 
     are_here = False
@@ -267,11 +261,7 @@ def _late_of(generation: Generation) -> LocalLateRows:
 
 
 class Caches:
-    """The memory and the Redis that the settings name: made once in a process, and asked for each generation served.
-
-    Attributes:
-        server: the Redis; None: there is none.
-    """
+    """The memory and the Redis that the settings name: made once in a process, and asked for each generation served."""
 
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings = settings

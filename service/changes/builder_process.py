@@ -20,9 +20,7 @@ class BuilderProcess:
     """A builder that has been started.
 
     `is_publishing` returns whether it is about to end by itself, and would leave what others see if it were killed now.
-
-    Attributes:
-        cancelled: `cancel` was called before its end.
+    `cancelled`: `cancel` was called before its end.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, is_publishing: Callable[[], bool]) -> None:
@@ -33,11 +31,7 @@ class BuilderProcess:
     async def start(
         cls, settings: Settings, store: Path, job_id: str, runner: Runner, is_publishing: Callable[[], bool]
     ) -> "BuilderProcess":
-        """Start the builder of a job of a store.
-
-        Raises:
-            OSError: the process cannot be started.
-        """
+        """Start the builder of a job of a store."""
         process = await asyncio.create_subprocess_exec(
             # -P: nothing is imported from the folder that the server was started in.
             *(sys.executable, "-P", "-m", "polyrank.index_builder", "--store", str(store), "--job", job_id),

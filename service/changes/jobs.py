@@ -77,8 +77,7 @@ class Rebuild:
 def checked_key(key: str | None) -> str | None:
     """Return the value of the header if it is a key.
 
-    Raises:
-        HeaderInvalid: it is empty, too long or has other than visible ASCII characters.
+    Raises HeaderInvalid if it is empty, too long or has other than visible ASCII characters.
     """
     if key is not None and not KEY.fullmatch(key):
         raise HeaderInvalid("Idempotency-Key must be 1 to 255 visible ASCII characters")
@@ -94,8 +93,7 @@ class IdempotencyKeys:
     def job_of(self, key: str, body_sha256: str) -> str | None:
         """Return the id of the job that this key started, if any.
 
-        Raises:
-            IdempotencyMismatch: it started one with another body.
+        Raises IdempotencyMismatch if it started one with another body.
         """
         entry = self._read().get(key)
         if entry is None:
@@ -166,11 +164,7 @@ class Jobs:
         return self._seen(record)
 
     async def compact(self) -> JobRecord:
-        """Start a compaction of the active generation.
-
-        Raises:
-            JobConflict: another job has not finished.
-        """
+        """Start a compaction of the active generation. Raises JobConflict if another job has not finished."""
         async with self._starting:
             record = await asyncio.to_thread(self._queue_compaction)
             await self._spawn(record)
@@ -298,11 +292,7 @@ class Jobs:
     # --- looking, cancelling, ending
 
     async def get(self, job_id: str) -> JobRecord:
-        """Return a job.
-
-        Raises:
-            JobNotFound: no job has this id.
-        """
+        """Return a job."""
         ending = set(self._builders)
         return self._seen(await asyncio.to_thread(self._store.get, job_id), ending)
 
@@ -326,11 +316,7 @@ class Jobs:
         return record
 
     async def cancel(self, job_id: str) -> JobRecord:
-        """Ask a job to stop, whichever server started it; one that has ended stays as it is.
-
-        Raises:
-            JobNotFound: no job has this id.
-        """
+        """Ask a job to stop, whichever server started it; one that has ended stays as it is."""
         if job_id in self._builders:
             self._builders[job_id][0].cancel()
         else:
@@ -383,8 +369,7 @@ class Compacting:
     async def look(self) -> None:
         """Start one if it is due and nothing else is being built.
 
-        Raises:
-            OSError: the system lacks something for the moment, such as descriptors; the next look tries again.
+        Raises OSError if the system lacks something for the moment, such as descriptors; the next look tries again.
         """
         current = self._live.current
         if not self._after or current is None:

@@ -22,7 +22,7 @@ from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.pool import Pool
 from polyrank.service.ranking.runtime import Runtime
-from polyrank.service.ranking.stages import Journey
+from polyrank.service.scheduling.stages import Journey
 
 # A request waits so long for an update of another process. Processes read each other's updates once a second.
 ARRIVES_WITHIN_SECONDS = 2.0
@@ -39,12 +39,7 @@ _LOOK_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """A change that is on the disk and searchable.
-
-    Attributes:
-        generation: the id of the generation that was updated.
-        missing: ids to delete that were not there.
-    """
+    """A change that is on the disk and searchable; `missing`: ids to delete that were not there."""
 
     generation: str
     revision: int
@@ -79,9 +74,6 @@ class Updating:
         Raises:
             NotReady: nothing is served, or not what is active.
             Overloaded: too many updates are in progress.
-            StoreBusy: other processes change the store for too long.
-            BuildError: a vector is not finite.
-            GenerationCorrupt: the update log is damaged.
             OSError: nothing was written, or it may have been and cannot be acknowledged.
         """
         acknowledged = await self._change(candidates, ())
@@ -100,7 +92,6 @@ class Updating:
         Raises:
             NotReady: nothing is served.
             RevisionNotReached: the update did not come in time.
-            GenerationCorrupt: the update log is damaged.
         """
         until = min(journey.deadline, time.monotonic() + ARRIVES_WITHIN_SECONDS)
         while (serving := self._live.require()).snapshot.revision < revision:

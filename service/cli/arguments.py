@@ -54,11 +54,7 @@ def _encoding(name: str) -> str:
 
 
 def read_candidates(pools: Sequence[Path], encoding: str | None) -> Iterator["Candidate"]:
-    """Stream the good rows of a pool; after the last one, report the bad rows on standard error.
-
-    Raises:
-        PoolInvalid: at once if a file is missing or of an unknown kind; while reading if it is damaged.
-    """
+    """Stream the good rows of a pool; after the last one, report the bad rows on standard error."""
     from polyrank.index_builder.pool.rows import read_pool
 
     return _good(read_pool(pools, encoding=encoding))
@@ -106,8 +102,7 @@ def _advice(arguments: argparse.Namespace) -> str | None:
 def require_writable(option: str, output: Path, inputs: Iterable[Path]) -> None:
     """Refuse, before the work begins, an option's file that could not be written after it or that is an input.
 
-    Raises:
-        UsageError: it is no plain file, its directory is missing, or it is one of the inputs.
+    Raises UsageError if it is no plain file, its directory is missing, or it is one of the inputs.
     """
     if output.is_dir():
         raise UsageError(f"{option} {output} is a directory; name a file")
@@ -178,10 +173,7 @@ def of_flag(before: str = "", after: str = "") -> Iterator[None]:
 
 
 def loaded(loader: Callable[..., L], name: str, runner: Runner = REFERENCE, before: str = "", after: str = "") -> L:
-    """Load a model by a function of rankers/load.py, which refuses one of another kind before torch is imported.
-
-    Raises WrongKind, as `of_flag` words it.
-    """
+    """Load a model by a function of rankers/load.py, which refuses one of another kind before torch is imported."""
     from polyrank.model.inference import disk_cache
 
     with of_flag(before, after):

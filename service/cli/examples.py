@@ -34,10 +34,8 @@ class Listed(NamedTuple):
 class Draw:
     """How candidates are drawn for examples that list none.
 
-    Attributes:
-        count: candidates of an example, gold reply included; 0: none are drawn; None: DRAWN if no example of the file
-            lists any, else none.
-        seed: of the draw.
+    `count`: candidates of an example, gold reply included; 0: none are drawn; None: DRAWN if no example of the file
+    lists any, else none.
     """
 
     count: int | None = None
@@ -56,8 +54,7 @@ AS_LISTED = Draw()
 def listed_examples(data: Path, limit: int | None, draw: Draw = AS_LISTED) -> Listed:
     """Read examples with candidates, which are drawn where they are missing.
 
-    Raises:
-        InvalidInput: the file cannot be read, or holds nothing to rank.
+    Raises InvalidInput if the file cannot be read, or holds nothing to rank.
     """
     dialogues = list(islice(read_dialogues(data), limit))
     if any(dialogue.category for dialogue in dialogues):
@@ -74,8 +71,7 @@ def listed_examples(data: Path, limit: int | None, draw: Draw = AS_LISTED) -> Li
 def classed_examples(data: Path, limit: int | None) -> Identified:
     """Read examples that all have a class.
 
-    Raises:
-        InvalidInput: the file cannot be read, is empty, or an example has none.
+    Raises InvalidInput if the file cannot be read, is empty, or an example has none.
     """
     found = read_identified(data, limit)
     if missing := sum(not each.category for each in found.examples):

@@ -39,7 +39,6 @@ class EvaluationReport:
         models: name of the model and, if there is one, of the one it is compared with, by "model" and "against".
         estimates: each figure by "model", "against" and "difference".
         about: how many examples there are, and what else the task says of itself.
-        note: what the intervals are.
     """
 
     def __init__(

@@ -83,9 +83,8 @@ def default_of(option: Option) -> str:
 class CommandParser(argparse.ArgumentParser):
     """Refuses wrong options by the command that they were given to, and suggests the right ones.
 
-    Attributes:
-        later: adds options when they are first needed, because what describes them takes time to import; None: nothing
-            is left to add.
+    `later`: adds options when they are first needed, because what describes them takes time to import; None: nothing is
+    left to add.
     """
 
     later: "Callable[[CommandParser], None] | None" = None

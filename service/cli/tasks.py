@@ -42,7 +42,6 @@ class TaskResult(NamedTuple):
     """What was measured.
 
     Attributes:
-        values: the figures of each example.
         lines: what `--output` writes about each.
         first: what the model put first in each; of what ties there, one.
         tied_first: the share of examples where several tie for the first place.
@@ -67,10 +66,7 @@ class Example(NamedTuple):
 
 
 def conversation_texts(conversation: Conversation) -> list[tuple[str, str]]:
-    """Return the texts of a conversation and what each is: facts about the replying side, then the turns by role.
-
-    A turn without a role has its number.
-    """
+    """Return the texts of a conversation and what each is: facts about the replying side, then the turns by role."""
     facts = [("fact", fact) for fact in conversation.persona]
     turns = [(turn.role or f"turn {number}", turn.text) for number, turn in enumerate(conversation.turns, 1)]
     return [*facts, *turns]
@@ -263,10 +259,7 @@ class CollectionTask(_SearchTask):
 
 
 def _distinct_texts(pools: Sequence[Path], encoding: str | None) -> tuple[list[str], list[str]]:
-    """Read each text of a pool once, in drawn order; returns the id of its first row, and the text.
-
-    Raises InvalidInput for no text.
-    """
+    """Read each text of a pool once, in drawn order; returns the id of its first row, and the text."""
     id_of: dict[str, str] = {}
     for candidate in read_candidates(pools, encoding):
         id_of.setdefault(candidate.text, candidate.id)

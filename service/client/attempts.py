@@ -36,7 +36,6 @@ class Refused(CallFailed):
     """The server answered with an error.
 
     Attributes:
-        status: of HTTP.
         kind: the end of the problem's `type`, such as "invalid-input"; "" where the answer names none.
         title, detail: what is wrong.
         request_id: under which the server's log has it.
@@ -249,8 +248,7 @@ def _milliseconds(seconds: float) -> int:
 def options(url: str, api_key: str | None) -> dict[str, Any]:
     """Return the options of the HTTP client for a server; proxies are for other machines, not for this one.
 
-    Raises:
-        ValueError: the URL is none.
+    Raises ValueError if the URL is none.
     """
     try:
         host = httpx2.URL(url).host

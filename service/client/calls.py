@@ -122,6 +122,11 @@ def _as(kind: type[M]) -> Callable[[Any], M]:
     return partial(_read, kind)
 
 
+def _each(kind: type[M], name: str) -> Callable[[Any], list[M]]:
+    """Return what reads a list of answers of this kind, which the answer holds under a name."""
+    return lambda answer: [_read(kind, each) for each in answer[name]]
+
+
 def _read(kind: type[M], answer: Any) -> M:
     told: M = _tolerant(kind).model_validate(answer)
     return told
@@ -222,11 +227,7 @@ def rerank(query: str, documents: Documents, **options: Unpack[RerankOptions]) -
     body: dict[str, Any] = {"query": query, "documents": _several("documents", documents), **options}
     timeout_ms = body.pop("timeout_ms", None)
     named = {"X-Rerank-Dialect": "cohere"}  # whatever the server's setting is
-    return Call("POST", "/v2/rerank", _documents, body, named, timeout_ms=timeout_ms)
-
-
-def _documents(answer: Any) -> list[answers.RerankResultOut]:
-    return [_as(answers.RerankResultOut)(result) for result in answer["results"]]
+    return Call("POST", "/v2/rerank", _each(answers.RerankResultOut, "results"), body, named, timeout_ms=timeout_ms)
 
 
 def classify(context: Context, texts: Sequence[str], **options: Unpack[ClassifyOptions]) -> Call[answers.ClassifyOut]:
@@ -255,11 +256,7 @@ def _vectors(answer: Any) -> "NDArray[np.float32]":
 
 def pools() -> Call[list[generations.PoolOut]]:
     """Return the server's pools; the `path` of one ends the URL of a client for it."""
-    return Call("GET", "/pools", _pools)
-
-
-def _pools(answer: Any) -> list[generations.PoolOut]:
-    return [_as(generations.PoolOut)(each) for each in answer["pools"]]
+    return Call("GET", "/pools", _each(generations.PoolOut, "pools"))
 
 
 def index() -> Call[generations.IndexOut]:
@@ -311,11 +308,7 @@ def job(job_id: str) -> Call[generations.JobOut]:
 
 def jobs(limit: int = 20) -> Call[list[generations.JobOut]]:
     """Return the latest jobs, newest first."""
-    return Call("GET", f"/index/jobs?limit={limit}", _jobs)
-
-
-def _jobs(answer: Any) -> list[generations.JobOut]:
-    return [_as(generations.JobOut)(each) for each in answer["jobs"]]
+    return Call("GET", f"/index/jobs?limit={limit}", _each(generations.JobOut, "jobs"))
 
 
 def cancel(job_id: str) -> Call[generations.JobOut]:

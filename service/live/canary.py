@@ -19,7 +19,6 @@ class Canary:
     """A generation on trial, in this process. Any thread may use it; rankings are counted on one.
 
     Attributes:
-        trial: as the store said last.
         fresh_at: when it last had all updates, on the monotonic clock; None: not yet.
         asked: answers asked of it for its share.
         replaced: those of them that the live generation gave, for what is its fault.

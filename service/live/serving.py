@@ -33,10 +33,7 @@ from polyrank.service.observe.labels import Searched
 class SearchStatus(NamedTuple):
     """How the candidates of a request are found, unless it says otherwise.
 
-    Attributes:
-        kind: what is searched.
-        why: the reason, as a sentence without its full stop.
-        fallback: whether a faster search was asked for or usual on this machine, and failed.
+    `fallback`: whether a faster search was asked for or usual on this machine, and failed.
     """
 
     kind: Searched
@@ -48,10 +45,7 @@ class SearchStatus(NamedTuple):
 class Searchable:
     """What is searched: a part of a generation at a revision, without the model, which encodes the context elsewhere.
 
-    Attributes:
-        snapshot: the part at the revision.
-        vectors: of its own candidates.
-        scan: over those vectors. Beside an index few requests scan, so it keeps no copy of them in the CPU's memory.
+    `scan`: over those vectors. Beside an index few requests scan, so it keeps no copy of them in the CPU's memory.
     """
 
     snapshot: Snapshot
@@ -93,11 +87,7 @@ class Searchable:
         return found._replace(vectors=self.snapshot.merged(rows, found.vectors))
 
     def representations(self, rows: NDArray[np.int64], budget: Budget | None = None) -> tuple[Representations, bool]:
-        """Fetch all that is stored of rows, as `gather` does; also returns whether the cache answered.
-
-        Raises:
-            StoreUnavailable: the rows of a second stage are nowhere to be had.
-        """
+        """Fetch all that is stored of rows, as `gather` does; also returns whether the cache answered."""
         budget, own = budget or Budget(), self.snapshot.split(rows)[1]
         vectors, available = self.vectors.gather(own, budget)
         if self.generation.manifest.late is None:
@@ -151,7 +141,6 @@ class Opener:
         Raises:
             FingerprintMismatch: the model in the generation did not make its vectors.
             ModelError: it cannot be loaded, or does not run here.
-            Shortage: memory or something else is lacking at the moment.
         """
         manifest = parts[0].manifest
         ranker = self.ranker(manifest, parts[0].model_directory)
@@ -176,9 +165,7 @@ class Opener:
     def ranker(self, manifest: Manifest, directory: Path) -> LateScorer:
         """Load the model in the directory of the generation of this manifest and warm it up, unless it is in memory.
 
-        Raises:
-            FingerprintMismatch, ModelError, Shortage: see `open`.
-            GenerationCorrupt: it lacks what its model keeps for a second stage.
+        Raises GenerationCorrupt if it lacks what its model keeps for a second stage.
         """
         with self._loading:
             known = self._loaded.get(manifest.model.fingerprint)
@@ -213,11 +200,7 @@ class Opener:
         return self._caches.vectors(part, partial(encode_texts, ranker), self._largest(part.manifest, ranker))
 
     def texts(self, manifest: Manifest, ranker: LateScorer) -> TextCache | None:
-        """Return the cache of the vectors of texts; None: every text is encoded.
-
-        Raises:
-            ModelError, Shortage: as `runs_here`.
-        """
+        """Return the cache of the vectors of texts; None: every text is encoded."""
         if self._caches is None or not ARCHITECTURES[ranker.architecture].embeds:
             return None  # a vector that says nothing is made faster than found
         return self._caches.texts(manifest, ranker.backend, ranker.rounding, self._largest(manifest, ranker))
@@ -236,9 +219,7 @@ class Opener:
 def runs_here(manifest: Manifest) -> Iterator[None]:
     """Refuse a generation on which torch or OpenVINO fail in the block: the server goes on.
 
-    Raises:
-        ModelError: the block failed.
-        Shortage: memory or something else is lacking at the moment.
+    Raises ModelError if the block failed.
     """
     try:
         yield

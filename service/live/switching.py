@@ -63,8 +63,7 @@ class Holder(Protocol[S]):
     def load(self, generation: str) -> S:
         """Open a generation and its model beside what is served; nothing is held of it after an error.
 
-        Raises:
-            GenerationNotFound, GenerationCorrupt, FingerprintMismatch, ModelError, Shortage: it cannot be served.
+        Raises GenerationNotFound, GenerationCorrupt, FingerprintMismatch, ModelError or Shortage where it cannot serve.
         """
 
     def let_go(self, generation: str) -> None:
@@ -119,12 +118,7 @@ class Live(Generic[S]):
         self._unreadable: str | None = None  # whose log `take_over` could not read
 
     def require(self) -> S:
-        """Return what is served.
-
-        Raises:
-            NotReady: nothing is; the message says why.
-            RankingError: there is no pool (`absent`).
-        """
+        """Return what is served. Raises NotReady if nothing is; the message says why."""
         current = self.current
         if current is None:
             raise NotReady(self.reason()) if self.absent is None else self.absent()
@@ -158,8 +152,7 @@ class Live(Generic[S]):
     def follow(self) -> None:
         """Switch to what CURRENT names, if another process wrote it; if that is refused, the old one stays served.
 
-        Raises:
-            Shortage, OSError: it could not be tried now; the next call tries again.
+        Raises Shortage or OSError if it could not be tried now; the next call tries again.
         """
         with self._switching:
             seen = self._look()
@@ -197,12 +190,7 @@ class Live(Generic[S]):
             return self._serve_active(loaded)
 
     def rollback(self) -> S:
-        """Switch back to the generation that was active before.
-
-        Raises:
-            GenerationNotFound: there is none.
-            GenerationCorrupt, FingerprintMismatch, ModelError, Shortage: it cannot be served; likewise.
-        """
+        """Switch back to the generation that was active before. Raises GenerationNotFound if there is none."""
         with self._switching:
             while True:  # until no other process is faster
                 history = self._store.history()
@@ -308,9 +296,7 @@ class Live(Generic[S]):
     def refresh(self) -> S | None:
         """Take over the updates written since; returns what is served now.
 
-        Raises:
-            GenerationCorrupt: the update log is damaged; what was served stays served.
-            OSError: it cannot be read; likewise.
+        Raises GenerationCorrupt if the update log is damaged; what was served stays served.
         """
         with self._replacing:
             if self.current is not None:

@@ -117,8 +117,7 @@ class Trials(Generic[S]):
     def follow(self) -> None:
         """Load what the store names, or drop what it names no more, or what is over.
 
-        Raises:
-            Shortage, StoreBusy, OSError: it could not be tried now; the next call tries again.
+        Raises Shortage, StoreBusy or OSError if it could not be tried now; the next call tries again.
         """
         canary = self._canary
         try:
@@ -225,8 +224,7 @@ class Trials(Generic[S]):
     def receive(self) -> None:
         """Give what is on trial the updates that the live generation has; call it about once a second, on one thread.
 
-        Raises:
-            Shortage, StoreBusy, OSError: it could not be tried now; the next call tries again.
+        Raises Shortage, StoreBusy or OSError if it could not be tried now; the next call tries again.
         """
         held, canary, live = self.current, self._canary, self._live.current
         if held is None or canary is None or live is None or canary.withdrawn is not None:

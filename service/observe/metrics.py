@@ -55,7 +55,7 @@ P = TypeVar("P", Counter, Histogram, Gauge)
 
 
 class Metrics:
-    """The app's instruments. Other modules call `observe_*`, `count_*` and `show_*`, and know no names or labels.
+    """The app's instruments. Modules use the public ones, or else call `observe_*`, `count_*` and `show_*`.
 
     Where one of the `pools` has a name, what belongs to a pool has the label `pool`, empty for what has no name.
     """
@@ -83,11 +83,11 @@ class Metrics:
                 self._cache.labels(tier, result)
         self._queue_depth = self._gauge("queue_depth", "Requests in progress, waiting or being worked on")
         self._queue_tokens = self._gauge("queue_tokens", "Tokens of the requests in progress")
-        self._queue_wait = self._histogram("queue_wait_seconds", "Wait for a batch", lane=LANES)
+        self.queue_wait = self._histogram("queue_wait_seconds", "Wait for a batch", lane=LANES)
         self._batch_size = self._histogram("batch_size", "Sequences a batch", COUNTS, lane=LANES)
         self._batch_tokens = self._histogram("batch_tokens", "Tokens a batch, padding included", COUNTS, lane=LANES)
         self._batch_padding = self._histogram("batch_padding_ratio", "Share of padding", RATIOS, lane=LANES)
-        self._cancelled = self._counter("client_cancelled", "Requests whose clients disconnected before the answer")
+        self.cancelled = self._counter("client_cancelled", "Requests whose clients disconnected before the answer")
         self._redis = self._histogram(
             "redis_duration_seconds", "Calls of Redis: how long requests waited", op=REDIS_CALLS
         )
@@ -95,10 +95,10 @@ class Metrics:
             "redis_breaker_state", "Whether Redis is asked: 0 yes, 1 once to see, 2 no", "livemax"
         )
         self._retrievals = self._counter("retrievals", "Requests that retrieved candidates, by how", plan=PLANS)
-        self._certified = self._counter(
+        self.certified = self._counter(
             "retrieval_certified", "Answers found by an index: shown exact", exact=("true", "false")
         )
-        self._decisions = self._counter(
+        self.decisions = self._counter(
             "decisions", "Rankings asked whether their first result is an answer", answer=("true", "false")
         )
         self._degraded = self._counter("degraded", "Answers that did without something", reason=DEGRADED)
@@ -119,11 +119,11 @@ class Metrics:
             **of_pool,
         )
         self._feedback_bytes = self._state("feedback_bytes", "Size of the files of feedback", of_pool)
-        self._kept = self._counter(
+        self.texts_kept = self._counter(
             "texts_kept", "Texts encoded for requests that ended unanswered: their vectors are kept"
         )
-        self._log_dropped = self._counter("log_lines_dropped", "Lines of the log that nobody read in time")
-        self._open = self._gauge("open", "Whether callers on other machines need no key: 1 yes, 0 no", "livemax")
+        self.log_dropped = self._counter("log_lines_dropped", "Lines of the log that nobody read in time")
+        self.open = self._gauge("open", "Whether callers on other machines need no key: 1 yes, 0 no", "livemax")
         self._keys_reloads = self._counter("keys_reloads", "Changes of the keys file", result=("ok", "refused"))
         generation = (*of_pool, "generation", "model", "format")
         self._index_info = self._info("index_info", "The generation served", generation)
@@ -169,7 +169,7 @@ class Metrics:
         self._shard_calls = self._counter("shard_calls", "Calls of shards, by how they ended", part=(), result=())
         self._hedges = self._counter("shard_hedges", "Second replicas asked: answered first", won=("true", "false"))
         self._struck = self._gauge("shard_struck", "Replicas that were slow or gone lately", labels=("part",))
-        self._searched = self._histogram("searched_share", "Share of the pool that was searched", SHARES)
+        self.searched = self._histogram("searched_share", "Share of the pool that was searched", SHARES)
         self._ready = self._gauge("shard_ready", "Replicas that hold what is served of a part", labels=("part",))
         self._model_info = self._info(
             "model_info",
@@ -241,28 +241,12 @@ class Metrics:
         self._queue_depth.inc(requests)
         self._queue_tokens.inc(tokens)
 
-    def observe_wait(self, lane: str, seconds: float) -> None:
-        """Count the wait of a request for its first batch."""
-        self._queue_wait.labels(lane).observe(seconds)
-
     def observe_batch(self, lane: str, lengths: Sequence[int]) -> None:
         """Count a batch of sequences of these lengths."""
         tokens = max(lengths) * len(lengths)
         self._batch_size.labels(lane).observe(len(lengths))
         self._batch_tokens.labels(lane).observe(tokens)
         self._batch_padding.labels(lane).observe(1 - sum(lengths) / max(1, tokens))
-
-    def count_cancelled(self) -> None:
-        """Count a client that disconnected."""
-        self._cancelled.inc()
-
-    def count_certified(self, exact: bool) -> None:
-        """Count an answer that an index found."""
-        self._certified.labels("true" if exact else "false").inc()
-
-    def count_decision(self, answer: bool) -> None:
-        """Count a ranking whose first result was said to be an answer, or none."""
-        self._decisions.labels(str(answer).lower()).inc()
 
     def observe_serialize(self, seconds: float) -> None:
         """Time the rendering of an answer."""
@@ -285,10 +269,6 @@ class Metrics:
         """Count a request that was turned away."""
         self._rejected.labels(reason).inc()
 
-    def count_kept(self, texts: int) -> None:
-        """Count texts that a request had encoded when it ended without an answer; their vectors are kept."""
-        self._kept.inc(texts)
-
     def count_feedback_rankings(self, outcome: Literal["recorded", "dropped"], count: int) -> None:
         """Count rankings that were to be recorded."""
         self._in_pool(self._feedback_rankings, outcome).inc(count)
@@ -304,14 +284,6 @@ class Metrics:
     def show_feedback_bytes(self, size: int) -> None:
         """Show how large the files of feedback are."""
         self._in_pool(self._feedback_bytes).set(size)
-
-    def count_log_dropped(self, lines: int) -> None:
-        """Count lines of the log that were dropped, because nobody read them."""
-        self._log_dropped.inc(lines)
-
-    def show_open(self, is_open: bool) -> None:
-        """Show whether callers on other machines need no key."""
-        self._open.set(is_open)
 
     def count_keys_reload(self, result: str) -> None:
         """Count a change of the keys file: taken over or refused."""
@@ -352,10 +324,6 @@ class Metrics:
     def show_struck(self, part: str, replicas: int) -> None:
         """Show how many replicas of a part are not asked, or tried, because they were slow or gone."""
         self._struck.labels(part).set(replicas)
-
-    def observe_searched(self, share: float) -> None:
-        """Observe the share of the pool that was searched for a request."""
-        self._searched.observe(share)
 
     def show_ready(self, part: str, replicas: int) -> None:
         """Show how many replicas of a part hold what is served of it."""

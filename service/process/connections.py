@@ -44,8 +44,7 @@ class Incoming(h11.Connection):
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
         """Parse the next event.
 
-        Raises:
-            h11.RemoteProtocolError: this is no HTTP, or more than may be sent; `error_status_hint` is the status.
+        Raises h11.RemoteProtocolError if this is no HTTP, or more than may be sent; `error_status_hint` is the status.
         """
         if self.their_state is h11.IDLE:
             _check_lines(self.trailing_data[0])

@@ -100,9 +100,6 @@ def serve(
 
     `on_ready` and `on_beat` are called as by `DrainingServer`. `shared` counts the calls of a key if other processes
     serve beside this one.
-
-    Raises:
-        ModelError, InvalidInput: the reranker cannot be loaded, or is none.
     """
     with ExitStack() as starting:
         starting.enter_context(telling("starting"))
@@ -134,7 +131,7 @@ def _serve(
 
     async def lifetime() -> None:
         async with app.router.lifespan_context(app):
-            logs.count_dropped_by(app.state.resources.metrics.count_log_dropped)
+            logs.count_dropped_by(app.state.resources.metrics.log_dropped.inc)
             # The objects that exist now stay. Large requests make Python look for garbage; looking through all of
             # these objects, too, would stop every answer for a tenth of a second.
             gc.collect()

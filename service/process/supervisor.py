@@ -48,11 +48,8 @@ class MetricFiles:
     prometheus_client maps files of a directory. Where a disk or /dev/shm fills, writing to such a map kills the process
     (SIGBUS), and whatever cleans temporary directories removes them. So on Linux the files are memory without a name
     (memfd), which every process inherits from the parent. The directory holds links to them only. It can be made again
-    at any time, and nothing that was counted is lost.
-
-    Attributes:
-        directory: where prometheus_client is to look for them.
-        descriptors: to be inherited by every process, under the same numbers.
+    at any time, and nothing that was counted is lost. `descriptors`: to be inherited by every process, under the same
+    numbers.
     """
 
     def __init__(self, directory: Path, slots: int) -> None:
@@ -68,11 +65,7 @@ class MetricFiles:
         return list(self._files.values())
 
     def link(self) -> None:
-        """Make the directory and the links in it, as far as they are missing or wrong.
-
-        Raises:
-            OSError: that cannot be done, or something of another user stands in the directory's place.
-        """
+        """Make the directory and the links in it, as far as they are missing or wrong."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = self.directory.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
@@ -100,11 +93,7 @@ class MetricFiles:
 
 @contextmanager
 def metric_files(slots: int) -> Iterator[MetricFiles]:
-    """Keep the files for the block, in a temporary directory.
-
-    Raises:
-        OSError: there is no room even for that.
-    """
+    """Keep the files for the block, in a temporary directory."""
     with TemporaryDirectory(prefix="polyrank-metrics-", ignore_cleanup_errors=True) as directory:
         files = MetricFiles(Path(directory), slots)
         try:
@@ -155,11 +144,7 @@ class _Worker:
         self.failure = ""
 
     async def said(self, within_seconds: float | None) -> str:
-        """Return its next word; empty at its end.
-
-        Raises:
-            TimeoutError: it was silent for so long.
-        """
+        """Return its next word; empty at its end."""
         assert self.process.stdout is not None, "opened as a pipe"
         word, _, rest = (await asyncio.wait_for(self.process.stdout.readline(), within_seconds)).decode().partition(" ")
         if word == FAILED:

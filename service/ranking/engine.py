@@ -10,13 +10,13 @@ from dataclasses import replace
 from functools import partial
 
 from polyrank.service.errors import DeadlineExceeded
-from polyrank.service.ranking import admission, deciding, given, selection
+from polyrank.service.ranking import costs, given, selection
 from polyrank.service.ranking.parts import EncodeContext, Serving
 from polyrank.service.ranking.pool import Pool
 from polyrank.service.ranking.rescoring import rerank
 from polyrank.service.ranking.runtime import Runtime
-from polyrank.service.ranking.stages import Journey, once
 from polyrank.service.ranking.values import Ranked, RankRequest, finite
+from polyrank.service.scheduling.stages import Journey, once
 
 
 class Engine:
@@ -44,11 +44,11 @@ class Engine:
         """
         runtime = self._runtime
         scorer = None if request.top_n is None else runtime.required_scorer()
-        deciding.check(request, serving.ranker, serving.generation.manifest.model.name, scorer)
+        selection.check_calibrated(request, serving.ranker, serving.generation.manifest.model.name, scorer)
         texts = None if request.candidates is None else await given.look_up(runtime, serving, request, journey)
-        new = 0 if texts is None else admission.text_tokens(texts.new_texts)
-        late = admission.late_tokens(serving.ranker, request, serving.snapshot.count)
-        tokens = admission.ranking_tokens(request, scorer) + new + late
+        new = 0 if texts is None else costs.text_tokens(texts.new_texts)
+        late = costs.late_tokens(serving.ranker, request, serving.snapshot.count)
+        tokens = costs.ranking_tokens(request, scorer) + new + late
         kept = new if texts is not None and texts.resumes else 0
         with runtime.admission.admitted(journey, tokens, kept):
             search = _PoolSearch(runtime, serving, request, journey)
@@ -64,7 +64,7 @@ class Engine:
                 ranked = await search.filled(ranked)
         ranked = replace(ranked, places=finite(selection.selected(request, ranked.places)), seconds=journey.seconds)
         counts_words = serving.generation.words is not None
-        return replace(ranked, decision=deciding.decided(request, ranked, serving.ranker, scorer, counts_words))
+        return replace(ranked, decision=selection.decided(request, ranked, serving.ranker, scorer, counts_words))
 
 
 class _PoolSearch:
@@ -119,5 +119,5 @@ class _PoolSearch:
         """Whether there is time for one more search as long as the last, and room for it."""
         if 2 * self._seconds > self._journey.before_answer().left:
             return False
-        tokens = admission.round_tokens(self._serving.ranker, request, self._serving.snapshot.count)
+        tokens = costs.round_tokens(self._serving.ranker, request, self._serving.snapshot.count)
         return self._runtime.admission.searches_again(self._journey, tokens)

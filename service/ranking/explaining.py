@@ -25,12 +25,12 @@ from polyrank.model.text.reading import letters_worth
 from polyrank.model.text.sequences import PlacedToken
 from polyrank.service.errors import DeadlineExceeded
 from polyrank.service.live.models import PairScorer
-from polyrank.service.ranking import admission, given
+from polyrank.service.ranking import costs, given
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.rescoring import read_pairs
 from polyrank.service.ranking.runtime import Runtime
-from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import ExplainRequest, Ranked, RankedCandidate, finite
+from polyrank.service.scheduling.stages import Journey
 
 if TYPE_CHECKING:
     from polyrank.model.explainers import CrossExplainer, LateExplainer
@@ -62,7 +62,6 @@ class ExplainedCandidate:
     """What the score of a candidate consists of.
 
     Attributes:
-        place: the candidate and its score.
         explanation: of the score by vectors, before the late weight.
         reply: its K tokens; empty: they are not told.
         terms: what words add; None: they do not count.
@@ -84,7 +83,6 @@ class Explained:
     """An explanation, its candidates in the order sent.
 
     Attributes:
-        tokens: of the context, T.
         unexplained: what is left out, and why.
         late_weight: of the score by vectors beside words.
     """
@@ -109,19 +107,14 @@ class _Read(NamedTuple):
 
 
 async def explain(runtime: Runtime, serving: Serving, request: ExplainRequest, journey: Journey) -> Explained:
-    """Take apart the scores that `Engine.rank` gives to the candidates sent, one request at a time; errors as there.
-
-    Raises:
-        TooMuchToExplain: it asks for more forward passes than fit into its time.
-        ShardsMissing: candidates may be on parts that do not answer.
-    """
+    """Take apart the scores that `Engine.rank` gives to the candidates sent, one request at a time; errors as there."""
     ranking = request.ranking
     scorer = None if request.cross is None else runtime.required_scorer()
     journey = await _with_explainers(runtime, [serving.ranker, scorer], journey)
     texts = await given.look_up(runtime, serving, ranking, journey)
-    late = admission.late_tokens(serving.ranker, ranking, serving.snapshot.count)
-    tokens = admission.ranking_tokens(ranking, scorer) + admission.text_tokens(texts.new_texts) + late
-    tokens += admission.explaining_tokens(request)
+    late = costs.late_tokens(serving.ranker, ranking, serving.snapshot.count)
+    tokens = costs.ranking_tokens(ranking, scorer) + costs.text_tokens(texts.new_texts) + late
+    tokens += costs.explaining_tokens(request)
     async with runtime.admitted(journey, tokens), runtime.turn_to_explain(journey):
         gathered = await given.gather(runtime, serving, ranking, texts, journey)
         if lost := gathered.sent.stored.lost:

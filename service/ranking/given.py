@@ -21,13 +21,13 @@ from polyrank.service.caching.redis_server import Budget
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed, TextsLeft, UnknownCandidates
 from polyrank.service.live.models import LateScorer
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking.forwards import CountedContext
 from polyrank.service.ranking.parts import Serving, Stock
 from polyrank.service.ranking.pool import Pool
 from polyrank.service.ranking.rescoring import LateScores, ListWords, list_words, second_stage
 from polyrank.service.ranking.runtime import Runtime
-from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import Given, Ranked, RankedCandidate, RankRequest
+from polyrank.service.scheduling.forwards import CountedContext
+from polyrank.service.scheduling.stages import Journey
 
 
 class TextVectors:
@@ -105,8 +105,7 @@ class TextVectors:
     def keep(self, positions: list[int], outputs: list[Representations]) -> None:
         """Take in what the model made of texts, by their positions in `new`, and cache it.
 
-        Raises:
-            InferenceFailed: a vector is not finite in the store's dtype.
+        Raises InferenceFailed if a vector is not finite in the store's dtype.
         """
         new = self.new[positions].tolist()
         try:
@@ -122,10 +121,7 @@ class TextVectors:
 
 
 async def look_up(runtime: Runtime, serving: Serving, request: RankRequest, journey: Journey) -> TextVectors:
-    """Fetch the vectors of the texts that were sent, as far as they are stored or cached, and sort out the ids.
-
-    This comes before admission, which counts the work that is left.
-    """
+    """Fetch the vectors of the texts that were sent, as far as they are stored or cached, and sort out the ids."""
 
     def look() -> TextVectors:
         kept = [given for _, given in _kept(request)]
@@ -146,7 +142,7 @@ def saying_what_is_kept(texts: TextVectors | None, metrics: Metrics) -> Iterator
     except (DeadlineExceeded, asyncio.CancelledError) as error:
         if texts is None or not texts.resumes or not texts.encoded:
             raise
-        metrics.count_kept(texts.encoded)
+        metrics.texts_kept.inc(texts.encoded)
         if isinstance(error, asyncio.CancelledError):
             raise
         raise TextsLeft(int(texts.known.sum()), len(texts.texts)) from None
@@ -203,8 +199,7 @@ async def gather(
 ) -> GatheredRequest:
     """Encode the context and the new texts, and gather all that is known of the candidates sent.
 
-    Raises:
-        UnknownCandidates: only ids were sent, and the generation holds none of them.
+    Raises UnknownCandidates if only ids were sent, and the generation holds none of them.
     """
     ranker, forwards = serving.ranker, runtime.forwards
     context, truncation = await forwards.tokenize_context(ranker, request.conversation, journey)

@@ -24,8 +24,8 @@ from polyrank.service.live.serving import Opener, Searchable
 from polyrank.service.ranking.parts import EncodeContext, Facts, Hits, PoolQuery, PoolSnapshot, Serving, Stock, Wanted
 from polyrank.service.ranking.retrieval import Found, PoolSearch, RetrievalBudget, pool_words, read_words, scored
 from polyrank.service.ranking.runtime import Runtime
-from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import RankRequest
+from polyrank.service.scheduling.stages import Journey
 
 Rows = NDArray[np.int64]
 
@@ -166,17 +166,7 @@ def read_in(part: Searchable, wanted: Wanted, journey: Journey) -> Stock:
 
 
 def serve(opener: Opener, parts: Sequence[Generation], log: UpdateLog) -> Serving:
-    """Return what is served of the open parts of a generation, of whose log nothing has been read.
-
-    Args:
-        opener: loads what answering needs.
-        parts: see `Opener.open`.
-        log: of the generation's updates.
-
-    Raises:
-        GenerationCorrupt: the update log is damaged.
-        FingerprintMismatch, ModelError, Shortage: see `Opener.open`.
-    """
+    """Return what is served of the open parts of a generation, of whose log nothing has been read."""
     opened, first = opener.open(parts), parts[0]
     local = tuple(LocalPart(each.snapshot, each.vectors, each.scan) for each in opened.parts)
     manifest = first.whole

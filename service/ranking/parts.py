@@ -30,10 +30,10 @@ from polyrank.service.errors import ShardsMissing
 from polyrank.service.live.models import LateScorer
 from polyrank.service.live.serving import SearchStatus
 from polyrank.service.observe.labels import Plan
-from polyrank.service.ranking.forwards import CountedContext
 from polyrank.service.ranking.runtime import Runtime
-from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import RankRequest
+from polyrank.service.scheduling.forwards import CountedContext
+from polyrank.service.scheduling.stages import Journey
 
 Rows = NDArray[np.int64]
 # Encodes the context of a request, once however often it is called.
@@ -55,7 +55,6 @@ class PoolQuery:
     """What one request looks for in every part.
 
     Attributes:
-        request: what parts need of it.
         with_candidates: also give the candidates that are found.
         most_exact: so many are found for a second stage that shall score every candidate; None: there is no such stage.
     """
@@ -302,11 +301,8 @@ class Serving:
     """What a request is answered from, from its beginning to its end. It never changes; an update makes a new one.
 
     Attributes:
-        generation: what it says of itself.
-        snapshot: at which revision it is.
         parts: by their slots, ascending; together they have all of them.
         ranker: the model that made the vectors.
-        log: its updates; for one thread at a time.
         texts: vectors of texts that came with earlier requests; None: every text is encoded.
         loaded_at: seconds since the epoch.
         checksum: of the updates in the snapshot; 0: there are none.
@@ -350,11 +346,7 @@ class Serving:
         return [each for each in ids if each in gone]
 
     def caught_up(self) -> "Serving":
-        """Return it with the updates written since; for one thread at a time.
-
-        Raises:
-            GenerationCorrupt: the update log is damaged.
-        """
+        """Return it with the updates written since; for one thread at a time."""
         updates = list(self.log.read())
         if not updates:
             return self

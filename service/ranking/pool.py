@@ -25,12 +25,12 @@ from polyrank.model.text.assembly import Conversation
 from polyrank.service.errors import DeadlineExceeded, TooManyForExact
 from polyrank.service.live.serving import nothing_of
 from polyrank.service.observe.labels import Degraded
-from polyrank.service.ranking.admission import most_exact
+from polyrank.service.ranking.costs import most_exact
 from polyrank.service.ranking.parts import EncodeContext, Hits, PartMissing, PoolQuery, Serving, Stock, Wanted
 from polyrank.service.ranking.rescoring import second_stage
 from polyrank.service.ranking.runtime import Runtime
-from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import Ranked, RankedCandidate, RankRequest
+from polyrank.service.scheduling.stages import Journey
 
 Rows = NDArray[np.int64]
 T = TypeVar("T")
@@ -41,13 +41,7 @@ _NONE: Rows = np.empty(0, np.int64)
 
 
 class Pool:
-    """A pool, as one request asks its parts.
-
-    Args:
-        runtime: where parts in this process are searched.
-        serving: what the request is answered from.
-        journey: of the request.
-    """
+    """A pool, as one request asks its parts."""
 
     def __init__(self, runtime: Runtime, serving: Serving, journey: Journey) -> None:
         self._runtime, self._serving, self._journey = runtime, serving, journey
@@ -57,7 +51,6 @@ class Pool:
 
         Raises:
             DeadlineExceeded: no part answered in time.
-            ShardsMissing: too many parts are missing.
             TooManyForExact: every candidate was to be scored by the second stage, and these are too many.
         """
         best, lost = await self._search(request, encode)
@@ -134,15 +127,11 @@ class Pool:
         missing = [part for part in range(len(parts)) if part not in found]
         share = self._searched(missing)
         if not self._is_here:
-            self._runtime.metrics.observe_searched(share)
+            self._runtime.metrics.searched.observe(share)
         return Hits.of(found, depth), set(missing)
 
     def _searched(self, missing: Collection[int]) -> float:
-        """Return the share of the candidates that all but the missing parts hold, given by their numbers.
-
-        Raises:
-            ShardsMissing: it is too small for an answer.
-        """
+        """Return the share of the candidates that all but the missing parts hold, given by their numbers."""
         share = self._serving.share_without(missing)
         if missing and (share < self._runtime.settings.min_searched or len(missing) == len(self._serving.parts)):
             raise self._serving.shards_missing(missing)
@@ -166,11 +155,7 @@ class Pool:
         return await self._read(of_part, lambda part: wanted._replace(rows=best.rows[of_part[part]]), journey)
 
     async def stored(self, ids: Sequence[str], said: Conversation | None, with_vectors: bool = True) -> Stock:
-        """Look candidates up by their ids; with a conversation also their lexical scores after it.
-
-        Raises:
-            ShardsMissing: too much is missing, or none was found and some may be on the missing parts.
-        """
+        """Look candidates up by their ids; with a conversation also their lexical scores after it."""
         of_part = self._serving.by_part(ids)
 
         def wanted(part: int) -> Wanted:
@@ -243,11 +228,7 @@ class Pool:
     async def page(
         self, number: int, first: int, limit: int, filter_: Mapping[str, Any] | None
     ) -> tuple[Page, tuple[int, int] | None]:
-        """List candidates of a part from a row on; also returns where the next page begins, None: there is none.
-
-        Raises:
-            ShardsMissing: the part does not answer.
-        """
+        """List candidates of a part from a row on; also returns where the next page begins, None: there is none."""
         parts = self._serving.parts
         try:
             found = await parts[number].page(self._runtime, first, limit, filter_, self._journey)

@@ -22,12 +22,12 @@ from polyrank.model.text.reading import Steps, in_parts
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed, TimeTooShort
 from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.observe.labels import Degraded
-from polyrank.service.ranking import admission
-from polyrank.service.ranking.forwards import AT_ONCE, CountedContext, PairScores
+from polyrank.service.ranking import costs
 from polyrank.service.ranking.parts import Gather
 from polyrank.service.ranking.runtime import Runtime
-from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import Ranked, RankedCandidate, RankRequest
+from polyrank.service.scheduling.forwards import AT_ONCE, CountedContext, PairScores
+from polyrank.service.scheduling.stages import Journey
 
 # Of each first-stage vector, as bytes, the first candidate that has it: its position, and its rows.
 _Seen = dict[bytes, tuple[int, NDArray[Any]]]
@@ -111,7 +111,7 @@ async def score_pairs(
 ) -> PairScores:
     """Let the cross-encoder read texts with a context; `words` of the generation served. Errors as `Engine.rank`."""
     scorer = runtime.required_scorer()
-    async with runtime.admitted(journey, admission.pair_tokens(scorer, conversation, texts)):
+    async with runtime.admitted(journey, costs.pair_tokens(scorer, conversation, texts)):
         return await read_pairs(runtime, scorer, words, conversation, texts, journey)
 
 

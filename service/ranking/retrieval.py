@@ -25,9 +25,9 @@ from polyrank.model.search.topk import TopK, top_k
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.live.serving import Searchable
 from polyrank.service.observe.labels import Plan
-from polyrank.service.ranking.admission import Rate
-from polyrank.service.ranking.stages import SHARE_OF_TIME, Journey
 from polyrank.service.ranking.values import RankRequest
+from polyrank.service.scheduling.admission import Rate
+from polyrank.service.scheduling.stages import SHARE_OF_TIME, Journey
 
 Rows = NDArray[np.int64]
 

@@ -1,7 +1,7 @@
 """What requests run on: the models beside those of generations, and all threads beside the event loop.
 
-    tokenizer    one thread: texts to token ids, but for short ones; one more thread for long ones (forwards.py)
-    model        one thread: every forward pass of every model, batched over requests (scheduler.py)
+    tokenizer    one thread: texts to token ids, but for short ones; one more thread for long ones
+    model        one thread: every forward pass of every model, batched over requests
     model-trial  the same of models that are on trial alone, so that a bad one holds up no others
     search       one thread: scans and FAISS, and the scores of vectors that are on this machine (retrieval.py)
     candidates   a few threads: stored texts, vectors from Redis and their scores (given.py, local_part.py)
@@ -25,11 +25,11 @@ from polyrank.service.live.models import PairScorer
 from polyrank.service.observe.labels import Stage
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import OFF, Tracing
-from polyrank.service.ranking.admission import Admission
-from polyrank.service.ranking.forwards import Forwards
 from polyrank.service.ranking.retrieval import Found, PoolSearch, RetrievalBudget, SearchBatch
-from polyrank.service.ranking.scheduler import TURN_BATCHES, Scheduler, Work
-from polyrank.service.ranking.stages import Journey, Threads
+from polyrank.service.scheduling.admission import Admission
+from polyrank.service.scheduling.forwards import Forwards
+from polyrank.service.scheduling.scheduler import TURN_BATCHES, Scheduler, Work
+from polyrank.service.scheduling.stages import Journey, Threads
 
 CANDIDATE_THREADS = 4
 # Requests that share a pass over the pool: with more, the first of them would wait too long for the last.
@@ -57,9 +57,6 @@ class Runtime:
     Attributes:
         scorer: the cross-encoder, warm; None: no request may ask for it.
         classifier: the same of what tells classes.
-        forwards: the threads of models and tokenizer.
-        admission: who is let in.
-        candidates: the threads of the same name.
         retrieval: what there is time to retrieve.
     """
 

@@ -17,13 +17,13 @@ from polyrank.model.text.reading import letters_worth, one_by_one
 from polyrank.model.text.sequences import Pairs
 from polyrank.service.errors import InferenceFailed, NotConfigured
 from polyrank.service.observe.labels import Lane
-from polyrank.service.ranking import admission
-from polyrank.service.ranking.forwards import AT_ONCE, Embeddings, Forwards, LateBatch, PairBatch
+from polyrank.service.ranking import costs
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.rescoring import score_pairs
 from polyrank.service.ranking.runtime import Runtime
-from polyrank.service.ranking.scheduler import Work
-from polyrank.service.ranking.stages import Journey
+from polyrank.service.scheduling.forwards import AT_ONCE, Embeddings, Forwards, LateBatch, PairBatch
+from polyrank.service.scheduling.scheduler import Work
+from polyrank.service.scheduling.stages import Journey
 
 T = TypeVar("T")
 
@@ -39,14 +39,14 @@ class Classes(NamedTuple):
 
 async def embed(runtime: Runtime, serving: Serving, texts: Sequence[str], journey: Journey) -> Embeddings:
     """Encode texts as candidates; errors as `Engine.rank`."""
-    async with runtime.admitted(journey, admission.text_tokens(texts)):
+    async with runtime.admitted(journey, costs.text_tokens(texts)):
         return await runtime.forwards.encode(serving.ranker, texts, journey)
 
 
 async def embed_queries(runtime: Runtime, serving: Serving, texts: Sequence[str], journey: Journey) -> Embeddings:
     """Encode each text as a context; errors as `embed`, and InvalidInput where a context has several vectors."""
     ranker, forwards = serving.ranker, runtime.forwards
-    async with runtime.admitted(journey, admission.text_tokens(texts)):
+    async with runtime.admitted(journey, costs.text_tokens(texts)):
         read = [await forwards.tokenize_context(ranker, Conversation.of(text), journey) for text in texts]
         encoded = await forwards.contexts(ranker, [tokens for tokens, _ in read], journey)
     if any(len(each.codes) != 1 for each in encoded):
@@ -59,7 +59,7 @@ async def embed_queries(runtime: Runtime, serving: Serving, texts: Sequence[str]
 
 async def tokenize(runtime: Runtime, work: Callable[[str], T], texts: Sequence[str], journey: Journey) -> list[T]:
     """Call a function for each text, as `Forwards.tokenize` does steps; errors as `embed`."""
-    async with runtime.admitted(journey, admission.tokenizer_tokens(texts)):
+    async with runtime.admitted(journey, costs.tokenizer_tokens(texts)):
         return await runtime.forwards.tokenize(one_by_one(work, texts), letters_worth(texts), journey)
 
 
@@ -86,7 +86,7 @@ async def probe(runtime: Runtime, serving: Serving | None) -> None:
 async def classify(runtime: Runtime, conversation: Conversation, texts: Sequence[str], journey: Journey) -> Classes:
     """Tell the classes of texts, each beside the conversation or as its last turn; errors as `embed`."""
     classifier = runtime.required_classifier()
-    async with runtime.admitted(journey, admission.class_tokens(classifier, conversation, texts)):
+    async with runtime.admitted(journey, costs.class_tokens(classifier, conversation, texts)):
         told = await _Classifying(runtime.forwards, journey).logits(classifier, conversation, texts)
     return Classes(shares(told.logits), told.truncation, told.tokens, journey.seconds)
 

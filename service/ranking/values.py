@@ -138,11 +138,9 @@ class Ranked:
         exact: whether every candidate that could be among them was scored.
         looked_at: how many candidates were scored, or searched by an index, over all searches.
         missing_ids: ids sent that the generation does not hold.
-        degraded: what it does without.
         truncation: what the encoders did not see.
         plan: how candidates were retrieved; None: they were sent.
         tokens: of the context and the texts sent.
-        seconds: by stage.
         turns_share: how much of their weights the words of the turns kept; 1: the candidates are of the pool.
         searched: the share of the pool whose shards answered; None: the pool is not cut into parts, or all did.
         notes: why a filter lets nothing through.

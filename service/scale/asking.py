@@ -54,10 +54,7 @@ class Watch(Protocol):
         """A call was answered after so long."""
 
     def count_shard_call(self, part: str, result: str) -> None:
-        """A call ended: "ok", or with an error of a kind of `Reply`; or "late": nobody waits for it any more.
-
-        A late call is counted once more when it ends.
-        """
+        """A call ended: "ok", or with an error of a kind of `Reply`; or "late": nobody waits for it any more."""
 
     def count_hedge(self, won: bool) -> None:
         """A hedge answered first, or did not."""
@@ -87,10 +84,7 @@ class _Asked:
 class Asking:
     """Asks the replicas of parts.
 
-    Args:
-        watch: is told what happens.
-        hedge_s: after how long a second replica is asked; 0: the 95th percentile of the times seen.
-        clock: monotonic seconds.
+    `hedge_s`: after how long a second replica is asked; 0: the 95th percentile of the times seen.
     """
 
     def __init__(self, watch: Watch, hedge_s: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -126,14 +120,8 @@ class Asking:
     async def ask(self, part: str, method: str, arguments: Arguments, deadline: float) -> Any:
         """Call a method of a shard that holds a part, and return its value.
 
-        Args:
-            part: the part's name.
-            method: of `Body`.
-            arguments: makes the arguments of a call; called once for each.
-            deadline: on the clock; `inf`: there is none.
-
-        Raises:
-            PartMissing: no replica answers in time.
+        `arguments` makes the arguments of a call, once for each; `deadline` is on the clock. Raises PartMissing if no
+        replica answers in time.
         """
         tried: list[_Asked] = []
         running: dict[asyncio.Task[Reply], _Asked] = {}

@@ -34,7 +34,6 @@ from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.local_part import learnt, part_found, read_in
 from polyrank.service.ranking.parts import Hits, Wanted
 from polyrank.service.ranking.retrieval import PoolSearch, RetrievalBudget
-from polyrank.service.ranking.stages import Journey
 from polyrank.service.scale.calls import (
     LATE,
     SHORT,
@@ -43,6 +42,7 @@ from polyrank.service.scale.calls import (
     PartStored,
     Reply,
 )
+from polyrank.service.scheduling.stages import Journey
 
 
 class _Gone(Exception):  # what happened, not what went wrong
@@ -66,12 +66,7 @@ class _Held:
         return self._latest.search_status
 
     def at(self, revision: int) -> Searchable:
-        """Return the part at a revision of its generation.
-
-        Raises:
-            _Behind: the log does not reach it.
-            GenerationCorrupt: the log is damaged.
-        """
+        """Return the part at a revision of its generation. Raises _Behind if the log does not reach it."""
         if self._latest.snapshot.revision < revision:
             self.catch_up()
         latest = self._latest
@@ -104,9 +99,7 @@ class _Held:
 class Body:
     """The state of one shard, and its methods; `call` runs one by its name. Several threads may call it.
 
-    Args:
-        root: the directory of the store, as this machine sees it.
-        threads: of FAISS and torch; None leaves it to them.
+    `threads`: of FAISS and torch; None leaves it to them.
     """
 
     def __init__(self, root: str, threads: int | None = None) -> None:
@@ -139,8 +132,6 @@ class Body:
 
         Raises:
             GenerationNotFound: there is no such generation, or it has no such part.
-            GenerationCorrupt: it is damaged, or its part is.
-            ModelError: it cannot be searched here.
             Shortage: this machine lacks something for that, or the store.
         """
         with self._preparing:
@@ -190,10 +181,7 @@ class Body:
     def search(self, holding: Holding, queries: Sequence[AskedQuery], left_s: Sequence[float]) -> list[Hits]:
         """Find the best candidates of a part for each query, all in one pass if the part is scanned.
 
-        Args:
-            holding: the part.
-            queries: what to find.
-            left_s: how much time each has left. Where an index is searched, it bounds how many candidates it finds.
+        `left_s`: how much time each has left. Where an index is searched, it bounds how many candidates it finds.
         """
         held, now = self._part(holding), time.monotonic()
         asked = [
@@ -243,10 +231,7 @@ class Body:
 
 
 class ShardDesk:
-    """Calls the methods of a body from an event loop: searches one after the other, everything else beside them.
-
-    A part that is prepared for long holds up no question of what is held.
-    """
+    """Calls the methods of a body from an event loop: searches one after the other, everything else beside them."""
 
     def __init__(self, body: Body) -> None:
         self._body = body

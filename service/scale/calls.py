@@ -88,11 +88,7 @@ class Shards(Protocol):
     """Starts and ends shards."""
 
     def start(self, part: str, number: int) -> Replica:
-        """Start the replica of a part with this number, counted from 0; it holds nothing yet.
-
-        Raises:
-            Shortage: none can be started at the moment.
-        """
+        """Start the replica of a part with this number, counted from 0; it holds nothing yet."""
 
     def stop(self, replica: Replica) -> None:
         """End a replica."""

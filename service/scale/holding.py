@@ -44,11 +44,7 @@ class OnShards:
     """See `Holder`; the methods that load or look wait for shards.
 
     Args:
-        store: of the generations.
-        opener: loads models.
         replicas: of all parts; ended by `close`.
-        asking: asks them.
-        metrics: shows how many are ready.
         longest_s: the longest deadline of a request.
     """
 

@@ -18,11 +18,7 @@ from polyrank.service.scale.calls import Replica, ReplicaLost, Reply
 
 
 class ShardActor:
-    """The actor: answers the calls of fronts in a process of its own.
-
-    Raises:
-        ClusterUnavailable: its node asks for no token.
-    """
+    """The actor: answers the calls of fronts in a process of its own."""
 
     def __init__(self, root: str, threads: int | None) -> None:
         require_token()
@@ -61,10 +57,7 @@ class _RayReplica:
 class RayShards:
     """See `Shards`; several threads may call it.
 
-    Args:
-        ray: the module, connected to a cluster.
-        root: the directory of the store.
-        threads: of each shard; None: as many as there are processors on its machine.
+    `threads`: of each shard; None: as many as there are processors on its machine.
     """
 
     def __init__(self, ray: Any, root: str, threads: int | None) -> None:

@@ -23,9 +23,9 @@ from polyrank.model.representations import Representations
 from polyrank.service.live.serving import SearchStatus
 from polyrank.service.ranking.parts import EncodeContext, Hits, PartMissing, PoolQuery, Stock, Wanted
 from polyrank.service.ranking.runtime import Runtime
-from polyrank.service.ranking.stages import Journey
 from polyrank.service.scale.asking import Asking
 from polyrank.service.scale.calls import AskedQuery, Holding, PartStored
+from polyrank.service.scheduling.stages import Journey
 
 Rows = NDArray[np.int64]
 # Searches that share a call.
@@ -97,14 +97,7 @@ def _seconds(deadline: float) -> float | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RemotePart:
-    """See `Part`.
-
-    Attributes:
-        status: how shards find candidates.
-        calls: asks them.
-        members: which candidates are in the part at the latest revision.
-        revision: at which it is asked.
-    """
+    """See `Part`; `members`: which candidates are in the part at the latest revision."""
 
     slots: Slots
     status: SearchStatus

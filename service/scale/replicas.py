@@ -54,12 +54,7 @@ class _Kept:
 class Replicas:
     """Starts, tells and ends replicas. For one thread at a time, but `look` may run beside the other methods.
 
-    Args:
-        shards: starts and ends them.
-        asking: is told which there are.
-        watch: is told how many hold what is served.
-        number: of replicas for each part.
-        clock: monotonic seconds.
+    `number`: of replicas for each part.
     """
 
     def __init__(
@@ -81,9 +76,6 @@ class Replicas:
 
         Replicas are started where a part has none. One that loads what it lost is left out if the part has others: it
         is given the generation once that is served. One that stays silent counts as lost.
-
-        Raises:
-            Shortage: a replica cannot be started.
         """
         for part in made.parts:
             self._start(part.name)
@@ -106,11 +98,8 @@ class Replicas:
     def look(self, wanted: Collection[Holding], needed: Callable[[], Set[str]]) -> None:
         """Ask the replicas what they hold, and have those that lack their part load it, without waiting for that.
 
-        Args:
-            wanted: the parts that are served.
-            needed: returns the generations that requests may need; all others are dropped. Called when a replica has
-                said what it holds: a switch that goes on meanwhile says that it needs one before it has replicas
-                prepare it.
+        `needed` returns the generations that requests may need; all others are dropped. It is called when a replica has
+        said what it holds: a switch that goes on meanwhile says that it needs one before it has replicas prepare it.
         """
         asked = [(holding, each) for holding in wanted for each in self._parts.get(holding.part, ())]
         holds = list(self._calls.map(lambda each: self._look_at(each[0], each[1], needed), asked))

@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 from server_process import ServerProcess
+from service_fakes import pool
 from tiny import write_checkpoint
 from warm_python import WarmPython
+
+import polyrank
+from polyrank.index_builder.building.pipeline import build
 
 
 @pytest.fixture(scope="session")
@@ -18,6 +22,14 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_checkpoint(parent, "other", 1, architecture="bi", normalize=True, shared_encoder=True)
     write_checkpoint(parent, "cross", 2, architecture="cross")
     return parent
+
+
+@pytest.fixture(scope="module")
+def store(request: pytest.FixtureRequest, checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store that a module's tests share: candidates for the model `poly`, as many as its ROWS says, or 50."""
+    root = tmp_path_factory.mktemp("store")
+    build(polyrank.load(checkpoints / "poly"), pool(getattr(request.module, "ROWS", 50)), root)
+    return root
 
 
 @pytest.fixture

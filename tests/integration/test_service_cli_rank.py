@@ -22,14 +22,8 @@ from polyrank.service.settings import Settings
 
 Capture = pytest.CaptureFixture[str]
 
+ROWS = 200
 TURNS = ["w1 w2 w3", "w4", "w5 w6"]
-
-
-@pytest.fixture(scope="module")
-def store(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("store")
-    build(polyrank.load(checkpoints / "poly"), pool(200), root)
-    return root
 
 
 @pytest.fixture(scope="module")

@@ -10,19 +10,8 @@ from pathlib import Path
 
 import pytest
 from server_process import HEADERS, Load, ServerProcess, get
-from service_fakes import pool
-
-import polyrank
-from polyrank.index_builder.building.pipeline import build
 
 Start = Callable[..., ServerProcess]
-
-
-@pytest.fixture(scope="module")
-def store(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("store")
-    build(polyrank.load(checkpoints / "poly"), pool(50), root)
-    return root
 
 
 def catches(process: int, number: signal.Signals) -> bool:

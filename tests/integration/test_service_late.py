@@ -44,12 +44,13 @@ from polyrank.service.caching.vectors import Caches
 from polyrank.service.errors import TooManyForExact
 from polyrank.service.live.serving import Opener
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking import admission, rescoring, stages
+from polyrank.service.ranking import costs, rescoring
 from polyrank.service.ranking import pool as pools
 from polyrank.service.ranking.local_part import serve
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.rescoring import LateScores
 from polyrank.service.ranking.values import Given, Grouping, Ranked
+from polyrank.service.scheduling import stages
 from polyrank.service.settings import Settings
 
 TEXT = "w1 w2 w3"
@@ -340,8 +341,8 @@ def test_scores_of_two_stages_are_never_mixed(ragged: Serving, monkeypatch: pyte
 
 
 def test_exact_is_refused_where_it_would_take_too_long(ragged: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "MOST_EXACT_TOKENS", 8)
-    most = admission.most_exact(ragged.ranker, Conversation.of(TEXT))
+    monkeypatch.setattr(costs, "MOST_EXACT_TOKENS", 8)
+    most = costs.most_exact(ragged.ranker, Conversation.of(TEXT))
     assert 40 < most < 60
     with pytest.raises(TooManyForExact, match=f"would score 60 candidates, and {most} are the most here"):
         rank(ragged, asked(TEXT, exact=True))
@@ -357,17 +358,17 @@ def test_many_are_scored_part_by_part(serving: Serving, monkeypatch: pytest.Monk
 
 def test_it_is_priced_for_admission(ragged: Serving) -> None:
     def tokens(**fields: Any) -> int:
-        return admission.late_tokens(ragged.ranker, asked(TEXT, **fields), 1000)
+        return costs.late_tokens(ragged.ranker, asked(TEXT, **fields), 1000)
 
     assert tokens() == 200 * RAGGED.usual_count // 100
     assert tokens(retrieve_k=5000) == tokens(exact=True) == 1000 * RAGGED.usual_count // 100
     assert tokens(candidates=tuple(Given(None, "x") for _ in range(50))) == 50 * RAGGED.usual_count // 100
     more = asked(TEXT, top_k=600)
     late = tokens(retrieve_k=600)
-    assert admission.round_tokens(ragged.ranker, more, 1000) == admission.TOKENS_A_REQUEST + late
+    assert costs.round_tokens(ragged.ranker, more, 1000) == costs.TOKENS_A_REQUEST + late
     ragged.ranker.late_rows = None
     assert tokens() == 0
-    assert admission.round_tokens(ragged.ranker, more, 1000) == admission.TOKENS_A_REQUEST
+    assert costs.round_tokens(ragged.ranker, more, 1000) == costs.TOKENS_A_REQUEST
 
 
 def test_a_generation_without_the_rows_of_its_model_is_refused(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from polyrank.model.lexical.words import Statistics
 from polyrank.model.registry import names_in_words
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.app import create_app
-from polyrank.service.ranking.admission import text_tokens
+from polyrank.service.ranking.costs import text_tokens
 from polyrank.service.settings import Settings
 
 LEXICAL = polyrank.load("lexical")

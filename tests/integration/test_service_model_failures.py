@@ -12,7 +12,7 @@ from served import Served, serve
 from service_fakes import WordRanker, build_store, load
 
 from polyrank.service.app import create_app
-from polyrank.service.ranking.scheduler import MOST_FAILURES
+from polyrank.service.scheduling.scheduler import MOST_FAILURES
 from polyrank.service.settings import Settings
 
 

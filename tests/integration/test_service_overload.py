@@ -17,7 +17,7 @@ from service_fakes import build_store, load
 from polyrank.index_builder.building.job_records import JobRequest, JobStore
 from polyrank.service.app import create_app
 from polyrank.service.http.plumbing import bodies
-from polyrank.service.ranking.admission import TOKENS_A_REQUEST
+from polyrank.service.scheduling.admission import TOKENS_A_REQUEST
 from polyrank.service.settings import Settings
 
 QUEUE = 4

@@ -28,16 +28,10 @@ from polyrank.service.http.compat.tei import TeiRerankOut
 from polyrank.service.http.operations import InfoOut
 from polyrank.service.settings import Settings
 
+ROWS = 5
 CROSSES = [("own", replace(EVIDENCE, weights={"length": 3.0, "said": -2.0})), ("other", None)]
 QUERY = "w1 w2"
 TEXTS = ["w3 w4", "w1 w2 w5", "w9", "w3 w4"]
-
-
-@pytest.fixture(scope="module")
-def store(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("store")
-    build(polyrank.load(checkpoints / "poly"), pool(5), root)
-    return root
 
 
 @pytest.fixture(scope="module")

@@ -20,10 +20,7 @@ from typing import Any
 import pytest
 from in_process import TestClient
 from server_process import HEADERS, Load, ServerProcess, get
-from service_fakes import pool
 
-import polyrank
-from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.locks import locked
 from polyrank.model.errors import InvalidInput
@@ -32,13 +29,6 @@ from polyrank.service.auth import keys
 from polyrank.service.settings import Settings
 
 Start = Callable[..., ServerProcess]
-
-
-@pytest.fixture(scope="module")
-def store(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("store")
-    build(polyrank.load(checkpoints / "poly"), pool(50), root)
-    return root
 
 
 def rank(port: int, candidates: int) -> int:

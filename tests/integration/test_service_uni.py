@@ -16,7 +16,7 @@ from polyrank.model.errors import InvalidInput
 from polyrank.model.rankers.load import load_cross, load_reranker
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.app import create_app
-from polyrank.service.ranking import admission
+from polyrank.service.ranking import costs
 from polyrank.service.settings import Settings
 
 QUERY = "w1 w2 w30 w31"
@@ -61,9 +61,9 @@ def test_a_context_is_counted_once_in_usage_and_price(client: TestClient, rerank
     read = len(pairs.contexts[0]) + sum(map(len, pairs.candidates))
     told = client.post("/v2/rerank", json={"query": QUERY, "documents": TEXTS}).json()
     assert told["usage"] == {"prompt_tokens": read, "total_tokens": read}
-    prices = [admission.pair_tokens(each, conversation, TEXTS) for each in (uni, cross)]
+    prices = [costs.pair_tokens(each, conversation, TEXTS) for each in (uni, cross)]
     assert prices[1] - prices[0] == (len(TEXTS) - 1) * (len(QUERY) // 4)
-    assert admission.pair_tokens(uni, conversation, []) == admission.pair_tokens(cross, conversation, [])
+    assert costs.pair_tokens(uni, conversation, []) == costs.pair_tokens(cross, conversation, [])
 
 
 def test_one_whose_scores_depend_on_each_other_is_not_served(tmp_path: Path) -> None:

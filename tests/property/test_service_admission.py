@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyrank.service.ranking.admission import MEASUREMENTS, MOST_DOUBTS, Rate
-from polyrank.service.ranking.scheduler import FEWEST_FULL
+from polyrank.service.scheduling.admission import MEASUREMENTS, MOST_DOUBTS, Rate
+from polyrank.service.scheduling.scheduler import FEWEST_FULL
 
 
 def test_a_speed_is_unknown_until_enough_batches_were_measured() -> None:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import sqlite3
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pytest
 from foreign import SEARCH, SHAREGPT, lines
 
 from polyrank.index_builder.convert import rows as module
-from polyrank.index_builder.convert.rows import rows_of, text_lines
+from polyrank.index_builder.convert.rows import rows_of, table_on_disk, text_lines
 from polyrank.index_builder.errors import PoolInvalid
 from polyrank.index_builder.pool.documents import RowError
 
@@ -171,3 +172,23 @@ def test_bytes_that_are_no_utf8_are_letters_of_windows(tmp_path: Path) -> None:
     content = "\ufeffgrüß\r\n".encode() + "größer €,".encode("windows-1252") + "größer\n".encode() + b"\x81\n"
     (tmp_path / "t.txt").write_bytes(content)
     assert list(text_lines(tmp_path / "t.txt")) == ["grüß\r\n", "größer €,größer\n", "\ufffd\n"]
+
+
+def fill_a_disk() -> None:
+    with table_on_disk() as table:
+        table.execute("CREATE TABLE t (x TEXT)")
+        table.execute("PRAGMA max_page_count = 10")
+        for _ in range(100):
+            table.execute("INSERT INTO t VALUES (?)", ("x" * 4000,))
+
+
+def test_a_full_disk_is_an_error_of_the_system() -> None:
+    with pytest.raises(OSError, match="disk is full"):
+        fill_a_disk()
+
+
+def test_a_table_on_the_disk_is_gone_afterwards() -> None:
+    with table_on_disk() as table:
+        table.execute("CREATE TABLE t (x TEXT)")
+    with pytest.raises(sqlite3.ProgrammingError):
+        table.execute("SELECT * FROM t")

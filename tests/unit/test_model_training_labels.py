@@ -18,7 +18,7 @@ from polyrank.model.lexical.words import Statistics
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.training.config import Data
 from polyrank.model.training.run import train_calibration
-from polyrank.service.ranking.deciding import Line, relevance
+from polyrank.service.ranking.selection import Line, relevance
 
 LATER = 250  # labels of each set
 

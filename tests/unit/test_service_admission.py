@@ -15,8 +15,9 @@ from polyrank.model.registry import DeformerConfig
 from polyrank.model.text.assembly import Conversation
 from polyrank.service.errors import DeadlineExceeded, Overloaded
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking.admission import MOST_RETRY_SECONDS, TOKENS_A_REQUEST, Admission, class_tokens
-from polyrank.service.ranking.stages import Journey
+from polyrank.service.ranking.costs import class_tokens
+from polyrank.service.scheduling.admission import MOST_RETRY_SECONDS, TOKENS_A_REQUEST, Admission
+from polyrank.service.scheduling.stages import Journey
 
 TURN = 100_000
 

@@ -45,16 +45,17 @@ from polyrank.service.errors import (
     UnknownCandidates,
 )
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking import admission, local_part, retrieval, stages
-from polyrank.service.ranking.forwards import Embeddings, PairScores
+from polyrank.service.ranking import costs, local_part, retrieval
 from polyrank.service.ranking.parts import Hits, Serving
 from polyrank.service.ranking.rescoring import score_pairs
 from polyrank.service.ranking.retrieval import Found, PoolSearch
 from polyrank.service.ranking.runtime import CANDIDATE_THREADS, Runtime, RuntimeSettings
-from polyrank.service.ranking.scheduler import Work
-from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.unranked import embed, tokenize
 from polyrank.service.ranking.values import Given, Ranked, RankRequest
+from polyrank.service.scheduling import stages
+from polyrank.service.scheduling.forwards import Embeddings, PairScores
+from polyrank.service.scheduling.scheduler import Work
+from polyrank.service.scheduling.stages import Journey
 from polyrank.service.settings import Settings
 
 TEXT = "w1 w2 w3 w7 w9"
@@ -207,7 +208,7 @@ def test_a_second_look_that_is_not_done_in_time_is_skipped_and_said(
     scanned: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "polyrank.service.ranking.stages.ANSWER_SECONDS", 3.0
+        "polyrank.service.scheduling.stages.ANSWER_SECONDS", 3.0
     )  # a busy machine may take more than usual for the rest
 
     async def scene() -> Ranked:
@@ -620,7 +621,7 @@ def test_a_request_of_known_texts_is_admitted_by_what_is_left_to_encode(slow: Sl
 
     added, *answers = slow.play(scene)
     assert all(isinstance(each, Ranked) for each in answers)
-    of_one = admission.text_tokens([MANY[100].text or ""])
+    of_one = costs.text_tokens([MANY[100].text or ""])
     assert 50 * of_one < added < 70 * of_one, "fifty texts, and what any request costs"
 
 

@@ -36,8 +36,8 @@ from polyrank.service.live.serving import Opener
 from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.local_part import part_found, serve
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import Given, Ranked, RankRequest
+from polyrank.service.scheduling.stages import Journey
 
 TEXT = "w1 w2 w3 w7 w9"
 COUNT = 10_000

@@ -16,11 +16,11 @@ from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.generation.slots import slots_of
 from polyrank.model.representations import LateRows
 from polyrank.service.errors import DeadlineExceeded, ShardsMissing, UnknownCandidates
-from polyrank.service.ranking.forwards import Forwards
 from polyrank.service.ranking.pool import MOST_SENT_ALONG, Pool
-from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import Given
 from polyrank.service.scale.calls import Reply
+from polyrank.service.scheduling.forwards import Forwards
+from polyrank.service.scheduling.stages import Journey
 
 RANKER = WordRanker(evidence=EVIDENCE, late=LateRows(DIM, None))
 POOL = numbered(pool(200))

@@ -16,9 +16,9 @@ import pytest
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed, TimeTooShort
 from polyrank.service.observe.labels import LANES, Lane
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking import scheduler as module
-from polyrank.service.ranking.forwards import is_finite
-from polyrank.service.ranking.scheduler import Done, Scheduler, Work
+from polyrank.service.scheduling import scheduler as module
+from polyrank.service.scheduling.forwards import is_finite
+from polyrank.service.scheduling.scheduler import Done, Scheduler, Work
 
 
 class Doubler:

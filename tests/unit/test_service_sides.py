@@ -14,7 +14,7 @@ from polyrank.service.http.native.sides import NO_SIDE, Sided, by_share
 from polyrank.service.live.canary import Canary
 from polyrank.service.observe.labels import Account
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.ranking.stages import Journey
+from polyrank.service.scheduling.stages import Journey
 
 
 class Answer(NamedTuple):

@@ -16,9 +16,10 @@ from weakref import WeakSet
 import pytest
 from service_fakes import running
 
-from polyrank.service.ranking import retrieval, stages
+from polyrank.service.ranking import retrieval
 from polyrank.service.ranking.pool import Pool
-from polyrank.service.ranking.stages import OLDEST_EVERY, FairThread, Journey, lower_priority
+from polyrank.service.scheduling import stages
+from polyrank.service.scheduling.stages import OLDEST_EVERY, FairThread, Journey, lower_priority
 
 
 class Text:

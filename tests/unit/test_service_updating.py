@@ -19,7 +19,7 @@ from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.changes import updating
 from polyrank.service.errors import InferenceFailed, NotReady, Overloaded, RevisionNotReached
-from polyrank.service.ranking.stages import Journey
+from polyrank.service.scheduling.stages import Journey
 
 
 @pytest.fixture

@@ -41,13 +41,13 @@ from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.reading import Steps, finish
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking import given, local_part, retrieval, runtime
-from polyrank.service.ranking.forwards import PairScores
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.rescoring import ListWords, list_words, score_pairs
 from polyrank.service.ranking.retrieval import PoolWords, pool_words
 from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
-from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import Given, Ranked
+from polyrank.service.scheduling.forwards import PairScores
+from polyrank.service.scheduling.stages import Journey
 
 TEXT = "w1 w2 w3 ord-7 ord-9"
 

@@ -35,12 +35,10 @@ class GpuCodes:
     `matrix` is what will be scanned, `longest` the length of its longest row.
 
     Attributes:
-        contexts: the number of contexts, C.
         padded: the number of vectors of each, zeros included.
         exact: the vectors, (C, padded, D) float32.
         rounded: the same, scaled, in the matrix's type.
         units: the factor that undoes the scaling, (C,) float32.
-        margins: see `margin`, (C,) float32.
         counts: the number of vectors of each context, zeros excluded, (C,) int32.
         ks: the number of rows that each context asks for, (C,) int32.
         late_weights: by which the scores of each context are multiplied, at least (C,) float64.
@@ -145,7 +143,6 @@ class GpuScan:
 
     Attributes:
         longest: the length of the longest row.
-        status: that a GPU scans.
 
     Raises:
         MemoryError: the matrix does not fit.

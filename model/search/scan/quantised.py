@@ -178,8 +178,6 @@ class _Search:
     """One query on its way through the pool.
 
     Attributes:
-        query: what is searched for.
-        codes: (M, D).
         best: the best of the rows scored so far.
         cut: what divides the rows by the numbers added to them; None: nothing is added.
         gave_up: whether the plain scan must answer, because the bounds leave out too little or products overflow.

@@ -220,8 +220,7 @@ _TIER = 300
 class Cut:
     """Divides the rows of a pool by the numbers added to them.
 
-    Attributes:
-        height: the largest number of the rows that are left.
+    `height`: the largest number of the rows that are left.
     """
 
     def __init__(self, additions: Additions, allowed: NDArray[np.bool_] | None) -> None:

@@ -44,10 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def quantised(model: Path, data: Sequence[Path], lists: int, seed: int, progress: Progress) -> "QuantisationConfig":
-    """Quantise a checkpoint by dialogues of files; returns what it changes, which is written into it, too.
-
-    Raises InvalidInput where there are too few, or where NNCF or OpenVINO cannot do it.
-    """
+    """Quantise a checkpoint by dialogues of files; returns what it changes, which is written into it, too."""
     progress("reading", 0, None)
     examples = examples_of(data, lists, seed)
     from polyrank.model.quantisation.run import quantise

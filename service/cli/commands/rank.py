@@ -245,8 +245,8 @@ def _ranked(
     from polyrank.service.ranking.explaining import explain as explain_scores
     from polyrank.service.ranking.local_part import serve
     from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
-    from polyrank.service.ranking.stages import Journey
     from polyrank.service.ranking.values import RankRequest
+    from polyrank.service.scheduling.stages import Journey
     from polyrank.service.settings import Settings
 
     conversation = Conversation.of(turns)

@@ -23,9 +23,9 @@ from polyrank.service.http.plumbing.pools import path_of
 from polyrank.service.live.models import LateScorer
 from polyrank.service.observe.labels import Account
 from polyrank.service.ranking import unranked
-from polyrank.service.ranking.forwards import Embeddings
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.resources import Resources, resources
+from polyrank.service.scheduling.forwards import Embeddings
 
 MAX_TOKEN_IDS = 300_000  # of all texts together, as of OpenAI's own service
 MAX_TOKENIZED_CHARS = 400_000  # of all texts together: the answer takes some 70 bytes a token
@@ -196,8 +196,7 @@ async def _embed(
 ) -> Embeddings:
     """Embed the texts of a field (`where`), as contexts if they are queries.
 
-    Raises:
-        InvalidInput: a query is empty, or a text is too long and the body wants something else of it than is done.
+    Raises InvalidInput if a query is empty, or a text is too long and the body wants something else of it than is done.
     """
     longest = serving.ranker.max_input_tokens
     most, limit = None if queries else longest, body.truncate_prompt_tokens

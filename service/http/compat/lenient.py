@@ -142,8 +142,7 @@ _QUERIES: Final = ("query", "search_query", "retrieval.query")
 def are_queries(**said: str | None) -> bool:
     """Whether texts are to be embedded as queries, that is as contexts, or else as candidates.
 
-    Raises:
-        InvalidInput: one field says so, and another says that they are documents.
+    Raises InvalidInput if one field says so, and another says that they are documents.
     """
     given = {name: value in _QUERIES for name, value in said.items() if value is not None}
     if len(set(given.values())) > 1:

@@ -55,9 +55,8 @@ async def texts_of(
     """Return what was sent, with texts in place of token ids.
 
     Some clients, LangChain's `OpenAIEmbeddings` among them, cut texts into tokens of OpenAI's vocabulary themselves.
-
-    Raises:
-        InvalidInput: ids were sent and there is no vocabulary, or it does not have one of them, or they are too many.
+    Raises InvalidInput if ids were sent and there is no vocabulary, or it does not have one of them, or they are too
+    many.
     """
     if isinstance(sent, str) or not sent or isinstance(sent[0], str):
         return cast(str | list[str], sent)

@@ -36,11 +36,11 @@ from polyrank.service.http.plumbing.described import DEADLINE_IN, PROBLEM, RANK,
 from polyrank.service.http.plumbing.pools import path_of
 from polyrank.service.http.plumbing.problems import TOO_MANY_REQUESTS, ProblemAnswer
 from polyrank.service.observe.labels import Account, Degraded
-from polyrank.service.ranking.deciding import AS_IT_IS, Line, line_of
 from polyrank.service.ranking.rescoring import score_pairs
-from polyrank.service.ranking.stages import Journey
+from polyrank.service.ranking.selection import AS_IT_IS, Line, line_of
 from polyrank.service.ranking.values import Given, RankRequest
 from polyrank.service.resources import Resources, resources
+from polyrank.service.scheduling.stages import Journey
 
 Form = Callable[[ProblemAnswer], BaseModel]
 

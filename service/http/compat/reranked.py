@@ -25,7 +25,7 @@ from polyrank.service.http.compat.lenient import (
     RefusedField,
     check_limit,
 )
-from polyrank.service.ranking.deciding import AS_IT_IS, Line, relevance
+from polyrank.service.ranking.selection import AS_IT_IS, Line, relevance
 
 Dialect = Literal["tei", "cohere", "jina", "infinity", "voyage"]
 DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
@@ -126,8 +126,7 @@ class CompatRerankIn(Cutting):
 def dialect_of_header(value: str | None) -> Dialect | None:
     """Read the dialect from the value of the header X-Rerank-Dialect; None where it was not sent.
 
-    Raises:
-        HeaderInvalid: it names no dialect.
+    Raises HeaderInvalid if it names no dialect.
     """
     if value is None:
         return None
@@ -140,8 +139,7 @@ def dialect_of_header(value: str | None) -> Dialect | None:
 def dialect_of(body: CompatRerankIn, named: Dialect | None, setting: Dialect | None) -> Dialect:
     """Choose the dialect: the one that the header `named`; else TEI for `texts`; else the setting's; else by `top_k`.
 
-    Raises:
-        DialectUnknown: there is nothing to rank.
+    Raises DialectUnknown if there is nothing to rank.
     """
     if body.sent is None:
         raise DialectUnknown("give the texts to rank as `documents`, or as `texts` (TEI)")
@@ -205,8 +203,7 @@ _NO_TEXTS = ("id", "image")  # Jina's clients send pictures so, by address or in
 def document_of(sent: str | dict[str, JsonValue], at: int, rank_fields: Sequence[str], max_chars: int) -> Document:
     """Read a document: a text, or an object's rank fields (a line each), its `text`, or its first string.
 
-    Raises:
-        InvalidInput: the object holds no text, or fields that are together longer than `max_chars`.
+    Raises InvalidInput if the object holds no text, or fields that are together longer than `max_chars`.
     """
     if isinstance(sent, str):
         return Document(sent)

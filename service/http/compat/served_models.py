@@ -45,9 +45,7 @@ def _of_generation(held: Resources, serving: parts.Serving) -> ServedModel:
 def reranker(held: Resources, name: str | None, strict: bool | None) -> ServedModel:
     """Return the model that the request names; if it names none or an unknown one, the model that reranks.
 
-    Raises:
-        ModelNotServed: the name is unknown, and `strict` (None: the setting `strict_model`) makes that an error.
-        NotReady: no model is loaded.
+    Raises ModelNotServed if the name is unknown, and `strict` (None: the setting `strict_model`) makes that an error.
     """
     return _named(held, every(held) or [_of_generation(held, held.live.require())], name, strict)
 

@@ -32,8 +32,8 @@ from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import ADMIN, IN_POOL, fails, takes
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.pool import Pool
-from polyrank.service.ranking.stages import Journey
 from polyrank.service.resources import Resources, resources, writing
+from polyrank.service.scheduling.stages import Journey
 
 _UPDATES = (NotConfigured, NotReady, Overloaded, StoreBusy, GenerationError, StoreReadOnly, DiskFull)
 _NUMBER = re.compile("[0-9]{1,18}", re.ASCII)

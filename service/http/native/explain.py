@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import orjson
 from fastapi import APIRouter
-from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -141,7 +140,7 @@ def _candidate(
         "reply_tokens": None if pairs is None else pairs.sum(axis=0),
         "reply": {"tokens": [_reply_token(token) for token in each.reply]},
         "pairs": pairs.astype(np.float32) if asked.pairs and pairs is not None else None,
-        "occlusion": None if each.occlusion is None else _nullable(weight * each.occlusion),
+        "occlusion": None if each.occlusion is None else [_number(n) for n in (weight * each.occlusion).tolist()],
         "words": _words(each.terms),
         "cross": None if each.pair is None else _pair(each.pair),
     }
@@ -201,10 +200,6 @@ def _token(token: PlacedToken) -> dict[str, Any]:
 
 def _reply_token(token: PlacedToken) -> dict[str, Any]:
     return {"text": token.text, "start": token.start, "end": token.end, "word": token.word}
-
-
-def _nullable(numbers: NDArray[np.float64]) -> list[float | None]:
-    return [_number(each) for each in numbers.tolist()]
 
 
 def _number(number: float) -> float | None:

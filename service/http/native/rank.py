@@ -39,9 +39,9 @@ from polyrank.service.http.plumbing import bodies, problems
 from polyrank.service.http.plumbing.described import DEADLINE_IN, RANK, RANKS, ByHand, fails, header, takes
 from polyrank.service.observe.labels import STAGES, Account
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.ranking.stages import Journey
 from polyrank.service.ranking.values import Given, Grouping, Ranked, RankedCandidate, RankRequest
 from polyrank.service.resources import Resources, resources
+from polyrank.service.scheduling.stages import Journey
 from polyrank.service.settings import Settings
 
 X_CACHE: Final = "X-Cache"
@@ -96,7 +96,6 @@ class Answered(NamedTuple):
 
     Attributes:
         answer: a JSON object, without what belongs to one request.
-        seconds: by stage.
         cache: whether a cache of answers knew it, `hit` or `miss`; None: it was not asked.
         sided: on which side of a canary it is.
         ranking: its id; None: it is not recorded.
@@ -268,9 +267,9 @@ def _rendered(held: Resources, serving: Serving, ranked: Ranked) -> bytes:
     """Render the answer, except for what belongs to this request; a cache may keep it."""
     held.metrics.observe_rank(ranked.seconds, ranked.looked_at, ranked.degraded, ranked.plan)
     if ranked.plan in ("index", "selector"):
-        held.metrics.count_certified(ranked.exact)
+        held.metrics.certified.labels(str(ranked.exact).lower()).inc()
     if ranked.decision is not None:
-        held.metrics.count_decision(ranked.decision.answer)
+        held.metrics.decisions.labels(str(ranked.decision.answer).lower()).inc()
     began = time.perf_counter()
     answer = orjson.dumps(answer_of(serving, ranked))
     held.metrics.observe_serialize(time.perf_counter() - began)

@@ -14,7 +14,7 @@ from polyrank.service.live.canary import Canary
 from polyrank.service.observe.labels import Account
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.ranking.stages import SHARE_OF_TIME, Journey
+from polyrank.service.scheduling.stages import SHARE_OF_TIME, Journey
 
 _SLOW: Final = "slow"
 # Of less, half is little even for a good model: a caller in a hurry would end the canary.

@@ -16,8 +16,8 @@ from polyrank.model.errors import InvalidInput
 from polyrank.service import errors
 from polyrank.service.api.findings import refusal
 from polyrank.service.http.plumbing.gzipped import CODING
-from polyrank.service.ranking.stages import Journey
 from polyrank.service.resources import resources
+from polyrank.service.scheduling.stages import Journey
 from polyrank.service.settings import Settings
 
 BODY_SECONDS, READ_SECONDS = 30.0, 10.0  # to arrive; to be read, waiting included: updates take longer than rankings
@@ -43,7 +43,6 @@ async def read(request: Request, kind: type[M], values: int = MOST_VALUES) -> M:
         MediaTypeUnsupported, BodyTimeout, ClientGone: no JSON body arrived.
         TooManyValues: the body counts more than so many (`count_values`), and `CANDIDATE_VALUES` a candidate allowed.
         BodyMalformed, BodyInvalid: the body is no JSON, or not what the model says.
-        DeadlineExceeded: see `beside`.
     """
     _check_media_type(request)
     body = await _received(request)
@@ -54,11 +53,7 @@ async def read(request: Request, kind: type[M], values: int = MOST_VALUES) -> M:
 
 
 async def beside(request: Request, work: Callable[[], T], values: int) -> T:
-    """Do work on what a request holds: beside the event loop unless there are few values, the fewest first.
-
-    Raises:
-        DeadlineExceeded: it is not done in the time of an answer, or in `READ_SECONDS` if that is longer.
-    """
+    """Do work on what a request holds: beside the event loop unless there are few values, the fewest first."""
     if values <= INLINE_VALUES:
         return work()
     held = resources(request)
@@ -103,8 +98,7 @@ def _checked(kind: type[M], body: bytes, most: int, bound: int) -> M:
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Do the work as long as the client waits for it; the body must have been read before.
 
-    Raises:
-        ClientGone: the client hung up first. What had not begun by then was dropped.
+    Raises ClientGone if the client hung up first. What had not begun by then was dropped.
     """
     doing, hangup = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
     try:
@@ -129,10 +123,8 @@ async def _gone(request: Request) -> None:
 def journey(request: Request, settings: Settings, timeout_ms: int | None = None) -> Journey:
     """Return the journey of a request, which ends when the answer must be there.
 
-    The shortest timeout holds: the server's maximum, a header's, or the body's (`timeout_ms`).
-
-    Raises:
-        HeaderInvalid: a header holds no number of milliseconds.
+    The shortest timeout holds: the server's maximum, a header's, or the body's (`timeout_ms`). Raises HeaderInvalid if
+    a header holds no number of milliseconds.
     """
     allowed = [settings.max_timeout_ms] if timeout_ms is None else [settings.max_timeout_ms, timeout_ms]
     for name in TIMEOUT_HEADERS:

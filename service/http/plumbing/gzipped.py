@@ -29,10 +29,8 @@ _REFUSED = re.compile(r"q=0(\.0*)?")
 class Unzipped:
     """Receives a request whose body is gzip, and gives it out decompressed, in pieces of bounded size.
 
-    Raises BodyTooLarge for more compressed bytes than the limit, BodyMalformed for what is not one gzip stream.
-
-    Attributes:
-        more: whether the compressed body has not ended yet.
+    Raises BodyTooLarge for more compressed bytes than the limit, BodyMalformed for what is not one gzip stream. `more`:
+    whether the compressed body has not ended yet.
     """
 
     def __init__(self, receive: Receive, limit: int) -> None:

@@ -19,8 +19,8 @@ from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.observe.labels import LANES, OF_GENERATIONS, Lane, Stage
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import Tracing
-from polyrank.service.ranking.scheduler import OnBatch, RunBatch, Scheduler, Work
-from polyrank.service.ranking.stages import FairThread, Journey, lower_priority
+from polyrank.service.scheduling.scheduler import OnBatch, RunBatch, Scheduler, Work
+from polyrank.service.scheduling.stages import FairThread, Journey, lower_priority
 
 # So many letters are tokenised in half a millisecond. To hand them to a thread and take up the result costs the loop
 # nearly as much, and the request more.
@@ -62,9 +62,7 @@ class Embeddings(NamedTuple):
 class Forwards:
     """The tokenizer's threads and the models' thread; `batch_tokens` as the scheduler's `budget`.
 
-    Attributes:
-        scheduler: of the models' thread.
-        generations: of the thread that runs the models of generations; the same one, unless it is set apart.
+    `generations`: of the thread that runs the models of generations; the same one, unless it is set apart.
     """
 
     def __init__(self, batch_tokens: int, metrics: Metrics, tracing: Tracing) -> None:
@@ -145,8 +143,7 @@ class Forwards:
     ) -> list[Representations]:
         """Encode tokenised candidates, each by itself; `on_batch` and `resumes` as in `Work`.
 
-        Raises:
-            TimeTooShort: they cannot be done by the deadline, and nobody keeps what is done.
+        Raises TimeTooShort if they cannot be done by the deadline, and nobody keeps what is done.
         """
         work = Work(_CandidateBatch(ranker), tokens, list(map(len, tokens)), None, on_batch, resumes)
         return await self.run("candidate", work, journey)
@@ -217,8 +214,7 @@ class Forwards:
     ) -> list[Any]:
         """Run what explains scores, in a lane of its own, behind which no ranking waits for more than a batch.
 
-        Raises:
-            TooMuchToExplain: so many sequences cannot be read by the deadline.
+        Raises TooMuchToExplain if so many sequences cannot be read by the deadline.
         """
         try:
             return await self.run("explain", Work(run, sequences, lengths), journey, stage)

@@ -23,7 +23,7 @@ from polyrank.model.architectures.batching import FORWARD_TOKENS, cost, pack
 from polyrank.service.errors import DeadlineExceeded, InferenceFailed, TimeTooShort
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.observe.tracing import OFF, Tracing
-from polyrank.service.ranking.admission import Rate
+from polyrank.service.scheduling.admission import Rate
 
 WINDOW_BATCHES = 2  # a batch is chosen from as many sequences as fill so many
 TURN_BATCHES = 2  # after so many batches' worth of one long work those behind it come first
@@ -193,7 +193,6 @@ class Scheduler:
             DeadlineExceeded: it did not begin by the deadline, which is on the monotonic clock.
             TimeTooShort: it is too long to be done by the deadline, and nobody keeps what is done of it.
             InferenceFailed: the model failed on one of these sequences.
-            Exception: what `work.run` gave as the error of one of them.
         """
         if not work.sequences:
             return Done([], 0.0)
@@ -370,7 +369,7 @@ class Scheduler:
         """Return the seconds until its first sequence was taken, or until now, and count them."""
         waited = max(0.0, (self._clock() if work.began is None else work.began) - waiter.since)
         if self._metrics:
-            self._metrics.observe_wait(work.lane.name, waited)
+            self._metrics.queue_wait.labels(work.lane.name).observe(waited)
         return waited
 
 

@@ -12,8 +12,8 @@ from tiny_int8 import quantised_checkpoint
 import polyrank
 from polyrank.model.evaluation.rankings import rank_lists
 from polyrank.model.measures import rank_values
-from polyrank.model.quantisation import proof as proof_module
-from polyrank.model.quantisation.proof import _nearness, proof
+from polyrank.model.quantisation import run as module
+from polyrank.model.quantisation.run import _nearness, proof
 from polyrank.model.rankers.load import load_late
 from polyrank.model.rankers.networks import LateRanker, NetworkRanker
 from polyrank.model.text.assembly import Conversation
@@ -41,7 +41,7 @@ def test_few_vectors_are_compared_at_a_time(tmp_path: Path, monkeypatch: pytest.
         return encode(ranker, contexts)
 
     monkeypatch.setattr(LateRanker, "encode_contexts", counted)
-    monkeypatch.setattr(proof_module, "_AT_ONCE", 25)
+    monkeypatch.setattr(module, "_AT_ONCE", 25)
     told = list[tuple[object, ...]]()
     found = _nearness(one, other, LISTS, ranked, lambda *each: told.append(each))
     assert found == pytest.approx(whole, abs=1e-5)

@@ -48,7 +48,6 @@ class Journey:
     Attributes:
         deadline: on the monotonic clock, in seconds.
         seconds: spent in each stage; "queue" is the time that it waits for its turn.
-        budget: time to spend on Redis.
         ticket: of its admission; None: it was not let in yet, or needs none.
     """
 
