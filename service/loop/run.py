@@ -129,9 +129,9 @@ def _end(runs: Runs, store: GenerationStore, run: Run, ended: _Ended) -> None:
     runs.end_stage()
     for generation in filter(None, (run.live, run.new)):
         TrialLease(store, generation).end()
-    runs.forget_texts(run.id)
     run.verdict, run.why, run.waits = ended.verdict, ended.why, ""
     runs.write(run)
+    runs.forget_texts(run.id)  # not sooner: without its verdict, after a kill, the run would need them
 
 
 class _Work:
@@ -162,6 +162,8 @@ class _Work:
         with self._stage_lock():
             pass  # what a kill has left has ended
         while (name := self._run.stage) is not None:
+            if self._run.new is not None:  # not sooner: until then a kill leads back to a stage that needs them
+                self._runs.forget_texts(self._run.id)
             self._check()
             self._require_as_recorded(name)
             live = self._run.live
@@ -176,8 +178,6 @@ class _Work:
             self._run.stages[name] = done
             self._run.waits = ""
             self._runs.write(self._run)
-            if name == "build":  # not sooner: until then a kill leads back to a stage that needs them
-                self._runs.forget_texts(self._run.id)
 
     def _check(self) -> None:
         """End the run where somebody has asked for it, or has made another generation the active one.
@@ -331,9 +331,10 @@ class _Work:
     def _switch(self) -> StageDone:
         new = str(self._run.new)
         while self._store.current() != new:
-            with suppress(SwitchOvertaken):
+            try:
                 self._store.activate(new, self._encodes(new), after=self._run.live)
-            self._check()  # by what else than a compaction?
+            except SwitchOvertaken:
+                self._check()  # by what else than a compaction?
         return StageDone({"generation": new}, {}, f"{new} is active")
 
     def _encodes(self, generation: str) -> Encode:

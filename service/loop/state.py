@@ -147,9 +147,10 @@ class Runs:
             raise shortage_in(error) or LoopFailed(f"{path} is damaged; remove {path.parent}") from error
 
     def begin(self, live: str, fingerprint: str) -> Run:
-        """Begin a run; models of earlier ones are removed, and all of the oldest."""
+        """Begin a run; models of earlier ones are removed, texts that a kill has left there, and all of the oldest."""
         for earlier in self.ids():
             shutil.rmtree(self.path(earlier) / MODEL, ignore_errors=True)
+            self.forget_texts(earlier)
         for oldest in self.ids()[:-_KEPT]:
             shutil.rmtree(self.path(oldest))
         run = Run(new_time_id(self.ids(), secrets.token_hex(4)), live, fingerprint)
@@ -210,10 +211,10 @@ class Runs:
         return (self.path(run) / _ABORT_FILE).exists()
 
     def leave_out(self, erased: Set[str]) -> bool:
-        """Have the run that is to learn from conversations of these names collect again; returns whether there is one.
+        """Have the run that may learn from conversations of these names collect again; returns whether there is one.
 
-        A process that runs it sees it soon. If none does, what was collected is removed here. Raises as `read` and
-        `end_stage`.
+        A process that runs it sees it soon. If none does, what was collected is removed here; a run that has not
+        collected yet will not find them. Raises as `read` and `end_stage`.
         """
         run = self.latest()
         if run is None or run.verdict is not None or run.new is not None or not self._may_hold(run, erased):
@@ -221,8 +222,10 @@ class Runs:
         (self.path(run.id) / _ANEW_FILE).touch()
         with suppress(LoopBusy), self.alone():
             run = self.read(run.id)
+            has_collected = "collect" in run.stages
             if self.is_to_collect_anew(run):
                 self.collect_anew(run)
+            return has_collected
         return True
 
     def _may_hold(self, run: Run, names: Set[str]) -> bool:

@@ -244,10 +244,13 @@ def test_a_lease_is_held_while_the_loop_runs_and_only_one_runs(loop: Loop) -> No
 
     def look() -> None:
         seen.append(loop.store.trial())
+        assert not data.exists()
         with pytest.raises(LoopBusy, match="another process runs the loop of this store: process"):
             loop.goes_on()
         abort(loop.store.root, 30)
 
+    data = loop.runs.path(loop.run.id) / "data"  # a kill came as the build was recorded
+    data.mkdir()
     thread = meanwhile(loop, look)
     assert loop.goes_on().verdict == "aborted"
     thread.join()
@@ -265,6 +268,19 @@ def test_abort_where_nobody_is_at_work(loop: Loop) -> None:
     assert run is not None
     assert (run.verdict, loop.store.trial(), texts.exists()) == ("aborted", None, False)
     assert abort(loop.store.root, 0) is None
+
+
+def test_texts_stay_until_the_verdict_is_written(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill leads back to the stage that gave it, which needs them. The next run removes what is left."""
+    data = loop.runs.path(loop.run.id) / "data"
+    data.mkdir()
+    with monkeypatch.context() as full:
+        fill_disk(full, loop.runs.path(loop.run.id) / "state.json")
+        with pytest.raises(OSError, match="No space left"):
+            abort(loop.store.root, 0)
+    assert data.exists()
+    loop.runs.begin(loop.live, loop.fingerprint)
+    assert not data.exists()
 
 
 @pytest.mark.parametrize(("stage", "is_judged"), [("canary", False), ("watch", True)])
@@ -297,6 +313,23 @@ def test_somebody_who_switches_at_the_last_moment_is_not_overruled(loop: Loop, m
     monkeypatch.setattr(GenerationStore, "verify", slow)
     run = loop.goes_on()
     assert (run.verdict, loop.store.current()) == ("overtaken", other)
+
+
+def test_an_abort_during_the_switch_comes_too_late_for_it(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new model is active then, so what it has learnt from counts."""
+    verify = GenerationStore.verify
+
+    def asked_meanwhile(store: GenerationStore, generation: str) -> object:
+        loop.runs.ask_to_end(loop.run.id)
+        return verify(store, generation)
+
+    loop.reached("switch")
+    (loop.runs.path(loop.run.id) / "examples.npy").touch()
+    monkeypatch.setattr(GenerationStore, "verify", asked_meanwhile)
+    run = loop.goes_on(watch_hours=1)
+    assert (run.verdict, run.why) == ("aborted", "somebody has asked for it, in stage watch")
+    assert (loop.store.current(), loop.store.trial()) == (loop.new, None)
+    assert [each.id for each in loop.runs.judged()] == [run.id]
 
 
 @pytest.mark.slow
@@ -398,7 +431,11 @@ def test_what_was_erased_is_collected_no_more(loop: Loop) -> None:
     assert loop.runs.leave_out({"c2", "c1"})
     assert loop.runs.read(loop.run.id).stage == "collect"
     assert [path.name for path in folder.iterdir()] == ["state.json"]
-    assert loop.runs.leave_out({"c3"}), "it may have been read already"
+    (folder / "data").mkdir()  # of a collection that was killed
+    assert not loop.runs.leave_out({"c3"}), "nothing was collected"
+    assert [path.name for path in folder.iterdir()] == ["state.json"]
+    with loop.runs.alone():
+        assert loop.runs.leave_out({"c3"}), "whoever is at work may have read it already"
     abort(loop.store.root, 0)
     assert not loop.runs.leave_out({"c1"})
 
