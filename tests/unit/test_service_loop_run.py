@@ -353,13 +353,22 @@ def test_a_compaction_is_no_switch(loop: Loop, stage: str) -> None:
     """Servers compact by themselves: what comes of the live generation takes its place in the run."""
     loop.reached(stage)
     copy, old = loop.store.manifest(loop.store.ids()[2]), loop.new if stage == "watch" else loop.live
-    thread = meanwhile(loop, lambda: loop.store.make_copy_active(old, copy))
+
+    def act() -> None:
+        loop.store.make_copy_active(old, copy)
+        if stage == "watch":
+            until = time.monotonic() + 30
+            while loop.runs.read(loop.run.id).new != copy.id and time.monotonic() < until:
+                time.sleep(0.01)
+            loop.store.end_trial()
+
+    thread = meanwhile(loop, act)
     at = loop.began(stage, 0.5, hours=0)
     write_log(
         loop.store.root,
         conversations(loop.live if stage == "watch" else loop.new, at, 4000, 0.5, trial=0.97, live=0.97),
     )
-    run = loop.goes_on(canary_shares=(0.5,), watch_hours=1 / 3600)
+    run = loop.goes_on(canary_shares=(0.5,), watch_hours=1 if stage == "watch" else 0)
     thread.join()
     assert run.verdict == "switched"
     assert (run.live, run.new) == ((loop.live, copy.id) if stage == "watch" else (copy.id, loop.new))
