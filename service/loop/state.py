@@ -20,11 +20,10 @@ import shutil
 from collections.abc import Iterator, Set
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from hashlib import file_digest
 from pathlib import Path
 from signal import SIGTERM
 from socket import gethostname
-from typing import Final
+from typing import Any, Final
 
 import orjson
 from pydantic import TypeAdapter
@@ -53,7 +52,8 @@ class StageDone:
     """A stage that was done.
 
     Attributes:
-        inputs, outputs: sha256 of files by their names, fingerprints of models, ids of generations.
+        inputs, outputs: sha256 of files by their names, fingerprints of models, ids of generations. What an earlier
+            stage has left is no input: it must be as it was left.
         said: what came of it, in words.
     """
 
@@ -134,12 +134,7 @@ class Runs:
                     yield found
 
     def read(self, run: str) -> Run:
-        """Read a run.
-
-        Raises:
-            LoopFailed: its state is damaged or missing.
-            Shortage: it cannot be read at the moment.
-        """
+        """Read a run; raises LoopFailed where its state is damaged or missing, Shortage where it cannot be read now."""
         path = self.path(run) / STATE_FILE
         try:
             return _RUN.validate_json(read_input(path))
@@ -161,7 +156,7 @@ class Runs:
 
     def write(self, run: Run) -> None:
         """Put a run's state on the disk."""
-        write_atomically(self.path(run.id) / STATE_FILE, orjson.dumps(asdict(run), option=orjson.OPT_INDENT_2) + b"\n")
+        write_facts(self.path(run.id) / STATE_FILE, asdict(run))
 
     def forget_texts(self, run: str) -> None:
         """Remove what conversations said from a run, and what writers have left of it that were killed."""
@@ -254,7 +249,6 @@ class Runs:
         (self.path(run.id) / _ANEW_FILE).unlink(missing_ok=True)  # last: after a kill all of this is done again
 
 
-def sha256_of(path: Path) -> str:
-    """Return the digest of a file, in hexadecimal digits."""
-    with open_input(path) as file:
-        return file_digest(file, "sha256").hexdigest()
+def write_facts(path: Path, facts: dict[str, Any]) -> None:
+    """Replace a JSON file in one step."""
+    write_atomically(path, orjson.dumps(facts, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
