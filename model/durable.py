@@ -87,6 +87,24 @@ def write_atomically(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
 
 
+def make_once(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Make a file unless it is there; of several processes that make it at once, the first one wins.
+
+    A link makes it appear with all of its content. Raises OSError as `replacing`.
+    """
+    temporary = path.with_name(_temporary_name(path.name, token_hex(_TOKEN_BYTES)))
+    try:
+        with _made_and_locked(temporary):
+            temporary.chmod(mode)
+            temporary.write_bytes(content)
+            sync_file(temporary)
+            with suppress(FileExistsError):  # another process was faster
+                os.link(temporary, path)
+            sync_directory(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def remove_leftovers(directory: Path, name: str = "") -> None:
     """Remove what killed writers left in a directory, of the file of that name or of all; living writers lock theirs.
 

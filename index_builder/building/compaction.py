@@ -21,7 +21,7 @@ from polyrank.index_builder.building.encoding import ChunkTexts, EncodedChunk
 from polyrank.index_builder.building.pipeline import check_parts, make, write_part
 from polyrank.index_builder.building.plans import BuildOptions, BuildResult, Filled, KeptPart, PartPlan
 from polyrank.index_builder.building.stages import OnProgress, StageClock, no_progress
-from polyrank.index_builder.errors import CompactionOvertaken, GenerationError, NothingToCompact
+from polyrank.index_builder.errors import CompactionOvertaken, GenerationError, NothingToCompact, SwitchOvertaken
 from polyrank.index_builder.generation.candidates import CandidateWriter, interleaved
 from polyrank.index_builder.generation.generation import CANDIDATES_FILE, Generation
 from polyrank.index_builder.generation.manifest import Manifest
@@ -82,12 +82,15 @@ def move(root: Path, shards: int, *, redis_url: str | None = None, progress: OnP
 
 
 @contextmanager
-def updated_pool(store: GenerationStore) -> Iterator[tuple[int, Iterator[Candidate]]]:
+def updated_pool(store: GenerationStore, generation: str) -> Iterator[tuple[int, Iterator[Candidate]]]:
     """The candidates of the active generation with its updates, in the pool's order, for a build with another model.
 
-    Yields the last revision that they contain, and the candidates. Errors as `compact`.
+    Yields the last revision that they contain, and the candidates. Errors as `compact`; raises SwitchOvertaken where
+    another generation is active.
     """
     with _opened(store) as source:
+        if source.old.id != generation:
+            raise SwitchOvertaken(generation, source.old.id)
         yield source.revision, source.candidates(source.taken(ranges(1)[0]))
 
 

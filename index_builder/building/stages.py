@@ -192,6 +192,12 @@ class EncodedContext(NamedTuple):
     conversation: Conversation
     codes: Codes
 
+    @classmethod
+    def of(cls, model: ContextEncoder, conversations: Sequence[Conversation]) -> "list[EncodedContext]":
+        """Encode conversations."""
+        encoded = model.encode_contexts([model.tokenize_context(each)[0] for each in conversations])
+        return [cls(*each) for each in zip(conversations, encoded, strict=True)]
+
 
 def search_times(
     directory: Path, model: Model, matrix: NDArray[Any], contexts: Sequence[EncodedContext]
@@ -245,4 +251,4 @@ def _made_of_candidates(directory: Path, model: Model, matrix: NDArray[Any]) -> 
         return [np.asarray(matrix[[start]], np.float32) for start in starts]
     table = CandidateTable(directory / CANDIDATES_FILE)
     turns = [[each.text for each in table.rows(range(start, start + _TURNS))] for start in starts]
-    return model.encode_contexts([model.tokenize_context(Conversation.of(texts))[0] for texts in turns])
+    return [each.codes for each in EncodedContext.of(model, [*map(Conversation.of, turns)])]

@@ -151,10 +151,11 @@ def describe_files(
     """Describe the files in a generation's directory for its manifest; `known` ones are not read, by their folder."""
     told = {f"{folder}{name}": entry for folder, files in known.items() for name, entry in files.items()}
     found = sorted(_files(path).items())
-    return {name: told.get(name) or FileEntry(_sha256(file), file.stat().st_size) for name, file in found}
+    return {name: told.get(name) or FileEntry(sha256_of(file), file.stat().st_size) for name, file in found}
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """Return the digest of a file, in hexadecimal digits."""
     with open_input(path) as file:
         return file_digest(file, "sha256").hexdigest()
 
@@ -195,7 +196,7 @@ def _check_files(found: dict[str, Path], empty: set[str], expected: dict[str, Fi
         size = found[name].stat().st_size
         if size != entry.bytes:
             raise ValueError(f"{name} has {size} bytes, the manifest says {entry.bytes}")
-        if verify and _sha256(found[name]) != entry.sha256:
+        if verify and sha256_of(found[name]) != entry.sha256:
             raise ValueError(f"the sha256 of {name} differs from the manifest's")
 
 

@@ -33,7 +33,7 @@ from threading import Event, Thread
 
 from polyrank.index_builder.errors import BuildBusy, BuildError, LeaseLost, StoreBusy, StoreUnavailable
 from polyrank.index_builder.redis_client import BUILDING_TIMEOUT_SECONDS, connect, disconnect, translated
-from polyrank.model.durable import sync_directory, sync_file, write_atomically
+from polyrank.model.durable import make_once, write_atomically
 from polyrank.model.errors import RankingError
 from polyrank.model.inputs import open_input, read_input
 
@@ -262,21 +262,10 @@ def _machine() -> str:
 
 
 def _identity(root: Path) -> str:
-    """Read the store's own name from STORE/ID, or draw it. Of several processes that draw it, the first one wins.
-
-    The link makes the file appear with all of its content. A process that dies before leaves only a temporary file.
-    """
+    """Read the store's own name from STORE/ID, or draw it. Of several processes that draw it, the first one wins."""
     path = root / "ID"
     if not path.exists():
-        drawn = root / f".ID.{token_hex(8)}"
-        try:
-            drawn.write_text(f"{token_hex(16)}\n")
-            sync_file(drawn)
-            with suppress(FileExistsError):  # another process was faster
-                os.link(drawn, path)
-            sync_directory(root)
-        finally:
-            drawn.unlink(missing_ok=True)
+        make_once(path, f"{token_hex(16)}\n".encode())
     return read_input(path).decode().strip()
 
 

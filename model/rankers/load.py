@@ -18,7 +18,8 @@ from polyrank.model.checkpoint.lookup import (
     require_retriever,
     require_teacher,
 )
-from polyrank.model.errors import InvalidInput
+from polyrank.model.config import LexicalConfig
+from polyrank.model.errors import InvalidInput, WrongKind
 from polyrank.model.inference.disk_cache import DiskCache
 from polyrank.model.inference.runners import FLOAT32, TORCH, Runner, why_refused
 from polyrank.model.rankers.lexical import BUILT_IN, LexicalRanker
@@ -64,6 +65,20 @@ def load(
     from polyrank.model.rankers.networks import load_network
 
     return load_network(name, device, backend, precision, disk)
+
+
+def words_of(name: str) -> LexicalConfig:
+    """Return how a model's words count; no network is loaded, and none is looked for on the hub: it has no words.
+
+    Raises WrongKind for what is no model whose words count, CheckpointInvalid for a damaged one.
+    """
+    if name == LEXICAL:
+        evidence = BUILT_IN.evidence
+    else:
+        evidence = read_config(Path(name) / CONFIG_FILE).evidence if is_checkpoint(name) else None
+    if evidence is None:
+        raise WrongKind(f"{name} is no checkpoint whose words count; give another one, or {LEXICAL}")
+    return evidence
 
 
 def load_classifier(

@@ -6,10 +6,11 @@ a list of parts, or null where the assistant only calls a tool. Texts are read, 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 import orjson
@@ -185,6 +186,18 @@ def _is_message(value: object) -> bool:
 
 def _said(message: dict[str, Any]) -> Turn:
     return turn_of(message if "content" in message else {**message, "content": message.get("text")})
+
+
+def drawn(examples: Iterable[Dialogue], most: int, draw: Random) -> list[Dialogue]:
+    """Draw examples in random order, each as likely as any other; no others are held in memory."""
+    kept: list[Dialogue] = []
+    for count, example in enumerate(examples, 1):  # Vitter 1985, "Random sampling with a reservoir", algorithm R
+        if len(kept) < most:
+            kept.append(example)
+        elif (place := draw.randrange(count)) < most:
+            kept[place] = example
+    draw.shuffle(kept)
+    return kept
 
 
 def _texts(raw: dict[str, Any], name: str) -> list[str]:

@@ -22,7 +22,7 @@ from polyrank.model.errors import InvalidInput, TrainingDataInvalid
 from polyrank.model.lexical.fit import Files
 from polyrank.model.lexical.score import LexicalScore
 from polyrank.model.rankers.classifier import Classifier
-from polyrank.model.rankers.load import load, load_classifier
+from polyrank.model.rankers.load import load, load_classifier, words_of
 from polyrank.model.rankers.networks import Ranker
 from polyrank.model.registry import ARCHITECTURES, in_words
 from polyrank.model.text.dialogues import Report
@@ -400,16 +400,13 @@ def _scores_pairs(config: ModelConfig) -> bool:
 def _score_in_loss(config: TrainConfig) -> LexicalScore | None:
     """Return the lexical score beside the network while it is trained: that of a first stage, or as `words` says.
 
-    Raises InvalidInput where the model `words` has no evidence.
+    Raises as `words_of`.
     """
     evidence: LexicalConfig | None = None
     if isinstance(config, PairTrainConfig) and config.first_stage:
         evidence = first_stage_config(Path(config.first_stage)).evidence
     elif isinstance(config, OneStageTrainConfig) and config.words:
-        path = Path(config.words) / CONFIG_FILE
-        evidence = (read_config(path) if path.is_file() else load(config.words).config).evidence
-        if evidence is None:
-            raise InvalidInput(f"words: {config.words} ranks without words; give another model, or lexical")
+        evidence = words_of(config.words)
     return None if evidence is None else LexicalScore(evidence)
 
 

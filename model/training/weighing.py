@@ -12,7 +12,7 @@ of the same weight.
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from polyrank.model.lexical.score import feature_table
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics, normalised
 from polyrank.model.rankers.networks import CrossRanker, Ranker, Retriever
-from polyrank.model.text.dialogues import RIGHT, Dialogue
+from polyrank.model.text.dialogues import RIGHT, Dialogue, drawn
 from polyrank.model.training.data import Corpus, OnProgress, no_progress
 
 FEWEST_LISTS = 50  # weights fitted to noise on fewer lists cost up to a quarter of R@1, on as many under a tenth
@@ -113,7 +113,7 @@ def scored_labels(
 
     statistics: of the replies among which they are.
     """
-    labels = _drawn(labels, _MOST_LABELS, random.Random(_SEED))
+    labels = drawn(labels, _MOST_LABELS, random.Random(_SEED))
     lists = [_List(each, [each.response], 0) for each in labels]
     scored = _with_features(ranker, lists, statistics, [0, 0], on_progress)
     return [Labelled(own, each.category == RIGHT) for own, each in zip(scored, labels, strict=True)]
@@ -142,7 +142,7 @@ def _scored_lists(
     draw = random.Random(_SEED)
     size = _OF_VECTORS if ranker.retrieves else _OF_PAIRS
     examples = chain(corpus.examples(selection=True), () if seen else corpus.examples())
-    lists = _lists(_drawn(examples, size.lists, draw), size.others, draw)
+    lists = _lists(drawn(examples, size.lists, draw), size.others, draw)
     return _with_features(ranker, lists, Statistics.of(corpus.replies()), totals, on_progress)
 
 
@@ -177,18 +177,6 @@ def _folds(sizes: Mapping[str, int], totals: list[int]) -> dict[str, int]:
         own[fold] += sizes[name]
         totals[fold] += sizes[name]
     return fold_of
-
-
-def _drawn(examples: Iterable[Dialogue], most: int, draw: random.Random) -> list[Dialogue]:
-    """Draw examples in random order, each as likely as any other; no others are held in memory."""
-    kept: list[Dialogue] = []
-    for count, example in enumerate(examples, 1):  # Vitter 1985, "Random sampling with a reservoir", algorithm R
-        if len(kept) < most:
-            kept.append(example)
-        elif (place := draw.randrange(count)) < most:
-            kept[place] = example
-    draw.shuffle(kept)
-    return kept
 
 
 def _lists(examples: Sequence[Dialogue], others: int, draw: random.Random) -> list[_List]:

@@ -37,14 +37,8 @@ class Erasing:
 def erase(root: Path, conversation: str) -> Erasing:
     """Remove all rankings of a conversation and their events, from files that are closed and from those of servers.
 
-    Args:
-        root: of the store.
-        conversation: its name, as requests have it, or the id of one ranking.
-
-    Raises:
-        FeedbackUnusable: the key of the store is damaged.
-        StoreBusy: another process erases.
-        OSError: a file cannot be written.
+    `conversation` is its name, as requests have it, or the id of one ranking. Raises FeedbackUnusable where the key of
+    the store is damaged, StoreBusy where another process erases, OSError where a file cannot be written.
     """
     folder, at = folder_of(root), time.time()
     if not folder.is_dir():

@@ -207,26 +207,22 @@ def limit(folder: Path, days: int, most_bytes: int) -> int:
     A file counts as old as the last line that it may hold. Raises OSError.
     """
     too_old = stamp(datetime.now(UTC) - timedelta(days=days, seconds=MOST_SECONDS))
-    sizes = _sizes(folder)
-    total = sum(sizes.values())
-    for path, size in sizes.items():
+    found = sizes(folder)
+    total = sum(found.values())
+    for path, size in found.items():
         if path.name.endswith(CLOSED) and (path.name < too_old or total > most_bytes):
             path.unlink(missing_ok=True)
             total -= size
     return total
 
 
-def size_of(folder: Path) -> int:
-    """Return how many bytes the files of a log have; raises OSError."""
-    return sum(_sizes(folder).values())
-
-
-def _sizes(folder: Path) -> dict[Path, int]:
-    sizes: dict[Path, int] = {}
+def sizes(folder: Path) -> dict[Path, int]:
+    """Return the files of a log, oldest first, with their bytes; raises OSError."""
+    found: dict[Path, int] = {}
     for path in (folder / f"{name}{ending}" for name in names(folder) for ending, _ in _KINDS):
         with suppress(FileNotFoundError):
-            sizes[path] = path.stat().st_size
-    return sizes
+            found[path] = path.stat().st_size
+    return found
 
 
 class Erased:

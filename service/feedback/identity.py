@@ -3,17 +3,16 @@
 All are made with one secret key of the store, so every server and command on it makes and checks the same.
 """
 
-import os
 from contextlib import suppress
 from hmac import compare_digest, digest
 from pathlib import Path
 from random import Random
 from re import ASCII, compile
-from secrets import token_bytes, token_hex
+from secrets import token_bytes
 from typing import Final
 
 from polyrank.index_builder.layout import FEEDBACK
-from polyrank.model.durable import make_directory, sync_directory
+from polyrank.model.durable import make_directory, make_once, sync_directory
 from polyrank.model.inputs import read_input
 from polyrank.service.errors import FeedbackUnusable, UnknownRanking
 
@@ -23,7 +22,7 @@ _KEY_BYTES = 32
 _TIME_BYTES, _RANDOM_BYTES, _SIGNATURE_BYTES = 6, 5, 9
 _ID = compile("[0-9a-f]{40}", ASCII)
 _CONVERSATION_BYTES = 16
-_FRACTION_BITS = 53  # of a float
+_PLACE_BYTES = 6  # as many as a float holds exactly
 
 
 class Identity:
@@ -37,15 +36,14 @@ class Identity:
     def of(cls, root: Path) -> "Identity":
         """Read the key of the store in this directory, or make it. Of several processes that make it, the first wins.
 
-        Raises:
-            FeedbackUnusable: the key is damaged.
-            OSError: it cannot be read, or not be made.
+        Raises FeedbackUnusable where the key is damaged, OSError where it cannot be read, or not be made.
         """
         path = folder_of(root) / _KEY
         try:
             key = read_input(path)
         except FileNotFoundError:
-            _make_key(path)
+            make_folder(root)
+            make_once(path, token_bytes(_KEY_BYTES), mode=0o600)
             key = read_input(path)
         if len(key) != _KEY_BYTES:
             raise FeedbackUnusable(
@@ -82,8 +80,7 @@ class Identity:
 
         Places are uniform, and always the same for one conversation: those below a share are in it, whatever it is.
         """
-        number = int.from_bytes(self._digest("share", named)[:8], "big")
-        return (number >> (64 - _FRACTION_BITS)) / float(1 << _FRACTION_BITS)
+        return int.from_bytes(self._digest("share", named)[:_PLACE_BYTES], "big") / (1 << 8 * _PLACE_BYTES)
 
     def _signature(self, made: bytes) -> bytes:
         return digest(self._key, b"ranking\0" + made, "sha256")[:_SIGNATURE_BYTES]
@@ -105,20 +102,3 @@ def make_folder(root: Path) -> Path:
         folder.mkdir(mode=0o700)
         sync_directory(root)
     return folder
-
-
-def _make_key(path: Path) -> None:
-    """Make the file of the key; the link makes it appear with all of its content."""
-    folder = make_folder(path.parent.parent)
-    drawn = folder / f".{_KEY}.{token_hex(8)}.tmp"
-    try:
-        descriptor = os.open(drawn, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "wb") as file:
-            file.write(token_bytes(_KEY_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-        with suppress(FileExistsError, FileNotFoundError):  # another process was faster, and tidied up, too
-            os.link(drawn, path)
-        sync_directory(folder)
-    finally:
-        drawn.unlink(missing_ok=True)

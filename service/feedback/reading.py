@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class LogTally:
-    """What was found in a log while its uses were read.
+    """What was left out of a log while its uses were read.
 
     Attributes:
         repeated: events that came again under the same `event_id`.
@@ -25,8 +25,6 @@ class LogTally:
         damaged: lines that cannot be read; a kill may have cut one short.
     """
 
-    rankings: int = 0
-    events: int = 0
     repeated: int = 0
     alone: int = 0
     erased: int = 0
@@ -48,14 +46,11 @@ def uses(root: Path, tally: LogTally | None = None, since: float = 0.0) -> Itera
     events: dict[str, dict[str, Event]] = {}
     for line in _whole(folder, files, erased, tally):
         if line.get("kind") != RANKING and (event := _read(EVENTS, line, tally)) is not None:
-            if event.id in (known := events.setdefault(event.ranking, {})):
-                tally.repeated += 1
-            else:
-                known[event.id] = event
-                tally.events += 1
+            known = events.setdefault(event.ranking, {})
+            tally.repeated += event.id in known
+            known.setdefault(event.id, event)
     for line in _whole(folder, files, erased, LogTally()):
         if line.get("kind") == RANKING and (ranking := _read(RANKINGS, line, tally)) is not None:
-            tally.rankings += 1
             told = events.pop(ranking.id, {}).values()
             yield Use(ranking, tuple(sorted(told, key=lambda event: event.at)))
     tally.alone = sum(map(len, events.values()))

@@ -141,7 +141,7 @@ class Feedback:
         events = [*new.values()]
         if events:
             size = sum(_EVENT_CHARACTERS + len(each.text or "") for each in events)
-            await asyncio.wrap_future(self._log.add(partial(self._redacted_events, events), size))
+            await asyncio.wrap_future(self._log.add(partial(self._redacted, events), size))
         for key in new:
             self._known[key] = None
         while len(self._known) > _REMEMBERED:
@@ -150,18 +150,18 @@ class Feedback:
             self._metrics.count_feedback_events(kind, count)
         return len(events), len(told) - len(events)
 
-    def _redacted_events(self, events: Sequence[Event]) -> list[Event]:
+    def _redacted(self, events: Sequence[Event]) -> list[Event]:
         """Return them as they are recorded, on the log's thread."""
-        return [replace(each, text=self._redacted(each.text)) for each in events]
-
-    def _redacted(self, text: str | None) -> str | None:
-        if self._redaction is None or text is None:
-            return None
-        try:
-            return self._redaction.beginning(text)
-        except RedactionFailed as error:
-            self._textless(error)
-            return None
+        made = []
+        for each in events:
+            text = None
+            if self._redaction is not None and each.text is not None:
+                try:
+                    text = self._redaction.beginning(each.text)
+                except RedactionFailed as error:
+                    self._textless(error)
+            made.append(replace(each, text=text))
+        return made
 
     def _textless(self, error: RedactionFailed) -> None:
         self._metrics.count_feedback_textless()

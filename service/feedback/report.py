@@ -10,6 +10,8 @@ from pathlib import Path
 from sys import intern
 from typing import Any, Final, NamedTuple
 
+from scipy.stats import binomtest
+
 from polyrank.model.lexical.words import words
 from polyrank.model.text.folding import folded_line
 from polyrank.service.feedback.outcomes import Outcome, outcome_of
@@ -23,7 +25,6 @@ _LACKS, _EXAMPLES = 20, 3
 _LETTERS = 500  # of a context, its end: to read all of long ones would take long
 _NEVER_TAKEN = 20
 SHOWN_OFTEN: Final = 10
-_Z = 1.959964  # of 95 %
 
 
 class Share(NamedTuple):
@@ -49,10 +50,8 @@ class Share(NamedTuple):
         """
         if not self.of:
             return 0.0, 1.0
-        square = _Z * _Z
-        middle = (self.taken + square / 2) / (self.of + square)
-        width = _Z * math.sqrt(self.taken * (self.of - self.taken) / self.of + square / 4) / (self.of + square)
-        return max(0.0, middle - width), min(1.0, middle + width)
+        found = binomtest(self.taken, self.of).proportion_ci(method="wilson")
+        return float(found.low), float(found.high)
 
 
 _Shares = Mapping[str, Share]

@@ -42,12 +42,8 @@ def look(store: Path, trial: str, steps: Steps, settled_before: float, *, trial_
     of BAD, and well if it was resolved. The others, of which nobody said how they ended, ended well; but if there are
     fewer of them than of those that were resolved, silence says nothing, and they are not counted.
 
-    Args:
-        store: the directory of the store.
-        trial: the generation on trial.
-        steps: of the trial.
-        settled_before: conversations that began later are not counted yet.
-        trial_is_new: whether the model on trial is the new one; the effect is always that of the new one.
+    `store` is the directory of the store, `steps` are those of the generation `trial`. Conversations that began after
+    `settled_before` are not counted yet. The effect is that of the new model: `trial_is_new` says which one that is.
     """
     found: dict[str, _Conversation] = {}
     for use in uses(store, since=steps[0][0] - _CLOCKS_DIFFER_SECONDS):

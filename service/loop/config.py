@@ -63,8 +63,7 @@ class LoopConfig(BaseModel):
     def load(cls, path: Path) -> "LoopConfig":
         """Read the file; paths in it are taken from the directory that the command runs in.
 
-        Raises:
-            SettingsError: the file or a setting is wrong, or the store is none; the message is one line that names it.
+        Raises SettingsError, in one line, where the file or a setting is wrong or the store is none.
         """
         values: dict[str, Any] = read_toml(path, cls.model_fields, str(path))
         try:

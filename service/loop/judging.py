@@ -18,7 +18,7 @@ from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.conversations import DRAWN, ReplyDraw, identified, turns_key
 from polyrank.model.text.dialogues import Dialogue, DialoguesInvalid, read_dialogues
 from polyrank.model.text.jsonlines import read_objects
-from polyrank.service.loop.statistics import Compared, compared, judged
+from polyrank.service.loop.statistics import compared, judged
 
 SLOWEST: Final = 1.15  # times as long as the live model may the new one take to read contexts
 _TIMED_CONTEXTS, _ROUNDS, _TRIES = 64, 15, 6
@@ -88,7 +88,10 @@ def judge(new: Retriever, live: Retriever, sets: dict[str, Examples], trained_on
     if (leak := _leak(sets, trained_on)) is not None:
         return {"verdict": "refused", "why": leak, "sets": {}}
     try:
-        found = {name: _compared(new, live, examples, len(sets)) for name, examples in sets.items()}
+        found = {
+            name: compared(_values(new, each), _values(live, each), each.groups, each.slices, len(sets))
+            for name, each in sets.items()
+        }
     except ModelError as error:
         return {"verdict": "refused", "why": str(error), "sets": {}}
     verdict, why = judged(found)
@@ -107,10 +110,6 @@ def _leak(sets: dict[str, Examples], trained_on: Path) -> str | None:
         if leaked := sum(turns_key(each.conversation) in known for each in examples.listed):
             return f"{leaked} of {len(examples.listed)} contexts of {name} were trained on, so it judges nothing"
     return None
-
-
-def _compared(new: Retriever, live: Retriever, examples: Examples, sets: int) -> Compared:
-    return compared(_values(new, examples), _values(live, examples), examples.groups, examples.slices, sets)
 
 
 def _values(ranker: Retriever, examples: Examples) -> Values:

@@ -20,9 +20,9 @@ from typing import Final
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from polyrank.index_builder.errors import GenerationNotFound, SwitchOvertaken
+from polyrank.index_builder.generation.generation import sha256_of
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.locks import take_lock
 from polyrank.index_builder.vectors.encoder import Encode, encode_texts
@@ -55,7 +55,6 @@ from polyrank.service.loop.state import (
     Run,
     Runs,
     StageDone,
-    sha256_of,
 )
 from polyrank.service.loop.statistics import Effect
 
@@ -82,10 +81,8 @@ class _Anew(Exception):
 def run_loop(config: LoopConfig, say: Say) -> Run:
     """Go on with the run that has not ended, or begin one; returns it when it has ended.
 
-    Raises:
-        LoopBusy: another process runs the loop of this store.
-        LoopFailed: a stage failed; the next call tries it again.
-        RankingError, OSError: likewise.
+    Raises LoopBusy where another process runs the loop of this store. Any other error is of a stage: LoopFailed,
+    RankingError or OSError; the next call tries it again.
     """
     runs, store = Runs(config.store), GenerationStore(config.store)
     with runs.alone():
@@ -129,9 +126,9 @@ def _end(runs: Runs, store: GenerationStore, run: Run, ended: _Ended) -> None:
     runs.end_stage()
     for generation in filter(None, (run.live, run.new)):
         TrialLease(store, generation).end()
-    runs.forget_texts(run.id)
     run.verdict, run.why, run.waits = ended.verdict, ended.why, ""
     runs.write(run)
+    runs.forget_texts(run.id)  # not sooner: without its verdict, after a kill, the run would need them
 
 
 class _Work:
@@ -162,6 +159,8 @@ class _Work:
         with self._stage_lock():
             pass  # what a kill has left has ended
         while (name := self._run.stage) is not None:
+            if self._run.new is not None:  # not sooner: until then a kill leads back to a stage that needs them
+                self._runs.forget_texts(self._run.id)
             self._check()
             self._require_as_recorded(name)
             live = self._run.live
@@ -176,8 +175,6 @@ class _Work:
             self._run.stages[name] = done
             self._run.waits = ""
             self._runs.write(self._run)
-            if name == "build":  # not sooner: until then a kill leads back to a stage that needs them
-                self._runs.forget_texts(self._run.id)
 
     def _check(self) -> None:
         """End the run where somebody has asked for it, or has made another generation the active one.
@@ -199,19 +196,17 @@ class _Work:
 
     def _follow_compactions(self) -> str | None:
         """Return what is active; where a compaction has made it of one of the run's, it takes that one's place."""
-        active, run, built = self._store.current(), self._run, self._run.stages.get("build")
+        active, run = self._store.current(), self._run
         if active is None or active in (run.live, run.new):
             return active
-        was, fingerprint = run.live, run.fingerprint
-        if run.stage == "watch" and built is not None:
-            was, fingerprint = built.outputs["generation"], built.outputs["fingerprint"]
-        if self._store.was_left(was) or self._store.manifest(active).model.fingerprint != fingerprint:
-            return active
-        if run.stage == "watch" and built is not None:
-            built.outputs["generation"] = active
-        else:
-            run.live = active
-        self._runs.write(run)
+        built = run.stages["build"].outputs if run.stage == "watch" else None
+        was, fingerprint = (built["generation"], built["fingerprint"]) if built else (run.live, run.fingerprint)
+        if not self._store.was_left(was) and self._store.manifest(active).model.fingerprint == fingerprint:
+            if built:
+                built["generation"] = active
+            else:
+                run.live = active
+            self._runs.write(run)
         return active
 
     def _require_as_recorded(self, name: str) -> None:
@@ -234,7 +229,9 @@ class _Work:
         shutil.rmtree(data, ignore_errors=True)
         export(self._config.store, data, golden=self._config.golden)
         examples = np.array([_key(each) for each in read_dialogues(data / TRAIN)], np.uint64)
-        new = len(np.setdiff1d(examples, self._examples_before()))
+        judged = next(self._runs.judged(), None)
+        known = [] if judged is None else np.load(self._runs.path(judged.id) / EXAMPLES_FILE)
+        new = len(np.setdiff1d(examples, known))
         found = f"{len(examples)} examples, {new} of them new"
         if new < self._config.least_examples:
             raise _Ended("nothing new", f"{found}; {self._config.least_examples} new ones make a run")
@@ -244,13 +241,6 @@ class _Work:
 
     def _golden(self) -> dict[str, str]:
         return {str(path): sha256_of(path) for path in self._config.golden}
-
-    def _examples_before(self) -> NDArray[np.uint64]:
-        """Those of the latest run whose model was judged."""
-        if (run := next(self._runs.judged(), None)) is None:
-            return np.array([], np.uint64)
-        found: NDArray[np.uint64] = np.load(self._runs.path(run.id) / EXAMPLES_FILE)
-        return found
 
     # Train.
 
@@ -273,9 +263,8 @@ class _Work:
         if (self._folder / DATA / LABELS).stat().st_size:
             self._work("calibrate")
         options = " ".join(("mine", *self._config.mine, "train", *self._config.train))
-        inputs = {**self._digests(f"{DATA}/{TRAIN}", f"{DATA}/{LABELS}"), "live": self._run.live, "options": options}
-        outputs = self._digests(MINED_FILE, f"{MODEL}/{WEIGHTS_FILE}")
-        return StageDone(inputs, outputs, f"from the model of {self._run.live}")
+        made = self._digests(MINED_FILE, f"{MODEL}/{WEIGHTS_FILE}")
+        return StageDone({"live": self._run.live, "options": options}, made, f"from the model of {self._run.live}")
 
     def _keep_negatives_of_people(self, hard: Path, mined: Path) -> None:
         """Put the wrong replies that people passed over before those that were mined in their place."""
@@ -291,18 +280,16 @@ class _Work:
         judged = orjson.loads(read_input(self._folder / GATE_FILE))
         if judged["verdict"] != "passed":
             raise _Ended(judged["verdict"], judged["why"])
-        weights, later = f"{MODEL}/{WEIGHTS_FILE}", f"{DATA}/{LATER}"
-        return StageDone({**self._golden(), **self._digests(weights, later)}, self._digests(GATE_FILE), judged["why"])
+        return StageDone(self._golden(), self._digests(GATE_FILE), judged["why"])
 
     def _build(self) -> StageDone:
         self._work("build", *self._config.golden)
         built = orjson.loads(read_input(self._folder / BUILD_FILE))
         if "refused" in built:
             raise _Ended("refused", built["refused"])
-        inputs = {**self._digests(f"{MODEL}/{WEIGHTS_FILE}"), "live": self._run.live}
         fingerprint = self._store.manifest(built["generation"]).model.fingerprint
         outputs = {"generation": built["generation"], "fingerprint": fingerprint}
-        return StageDone(inputs, outputs, f"generation {built['generation']}")
+        return StageDone({"live": self._run.live}, outputs, f"generation {built['generation']}")
 
     # Canary, switch, watch.
 
@@ -331,9 +318,10 @@ class _Work:
     def _switch(self) -> StageDone:
         new = str(self._run.new)
         while self._store.current() != new:
-            with suppress(SwitchOvertaken):
+            try:
                 self._store.activate(new, self._encodes(new), after=self._run.live)
-            self._check()  # by what else than a compaction?
+            except SwitchOvertaken:
+                self._check()  # by what else than a compaction?
         return StageDone({"generation": new}, {}, f"{new} is active")
 
     def _encodes(self, generation: str) -> Encode:

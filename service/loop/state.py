@@ -20,11 +20,10 @@ import shutil
 from collections.abc import Iterator, Set
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
-from hashlib import file_digest
 from pathlib import Path
 from signal import SIGTERM
 from socket import gethostname
-from typing import Final
+from typing import Any, Final
 
 import orjson
 from pydantic import TypeAdapter
@@ -53,7 +52,8 @@ class StageDone:
     """A stage that was done.
 
     Attributes:
-        inputs, outputs: sha256 of files by their names, fingerprints of models, ids of generations.
+        inputs, outputs: sha256 of files by their names, fingerprints of models, ids of generations. What an earlier
+            stage has left is no input: it must be as it was left.
         said: what came of it, in words.
     """
 
@@ -134,12 +134,7 @@ class Runs:
                     yield found
 
     def read(self, run: str) -> Run:
-        """Read a run.
-
-        Raises:
-            LoopFailed: its state is damaged or missing.
-            Shortage: it cannot be read at the moment.
-        """
+        """Read a run; raises LoopFailed where its state is damaged or missing, Shortage where it cannot be read now."""
         path = self.path(run) / STATE_FILE
         try:
             return _RUN.validate_json(read_input(path))
@@ -147,9 +142,10 @@ class Runs:
             raise shortage_in(error) or LoopFailed(f"{path} is damaged; remove {path.parent}") from error
 
     def begin(self, live: str, fingerprint: str) -> Run:
-        """Begin a run; models of earlier ones are removed, and all of the oldest."""
+        """Begin a run; models of earlier ones are removed, texts that a kill has left there, and all of the oldest."""
         for earlier in self.ids():
             shutil.rmtree(self.path(earlier) / MODEL, ignore_errors=True)
+            self.forget_texts(earlier)
         for oldest in self.ids()[:-_KEPT]:
             shutil.rmtree(self.path(oldest))
         run = Run(new_time_id(self.ids(), secrets.token_hex(4)), live, fingerprint)
@@ -160,7 +156,7 @@ class Runs:
 
     def write(self, run: Run) -> None:
         """Put a run's state on the disk."""
-        write_atomically(self.path(run.id) / STATE_FILE, orjson.dumps(asdict(run), option=orjson.OPT_INDENT_2) + b"\n")
+        write_facts(self.path(run.id) / STATE_FILE, asdict(run))
 
     def forget_texts(self, run: str) -> None:
         """Remove what conversations said from a run, and what writers have left of it that were killed."""
@@ -210,10 +206,10 @@ class Runs:
         return (self.path(run) / _ABORT_FILE).exists()
 
     def leave_out(self, erased: Set[str]) -> bool:
-        """Have the run that is to learn from conversations of these names collect again; returns whether there is one.
+        """Have the run that may learn from conversations of these names collect again; returns whether there is one.
 
-        A process that runs it sees it soon. If none does, what was collected is removed here. Raises as `read` and
-        `end_stage`.
+        A process that runs it sees it soon. If none does, what was collected is removed here; a run that has not
+        collected yet will not find them. Raises as `read` and `end_stage`.
         """
         run = self.latest()
         if run is None or run.verdict is not None or run.new is not None or not self._may_hold(run, erased):
@@ -221,8 +217,10 @@ class Runs:
         (self.path(run.id) / _ANEW_FILE).touch()
         with suppress(LoopBusy), self.alone():
             run = self.read(run.id)
+            has_collected = "collect" in run.stages
             if self.is_to_collect_anew(run):
                 self.collect_anew(run)
+            return has_collected
         return True
 
     def _may_hold(self, run: Run, names: Set[str]) -> bool:
@@ -251,7 +249,6 @@ class Runs:
         (self.path(run.id) / _ANEW_FILE).unlink(missing_ok=True)  # last: after a kill all of this is done again
 
 
-def sha256_of(path: Path) -> str:
-    """Return the digest of a file, in hexadecimal digits."""
-    with open_input(path) as file:
-        return file_digest(file, "sha256").hexdigest()
+def write_facts(path: Path, facts: dict[str, Any]) -> None:
+    """Replace a JSON file in one step."""
+    write_atomically(path, orjson.dumps(facts, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))

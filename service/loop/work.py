@@ -6,15 +6,14 @@ status: 0 done, 1 failed.
 """
 
 import os
-import random
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from random import Random
 
 import orjson
 
@@ -22,24 +21,23 @@ from polyrank.index_builder.building.compaction import chosen_again, updated_poo
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.building.stages import EncodedContext
-from polyrank.index_builder.errors import BuildBusy, BuildError, SwitchOvertaken
+from polyrank.index_builder.errors import BuildBusy, BuildError
 from polyrank.index_builder.index.measuring import MOST_PROBES
-from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
-from polyrank.model.durable import replacing, write_atomically
+from polyrank.model.durable import replacing
 from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.model.inference import disk_cache
 from polyrank.model.inference.runners import AUTO
 from polyrank.model.rankers.load import load_retriever
 from polyrank.model.rankers.networks import Retriever
-from polyrank.model.text.dialogues import read_dialogues
+from polyrank.model.text.dialogues import drawn, read_dialogues
 from polyrank.model.training.config import Data
 from polyrank.model.training.run import train_calibration
 from polyrank.service import BACKEND, PRECISION, PREFIX
 from polyrank.service.feedback.export import LABELS, LATER, TRAIN
 from polyrank.service.loop.judging import Examples, golden_sets, judge
-from polyrank.service.loop.state import BUILD_FILE, DATA, FITTED, GATE_FILE, MODEL, POOL_FILE, Run, Runs
+from polyrank.service.loop.state import BUILD_FILE, DATA, FITTED, GATE_FILE, MODEL, POOL_FILE, Run, Runs, write_facts
 from polyrank.service.loop.statistics import LATELY
 
 _BUSY_SECONDS = 2.0  # until it is tried again
@@ -61,17 +59,8 @@ def main() -> int:
 
 def _pool(store: Path, folder: Path, run: Run, _golden: Sequence[Path]) -> None:
     rows = orjson.OPT_APPEND_NEWLINE
-    with _live(GenerationStore(store), run) as (_, candidates), replacing(folder / POOL_FILE) as path:
+    with updated_pool(GenerationStore(store), run.live) as (_, candidates), replacing(folder / POOL_FILE) as path:
         path.write_bytes(b"".join(orjson.dumps({"id": each.id, "text": each.text}, option=rows) for each in candidates))
-
-
-@contextmanager
-def _live(store: GenerationStore, run: Run) -> Iterator[tuple[int, Iterator[Candidate]]]:
-    """What the live generation holds now; see `updated_pool`. Raises SwitchOvertaken where another one is active."""
-    if (active := store.current()) != run.live:
-        raise SwitchOvertaken(run.live, active)
-    with updated_pool(store) as found:
-        yield found
 
 
 def _calibrate(_store: Path, folder: Path, _run: Run, _golden: Sequence[Path]) -> None:
@@ -96,7 +85,7 @@ def _gate(store: Path, folder: Path, run: Run, golden: Sequence[Path]) -> None:
         sets[LATELY] = later
     # Both run as the reference does: of two models `auto` might choose a slower back-end for one by chance.
     models = load_retriever(folder / MODEL), load_retriever(live)
-    _write(folder / GATE_FILE, judge(*models, sets, folder / DATA / TRAIN))
+    write_facts(folder / GATE_FILE, judge(*models, sets, folder / DATA / TRAIN))
 
 
 def _build(store: Path, folder: Path, run: Run, golden: Sequence[Path]) -> None:
@@ -109,7 +98,7 @@ def _build(store: Path, folder: Path, run: Run, golden: Sequence[Path]) -> None:
     for generation in generations.ids():  # a build whose process died before it said so
         made_by = generations.manifest(generation).model
         if generation > run.id and (made_by.name, made_by.fingerprint) == (model.name, model.fingerprint):
-            _write(folder / BUILD_FILE, {"generation": generation})
+            write_facts(folder / BUILD_FILE, {"generation": generation})
             return
     count, _ = generations.updated(run.live)
     options = BuildOptions(
@@ -124,7 +113,7 @@ def _build(store: Path, folder: Path, run: Run, golden: Sequence[Path]) -> None:
     waits = False
     while True:
         try:
-            with _live(generations, run) as (revision, candidates):
+            with updated_pool(generations, run.live) as (revision, candidates):
                 built = build(model, candidates, store, replace(options, revision=revision), parts=len(active.parts))
             break
         except BuildBusy as error:  # by a compaction, for instance
@@ -135,22 +124,16 @@ def _build(store: Path, folder: Path, run: Run, golden: Sequence[Path]) -> None:
         except BuildError as error:
             if type(error) is not BuildError:  # overtaken, a full disk: another time it may go
                 raise
-            _write(folder / BUILD_FILE, {"refused": str(error)})
+            write_facts(folder / BUILD_FILE, {"refused": str(error)})
             return
     sys.stderr.writelines(f"{note}\n" for note in built.notes)
-    _write(folder / BUILD_FILE, {"generation": built.generation})
+    write_facts(folder / BUILD_FILE, {"generation": built.generation})
 
 
 def _probes(model: Retriever, files: Sequence[Path]) -> list[EncodedContext]:
     """Encode at most MOST_PROBES contexts of the files, drawn with a fixed seed."""
-    known = [example.conversation for file in files for example in read_dialogues(file)]
-    drawn = random.Random(0).sample(known, min(MOST_PROBES, len(known)))
-    encoded = model.encode_contexts([model.tokenize_context(each)[0] for each in drawn])
-    return [EncodedContext(*probe) for probe in zip(drawn, encoded, strict=True)]
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    write_atomically(path, orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
+    examples = chain.from_iterable(map(read_dialogues, files))
+    return EncodedContext.of(model, [each.conversation for each in drawn(examples, MOST_PROBES, Random(0))])
 
 
 if __name__ == "__main__":

@@ -157,6 +157,8 @@ TABLE = f"""
 1 | {TRAIN} --teacher none                            | model 'none' is neither a local directory
 2 | {TRAIN} --teacher lexical                         | give a model with a network as the teacher
 2 | {TRAIN} --teacher poly-base                       | --teacher poly-base is a base model, which has not learnt to
+2 | {TRAIN} --words none                              | --words none is no checkpoint whose words count; give another
+2 | {TRAIN} --words poly                              | --words poly is no checkpoint whose words count; give another
 2 | {TRAIN} --architecture cross --retriever cross    | cross is a cross-encoder, which has no candidate embeddings;
 2 | {TRAIN} --architecture lexical                    | fit its words by --only-evidence --base lexical
 2 | {TRAIN} --architecture tri                        | --architecture: invalid choice: 'tri'

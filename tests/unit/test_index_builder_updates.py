@@ -24,6 +24,7 @@ from polyrank.index_builder.errors import (
     GenerationCorrupt,
     GenerationNotFound,
     StoreBusy,
+    SwitchOvertaken,
 )
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.generation.texts import KnownTexts
@@ -727,7 +728,9 @@ def test_a_build_of_what_the_live_one_holds_misses_no_update(store: Store, parts
     """As the loop builds: from the live generation, in another model, while updates come."""
     build(HashEncoder(), pool(12), store.root, BuildOptions(), parts=parts)
     store.update("a", "c3", deletes=["c1"])
-    with updated_pool(store.store) as (revision, candidates):
+    with pytest.raises(SwitchOvertaken), updated_pool(store.store, "another"):
+        pass
+    with updated_pool(store.store, store.store.active().id) as (revision, candidates):
         store.update("b", deletes=["c2"])
         options = BuildOptions(activate=False, revision=revision)
         new = build(OTHER, candidates, store.root, options, parts=parts).generation

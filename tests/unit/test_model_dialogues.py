@@ -6,14 +6,24 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation, Turn
-from polyrank.model.text.dialogues import Dialogue, DialoguesInvalid, new_dialogues, read_dialogues, text_of, turn_of
+from polyrank.model.text.dialogues import (
+    Dialogue,
+    DialoguesInvalid,
+    drawn,
+    new_dialogues,
+    read_dialogues,
+    text_of,
+    turn_of,
+)
 
 ROW = {"context": ["hello", "hi, how can I help?"], "response": "yes", "candidates": ["no", "yes", "maybe"]}
 
@@ -373,3 +383,21 @@ def test_a_message_is_a_turn(message: dict[str, object], turn: Turn) -> None:
 def test_what_is_no_message_is_refused(message: dict[str, object], says: str) -> None:
     with pytest.raises(InvalidInput, match=says):
         turn_of(message)
+
+
+def test_every_example_is_as_likely_to_be_drawn_and_as_likely_to_come_first() -> None:
+    examples = [Dialogue(Conversation.of("a"), str(n)) for n in range(16)]
+    found = [[int(each.response) for each in drawn(examples, 4, Random(seed))] for seed in range(4000)]
+    assert {len(set(each)) for each in found} == {4}
+    for place in range(4):
+        times = np.bincount([each[place] for each in found], minlength=16)
+        assert 250 - 80 < times.min() <= times.max() < 250 + 80  # five standard deviations
+    assert found[7] == [int(each.response) for each in drawn(iter(examples), 4, Random(7))]
+
+
+def test_of_few_examples_all_are_drawn() -> None:
+    examples = [Dialogue(Conversation.of("a"), str(n)) for n in range(19)]
+    found = drawn(examples, 20, Random(0))
+    assert found != examples
+    assert sorted(found, key=examples.index) == examples
+    assert drawn([], 4, Random(0)) == []

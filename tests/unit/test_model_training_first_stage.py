@@ -180,7 +180,9 @@ def test_a_bi_encoder_learns_beside_the_words_of_another_model(base: Path, tmp_p
 def test_a_model_without_words_is_refused_before_files_are_read(base: Path, tmp_path: Path) -> None:
     silent, seen = write_checkpoint(tmp_path, "silent", 0, architecture="bi"), Seen()
     config, files = settings(base, words=str(silent)), Data([tmp_path / "none"])
-    with pytest.raises(InvalidInput, match=f"words: {silent} ranks without words; give another model, or lexical"):
+    with pytest.raises(
+        InvalidInput, match=f"{silent} is no checkpoint whose words count; give another one, or lexical"
+    ):
         train(config, files, tmp_path / "no", on_survey=seen.survey, watch=seen.watch)
 
 

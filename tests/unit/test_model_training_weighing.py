@@ -1,7 +1,6 @@
 """What is fitted after training: the weights of words, and what a score says."""
 
 import math
-import random
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
@@ -25,7 +24,6 @@ from polyrank.model.lexical.features import FEATURES
 from polyrank.model.lexical.fit import Figures, ScoredList
 from polyrank.model.rankers.load import load_cross
 from polyrank.model.rankers.networks import CrossRanker, LateRanker
-from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue
 from polyrank.model.text.sequences import Pairs
 from polyrank.model.training import weighing
@@ -98,24 +96,6 @@ def test_a_large_file_is_not_held_in_memory_to_draw_from_it(
     monkeypatch.setattr(Corpus, "examples", tracked)
     assert weigh(scored_lists(ranker, [corpus], False)).lists == 20
     assert 20 <= most < 25
-
-
-def test_every_example_is_as_likely_to_be_drawn_and_as_likely_to_come_first() -> None:
-    examples = [Dialogue(Conversation.of("a"), str(n)) for n in range(16)]
-    drawn = [[int(each.response) for each in weighing._drawn(examples, 4, random.Random(seed))] for seed in range(4000)]
-    assert {len(set(each)) for each in drawn} == {4}
-    for place in range(4):
-        times = np.bincount([each[place] for each in drawn], minlength=16)
-        assert 250 - 80 < times.min() <= times.max() < 250 + 80  # five standard deviations
-    assert drawn[7] == [int(each.response) for each in weighing._drawn(iter(examples), 4, random.Random(7))]
-
-
-def test_of_few_examples_all_are_drawn() -> None:
-    examples = [Dialogue(Conversation.of("a"), str(n)) for n in range(FEWEST_LISTS - 1)]
-    drawn = weighing._drawn(examples, FEWEST_LISTS, random.Random(0))
-    assert drawn != examples
-    assert sorted(drawn, key=examples.index) == examples
-    assert weighing._drawn([], 4, random.Random(0)) == []
 
 
 def test_every_file_is_weighed(ranker: LateRanker, corpus: Corpus) -> None:

@@ -53,7 +53,7 @@ def test_rankings_come_as_written_with_their_events_by_time(tmp_path: Path) -> N
         Use(ranking(2)),
         Use(ranking(3), (event(5, 3),)),
     ]
-    assert tally == LogTally(rankings=3, events=4, repeated=1, alone=1)
+    assert tally == LogTally(repeated=1, alone=1)
 
 
 def test_files_that_nobody_has_written_to_since_are_not_read(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_files_that_nobody_has_written_to_since_are_not_read(tmp_path: Path) -> 
 def test_a_file_that_is_just_closed_is_read_once(tmp_path: Path) -> None:
     for closed in (False, True):
         write(tmp_path, FIRST, [ranking(1), event(1, 1)], closed=closed)
-    assert read(tmp_path) == ([Use(ranking(1), (event(1, 1),))], LogTally(rankings=1, events=1))
+    assert read(tmp_path) == ([Use(ranking(1), (event(1, 1),))], LogTally())
 
 
 def test_what_is_damaged_is_counted_and_left_out(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_what_is_damaged_is_counted_and_left_out(tmp_path: Path) -> None:
     wrong = [b"{", b"[]", b"\xff", b"\0", b'{"kind":"ranking","id":[]}', b'{"kind":"up","ranking":[]}', b"5", b"{}"]
     write(tmp_path, FIRST, good, b"\n".join(wrong) + b'\n\n{"kind": "ranking", "id": "cu')
     (tmp_path / "feedback" / "readme.jsonl").write_text("{}")
-    assert read(tmp_path) == ([Use(ranking(1), (event(1, 1),))], LogTally(rankings=1, events=1, damaged=len(wrong)))
+    assert read(tmp_path) == ([Use(ranking(1), (event(1, 1),))], LogTally(damaged=len(wrong)))
 
 
 @pytest.mark.parametrize("at", [3, 40, -4])
@@ -97,5 +97,5 @@ def test_what_was_erased_is_left_out_and_what_came_after_counts(tmp_path: Path) 
     (tmp_path / "feedback" / "erased").write_text("5.5 c\n5.5 r1\n5.5 r3\ndamaged\nx y\n")
     assert read(tmp_path) == (
         [Use(ranking(2), (event(2, 2),)), Use(ranking(9, conversation="c"), (event(9, 9),))],
-        LogTally(rankings=2, events=2, erased=4),
+        LogTally(erased=4),
     )

@@ -1,6 +1,7 @@
 """What a log of feedback says of the replies, in figures and on a page."""
 
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import pytest
@@ -36,11 +37,12 @@ def test_the_interval_is_what_wilson_solved(counts: tuple[int, int]) -> None:
     """Its ends are the shares from which the one that was seen is 1.96 standard deviations away."""
     seen = Share(*counts)
     low, high = seen.interval()
+    deviations = NormalDist().inv_cdf(0.975)
     assert 0 <= low <= high <= 1
     if seen.of:
         assert low - 1e-9 <= seen.value <= high + 1e-9
         for end in (low, high):
-            assert seen.of * (seen.value - end) ** 2 == pytest.approx(1.959964**2 * end * (1 - end), abs=1e-9)
+            assert seen.of * (seen.value - end) ** 2 == pytest.approx(deviations**2 * end * (1 - end), abs=1e-9)
 
 
 def test_what_was_taken_is_counted_where_it_stood(store: Path) -> None:

@@ -244,10 +244,13 @@ def test_a_lease_is_held_while_the_loop_runs_and_only_one_runs(loop: Loop) -> No
 
     def look() -> None:
         seen.append(loop.store.trial())
+        assert not data.exists()
         with pytest.raises(LoopBusy, match="another process runs the loop of this store: process"):
             loop.goes_on()
         abort(loop.store.root, 30)
 
+    data = loop.runs.path(loop.run.id) / "data"  # a kill came as the build was recorded
+    data.mkdir()
     thread = meanwhile(loop, look)
     assert loop.goes_on().verdict == "aborted"
     thread.join()
@@ -265,6 +268,19 @@ def test_abort_where_nobody_is_at_work(loop: Loop) -> None:
     assert run is not None
     assert (run.verdict, loop.store.trial(), texts.exists()) == ("aborted", None, False)
     assert abort(loop.store.root, 0) is None
+
+
+def test_texts_stay_until_the_verdict_is_written(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill leads back to the stage that gave it, which needs them. The next run removes what is left."""
+    data = loop.runs.path(loop.run.id) / "data"
+    data.mkdir()
+    with monkeypatch.context() as full:
+        fill_disk(full, loop.runs.path(loop.run.id) / "state.json")
+        with pytest.raises(OSError, match="No space left"):
+            abort(loop.store.root, 0)
+    assert data.exists()
+    loop.runs.begin(loop.live, loop.fingerprint)
+    assert not data.exists()
 
 
 @pytest.mark.parametrize(("stage", "is_judged"), [("canary", False), ("watch", True)])
@@ -299,6 +315,23 @@ def test_somebody_who_switches_at_the_last_moment_is_not_overruled(loop: Loop, m
     assert (run.verdict, loop.store.current()) == ("overtaken", other)
 
 
+def test_an_abort_during_the_switch_comes_too_late_for_it(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new model is active then, so what it has learnt from counts."""
+    verify = GenerationStore.verify
+
+    def asked_meanwhile(store: GenerationStore, generation: str) -> object:
+        loop.runs.ask_to_end(loop.run.id)
+        return verify(store, generation)
+
+    loop.reached("switch")
+    (loop.runs.path(loop.run.id) / "examples.npy").touch()
+    monkeypatch.setattr(GenerationStore, "verify", asked_meanwhile)
+    run = loop.goes_on(watch_hours=1)
+    assert (run.verdict, run.why) == ("aborted", "somebody has asked for it, in stage watch")
+    assert (loop.store.current(), loop.store.trial()) == (loop.new, None)
+    assert [each.id for each in loop.runs.judged()] == [run.id]
+
+
 @pytest.mark.slow
 def test_a_compaction_at_the_last_moment_is_no_switch(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     copy, verify = loop.store.manifest(loop.store.ids()[1]), GenerationStore.verify
@@ -320,13 +353,22 @@ def test_a_compaction_is_no_switch(loop: Loop, stage: str) -> None:
     """Servers compact by themselves: what comes of the live generation takes its place in the run."""
     loop.reached(stage)
     copy, old = loop.store.manifest(loop.store.ids()[2]), loop.new if stage == "watch" else loop.live
-    thread = meanwhile(loop, lambda: loop.store.make_copy_active(old, copy))
+
+    def act() -> None:
+        loop.store.make_copy_active(old, copy)
+        if stage == "watch":
+            until = time.monotonic() + 30
+            while loop.runs.read(loop.run.id).new != copy.id and time.monotonic() < until:
+                time.sleep(0.01)
+            loop.store.end_trial()
+
+    thread = meanwhile(loop, act)
     at = loop.began(stage, 0.5, hours=0)
     write_log(
         loop.store.root,
         conversations(loop.live if stage == "watch" else loop.new, at, 4000, 0.5, trial=0.97, live=0.97),
     )
-    run = loop.goes_on(canary_shares=(0.5,), watch_hours=1 / 3600)
+    run = loop.goes_on(canary_shares=(0.5,), watch_hours=1 if stage == "watch" else 0)
     thread.join()
     assert run.verdict == "switched"
     assert (run.live, run.new) == ((loop.live, copy.id) if stage == "watch" else (copy.id, loop.new))
@@ -398,7 +440,11 @@ def test_what_was_erased_is_collected_no_more(loop: Loop) -> None:
     assert loop.runs.leave_out({"c2", "c1"})
     assert loop.runs.read(loop.run.id).stage == "collect"
     assert [path.name for path in folder.iterdir()] == ["state.json"]
-    assert loop.runs.leave_out({"c3"}), "it may have been read already"
+    (folder / "data").mkdir()  # of a collection that was killed
+    assert not loop.runs.leave_out({"c3"}), "nothing was collected"
+    assert [path.name for path in folder.iterdir()] == ["state.json"]
+    with loop.runs.alone():
+        assert loop.runs.leave_out({"c3"}), "whoever is at work may have read it already"
     abort(loop.store.root, 0)
     assert not loop.runs.leave_out({"c1"})
 

@@ -116,25 +116,18 @@ def _options(arguments: argparse.Namespace, ranker: "Retriever", probes: "list[C
         index_for(ranker, asked.get("index", "auto"))
     except InvalidInput as error:
         raise UsageError(str(error)) from error
-    encoded = ranker.encode_contexts([ranker.tokenize_context(probe)[0] for probe in probes])
-    return BuildOptions(probes=[EncodedContext(*probe) for probe in zip(probes, encoded, strict=True)], **asked)
+    return BuildOptions(probes=EncodedContext.of(ranker, probes), **asked)
 
 
 def _probes(file: Path) -> "list[Conversation]":
     """At most MOST_PROBES contexts of a file, drawn at random with a fixed seed."""
     from polyrank.index_builder.index.measuring import MOST_PROBES
-    from polyrank.model.text.dialogues import read_dialogues
+    from polyrank.model.text.dialogues import drawn, read_dialogues
 
-    kept: list[Conversation] = []
-    rng = random.Random(_SEED)
-    for seen, dialogue in enumerate(read_dialogues(file)):
-        if len(kept) < MOST_PROBES:
-            kept.append(dialogue.conversation)
-        elif (place := rng.randrange(seen + 1)) < MOST_PROBES:
-            kept[place] = dialogue.conversation
-    if not kept:
+    probes = drawn(read_dialogues(file), MOST_PROBES, random.Random(_SEED))
+    if not probes:
         raise UsageError(f"--probes {file} holds no dialogue")
-    return kept
+    return [each.conversation for each in probes]
 
 
 def _described(built: "BuildResult", seconds: float) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections import Counter
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -54,31 +55,27 @@ def _in_store(run: Any, arguments: argparse.Namespace) -> int:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    from polyrank.service.feedback.files import size_of
+    from polyrank.service.feedback.files import sizes
     from polyrank.service.feedback.identity import folder_of
     from polyrank.service.feedback.reading import LogTally, uses
     from polyrank.service.feedback.records import KINDS
 
-    tally, answered = LogTally(), 0
+    tally, rankings, answered = LogTally(), 0, 0
     kinds, days, generations = Counter[str](), Counter[str](), Counter[str]()
     for use in uses(arguments.store, tally):
+        rankings += 1
         answered += bool(use.events)
         kinds.update(event.kind for event in use.events)
         days[f"{datetime.fromtimestamp(use.ranking.at, UTC):%Y-%m-%d}"] += 1
         generations[use.ranking.generation] += 1
     facts = {
-        "rankings": tally.rankings,
+        "rankings": rankings,
         "with_feedback": answered,
         "events": {kind: kinds[kind] for kind in KINDS},
         "days": dict(sorted(days.items())),
         "generations": dict(sorted(generations.items())),
-        "bytes": size_of(folder_of(arguments.store)),
-        "left_out": {
-            "repeated": tally.repeated,
-            "alone": tally.alone,
-            "erased": tally.erased,
-            "damaged": tally.damaged,
-        },
+        "bytes": sum(sizes(folder_of(arguments.store)).values()),
+        "left_out": asdict(tally),
     }
     print_result(arguments, facts, *_lines(facts))
     return 0

@@ -24,7 +24,7 @@ from polyrank.model.training.config import (
     TrainConfig,
 )
 from polyrank.model.training.recipes import PRETRAINING, RECIPES
-from polyrank.service.cli.arguments import loaded, require_writable
+from polyrank.service.cli.arguments import loaded, of_flag, require_writable
 from polyrank.service.cli.commands.quantise import LISTS, examples_of, in_lines, quantised, require_able
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result, seconds_of
 from polyrank.service.cli.parsing import add_options_of, given
@@ -255,8 +255,6 @@ def _check(arguments: argparse.Namespace, progress: Progress) -> None:
 
     Files and models that are none are refused before torch is imported.
     """
-    from polyrank.model.checkpoint.lookup import architecture_of, require_network
-    from polyrank.model.rankers.load import load_late, load_teacher
     from polyrank.model.text.dialogues import read_dialogues
 
     _check_architecture(arguments)
@@ -269,9 +267,25 @@ def _check(arguments: argparse.Namespace, progress: Progress) -> None:
     if arguments.valid:
         progress(f"reading {arguments.valid.name}", 0, None)
         _require_examples(arguments.valid, arguments.task)
+    _check_models(arguments, progress)
+    for file in arguments.train:
+        read_dialogues(file)
+    _check_hub(arguments)
+    if arguments.quantise:
+        progress("reading what int8 is tried on", 0, None)
+        _check_quantise(arguments)
+
+
+def _check_models(arguments: argparse.Namespace, progress: Progress) -> None:
+    from polyrank.model.checkpoint.lookup import architecture_of, require_network
+    from polyrank.model.rankers.load import load_late, load_teacher, words_of
+
     architecture_of(arguments.base)
     if not _only_fits(arguments):
         require_network(arguments.base)
+    if arguments.words:
+        with of_flag("--words "):
+            words_of(arguments.words)
     progress("loading models", 0, None)  # the run loads them again, which takes a moment
     if arguments.teacher:
         loaded(load_teacher, arguments.teacher, before="--teacher ")
@@ -279,12 +293,6 @@ def _check(arguments: argparse.Namespace, progress: Progress) -> None:
         loaded(load_late, arguments.retriever, after=" as --retriever")
     if arguments.output_like:
         loaded(load_late, arguments.output_like, after=" as --output-like")
-    for file in arguments.train:
-        read_dialogues(file)
-    _check_hub(arguments)
-    if arguments.quantise:
-        progress("reading what int8 is tried on", 0, None)
-        _check_quantise(arguments)
 
 
 def _check_quantise(arguments: argparse.Namespace) -> None:
