@@ -9,6 +9,7 @@ from functools import lru_cache
 from polyrank.index_builder.pool.documents import MAX_TEXT_CHARACTERS, RowError
 from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.text.folding import folded
 
 USER, ASSISTANT, SYSTEM, TOOL = "user", "assistant", "system", "tool"
 _NAMES = {
@@ -32,7 +33,7 @@ def words(text: str) -> tuple[str, ...]:
 @lru_cache(maxsize=4096)
 def plain_name(name: str) -> str:
     """Return a name as names are compared: `Created At` and `createdAt` are `created_at`."""
-    return _BETWEEN_WORDS.sub("_", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).casefold()).strip("_")
+    return _BETWEEN_WORDS.sub("_", folded(re.sub(r"([a-z])([A-Z])", r"\1_\2", name))).strip("_")
 
 
 def role_called(name: object) -> str | None:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import orjson
 
 from polyrank.model.evaluation.beir import titled
+from polyrank.model.text.folding import folded_line
 
 MAX_TEXT_CHARACTERS = 20_000
 KNOWN = ("id", "_id", "text", "title", "metadata")  # fields with a meaning of their own
@@ -210,11 +211,12 @@ class PoolDocument(NamedTuple):
 def column_names(names: Sequence[str]) -> list[str]:
     """Return the names of a table's columns without spaces around them, and `ID` or `Text` as those that are known.
 
-    Where a column has the known name itself, others that differ in case keep theirs.
+    Marks of direction, which spreadsheets in Arabic and Hebrew write, are no part of a known name. Where a column has
+    the known name itself, others that differ in case keep theirs.
     """
     stripped = [name.strip() for name in names]
     missing = set(KNOWN).difference(stripped)
-    return [low if (low := name.casefold()) in missing else name for name in stripped]
+    return [low if (low := folded_line(name)) in missing else name for name in stripped]
 
 
 def shown_names(names: Sequence[str]) -> str:

@@ -85,7 +85,8 @@ class PoolRows(Iterable[Candidate | Rejected]):
         found = document(row, self.fields)
         candidate_id = text_id(found.text) if found.id is None else found.id
         if not self._seen.add(hash_id(candidate_id)):
-            raise RowError(f"the id {candidate_id[:80]!r} was seen before")
+            what = "the text, without an id," if found.id is None else f"the id {candidate_id[:80]!r}"
+            raise RowError(f"{what} was seen before")
         self.fields.count(found.metadata)
         return Candidate(candidate_id, found.text, found.metadata)
 

@@ -251,9 +251,14 @@ def options(url: str, api_key: str | None) -> dict[str, Any]:
     Raises ValueError if the URL is none.
     """
     try:
-        host = httpx2.URL(url).host
+        parsed = httpx2.URL(url)
     except httpx2.InvalidURL as error:
         raise ValueError(f"this is no URL ({error})") from None
+    if (parsed.port or 0) > 65_535:  # the socket would take it modulo 65,536
+        raise ValueError("this is no URL (a port is at most 65535)")
+    if parsed.query or parsed.fragment:
+        raise ValueError("this is no URL of a server: leave out what begins with ? or #")
+    host = parsed.host
     try:
         is_here = ipaddress.ip_address(host).is_loopback
     except ValueError:

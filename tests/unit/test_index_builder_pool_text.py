@@ -81,6 +81,7 @@ def test_lines_end_as_on_any_system(tmp_path: Path, end: str) -> None:
         "sep=;\nid;text",
         "SEP=,\r\nid,text",
         "sep=^\nid^text",
+        "\u200fid,\u200eText",
         "id\ttext",
     ],
 )
@@ -302,7 +303,9 @@ def test_a_column_of_json_is_metadata(tmp_path: Path) -> None:
 
 
 def test_a_row_without_an_id_is_named_by_its_text(tmp_path: Path) -> None:
-    assert read(tmp_path, b"id,text\n,hallo\n") == [Candidate(sha256(b"hallo").hexdigest()[:32], "hallo")]
+    [first, again] = read(tmp_path, b"id,text\n,hallo\n,hallo\n")
+    assert first == Candidate(sha256(b"hallo").hexdigest()[:32], "hallo")
+    assert again == "the text, without an id, was seen before"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """`polyrank store` over generations built without torch."""
 
+import io
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from polyrank.index_builder.pool.rows import Candidate
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
 from polyrank.model.representations import Representations
+from polyrank.service.cli import main
 
 Capture = pytest.CaptureFixture[str]
 
@@ -400,3 +403,11 @@ def test_a_pool_is_built_into_parts(capsys: Capture, store: Path, tmp_path: Path
     assert GenerationStore(store).current() == made["generation"]
     assert "parts" not in call(capsys, *built, "--json").result
     assert "--shards: must be a whole number from 1 to 256, not '0'" in call(capsys, *built, "--shards", "0").misuse
+
+
+def test_output_is_utf_8_in_every_locale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the name of a file is none."""
+    (store := tmp_path / "\u0632\udcff").mkdir()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written := io.BytesIO(), "latin-1"))
+    assert main(["store", "list", "--store", str(store)]) == 0
+    assert b"/\xd8\xb2\\udcff holds no generation" in written.getvalue()

@@ -445,3 +445,10 @@ def test_a_proxy_is_not_asked_for_this_machine() -> None:
         ("https://rank.shop.example", True),
     ):
         assert attempts.options(url, None)["trust_env"] is is_asked
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:65536", "http://127.0.0.1:8000?a=b", "http://127.0.0.1:8000/#a"])
+def test_what_is_no_url_of_a_server(url: str) -> None:
+    """A socket takes a port modulo 65,536; a path behind ? or # would reach another route."""
+    with pytest.raises(ValueError, match="this is no URL"):
+        polyrank.Client(url)
