@@ -5,8 +5,8 @@
     python -m benchmarks.parity table --results R
 
 `scores` prints for each model and runner: the 99th percentile and the largest of the differences of scores, of every
-context with every text of the pool (for a Cross- or Uni-encoder: with some texts drawn from it); the share of contexts whose
-ten best texts are the same set; and, except for these two, R@1 on each file over its own candidates with the
+context with every text of the pool (for a Cross- or Uni-encoder: with some texts drawn from it); the share of contexts
+whose ten best texts are the same set; and, except for these two, R@1 on each file over its own candidates with the
 points gained or lost. The model "cross" is a base model with a seeded random head.
 
 `lists` ranks the lists of one file with one model and runner, and appends a line of JSON for every 250 lists. A run

@@ -3,8 +3,8 @@
     python checkpoints/residual.py PLAIN CHAT_POLY OUTPUT
 
 A pair's score is chat-poly's plus a quarter of the plain one's, the share at which `--first-stage` lets training begin.
-No weight is trained here. The adapters of both are cut to the singular values that say most for their bytes, so that
-OUTPUT stays below 12 MB. Words count as in chat-poly.
+No weight is trained here. The plain one's adapters are cut to the singular values that say most for their bytes, so
+that OUTPUT, with chat-poly's weights in it, stays below 12 MB. Words count as in chat-poly.
 """
 
 import sys
@@ -19,7 +19,7 @@ from polyrank.model.checkpoint.files import CONFIG_FILE, WEIGHTS_FILE, Checkpoin
 from polyrank.model.checkpoint.read import A, B, split
 
 HEAD_SHARE = 0.25
-PLAIN_BYTES, POLY_BYTES = 3_250_000, 7_900_000  # of adapters
+ADAPTER_BYTES = 760_000
 
 
 def cut(adapter: dict[str, Tensor], most_bytes: int) -> dict[str, Tensor]:
@@ -51,13 +51,10 @@ def cut(adapter: dict[str, Tensor], most_bytes: int) -> dict[str, Tensor]:
 def main(plain: Path, poly: Path, output: Path) -> None:
     """Write the checkpoint."""
     adapter, head = split(load_file(plain / WEIGHTS_FILE))
-    first_adapter, codes = split(load_file(poly / WEIGHTS_FILE))
-    first = cut(first_adapter, POLY_BYTES) | codes
-    weights = cut(adapter, PLAIN_BYTES) | {name: HEAD_SHARE * tensor for name, tensor in head.items()}
-    weights |= {f"poly.{name}": tensor for name, tensor in first.items()}
+    first = {f"poly.{name}": tensor for name, tensor in load_file(poly / WEIGHTS_FILE).items()}
+    weights = cut(adapter, ADAPTER_BYTES) | {name: HEAD_SHARE * tensor for name, tensor in head.items()} | first
     config = read_config(plain / CONFIG_FILE)
-    about = {"head_share": HEAD_SHARE, "plain_bytes": PLAIN_BYTES, "poly_bytes": POLY_BYTES}
-    training = {**config.training, "first_stage": poly.name, **about}
+    training = {**config.training, "first_stage": poly.name, "head_share": HEAD_SHARE, "adapter_bytes": ADAPTER_BYTES}
     training.pop("evidence", None)
     evidence = read_config(poly / CONFIG_FILE).evidence
     config = replace(config, residual=True, evidence=evidence, calibration=None, training=training)

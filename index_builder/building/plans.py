@@ -47,7 +47,7 @@ class BuildResult:
 
     Attributes:
         parts: those that were built; a compaction keeps others.
-        rejected: bad rows left out; `rejected_log` lists them, or is None if there are none.
+        rejected: rows left out; `rejected_log` lists them, or is None if there are none.
         resumed: candidates whose vectors a killed build had finished.
         counted: the candidates whose words a compaction has counted anew; None: it was none, or words do not count.
     """

@@ -9,7 +9,7 @@ place; memory grows with the distinct words, and by 12 bytes a candidate while t
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -88,7 +88,7 @@ class StageClock:
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """How many rows of a pool are good and bad, and the log of the bad ones; None if there are none."""
+    """How many rows of a pool are candidates, how many are left out, and the log of these; None if there are none."""
 
     count: int
     rejected: int
@@ -98,18 +98,18 @@ class Ingested:
 def ingest(
     pool: Iterable[Candidate | Rejected], table: Path, log: Path, max_rejected: float, clock: StageClock
 ) -> Ingested:
-    """Write the candidate table. If a row is bad, also write the log: JSON lines of file, line and reason.
+    """Write the candidate table. If a row is left out, also write the log: JSON lines of file, line and reason.
 
-    The log lists the first `MOST_LISTED` bad rows. Once there are more, every further one ends the reading if the share
-    of bad rows is too large by then.
+    The log lists the first `MOST_LISTED` of them. Once more are bad, every further one ends the reading if the share of
+    bad rows is too large by then. Repeated texts are not bad.
 
     Raises:
         TooManyRejected: more than the share `max_rejected` of the rows are bad; the log is kept.
         PoolEmpty: no row is good, or there is none.
     """
     clock("read", 0, None)
-    count = rejected = 0
-    first: Rejected | None = None
+    count = rejected = bad = 0
+    first_bad: Rejected | None = None
     ended_early = False
     with ExitStack() as files:
         writer = files.enter_context(CandidateWriter(table))
@@ -118,22 +118,25 @@ def ingest(
                 writer.add(row)
                 count += 1
             else:
-                if first is None:
-                    first = row
+                if not rejected:
                     log.parent.mkdir(parents=True, exist_ok=True)
-                    bad_rows = files.enter_context(log.open("wb"))
+                    left_out = files.enter_context(log.open("wb"))
                 rejected += 1
+                if row.is_bad:
+                    first_bad, bad = first_bad or row, bad + 1
                 if rejected <= MOST_LISTED:
-                    bad_rows.write(orjson.dumps(asdict(row), option=orjson.OPT_APPEND_NEWLINE))
-                elif rejected > max_rejected * (count + rejected):
+                    found = {"file": row.file, "line": row.line, "reason": row.reason}
+                    left_out.write(orjson.dumps(found, option=orjson.OPT_APPEND_NEWLINE))
+                if bad > MOST_LISTED and bad > max_rejected * (count + rejected):
                     ended_early = True
                     break
             if (count + rejected) % _ROWS_A_REPORT == 0:
                 clock("read", count + rejected, None)
     total = count + rejected
-    if first is not None and rejected > max_rejected * total:
+    if first_bad is not None and bad > max_rejected * total:
         rows = f"the first {total} rows" if ended_early else f"{total} rows"
-        raise TooManyRejected(rejected, rows, max_rejected, log, f"{first.file}:{first.line}: {first.reason}")
+        where = f"{first_bad.file}:{first_bad.line}: {first_bad.reason}"
+        raise TooManyRejected(bad, rows, max_rejected, log, where)
     if count == 0:
         raise PoolEmpty("the pool holds no candidate" + (f"; the bad rows: {log}" if rejected else ""))
     return Ingested(count, rejected, log if rejected else None)

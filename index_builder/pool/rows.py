@@ -27,6 +27,10 @@ _SLOT_BYTES = 8
 _BITS_IN_MEMORY = 17  # 2^17 slots are 1 MiB, for 65,536 hashes
 
 
+class RepeatedText(RowError):
+    """A row without an id repeats a text; logs of chat do so all the time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """Something to rank: its unique id, its text, and metadata for filters."""
@@ -38,11 +42,15 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A bad row: its file, its line (in a Parquet file its row; the first is 1) and what is wrong with it."""
+    """A row that is left out: its file, its line (in a Parquet file its row; the first is 1) and why.
+
+    is_bad: something is wrong with it; otherwise it repeats a text, and neither row has an id.
+    """
 
     file: str
     line: int
     reason: str
+    is_bad: bool = True
 
 
 class PoolRows(Iterable[Candidate | Rejected]):
@@ -68,6 +76,8 @@ class PoolRows(Iterable[Candidate | Rejected]):
         for path, line, row in self._raw(typed, self.fields):
             try:
                 yield self._candidate(row)
+            except RepeatedText as error:
+                yield Rejected(str(path), line, str(error), is_bad=False)
             except RowError as error:
                 yield Rejected(str(path), line, str(error)[:_REASON_CHARACTERS])
 
@@ -85,8 +95,9 @@ class PoolRows(Iterable[Candidate | Rejected]):
         found = document(row, self.fields)
         candidate_id = text_id(found.text) if found.id is None else found.id
         if not self._seen.add(hash_id(candidate_id)):
-            what = "the text, without an id," if found.id is None else f"the id {candidate_id[:80]!r}"
-            raise RowError(f"{what} was seen before")
+            if found.id is None:
+                raise RepeatedText("the text, without an id, was seen before")
+            raise RowError(f"the id {candidate_id[:80]!r} was seen before")
         self.fields.count(found.metadata)
         return Candidate(candidate_id, found.text, found.metadata)
 

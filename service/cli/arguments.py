@@ -54,7 +54,7 @@ def _encoding(name: str) -> str:
 
 
 def read_candidates(pools: Sequence[Path], encoding: str | None) -> Iterator["Candidate"]:
-    """Stream the good rows of a pool; after the last one, report the bad rows on standard error."""
+    """Stream the good rows of a pool; after the last one, report those that were left out on standard error."""
     from polyrank.index_builder.pool.rows import read_pool
 
     return _good(read_pool(pools, encoding=encoding))
@@ -71,7 +71,7 @@ def _good(rows: "Iterable[Candidate | Rejected]") -> Iterator["Candidate"]:
             first, count = first or row, count + 1
     if first is not None:
         where = f"{first.file}:{first.line}: {first.reason}"
-        print(f"{count} bad rows of the pool were left out; the first: {where}", file=sys.stderr)
+        print(f"rows of the pool left out: {count}; the first: {where}", file=sys.stderr)
 
 
 @contextmanager

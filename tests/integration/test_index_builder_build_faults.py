@@ -1,6 +1,7 @@
 """However a build ends, what was served before is untouched and nothing else is left."""
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -108,6 +109,21 @@ def test_the_list_of_bad_rows_has_an_end_where_many_are_allowed(root: Path) -> N
 def test_bad_rows_at_the_beginning_of_a_good_pool_do_not_end_it(root: Path) -> None:
     rows = [*(Rejected("p.jsonl", line, "'text' is empty") for line in range(50)), *pool(5000)]
     assert build(HashEncoder(), rows, root).rejected == 50
+
+
+def test_a_chat_log_that_repeats_its_replies_is_no_bad_pool(root: Path, tmp_path: Path) -> None:
+    log = tmp_path / "replies.csv"
+    log.write_text("text\nyes\nno\nyes\nYes, of course.\nyes\nno\n", encoding="utf-8")
+    built = build(HashEncoder(), read_pool([log]), root)
+    assert (built.manifest.count, built.rejected) == (3, 3)
+    assert built.rejected_log is not None
+    listed = [json.loads(line) for line in built.rejected_log.read_text(encoding="utf-8").splitlines()]
+    assert [(row["line"], row["reason"]) for row in listed] == [
+        (line, "the text, without an id, was seen before") for line in (4, 6, 7)
+    ]
+    log.write_text("id,text\na,yes\na,no\n", encoding="utf-8")
+    with pytest.raises(TooManyRejected, match="1 of 2 rows are bad"):
+        build(HashEncoder(), read_pool([log]), root)
 
 
 def test_an_empty_pool_is_told(root: Path) -> None:

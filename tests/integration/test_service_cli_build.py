@@ -191,7 +191,7 @@ def test_bad_rows_within_the_share_are_left_out_and_listed(
     outcome = call(capsys, "build", *options, "--max-rejected", "0.25")
     log = Path(outcome.result["rejected_log"])
     assert (outcome.result["count"], outcome.result["rejected"]) == (3, 1)
-    assert outcome.err == f"1 bad rows were left out; see {log}\nfields: n (number, 3 rows)\n"
+    assert outcome.err == f"rows left out: 1; see {log}\nfields: n (number, 3 rows)\n"
     [bad] = map(json.loads, log.read_text().splitlines())
     assert (bad["file"], bad["line"]) == (str(pool), 4)
 

@@ -174,7 +174,7 @@ def test_each_text_counts_once_and_replies_that_the_pool_lacks_are_left_out(
     left_out = sum(row["response"] in golds for row in ROWS)
     assert (outcome.result["examples"], outcome.result["candidates"]) == (30 - left_out, len(kept))
     assert outcome.err.splitlines() == [
-        f"2 bad rows of the pool were left out; the first: {first}:201: 'text' is empty",
+        f"rows of the pool left out: 2; the first: {first}:201: 'text' is empty",
         f"{left_out} of 30 examples have a gold reply that the pool lacks and were left out",
     ]
 

@@ -305,7 +305,8 @@ def test_a_column_of_json_is_metadata(tmp_path: Path) -> None:
 def test_a_row_without_an_id_is_named_by_its_text(tmp_path: Path) -> None:
     [first, again] = read(tmp_path, b"id,text\n,hallo\n,hallo\n")
     assert first == Candidate(sha256(b"hallo").hexdigest()[:32], "hallo")
-    assert again == "the text, without an id, was seen before"
+    reason = "the text, without an id, was seen before"
+    assert again == Rejected(str(tmp_path / "pool.csv"), 3, reason, is_bad=False)
 
 
 @pytest.mark.parametrize(

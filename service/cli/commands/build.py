@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     if built.resumed:
         print(f"{built.resumed} candidates had been encoded by a build that was killed", file=sys.stderr)
     if built.rejected:
-        print(f"{built.rejected} bad rows were left out; see {built.rejected_log}", file=sys.stderr)
+        print(f"rows left out: {built.rejected}; see {built.rejected_log}", file=sys.stderr)
     for note in (*pool.fields.lines(), *built.notes):
         print(note, file=sys.stderr)
     by = {} if encoders is None else {"encoders": arguments.encoders, "encoder_retries": encoders.retries}
