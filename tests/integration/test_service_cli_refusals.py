@@ -202,7 +202,7 @@ TABLE = f"""
 2 | candidates put pool.jsonl --id x       | --id and --metadata go with --text
 
 2 | {KEYS} "a b"                          | --name: up to 64 letters, digits, dots, hyphens and underscores
-2 | {KEYS} ""                             | --name: up to 64 letters, digits, dots, hyphens and underscores
+2 | {KEYS} ""                             | --name: must not be empty
 2 | {KEYS} a --rate 0                     | --rate: must be a number from
 2 | {KEYS} a --rate nan                   | --rate: must be a number from
 2 | {KEYS} a --rate 1 --burst 0           | --burst: must be a whole number from 1 to

@@ -222,16 +222,16 @@ def test_a_file_is_closed_when_it_is_full_or_old(folder: Path, begin: Open, monk
     assert written(folder) == [line(number, text="x" * 100) for number in range(30)]
 
 
-def test_files_of_the_dead_are_closed_and_those_of_the_living_are_not(folder: Path, begin: Open) -> None:
-    put(begin(), line(1))
-    [living] = folder.iterdir()
-    dead = Growing(folder)
+def test_files_of_the_dead_are_closed_and_those_of_the_living_are_not(folder: Path) -> None:
+    living, dead = Growing(folder), Growing(folder)
+    living.append(b"{}\n")
     dead.append(b'{"kind":"ranking"}\n{"cut')
     dead.leave()
     Growing(folder).leave()  # it died before it wrote anything
     files.close_left(folder)
-    assert {path.name for path in folder.iterdir()} == {living.name, f"{dead.name}.jsonl.zst"}
+    assert {path.name for path in folder.iterdir()} == {f"{living.name}.jsonl", f"{dead.name}.jsonl.zst"}
     assert [*lines(folder, dead.name)] == [{"kind": "ranking"}, None]
+    living.leave()
 
 
 def test_a_process_closes_what_others_left_when_it_begins(folder: Path, begin: Open) -> None:
