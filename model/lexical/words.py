@@ -28,7 +28,7 @@ _ALIKE = str.maketrans(
         **{each: f" {each}" for each in "¼½¾⅐⅑⅒⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞⅟↉"},
     }
 )
-_OTHER_DIGITS = regex.compile(r"[\p{Nd}--0-9]", regex.V1)  # of other scripts: phones and people write either
+_OTHER_DIGITS = regex.compile(r"[\p{Nd}--0-9]", regex.V1)  # of other scripts; Python does not know the newest
 _UNSPACED = (  # letters of scripts without spaces between words, and of Korean, which writes particles onto words
     r"[[\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Hangul}\p{LB=SA}\u3006\u30FC]&&[\p{L}\p{M}\u3007]]"
 )
@@ -121,7 +121,7 @@ def _tokens(text: str) -> list[str]:
     if text.isascii() or _PLAIN.fullmatch(text):
         tokens = _TOKEN.findall(text.casefold())
     else:
-        text = _OTHER_DIGITS.sub(lambda digit: str(decimal(digit[0])), text.translate(_ALIKE))
+        text = _OTHER_DIGITS.sub(lambda digit: str(decimal(digit[0], digit[0])), text.translate(_ALIKE))
         tokens = _ANY_TOKEN.findall(folded(text))
     found: list[str] = []
     for token in tokens:

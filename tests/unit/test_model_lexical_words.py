@@ -51,6 +51,7 @@ from polyrank.model.text.assembly import Conversation
         ("don\u00b4t \u0301a a\u0301", ["don", "t", "a", "á"]),
         ("ORD\u2011123 e\u2010mail", ["ord-123", "e", "mail"]),
         ("می\u200cخواهم", ["میخواهم"]),
+        ("\U00010d41", ["\U00010d41"]),  # a digit of Unicode 16, which Python 3.12 does not know
         ("طلب ١٢٣ ۱۲۳ ORD-१२३ ๑๒๓ １２３", ["طلب", "123", "123", "ord-123", "123", "123"]),
     ],
 )
