@@ -42,10 +42,11 @@ TEXTS = words("""content value text utterance message message_text message_body 
 _QUESTIONS = words("prompt instruction question query user human input problem")
 _ANSWERS = words("completion response output answer assistant gpt reply solution")
 _THEIRS, _OURS = ("inbound", "incoming", "is_customer"), ("outbound", "outgoing", "is_agent", "from_agent")
-_YES, _NO = ("true", "1", "yes", "t", "y"), ("false", "0", "no", "f", "n")
+_YES, _NO = words("true 1 1_0 yes t y"), words("false 0 0_0 no f n")  # 1.0 of pandas, where others are missing
 _PUBLIC = words("public is_public jsd_public is_published")
 _INTERNAL = words("private is_private internal is_internal internal_note is_internal_note is_note")
-_KINDS, _NOTES = words("part_type message_type comment_type type"), words("note internal_note private_note")
+_KINDS = words("part_type message_type comment_type type")
+_NOTES = words("note internal_note private_note note_and_reopen")
 
 
 def field_of(row: Object, names: Sequence[str]) -> str | None:
@@ -58,7 +59,7 @@ def side(name: str, value: object) -> str | None:
     """Return who speaks, by the field that says it and its value: `inbound` is true for a user."""
     kind = plain_name(name)
     if kind in _THEIRS or kind in _OURS:
-        return USER if (str(value).strip().lower() in _YES) == (kind in _THEIRS) else ASSISTANT
+        return USER if (plain_name(str(value)) in _YES) == (kind in _THEIRS) else ASSISTANT
     return None if value is None else str(value).strip()
 
 

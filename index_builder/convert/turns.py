@@ -64,7 +64,8 @@ def with_sides(turns: Sequence[Turn], answering: Collection[str]) -> list[Turn]:
         ours = {name for name, role in called.items() if role not in (None, USER, SYSTEM, TOOL)}
         ours = ours or {name for name, role in called.items() if role == SYSTEM}
     else:
-        first = next((turn.role for turn in turns if called[turn.role] != SYSTEM), None)
+        spoken = (turn for turn in turns if turn.text or turn.role)  # else an internal note
+        first = next((turn.role for turn in spoken if called[turn.role] != SYSTEM), None)
         ours = {name for name, role in called.items() if role not in (None, SYSTEM, TOOL) and name != first}
         called[first] = USER
     called |= dict.fromkeys(ours, ASSISTANT)

@@ -97,7 +97,7 @@ def test_a_time_that_cannot_be_read_leaves_the_order_of_the_file(bad: str) -> No
 
 
 def test_who_is_inbound_asks() -> None:
-    for name, values in (("inbound", ("True", "False")), ("is_agent", ("0", "1"))):
+    for name, values in (("inbound", ("True", "False")), ("is_agent", ("0", "1")), ("is_agent", ("0.0", "1.0"))):
         rows = [{"ticket": "1", name: value, "text": value} for value in values]
         assert [each.response for each in read(rows)] == [values[1]]
 
@@ -109,7 +109,9 @@ def test_who_is_inbound_asks() -> None:
         ("isPublic", False, True),
         ("Private", "TRUE", "no"),
         ("internal", 1, None),
+        ("private", "1.0", "0.0"),
         ("part_type", "Note", "comment"),
+        ("part_type", "note_and_reopen", "assignment"),
     ],
 )
 def test_internal_notes_are_no_replies(column: str, internal: object, public: object) -> None:

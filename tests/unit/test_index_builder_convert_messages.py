@@ -67,6 +67,9 @@ def test_internal_notes_are_no_replies() -> None:
     said = [("user", "q", False), ("agent", "beware", True), ("agent", "a", False)]
     row = {"messages": [{"role": role, "text": text, "private": private} for role, text, private in said]}
     assert read(row) == [(["q"], "a")]
+    said = [("Anna", "beware", True), ("Max", "q", False), ("Anna", "a", False)]  # who asks has spoken first
+    row = {"messages": [{"author": role, "text": text, "private": private} for role, text, private in said]}
+    assert read(row) == [(["q"], "a")]
 
 
 def test_instructions_come_first() -> None:
