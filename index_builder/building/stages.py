@@ -100,8 +100,8 @@ def ingest(
 ) -> Ingested:
     """Write the candidate table. If a row is left out, also write the log: JSON lines of file, line and reason.
 
-    The log lists the first `MOST_LISTED` of them. Once more are bad, every further one ends the reading if the share of
-    bad rows is too large by then. Repeated texts are not bad.
+    The log lists the first `MOST_LISTED` bad rows, and as many repeated texts, which are not bad. Once more are bad,
+    every further one ends the reading if the share of bad rows is too large by then.
 
     Raises:
         TooManyRejected: more than the share `max_rejected` of the rows are bad; the log is kept.
@@ -124,7 +124,7 @@ def ingest(
                 rejected += 1
                 if row.is_bad:
                     first_bad, bad = first_bad or row, bad + 1
-                if rejected <= MOST_LISTED:
+                if (bad if row.is_bad else rejected - bad) <= MOST_LISTED:
                     found = {"file": row.file, "line": row.line, "reason": row.reason}
                     left_out.write(orjson.dumps(found, option=orjson.OPT_APPEND_NEWLINE))
                 if bad > MOST_LISTED and bad > max_rejected * (count + rejected):

@@ -7,7 +7,7 @@ STORE/generations/.journal-<id>  the finished chunks of a build: leftovers.py
 STORE/CURRENT, HISTORY, TRIAL    which generation is active, and which one is on trial: pointer.py
 STORE/loop/withdrawn.json        the last trial that a server has ended: pointer.py
 STORE/log/                       the updates of each generation: updates.py, update_log.py
-STORE/rejected/<id>/             rejected.jsonl: the bad rows of a generation's pool
+STORE/rejected/<id>/             rejected.jsonl: the rows left out of a generation's pool
 STORE/feedback/                  what servers answered, and what became of it: none of the store's own files
 STORE/jobs/                      index jobs: building/job_records.py
 STORE/copies/                    which generations have a copy in Redis: copies.py
@@ -174,7 +174,7 @@ class GenerationStore:
         self._switch.check_updates(manifest)
 
     def rejected_log(self, generation: str) -> Path:
-        """The path of the list of bad rows in a generation's pool; it exists if there were any."""
+        """The path of the list of rows left out of a generation's pool; it exists if there were any."""
         return self.root / "rejected" / generation / "rejected.jsonl"
 
     def was_left(self, generation: str) -> bool:

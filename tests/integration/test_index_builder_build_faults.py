@@ -106,6 +106,15 @@ def test_the_list_of_bad_rows_has_an_end_where_many_are_allowed(root: Path) -> N
     assert len(built.rejected_log.read_bytes().splitlines()) == 10_000
 
 
+def test_repeated_texts_take_no_bad_row_its_place_in_the_list(root: Path) -> None:
+    repeated = (Rejected("p.jsonl", line, "seen before", is_bad=False) for line in range(10_500))
+    rows = [*pool(3), *repeated, Rejected("p.jsonl", 10_500, "'text' is empty")]
+    with pytest.raises(TooManyRejected, match="1 of 10504 rows are bad") as caught:
+        build(HashEncoder(), rows, root, BuildOptions(max_rejected=0.0))
+    listed = caught.value.log.read_bytes().splitlines()
+    assert (len(listed), b"is empty" in listed[-1]) == (10_001, True)
+
+
 def test_bad_rows_at_the_beginning_of_a_good_pool_do_not_end_it(root: Path) -> None:
     rows = [*(Rejected("p.jsonl", line, "'text' is empty") for line in range(50)), *pool(5000)]
     assert build(HashEncoder(), rows, root).rejected == 50
