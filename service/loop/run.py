@@ -126,6 +126,8 @@ def _end(runs: Runs, store: GenerationStore, run: Run, ended: _Ended) -> None:
     runs.end_stage()
     for generation in filter(None, (run.live, run.new)):
         TrialLease(store, generation).end()
+    if run.stage == "switch" and store.current_or_none() == run.new:  # a kill came before the switch was recorded
+        run.stages["switch"] = StageDone({"generation": str(run.new)}, {}, f"{run.new} is active")
     run.verdict, run.why, run.waits = ended.verdict, ended.why, ""
     runs.write(run)
     runs.forget_texts(run.id)  # not sooner: without its verdict, after a kill, the run would need them

@@ -212,7 +212,13 @@ class Runs:
         collected yet will not find them. Raises as `read` and `end_stage`.
         """
         run = self.latest()
-        if run is None or run.verdict is not None or run.new is not None or not self._may_hold(run, erased):
+        if run is None:
+            return False
+        if run.verdict is not None or run.new is not None:
+            with suppress(LoopBusy), self.alone():
+                self.forget_texts(run.id)  # which a kill has left
+            return False
+        if not self._may_hold(run, erased):
             return False
         (self.path(run.id) / _ANEW_FILE).touch()
         with suppress(LoopBusy), self.alone():

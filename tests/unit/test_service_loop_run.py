@@ -283,11 +283,13 @@ def test_texts_stay_until_the_verdict_is_written(loop: Loop, monkeypatch: pytest
     assert not data.exists()
 
 
-@pytest.mark.parametrize(("stage", "is_judged"), [("canary", False), ("watch", True)])
+@pytest.mark.parametrize(("stage", "is_judged"), [("canary", False), ("switch", True), ("watch", True)])
 def test_what_was_learnt_from_counts_where_an_abort_leaves_the_new_model(
     loop: Loop, stage: str, is_judged: bool
 ) -> None:
     loop.reached(stage)
+    if stage == "switch":  # which a kill kept from being recorded
+        loop.store.activate(loop.new)
     (loop.runs.path(loop.run.id) / "examples.npy").touch()
     assert abort(loop.store.root, 0) is not None
     assert [each.verdict for each in loop.runs.judged()] == ["aborted"] * is_judged
@@ -432,6 +434,9 @@ def test_what_was_erased_is_collected_no_more(loop: Loop) -> None:
     (folder / "model").mkdir()
     (folder / "fitted").mkdir()
     assert not loop.runs.leave_out({"c1"})
+    assert not (folder / "data").exists(), "a kill came as the build was recorded"
+    (folder / "data").mkdir()
+    (folder / "data" / "labels.jsonl").write_text('{"dialogue":"c0"}\n{"dialogue":"c1"}\n')
     for stage in ("build", "gate", "train"):
         del loop.run.stages[stage]
     loop.runs.write(loop.run)
@@ -446,7 +451,9 @@ def test_what_was_erased_is_collected_no_more(loop: Loop) -> None:
     with loop.runs.alone():
         assert loop.runs.leave_out({"c3"}), "whoever is at work may have read it already"
     abort(loop.store.root, 0)
+    (folder / "data").mkdir()  # a kill came as the verdict was written
     assert not loop.runs.leave_out({"c1"})
+    assert not (folder / "data").exists()
 
 
 def test_what_was_erased_as_a_stage_ended_is_not_built(loop: Loop) -> None:
