@@ -120,6 +120,7 @@ class QuantisationConfig:
 
     Attributes:
         made_for: fingerprint of the model that was calibrated; it says nothing of another one.
+        sha256: of quantised.safetensors.
         lists, conversations: over how many both were compared.
         recall_at_1, mrr: float32's.
         recall_change, mrr_change: the mean difference, and the ends of its interval.

@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # until the process ends
     if sys.stdout is None:
         return _say("standard output is closed; where nobody reads it, send it to /dev/null", 1)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a locale may lack letters of replies, and a file's name be no UTF-8
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a locale may lack letters of replies
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     try:
         status = _run(argv)
@@ -83,8 +83,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:  # a full disk, a directory that may not be written
         where = "standard output: " if _unwritable() else ""
         return _say(f"{where}{error.strerror or error}" + (f": {error.filename}" if error.filename else ""), 1)
-    except UnicodeEncodeError:  # of what a request would hold
-        return _say("an argument holds bytes that are not of the locale's encoding; type it again", 2)
     except KeyboardInterrupt as left:  # a command may say what it leaves
         return _say(f"interrupted; {str(left) or 'nothing was left half-written'}", 1)
     return status
@@ -92,6 +90,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str] | None) -> int:
     began = time.monotonic()
+    for given in sys.argv[1:] if argv is None else argv:
+        if (
+            shown := given.encode(errors="backslashreplace").decode()
+        ) != given:  # no JSON may say it, nor Arrow open it
+            raise UsageError(f"{shown} is not of the locale's encoding; rename the file, or type it again")
     try:
         arguments = parser().parse_args(argv)
     except SystemExit as end:

@@ -63,15 +63,15 @@ def read_candidates(pools: Sequence[Path], encoding: str | None) -> Iterator["Ca
 def _good(rows: "Iterable[Candidate | Rejected]") -> Iterator["Candidate"]:
     from polyrank.index_builder.pool.rows import Candidate
 
-    first, count = None, 0
+    told, count = None, 0
     for row in rows:
         if isinstance(row, Candidate):
             yield row
         else:
-            first, count = first or row, count + 1
-    if first is not None:
-        where = f"{first.file}:{first.line}: {first.reason}"
-        print(f"rows of the pool left out: {count}; the first: {where}", file=sys.stderr)
+            told, count = row if told is None or row.is_bad > told.is_bad else told, count + 1
+    if told is not None:
+        where = f"{told.file}:{told.line}: {told.reason}"
+        print(f"rows of the pool left out: {count}; one of them: {where}", file=sys.stderr)
 
 
 @contextmanager

@@ -54,7 +54,7 @@ class Watch(Protocol):
         """A call was answered after so long."""
 
     def count_shard_call(self, part: str, result: str) -> None:
-        """A call ended: "ok", or with an error of a kind of `Reply`; or "late": nobody waits for it any more."""
+        """A call ended: "ok", or with an error of a kind of `Reply`; or "late", and at its end once more."""
 
     def count_hedge(self, won: bool) -> None:
         """A hedge answered first, or did not."""

@@ -165,16 +165,16 @@ def test_each_text_counts_once_and_replies_that_the_pool_lacks_are_left_out(
     golds = {row["response"] for row in ROWS[::6]}
     kept = [row for row in POOL if row["text"] not in golds]
     copies = [{"id": f"{row['id']}-{n}", "text": row["text"]} for row in kept for n in range(3)]
-    first = write_rows(tmp_path / "first.jsonl", [*copies[:200], {"text": ""}, copies[0]])
+    first = write_rows(tmp_path / "first.jsonl", [*copies[:200], {"text": "a"}, {"text": "a"}, {"text": ""}, copies[0]])
     second = tmp_path / "second.csv"
     second.write_text("text\n" + "".join(f"{row['text']}\n" for row in copies[200::3]))
     outcome = call(
         capsys, "evaluate", "--json", "--model", checkpoints / "other", "--data", data, "--pool", first, second
     )
     left_out = sum(row["response"] in golds for row in ROWS)
-    assert (outcome.result["examples"], outcome.result["candidates"]) == (30 - left_out, len(kept))
+    assert (outcome.result["examples"], outcome.result["candidates"]) == (30 - left_out, len(kept) + 1)
     assert outcome.err.splitlines() == [
-        f"rows of the pool left out: 2; the first: {first}:201: 'text' is empty",
+        f"rows of the pool left out: 3; one of them: {first}:203: 'text' is empty",
         f"{left_out} of 30 examples have a gold reply that the pool lacks and were left out",
     ]
 

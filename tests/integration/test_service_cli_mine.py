@@ -159,7 +159,7 @@ def test_words_count_what_was_found_and_what_was_left_out(
     outcome = mine(capsys, checkpoints / "poly", files, tmp_path / "out.jsonl", "--skip", "19", "--depth", "20")
     assert (outcome.status, outcome.out) == (0, "")
     rejected, summary, without = outcome.err.splitlines()
-    assert rejected == (f"rows of the pool left out: 2; the first: {tmp_path / 'pool.jsonl'}:151: 'text' is empty")
+    assert rejected == (f"rows of the pool left out: 2; one of them: {tmp_path / 'pool.jsonl'}:151: 'text' is empty")
     assert " negatives for 30 examples in " in summary
     assert "; left out: positive " in summary
     assert summary.endswith(", check 0")

@@ -249,5 +249,5 @@ def test_a_generation_that_is_passed_over_is_told(capsys: Capture, checkpoints: 
 
 def test_stores_that_cannot_be_ranked_over(capsys: Capture, store: Path, tmp_path: Path) -> None:
     assert "the context is empty" in call(capsys, "rank", " ", "--store", store).failure()
-    assert "Unicode" in call(capsys, "rank", "\udcff", "--store", store).failure()
+    assert "not of the locale's encoding" in call(capsys, "rank", "\udcff", "--store", store).failure(2)
     assert json.dumps(list(tmp_path.iterdir())) == "[]"

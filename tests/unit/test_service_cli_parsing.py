@@ -55,6 +55,12 @@ def test_an_empty_value_is_refused(capsys: pytest.CaptureFixture[str], words: tu
     assert ": must not be empty (see polyrank" in call(capsys, *words).misuse
 
 
+def test_bytes_that_are_no_letters_are_refused_before_any_work(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where one row of such a file was bad, the build ended in a traceback."""
+    told = call(capsys, "build", "--model", "lexical", "--pool", "Gespr\udce4che.csv", "--store", "S").failure(2)
+    assert told == "Gespr\\udce4che.csv is not of the locale's encoding; rename the file, or type it again"
+
+
 def test_an_empty_turn_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
     assert "must not be empty" not in call(capsys, "rank", "hi", "", "--store", "/nowhere").err
 
