@@ -96,6 +96,11 @@ class Run:
         """The stage that is to be done now; None: the run has ended."""
         return next((each for each in STAGES if each not in self.stages), None) if self.verdict is None else None
 
+    @property
+    def learns(self) -> bool:
+        """Whether it needs texts still: its model is not built, and it has not ended."""
+        return self.verdict is None and self.new is None
+
 
 _RUN = TypeAdapter(Run)
 
@@ -214,20 +219,19 @@ class Runs:
         run = self.latest()
         if run is None:
             return False
-        if run.verdict is not None or run.new is not None:
-            with suppress(LoopBusy), self.alone():
-                self.forget_texts(run.id)  # which a kill has left
-            return False
-        if not self._may_hold(run, erased):
-            return False
-        (self.path(run.id) / _ANEW_FILE).touch()
+        if run.learns:
+            if not self._may_hold(run, erased):
+                return False
+            (self.path(run.id) / _ANEW_FILE).touch()
         with suppress(LoopBusy), self.alone():
             run = self.read(run.id)
-            has_collected = "collect" in run.stages
+            if not run.learns:
+                self.forget_texts(run.id)  # which a kill has left
+            has_collected = run.learns and "collect" in run.stages
             if self.is_to_collect_anew(run):
                 self.collect_anew(run)
             return has_collected
-        return True
+        return run.learns
 
     def _may_hold(self, run: Run, names: Set[str]) -> bool:
         """Whether a run has collected examples of conversations with these names, or is about to."""
@@ -243,7 +247,7 @@ class Runs:
 
     def is_to_collect_anew(self, run: Run) -> bool:
         """Whether somebody has erased what a run, whose model is not built yet, may learn from."""
-        return run.verdict is None and run.new is None and (self.path(run.id) / _ANEW_FILE).exists()
+        return run.learns and (self.path(run.id) / _ANEW_FILE).exists()
 
     def collect_anew(self, run: Run) -> None:
         """Let a run begin again, and remove what it has collected and learnt. Errors as `end_stage`."""
