@@ -91,9 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(argv: Sequence[str] | None) -> int:
     began = time.monotonic()
     for given in sys.argv[1:] if argv is None else argv:
-        if (
-            shown := given.encode(errors="backslashreplace").decode()
-        ) != given:  # no JSON may say it, nor Arrow open it
+        shown = given.encode(errors="backslashreplace").decode()
+        if shown != given:  # no JSON may say it, nor Arrow open it
             raise UsageError(f"{shown} is not of the locale's encoding; rename the file, or type it again")
     try:
         arguments = parser().parse_args(argv)
