@@ -2,50 +2,144 @@
 
 Mail addresses; of a URL who is named before its host, parameters of its path, and what follows its `?` or `#`; IBANs;
 and six digits and more of any script, however cards and telephone numbers are written. Rather too much than too little:
-dates and large amounts go as well.
+dates and large amounts go as well. It is no guarantee: who spells a number in words is not understood.
+
+It looks at a copy of the text, as a reader sees it: without what nobody sees, with one kind of digits and signs, and
+with `@` for `&#64;`, `%40` and `(at)`. What it finds there it takes out of the text.
 """
 
+import html
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pkgutil import resolve_name
 from typing import Final
+from unicodedata import category, normalize, numeric
+from urllib.parse import unquote
+
+import regex
 
 from polyrank.service.errors import SettingsError
 
 # So much is recorded of a context, and of a reply; no encoder reads as much.
 MOST_CHARACTERS: Final = 20_000
 REPLY_CHARACTERS: Final = 4_000
+# Where a longer text is cut before it is read, so many characters are not recorded: they may be half of an address.
+_BESIDE_A_CUT = 200
 
-# Between digits and letters of a number: spaces, hyphens, dots, slashes, brackets, those that go with full-width
-# digits, and characters that nobody sees.
-_SEEN = r"\s.,/()_+~\-\u00b7\u2010-\u2015\u2022\u2043\u2044\u2212\u2215"
-_WIDE = r"\u3001\u301c\u30fb\u30fc\ufe63\uff08\uff09\uff0b-\uff0f\uff3f\uff5e\uff65\uff70"
-_UNSEEN = r"\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\u20e3\ufe0e\ufe0f\ufeff"
-_BETWEEN = rf"[{_SEEN}{_WIDE}{_UNSEEN}]{{0,3}}"
-# Those of all scripts; raised, lowered, circled and bracketed ones; Chinese numerals.
-_DIGIT = r"[\d²³¹⁰⁴-⁹₀-₉①-⑨⓪⑴-⑼⒈-⒐❶-❾➀-➈➊-➒〇零一二三四五六七八九]"
-# Each begins at a place where no match could have begun before, or by a mark, and goes on or back only so far: the time
-# that it takes grows with the length of a text, not with its square.
-_AT = "@\uff20\ufe6b"  # the last two are those of full-width and of small letters
-_IN_MAIL = (*_AT, "%40")
-_NO_MAIL = r"\s<>()\[\]{},;:\"'=&?"
-_IN_NAME = rf"[^{_NO_MAIL}{_AT}]+"
-_NAME = rf"""(?<![^{_NO_MAIL}]){_IN_NAME}(?:'{_IN_NAME}){{0,3}}|"(?:[^"\\\n]|\\.){{1,64}}\""""
-_MAIL = re.compile(rf"(?:{_NAME})(?:[{_AT}]|%40)(?:[^{_NO_MAIL}]+|\[(?:IPv6:)?[\da-fA-F:.]{{2,45}}\]?)")
-# A password may hold what should be written as %2F: then a port is no password.
-_USER = re.compile(rf"://(?:[^\s/?#]*[{_AT}]|[^\s/?#:]*:(?!\d*(?:[/?#\s]|$))[^\s{_AT}]{{0,100}}[{_AT}])")
-_QUERY = re.compile(
-    r"((?:://|\bwww\.)[^\s?#;]*+(?:;(?![\w.-]*=)[^\s?#;]*+)*+)(?:[?#;]\S*)?"
-    r"|[?#][^\s?#=]*=\S*|;[a-z]{0,9}sess[a-z_]{0,9}=\S*",
+_UNSEEN, _DIGIT = regex.compile(r"[\p{DI}\p{M}\p{Cf}]"), regex.compile(r"\p{Nd}")
+_MOST_FOR_ONE = 4  # letters of the copy; a ligature of 18 would make it long
+_MOST_KNOWN = 20_000  # a text may hold every letter that there is
+
+
+class _Copies(dict[int, str]):
+    """What stands in the copy for a letter, by its code."""
+
+    def __missing__(self, code: int) -> str:
+        copy = _copy(chr(code))
+        if len(self) < _MOST_KNOWN:
+            self[code] = copy
+        return copy
+
+
+def _copy(letter: str) -> str:
+    if letter.isspace() or letter == "\u2800":  # a braille letter without dots
+        return " "
+    if _UNSEEN.match(letter):
+        return ""
+    if letter in "\u30fc\uff70":  # letters of Japanese that are written for a hyphen
+        return "-"
+    is_digit = _DIGIT.match(letter) is not None
+    if is_digit or category(letter) in ("No", "Nl", "Lo"):  # among the last, Chinese numerals
+        number = numeric(letter, 0 if is_digit else -1)  # a digit may be newer than Python
+        if number in range(10):
+            return str(int(number))
+    plain = normalize("NFKD", letter)
+    return letter if plain == letter or len(plain) > _MOST_FOR_ONE else "".join(map(_copy, plain))
+
+
+_COPIES = _Copies((code, chr(code)) for code in range(128))
+# Signs that are spelt: in HTML, in URLs, and by people for `@` and `.`.
+_SPELT = re.compile(
+    r"&(?:#\d{1,7}|#x[\da-f]{1,6}|[a-z]{2,8});?"
+    r"|%(?:[0-7][\da-f]|[cd][\da-f]%[89ab][\da-f]|e[\da-f](?:%[89ab][\da-f]){2}|f[0-7](?:%[89ab][\da-f]){3})"
+    r"|[<(\[{]\s{0,2}at\s{0,2}[>)\]}]|\s{0,2}[<(\[{]\s{0,2}dot\s{0,2}[>)\]}]\s{0,2}",
     re.IGNORECASE,
 )
-_CHECK_DIGITS = rf"{_BETWEEN}\d{_BETWEEN}\d"
-_IBAN = re.compile(rf"(?<![^\W_])[A-Za-z]{{2}}{_CHECK_DIGITS}(?:{_BETWEEN}[A-Za-z\d]){{11,30}}(?:{_BETWEEN}\d)*")
-_DIGITS = re.compile(rf"{_DIGIT}(?:{_BETWEEN}{_DIGIT}){{5,}}[\ufe0f\u20e3]*")
+_SPELLING = re.compile(r"[&%<(\[{]")
+_TIMES_SPELT = 2  # `%2540` is `%40`, and that is `@`
+
+
+def _sign(spelt: re.Match[str]) -> str:
+    written = spelt[0]
+    if "&" in written:
+        sign = html.unescape(written)
+    elif "%" in written:
+        sign = unquote(written)
+    else:
+        sign = "@" if "a" in written.lower() else "."
+    return sign if len(sign) == 1 else written
+
+
+def _copied(text: str) -> str:
+    """Return the copy of a text."""
+    copy = text if text.isascii() else text.translate(_COPIES)
+    for _ in range(_TIMES_SPELT):
+        if _SPELLING.search(copy):
+            copy = _SPELT.sub(_sign, copy).translate(_COPIES)
+    return copy
+
+
+def _places(text: str) -> list[int]:
+    """Return where each letter of the copy begins in the text, and the end of the text."""
+    copy, places = _translated(text, range(len(text) + 1))
+    for _ in range(_TIMES_SPELT):
+        read, kept, end = [""][:0], [0][:0], 0
+        for spelt in _SPELT.finditer(copy):
+            begin, sign = spelt.start(), _sign(spelt)
+            if sign != spelt[0]:
+                read += copy[end:begin], sign
+                kept += places[end : begin + 1]
+                end = spelt.end()
+        copy, places = _translated("".join([*read, copy[end:]]), [*kept, *places[end:]])
+    return places
+
+
+def _translated(text: str, places: Sequence[int]) -> tuple[str, list[int]]:
+    copies = [_COPIES[ord(letter)] for letter in text]
+    kept = [place for copy, place in zip(copies, places, strict=False) for _ in copy]
+    return "".join(copies), [*kept, places[-1]]
+
+
+# What was found is masked by a letter that no copy holds, because it is two there.
+_MASK = "\u00c4"
+# Between digits, and in an IBAN: whatever is no letter and no digit.
+_BETWEEN, _IN_IBAN = r"[\W_]{0,5}", r"[\W_]{0,3}"
+# Each begins at a place where no match could have begun before, or by a mark, and goes on or back only so far: the time
+# that it takes grows with the length of a text, not with its square.
+_MARKS = re.compile(r"\[(?:mail|user|query|iban|number)\]")
+_NO_MAIL = rf"\s<>()\[\]{{}},;:\"'=&?{_MASK}"
+_IN_NAME = rf"[^{_NO_MAIL}@]++"
+_NAME = rf"""(?<![^{_NO_MAIL}]){_IN_NAME}(?:'{_IN_NAME}){{0,3}}|"(?:[^"\\\n]|\\.){{1,64}}\""""
+_ADDRESS = rf"\[(?:IPv6:)?[\da-fA-F:.]{{2,45}}\]?|[<(\[{{\"']{{0,2}}[^{_NO_MAIL}]+"
+_HOST = rf"[<(\[{{\"']{{0,2}}(?:[^{_NO_MAIL}@.]++\.)+[^\W\d_]{{2,}}"
+_MAIL = re.compile(rf"(?:{_NAME})[>)\]}}\"']{{0,3}}(?:@(?:{_ADDRESS})|\s{{0,3}}@\s{{0,3}}{_HOST})")
+# A password may hold what should be written as %2F: then a port is no password.
+_USER = re.compile(r"://((?:[^\s/?#]*(?=@)|[^\s/?#:]*:(?!\d*(?:[/?#\s]|$))[^\s@]{0,100}(?=@)))@")
+_BEFORE_QUERY = re.compile(r"[?#;]\S")
+_QUERY = re.compile(
+    r"(?:://|\bwww\.)[^\s?#;]*+(?:;(?![\w.-]*=)[^\s?#;]*+)*+([?#;]\S+)?"
+    r"|(?<![\w./-])[\w-]++(?:\.[\w-]++)++(?:/[^\s?#]{0,200}+([?#]\S+)|([?#](?=\S{0,40}\d)\S{6,}))"
+    r"|([?#][^\s?#=]*=\S*|;[a-z]{0,9}sess[a-z_]{0,9}=\S*)",
+    re.IGNORECASE,
+)
+_IBAN = re.compile(
+    rf"(?<![^\W_])[A-Za-z]{{2}}{_IN_IBAN}\d{_IN_IBAN}\d(?:{_IN_IBAN}[A-Za-z\d]){{11,30}}(?:{_IN_IBAN}\d)*"
+)
 _OF_IBAN = re.compile(r"[A-Za-z\d]")
 _LEAST_IBAN, _MOST_IBAN = 15, 34
-_MORE_DIGITS = re.compile(rf"(?:{_BETWEEN}\d)*")
-_ANY_DIGIT = re.compile(_DIGIT)
+_MORE_DIGITS = re.compile(rf"(?:{_IN_IBAN}\d)*")
+_ANY_DIGIT = re.compile("[0-9]")
+_DIGITS = re.compile(rf"\d(?:{_BETWEEN}\d){{5,}}")
 
 
 class RedactionFailed(Exception):
@@ -64,14 +158,17 @@ class Redaction:
 
     def beginning(self, text: str) -> str:
         """Return what may be recorded of a reply: its first characters; raises RedactionFailed."""
-        return self._redacted(text[: 2 * REPLY_CHARACTERS])[:REPLY_CHARACTERS]  # nothing is cut in two and kept
+        read = text[: 2 * REPLY_CHARACTERS]
+        until = len(text) if read == text else len(read) - _BESIDE_A_CUT
+        return self._more_redacted(redacted(read, until=until))[:REPLY_CHARACTERS]
 
     def end(self, text: str) -> str:
         """Return what may be recorded of a turn: its last characters; raises RedactionFailed."""
-        return self._redacted(text[-2 * MOST_CHARACTERS :])[-MOST_CHARACTERS:]
+        read = text[-2 * MOST_CHARACTERS :]
+        since = 0 if read == text else _BESIDE_A_CUT
+        return self._more_redacted(redacted(read, since=since))[-MOST_CHARACTERS:]
 
-    def _redacted(self, text: str) -> str:
-        known = redacted(text)
+    def _more_redacted(self, known: str) -> str:
         if self._more is None:
             return known
         try:
@@ -83,34 +180,62 @@ class Redaction:
         return left
 
 
-def redacted(text: str) -> str:
-    """Return the text with words in brackets in place of what tells who somebody is.
+def redacted(text: str, since: int = 0, until: int | None = None) -> str:
+    """Return the text, or this part of it, with words in brackets in place of what tells who somebody is.
 
     >>> redacted("I am jo@x.example, DE89 3704 0044 0532 0130 00; see https://x.example/a?user=jo, order 12 34 56")
     'I am [mail], [iban]; see https://x.example/a[query] order [number]'
     """
+    until = len(text) if until is None else until
+    if not (found := sorted(_found(_copied(text)))):
+        return text[since:until]
+    places, pieces, end = _places(text), [""][:0], since
+    for first, last, mark in found:
+        while places[last] == places[last - 1]:  # a letter goes as a whole
+            last += 1
+        if places[first] >= until:
+            break
+        if places[last] > end:
+            pieces += text[end : places[first]], mark
+            end = places[last]
+    return "".join([*pieces, text[end:until]])
+
+
+def _found(copy: str) -> list[tuple[int, int, str]]:
+    """Return what must go of the copy of a text: where it begins and ends, and what stands there instead."""
+    found: list[tuple[int, int, str]] = []
+
+    def without(pattern: re.Pattern[str], mark: str, span_of: Callable[[re.Match[str]], tuple[int, int]]) -> str:
+        def masked(match: re.Match[str]) -> str:
+            begin, end = span_of(match)
+            if begin == end:
+                return match[0]
+            found.append((begin, end, mark))
+            before, after = begin - match.start(), end - match.start()
+            return f"{match[0][:before]}{_MASK * (end - begin)}{match[0][after:]}"
+
+        return pattern.sub(masked, copy)
+
+    if "[" in copy:
+        copy = _MARKS.sub(lambda mark: _MASK * len(mark[0]), copy)
     # Most texts hold nothing of the kind, and to look for a character is a hundred times quicker than a pattern.
-    if any(mark in text for mark in _IN_MAIL):
-        text = _MAIL.sub("[mail]", _USER.sub("://[user]@", text))
-    if any(mark in text for mark in "?#;") and ("=" in text or "://" in text or "www." in text.lower()):
-        text = _QUERY.sub(_without_query, text)
-    if any(digit in text for digit in "0123456789") if text.isascii() else _ANY_DIGIT.search(text):
-        text = _IBAN.sub(_without_iban, text)
-        text = _DIGITS.sub("[number]", text)
-    return text
+    if "@" in copy:
+        copy = without(_USER, "[user]", lambda match: match.span(1))
+        copy = without(_MAIL, "[mail]", re.Match.span)
+    if _BEFORE_QUERY.search(copy):
+        copy = without(_QUERY, "[query]", lambda match: match.span(match.lastindex) if match.lastindex else (0, 0))
+    if _ANY_DIGIT.search(copy):
+        copy = without(_IBAN, "[iban]", _iban)
+        copy = without(_DIGITS, "[number]", re.Match.span)
+    return found
 
 
-def _without_query(found: re.Match[str]) -> str:
-    before = found[1] or ""
-    return found[0] if before == found[0] else f"{before}[query]"
-
-
-def _without_iban(found: re.Match[str]) -> str:
-    """Replace the longest beginning that is an IBAN by its check digits (ISO 7064, mod 97-10); words may follow it.
+def _iban(found: re.Match[str]) -> tuple[int, int]:
+    """Find the longest beginning that is an IBAN by its check digits (ISO 7064, mod 97-10); words may follow it.
 
     Of "in 14 days I want it back" one beginning in five would pass by chance, so half of an IBAN must be digits.
     """
-    text = found[0]
+    text, start = found[0], found.start()
     places = [letter.start() for letter in _OF_IBAN.finditer(text)][:_MOST_IBAN]
     numbers = [int(text[at], 36) for at in places]  # A is 10, Z is 35
     first = "".join(map(str, numbers[:4]))  # the check looks at these last
@@ -122,8 +247,9 @@ def _without_iban(found: re.Match[str]) -> str:
         if count >= _LEAST_IBAN and 2 * digits >= count and (rest * 10 ** len(first) + int(first)) % 97 == 1:
             end = places[count - 1] + 1
     if not end:
-        return text
-    return f"[iban]{_MORE_DIGITS.sub('', text[end:], count=1)}"  # a longer number may begin like an IBAN
+        return start, start
+    more = _MORE_DIGITS.match(text, end)  # a longer number may begin like an IBAN
+    return start, start + (more.end() if more else end)
 
 
 def named(hook: str) -> Callable[[str], object]:
