@@ -75,12 +75,15 @@ class Identity:
         """Return the digest by which the log knows a conversation: 32 hexadecimal digits."""
         return self._digest("conversation", name)[:_CONVERSATION_BYTES].hex()
 
-    def share_of(self, named: str) -> float:
-        """Return the place of a conversation, given by its digest or by the id of its ranking, in [0, 1).
+    def share_of(self, trial: str, caller: str, named: str) -> float:
+        """Return the place in [0, 1) of a conversation, given by its digest or by the id of its ranking.
 
-        Places are uniform, and always the same for one conversation: those below a share are in it, whatever it is.
+        Places are uniform, and the same for one conversation while one generation is on trial: those below a share are
+        in it, whatever it is. Those of each caller, given by the name of its key, are others: who tries names finds
+        the sides of its own conversations alone.
         """
-        return int.from_bytes(self._digest("share", named)[:_PLACE_BYTES], "big") / (1 << 8 * _PLACE_BYTES)
+        place = self._digest("share", f"{trial}\0{caller}\0{named}")[:_PLACE_BYTES]
+        return int.from_bytes(place, "big") / (1 << 8 * _PLACE_BYTES)
 
     def _signature(self, made: bytes) -> bytes:
         return digest(self._key, b"ranking\0" + made, "sha256")[:_SIGNATURE_BYTES]

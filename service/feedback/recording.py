@@ -72,9 +72,9 @@ class Feedback:
         digest = None if conversation is None else self.identity.conversation(conversation)
         return ToRecord(self.identity.ranking_id(at), at, digest)
 
-    def place_of(self, asked: ToRecord) -> float:
-        """Return the place in [0, 1) of a conversation, or of a ranking without one, in the shares of a canary."""
-        return self.identity.share_of(asked.conversation or asked.ranking)
+    def place_of(self, asked: ToRecord, caller: str, trial: str) -> float:
+        """Return the place in [0, 1) of a conversation, or of a ranking without one, in the shares of a trial."""
+        return self.identity.share_of(trial, caller, asked.conversation or asked.ranking)
 
     def record(
         self, asked: ToRecord, answer: bytes, said: Conversation, side: Side | None = None, replaced: str | None = None

@@ -39,10 +39,13 @@ class Canary:
         is_fresh = self.fresh_at is not None and time.monotonic() < self.fresh_at + FRESH_SECONDS
         return self.trial.share if is_fresh and self.withdrawn is None else 0.0
 
-    def count(self, why: str | None) -> None:
-        """Count an answer asked of it; `why` the live generation gave it instead, None: it did not."""
+    def count(self, why: str | None, is_fault: bool = True) -> None:
+        """Count an answer asked of it; `why` the live generation gave it instead, and whether that is this one's fault.
+
+        None: it gave the answer itself.
+        """
         self.asked += 1
-        if why in NO_FAULT:
+        if why in NO_FAULT or not is_fault:
             return
         if why is None:
             self._in_a_row = 0

@@ -49,8 +49,7 @@ class Engine:
         new = 0 if texts is None else costs.text_tokens(texts.new_texts)
         late = costs.late_tokens(serving.ranker, request, serving.snapshot.count)
         tokens = costs.ranking_tokens(request, scorer) + new + late
-        kept = new if texts is not None and texts.resumes else 0
-        with runtime.admission.admitted(journey, tokens, kept):
+        with runtime.admission.admitted(journey, tokens, new, texts is not None and texts.resumes):
             search = _PoolSearch(runtime, serving, request, journey)
             with given.saying_what_is_kept(texts, runtime.metrics):
                 async with journey.in_time():

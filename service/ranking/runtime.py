@@ -102,7 +102,11 @@ class Runtime:
         asked = search, finish if here else lambda _, found: found
         work = Work(SearchBatch(key, self.settings.threads), [asked], [1])
         with search.journey.queued():  # also while others of the batch are done; its stages are not
-            [result] = (await self._searches.run("search", work, math.inf)).outputs
+            try:
+                [result] = (await self._searches.run("search", work, math.inf)).outputs
+            except BaseException:
+                search.journey.add("retrieve", work.had)
+                raise
         return result if here else await self.candidates.run(partial(finish, search, result), search.journey)
 
     @asynccontextmanager

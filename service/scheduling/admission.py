@@ -88,11 +88,10 @@ class Admission:
         return sum(ticket.tokens for ticket in self._inside)
 
     @contextmanager
-    def admitted(self, journey: Journey, tokens: int, kept: int = 0) -> Iterator[None]:
-        """Let a request in for the block; its tokens are estimated.
+    def admitted(self, journey: Journey, tokens: int, new: int = 0, resumes: bool = False) -> Iterator[None]:
+        """Let a request in for the block; its tokens are estimated, `new` ones are those of texts to encode.
 
-        What is done of the `kept` ones of its tokens is kept even if the request is late, so time for one turn of them
-        is enough.
+        If it resumes, what is done of these is kept even if the request is late: time for one turn of them is enough.
 
         Raises:
             DeadlineExceeded: its time is already over.
@@ -100,11 +99,11 @@ class Admission:
         """
         if self._clock() >= journey.deadline:
             raise DeadlineExceeded("before it began")
-        others = [*self._inside]
+        others, kept = [*self._inside], new if resumes else 0
         if not self._has_room(others, tokens, tokens - kept + min(kept, self._turn), journey.deadline):
             wait = self._seconds(self._before(others, tokens))
             raise Overloaded(len(others), max(1, min(MOST_RETRY_SECONDS, math.ceil(wait))))
-        ticket = journey.ticket = Ticket(tokens)
+        ticket = journey.ticket = Ticket(tokens, new)
         self._inside[ticket] = None
         self._metrics.add_to_queue(1, tokens)
         try:

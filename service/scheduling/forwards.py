@@ -1,5 +1,6 @@
 """Texts to what the models make of them: tokenised, run in the model's thread, batched over all requests."""
 
+import time
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -232,10 +233,14 @@ class Forwards:
         """Run sequences through a model: their wait is queueing, the rest is the stage."""
         stage = stage or _STAGE_OF[lane]
         scheduler = self.generations if lane in OF_GENERATIONS else self.scheduler
-        with journey.timed(stage):
-            done = await scheduler.run(lane, work, journey.deadline)
-        journey.add(stage, -done.waited)
-        journey.add("queue", done.waited)
+        began = time.perf_counter()
+        with journey.queued():
+            try:
+                done = await scheduler.run(lane, work, journey.deadline)
+            except BaseException:
+                journey.add(stage, work.had)
+                raise
+            journey.add(stage, time.perf_counter() - began - done.waited)
         return done.outputs
 
     def close(self) -> None:

@@ -36,6 +36,7 @@ FITTING_SHARE = 0.5  # its error names as many sequences as fit into this share 
 NEEDED, MOST_FAILURES = ("context", "candidate"), 5  # after so many failures in a row in these lanes nothing is ready
 IDLE_SECONDS = 1.0  # while there is nothing to do the thread shows so often that it is alive
 STUCK_SECONDS = 30.0  # a forward pass takes seconds at most
+LONG_SECONDS = 0.25  # a batch that takes longer holds up the others by its model, not by their number
 CLOSE_SECONDS = 10.0
 
 # Takes the sequences of a batch, gives an output or an error for each. Sequences of unequal runs never mix.
@@ -73,11 +74,16 @@ class Work:
         pending: positions of the sequences that have not begun, longest first; `tokens` are theirs.
         turn: tokens taken since its turn began.
         began: when the first sequence was taken.
+        runs_since: when the batch began that is run with some of it; None: none is.
+        ran: seconds that such batches have taken before.
+        had: those seconds when whoever ran it ended without its outputs.
         waiters: all who want the outputs; without any it is dropped.
     """
 
     lane: "_Lane"
     began: float | None = None
+    runs_since: float | None = None
+    ran = had = 0.0
 
     def __init__(
         self,
@@ -187,7 +193,8 @@ class Scheduler:
     async def run(self, lane: str, work: Work, deadline: float) -> Done:
         """Run sequences; cancelling this drops those that have not begun.
 
-        Callers that ask for the same at the same time (`work.key`) share one answer.
+        Callers that ask for the same at the same time (`work.key`) share one answer. Where this raises, `work.had` says
+        how long the thread has worked on it, or hung in a batch of others.
 
         Raises:
             DeadlineExceeded: it did not begin by the deadline, which is on the monotonic clock.
@@ -207,8 +214,14 @@ class Scheduler:
             self._changed.notify()
         try:
             return await waiter.future
-        except asyncio.CancelledError:
-            self._leave(same, waiter)
+        except BaseException as error:
+            now = self._clock()
+            ran = same.ran if same.runs_since is None else same.ran + now - same.runs_since
+            if same.runs_since is None and now - self._beat > LONG_SECONDS:
+                ran += now - self._beat
+            work.had = min(ran, now - waiter.since)
+            if isinstance(error, asyncio.CancelledError):
+                self._leave(same, waiter)
             raise
         finally:
             del waiter  # it holds an error, which holds this frame: in a circle, all would stay for long
@@ -260,9 +273,14 @@ class Scheduler:
                 self._changed.wait(IDLE_SECONDS)
         if not batch:
             return False
-        began = self._clock()
+        began, works = self._clock(), {work: None for work, _ in batch}
+        for work in works:
+            work.runs_since = began
         outputs = self._outputs(batch)
-        self._learn(batch, outputs, self._clock() - began)
+        seconds = self._clock() - began
+        for work in works:
+            work.runs_since, work.ran = None, work.ran + seconds
+        self._learn(batch, outputs, seconds)
         _hand_over(batch, outputs)
         with self._changed:
             for (work, at), output in zip(batch, outputs, strict=True):

@@ -33,9 +33,10 @@ U = TypeVar("U")
 
 @dataclass(eq=False)
 class Ticket:
-    """A request that was let in: what it adds to the work, and how many searches that is."""
+    """A request that was let in: what it adds to the work, of that texts to encode, and how many searches it is."""
 
     tokens: int
+    new: int = 0
     searches: int = 1
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from secrets import token_urlsafe
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.pointer import Trial
 from polyrank.service import resources
 from polyrank.service.app import create_app
+from polyrank.service.auth.keys import hashed
 from polyrank.service.feedback.identity import Identity
 from polyrank.service.feedback.reading import LogTally, uses
 from polyrank.service.feedback.records import Ranking
@@ -53,7 +55,9 @@ class Stage:
         self.trial = self._built("b", TRIAL, activate=False, parts=parts)
         self.live = self._built("a", LIVE, activate=True, parts=parts)
         self.store = GenerationStore(root)
+        self.identity = Identity.of(root)
         self.does: Does | None = None
+        self.on_texts: Callable[[], None] = lambda: None  # before either model encodes some
 
     def _built(self, prefix: str, ranker: WordRanker, activate: bool, parts: int | None) -> str:
         if parts is None:
@@ -74,6 +78,13 @@ class Stage:
                 return real(contexts) if self.does is None else self.does(real(contexts))
 
             ranker.encode_contexts = encode
+        represent = ranker.represent_candidate_batch
+
+        def represented(texts: Any) -> Any:
+            self.on_texts()
+            return represent(texts)
+
+        ranker.represent_candidate_batch = represented
         return ranker
 
     def begin(self, *servers: Served, share: float = 0.5, renewed: float | None = None) -> None:
@@ -81,6 +92,9 @@ class Stage:
         self.store.begin_trial(self.trial, share, renewed)
         for server in servers:
             until(lambda server=server: taken(server) == share)
+
+    def place(self, conversation: str, caller: str = "") -> float:
+        return self.identity.share_of(self.trial, caller, self.identity.conversation(conversation))
 
     def rankings(self, count: int) -> list[Ranking]:
         until(lambda: len(list(uses(self.root, LogTally()))) >= count)
@@ -115,8 +129,8 @@ def asked(server: Served, conversation: str | None = None, **fields: Any) -> tup
 def test_a_conversation_stays_on_its_side_and_the_share_is_right(stage: Stage) -> None:
     servers = [stage.serve(), stage.serve()]
     stage.begin(*servers, share=0.3)
-    identity, names = Identity.of(stage.root), [f"chat {n}" for n in range(200)]
-    places = {name: identity.share_of(identity.conversation(name)) for name in names}
+    names = [f"chat {n}" for n in range(200)]
+    places = {name: stage.place(name) for name in names}
     for server in servers:  # what another has given, any has
         for name in names:
             generation, ids = asked(server, name)
@@ -132,7 +146,7 @@ def test_a_conversation_stays_on_its_side_and_the_share_is_right(stage: Stage) -
     for each in records:
         assert each.side == ("trial" if each.generation == stage.trial else "live")
         assert each.replaced is None
-    many = [identity.share_of(identity.conversation(f"other {n}")) < 0.3 for n in range(20_000)]
+    many = [stage.place(f"other {n}") < 0.3 for n in range(20_000)]
     assert abs(sum(many) - 6000) < 4 * math.sqrt(20_000 * 0.3 * 0.7)
     assert [servers[0].metric("canary_rankings_total", side=side) for side in ("live", "trial")] == [
         float(sum(place >= 0.3 for place in places.values()) + sum(place >= 0.6 for place in places.values())),
@@ -171,11 +185,7 @@ def test_who_says_which_generation_gets_it_and_so_does_who_is_not_recorded(stage
 def test_what_a_request_asks_for_works_on_both_sides(stage: Stage) -> None:
     kept = stage.serve(result_cache_ttl_s=60)
     stage.begin(kept)
-    identity = Identity.of(stage.root)
-    chats = {
-        side: next(n for n in map(str, range(99)) if (identity.share_of(identity.conversation(n)) < 0.5) == side)
-        for side in (False, True)
-    }
+    chats = {side: next(n for n in map(str, range(99)) if (stage.place(n) < 0.5) == side) for side in (False, True)}
     for is_trial, chat in chats.items():
         prefix, generation = ("b", stage.trial) if is_trial else ("a", stage.live)
         exact = asked(kept, chat, exact=True)
@@ -277,6 +287,35 @@ def test_a_canary_of_garbage_is_withdrawn_and_no_request_fails(stage: Stage, doe
     assert {(each.side, each.generation) for each in replaced} == {("trial", stage.live)}
     assert sum(counted) == len([each for each in replaced if each.replaced == why])
     assert {each.replaced for each in replaced} <= {why, "overloaded"}
+
+
+def test_whoever_sends_more_texts_than_any_model_reads_in_the_time_ends_no_canary(stage: Stage) -> None:
+    """Both models need a second for 400 new texts, and the callers give them 0.2."""
+    server = stage.serve()
+    stage.begin(server, share=1.0)
+    stage.on_texts = lambda: time.sleep(0.02)
+    for number in range(8):
+        texts = [f"w{number} w{n % 40} w{n // 40}" for n in range(400)]
+        server.rank(context=SAID, conversation=f"chat {number}", candidates=texts, timeout_ms=200)
+    assert stage.store.trial() is not None
+    sharing = server.app.state.resources.trials.sharing
+    assert sharing is not None
+    assert sharing[0].replaced == 0
+    assert asked(server, "another") == (stage.trial, asked(server, generation="trial")[1])
+
+
+def test_the_sides_of_one_caller_are_not_those_of_another(stage: Stage, tmp_path: Path) -> None:
+    keys = {name: token_urlsafe(32) for name in ("shop", "bot")}
+    listed = [{"name": name, "sha256": hashed(key.encode()), "scopes": ["rank"]} for name, key in keys.items()]
+    (tmp_path / "keys.json").write_text(json.dumps({"keys": listed}))
+    server = stage.serve(keys_file=tmp_path / "keys.json")
+    stage.store.begin_trial(stage.trial, 0.5)
+    until(lambda: server.app.state.resources.trials.sharing is not None)
+    for name, key in keys.items():
+        for chat in map(str, range(20)):
+            body = {"context": SAID, "conversation": chat}
+            answer = server.client.post("/rank", json=body, headers={"Authorization": f"Bearer {key}"})
+            assert (answer.json()["generation"] == stage.trial) == (stage.place(chat, name) < 0.5)
 
 
 def test_a_canary_that_cannot_take_an_update_is_withdrawn(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

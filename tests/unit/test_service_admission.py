@@ -44,7 +44,7 @@ class House:
 
     def refusal(self, tokens: int = 10, within: float = math.inf, kept: int = 0) -> Overloaded | None:
         try:
-            with self.admission.admitted(Journey(self.now + within), tokens, kept):
+            with self.admission.admitted(Journey(self.now + within), tokens, kept, True):
                 return None
         except Overloaded as error:
             return error

@@ -5,6 +5,7 @@ import stat
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -59,11 +60,30 @@ def test_a_conversation_has_one_digest_and_no_other_has_it(one: str, other: str)
 
 
 def test_a_share_of_the_conversations_lies_below_it() -> None:
-    places = sorted(IDENTITY.share_of(IDENTITY.conversation(str(number))) for number in range(4000))
+    places = sorted(place(str(number)) for number in range(4000))
     assert all(0.0 <= place < 1.0 for place in places)
     # Kolmogorov's bound for 4,000 uniform numbers: a false alarm in one of a million keys.
     assert max(abs(place - at / 4000) for at, place in enumerate(places)) < 2.7 / 4000**0.5
     assert max(after - before for before, after in pairwise(places)) < 0.01
+
+
+def place(name: str, trial: str = "g1", caller: str = "shop", identity: Identity = IDENTITY) -> float:
+    return identity.share_of(trial, caller, identity.conversation(name))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param({"caller": "bot"}, id="another caller, who tries names"),
+        pytest.param({"trial": "g2"}, id="the next trial"),
+        pytest.param({"identity": Identity(b"o" * 32)}, id="another store"),
+    ],
+)
+def test_the_side_of_a_conversation_tells_no_other_side(other: dict[str, Any]) -> None:
+    names = [str(number) for number in range(2000)]
+    assert all(place(name) == place(name) for name in names)
+    same = sum((place(name) < 0.5) == (place(name, **other) < 0.5) for name in names)
+    assert abs(same - 1000) < 5 * 500**0.5, "as often as by chance"
 
 
 def test_a_store_has_one_key_that_only_its_owner_reads(tmp_path: Path) -> None:

@@ -565,6 +565,29 @@ def test_the_wait_is_told_and_counted(bench: Bench) -> None:
     assert registry.get_sample_value("polyrank_batch_size_count", {"lane": "context"}) == 2
 
 
+@pytest.mark.parametrize(("seconds", "of_the_other"), [(0.2, 0.0), (0.5, 0.5)])
+def test_who_is_cancelled_is_told_how_long_the_thread_has_worked_for_it(
+    bench: Bench, seconds: float, of_the_other: float
+) -> None:
+    """And not how long it worked for others, unless it hung there."""
+
+    async def scene() -> list[float]:
+        runs, waits = Work(bench.model, [1.0], [10]), Work(bench.model, [2.0], [10])
+        bench.model.opened.clear()
+        bench.model.entered.clear()
+        running = asyncio.create_task(bench.scheduler.run("context", runs, math.inf))
+        assert await asyncio.to_thread(bench.model.entered.wait, 10)
+        waiting = asyncio.create_task(bench.scheduler.run("context", waits, math.inf))
+        await a_moment()
+        bench.now += seconds
+        for each in (running, waiting):
+            each.cancel()
+        assert [type(each) for each in await settled(running, waiting)] == [asyncio.CancelledError] * 2
+        return [runs.had, waits.had]
+
+    assert asyncio.run(scene()) == [pytest.approx(seconds), pytest.approx(of_the_other)]
+
+
 def test_a_batch_that_fails_at_once_does_not_make_work_look_cheap(bench: Bench) -> None:
     asyncio.run(bench.run(range(200), lane="pair", forward=bench.takes(0.001)))
     before = bench.scheduler.predict("pair", [10] * 200)

@@ -9,12 +9,19 @@ import pytest
 
 from polyrank.index_builder.store.pointer import Trial
 from polyrank.model.errors import RankingError, Shortage
-from polyrank.service.errors import DeadlineExceeded, InferenceFailed, NotCalibrated, Overloaded, UnknownCandidates
+from polyrank.service.errors import (
+    DeadlineExceeded,
+    InferenceFailed,
+    NotCalibrated,
+    Overloaded,
+    TimeTooShort,
+    UnknownCandidates,
+)
 from polyrank.service.http.native.sides import NO_SIDE, Sided, by_share
 from polyrank.service.live.canary import Canary
 from polyrank.service.observe.labels import Account
 from polyrank.service.observe.metrics import Metrics
-from polyrank.service.scheduling.stages import Journey
+from polyrank.service.scheduling.stages import Journey, Ticket
 
 
 class Answer(NamedTuple):
@@ -23,15 +30,22 @@ class Answer(NamedTuple):
 
 
 class Asked:
-    """A canary of a half, and what its sides do: `live` and `trial` return, raise or wait."""
+    """A canary of a half, and what its sides do: `live` and `trial` return, raise or wait.
+
+    Attributes:
+        new: tokens that each side encodes of the texts sent along; None: the answer was kept.
+    """
 
     def __init__(self, **does: Callable[[Journey], Awaitable[None]]) -> None:
         self.canary = Canary(Trial("20200101T000000000000-00000000", 0.5), fresh_at=time.monotonic())
         self.metrics = Metrics()
         self.does, self.asked, self.degraded = does, [""][:0], [""][:0]
+        self.new: dict[str, int | None] = {"live": 0, "trial": 0}
 
     async def answer(self, by: Any, journey: Journey) -> Answer:
         self.asked.append(by)
+        if (new := self.new[by]) is not None:
+            journey.ticket = Ticket(100 + new, new)
         if by in self.does:
             await self.does[by](journey)
         return Answer(by, Account(by, self.degraded if by == "trial" else []))
@@ -76,6 +90,7 @@ def test_the_place_of_a_conversation_decides() -> None:
         (InferenceFailed("a score is not finite"), "inference-failed"),
         (NotCalibrated("the model", "build again"), "not-calibrated"),
         (RuntimeError("CUDA error"), "unexpected"),
+        (TimeTooShort(400, 9), "time-too-short"),
         (TimeoutError(), "slow"),
     ],
 )
@@ -110,11 +125,54 @@ def test_a_request_that_fails_on_both_sides_is_not_the_canary_s_fault() -> None:
     assert (asked.canary.asked, asked.canary.withdrawn) == (0, None)
 
 
-def test_time_that_the_trial_has_used_up_is_its_fault_though_the_live_one_fails() -> None:
-    asked = Asked(trial=hang, live=raising(DeadlineExceeded("late")))
-    with pytest.raises(DeadlineExceeded):
-        asked.at(0.1, seconds=0.2)
-    assert asked.canary.replaced == 1
+def test_a_trial_that_takes_twice_as_long_as_the_live_one_is_slow() -> None:
+    asked = Asked(trial=hang)
+    for _ in range(5):
+        assert asked.at(0.1, seconds=0.3) == ("live", Sided("trial", "slow"))
+    assert (asked.canary.replaced, asked.counted("replaced", why="slow")) == (5, 5)
+    assert "the last one: slow" in str(asked.canary.withdrawn)
+
+
+def waiting(seconds: float) -> Callable[[Journey], Awaitable[None]]:
+    async def wait(_: Journey) -> None:
+        await asyncio.sleep(seconds)
+
+    return wait
+
+
+@pytest.mark.parametrize("trial", [hang, raising(TimeTooShort(400, 9))])
+def test_a_request_for_which_the_live_one_needs_the_time_as_well_ends_no_canary(
+    trial: Callable[[Journey], Awaitable[None]],
+) -> None:
+    """Else whoever sends 400 new texts with little time would end any."""
+    asked = Asked(trial=trial, live=waiting(0.12))
+    for _ in range(6):
+        assert asked.at(0.1, seconds=0.4)[0] == "live"
+    asked.does["live"] = raising(DeadlineExceeded("late"))
+    for _ in range(6):
+        with pytest.raises(DeadlineExceeded):
+            asked.at(0.1, seconds=0.2)
+    assert (asked.canary.replaced, asked.canary.withdrawn) == (0, None)
+
+
+@pytest.mark.parametrize("new", [{"live": 0, "trial": 50}, {"live": None, "trial": 0}, {"live": None, "trial": None}])
+def test_what_a_cache_spares_the_live_one_ends_no_canary(new: dict[str, int | None]) -> None:
+    asked = Asked(trial=hang)
+    asked.new = new
+    for _ in range(6):
+        assert asked.at(0.1, seconds=0.12) == ("live", Sided("trial", "slow"))
+    assert (asked.canary.asked, asked.canary.replaced) == (6, 0)
+
+
+def test_time_in_which_the_trial_waited_for_others_is_not_its_fault() -> None:
+    async def wait(journey: Journey) -> None:
+        with journey.queued():
+            await hang(journey)
+
+    asked = Asked(trial=wait)
+    for _ in range(6):
+        assert asked.at(0.1, seconds=0.12) == ("live", Sided("trial", "slow"))
+    assert (asked.canary.asked, asked.canary.replaced) == (6, 0)
 
 
 @pytest.mark.parametrize("place", [0.1, 0.9])

@@ -114,23 +114,24 @@ async def answered(request: Request, held: Resources, body: RankIn, journey: Jou
     if held.feedback is None or not body.log:
         return await _answered(request, held, body, journey)
     asked = held.feedback.asked(body.conversation)
-    place = None if held.trials.sharing is None else held.feedback.place_of(asked)
-    done = await _answered(request, held, body, journey, place)
+    place_of = partial(held.feedback.place_of, asked, request.state.principal.name)
+    done = await _answered(request, held, body, journey, place_of)
     is_recorded = held.feedback.record(asked, done.answer, body.said(), *done.sided)
     return done._replace(ranking=asked.ranking) if is_recorded else done
 
 
 async def _answered(
-    request: Request, held: Resources, body: RankIn, journey: Journey, place: float | None = None
+    request: Request, held: Resources, body: RankIn, journey: Journey, place_of: Callable[[str], float] | None = None
 ) -> Answered:
-    """Rank; `place` is that of the conversation in the shares of a canary, None: it is in none."""
+    """Rank; `place_of` returns that of the conversation in the shares of a trial, None: it is in none."""
     todo = await bodies.beside(request, partial(to_request, body, held.settings), len(body.candidates or ()))
     answer = partial(_answer, request, held, body, todo)
     if body.min_revision is not None:
         return await answer(await held.updating.reached(body.min_revision, journey), journey)
     serving, sharing = served(held, body.generation), held.trials.sharing
-    if place is None or sharing is None or body.expect is not None or "generation" in body.model_fields_set:
+    if place_of is None or sharing is None or body.expect is not None or "generation" in body.model_fields_set:
         return await answer(serving, journey)
+    place = place_of(sharing[0].trial.generation)
     done, sided = await by_share(*sharing, serving, place, journey, answer, held.metrics)
     return done._replace(sided=sided)
 

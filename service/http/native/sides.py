@@ -5,10 +5,12 @@ The live generation stands behind the other one: no request fails, or comes late
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from polyrank.model.errors import RankingError
+from polyrank.service.errors import DeadlineExceeded, TimeTooShort
 from polyrank.service.feedback.records import Side
 from polyrank.service.live.canary import Canary
 from polyrank.service.observe.labels import Account
@@ -19,6 +21,10 @@ from polyrank.service.scheduling.stages import SHARE_OF_TIME, Journey
 _SLOW: Final = "slow"
 # Of less, half is little even for a good model: a caller in a hurry would end the canary.
 LEAST_SECONDS: Final = 0.1
+# A trial is slow that has worked for so much of its time, and so many times as long as the live generation; less may be
+# chance, or a caller's choice.
+LEAST_AT_WORK: Final = 0.5
+TIMES_AS_LONG: Final = 2
 
 
 class _Accounted(Protocol):
@@ -54,42 +60,47 @@ async def by_share(
     """Answer from the side on which a conversation is, by its place in [0, 1).
 
     If the trial fails or has used half of the time, the live generation answers in the time that is left. If that
-    fails as well, the request is at fault, or the server, and nothing is counted but lost time. A request that has less
-    than LEAST_SECONDS left is on neither side. Errors as `answer`.
+    fails as well, the request is at fault, or the server, and nothing is counted. A request that has less than
+    LEAST_SECONDS left is on neither side. Errors as `answer`.
     """
     if journey.left < LEAST_SECONDS:
         return await answer(live, journey), NO_SIDE
     if place >= canary.share:
         metrics.count_canary("live")
         return await answer(live, journey), Sided("live")
-    answered = await _asked(trial, journey, answer)
-    if not isinstance(answered, str):
-        _count(canary, metrics, None)
-        return answered, Sided("trial")
-    if answered == _SLOW:  # lost time alone may make the live generation late
-        _count(canary, metrics, _SLOW)
-    instead = await answer(live, journey)
-    if answered != _SLOW:
-        _count(canary, metrics, answered)
-    return instead, Sided("trial", answered)
-
-
-async def _asked(trial: Serving, journey: Journey, answer: Callable[[Serving, Journey], Awaitable[T]]) -> T | str:
-    """Ask the trial; returns its answer, or why it has none."""
+    # The engine sees the whole deadline, so that the trial does without no more than the live generation would.
+    seconds, on_trial, began = SHARE_OF_TIME * journey.left, Journey(journey.deadline), time.monotonic()
+    at_work: float | None = None  # of one that was late
     try:
-        # The engine sees the whole deadline, so that the trial does without no more than the live generation would.
-        async with asyncio.timeout(SHARE_OF_TIME * journey.left):
-            answered = await answer(trial, Journey(journey.deadline))
+        async with asyncio.timeout(seconds) as limit:
+            answered = await answer(trial, on_trial)
+        if "late_failed" not in answered.account.degraded:
+            canary.count(None)
+            metrics.count_canary("trial")
+            return answered, Sided("trial")
+        why = "late_failed"  # its second stage
     except TimeoutError:
-        return _SLOW
+        why = _SLOW
+        if limit.expired():  # what waits for others is not at work: who sends much to the trial makes it no slower
+            at_work = time.monotonic() - began - on_trial.seconds["queue"]
+    except (DeadlineExceeded, TimeTooShort) as error:  # it expects to take longer than all of the time
+        why, at_work = error.slug, seconds
     except RankingError as error:
-        return error.slug
+        why = error.slug
     except Exception as error:
         log.error("the generation on trial failed", exc_info=error)
-        return "unexpected"
-    return "late_failed" if "late_failed" in answered.account.degraded else answered  # its second stage
+        why = "unexpected"
+    began = time.monotonic()
+    instead = await answer(live, journey)
+    needed = time.monotonic() - began
+    is_slow = at_work is not None and at_work >= max(LEAST_AT_WORK * seconds, TIMES_AS_LONG * needed)
+    canary.count(why, at_work is None or (is_slow and _compare(on_trial, journey)))
+    metrics.count_canary("trial", why)
+    return instead, Sided("trial", why)
 
 
-def _count(canary: Canary, metrics: Metrics, replaced: str | None) -> None:
-    canary.count(replaced)
-    metrics.count_canary("trial", replaced)
+def _compare(on_trial: Journey, live: Journey) -> bool:
+    """Whether both generations had the same to do: caches know other texts of each, or even the answer."""
+    if live.ticket is None:
+        return False
+    return on_trial.ticket is None or on_trial.ticket.new <= live.ticket.new
