@@ -22,14 +22,23 @@ from typing import IO, Any, BinaryIO, cast
 import pyarrow as pa
 
 from polyrank.index_builder.errors import BackupInvalid, GenerationCorrupt
-from polyrank.index_builder.generation.manifest import MANIFEST_FILE
+from polyrank.index_builder.generation.manifest import MANIFEST_FILE, Manifest
 from polyrank.index_builder.layout import GENERATIONS, is_time_id
 from polyrank.index_builder.store.generation_store import GenerationStore
+from polyrank.index_builder.store.pointer import HISTORY_LENGTH
 from polyrank.model.checkpoint.files import require_free
 from polyrank.model.durable import filling
+from polyrank.model.errors import Shortage
 from polyrank.model.inputs import open_input
 
 _CURRENT, _HISTORY, _LOGS = "CURRENT", "HISTORY", "log"
+_OTHERS = f"its generations are not those that its {_HISTORY} and {_CURRENT} name"
+
+# What an archive may hold that strangers wrote. Vectors shrink by a tenth, texts to a fourth; zeros to a 30,000th.
+_MOST_TIMES, _MOST_UNFOLDED = 500, 64 << 20  # times what was read of it, and so many bytes more
+_MOST_READ, _MOST_DESCRIBED = 16 << 20, 64 << 10  # bytes of what is read into memory: a manifest, and a header
+_MOST_FILES, _MOST_DEEP, _MOST_LETTERS = 20_000, 8, 200  # of a generation
+_CHUNK_BYTES = 1 << 20
 
 Progress = Callable[[str, int, int | None], object]
 
@@ -74,7 +83,7 @@ def back_up(store: GenerationStore, to: BinaryIO, progress: Progress) -> Backup:
                 _add(tar, entry)
                 progress("back up", done := done + entry.size, total)
             for name, ids in ((_HISTORY, history), (_CURRENT, [current])):
-                content = "".join(f"{each}\n" for each in ids).encode()
+                content = _lines(ids)
                 tar.addfile(_described(name, len(content)), BytesIO(content))
     return Backup(current, generations, revisions[-1])
 
@@ -139,6 +148,8 @@ def _add(tar: tarfile.TarFile, entry: _Entry) -> None:
 def restore(source: BinaryIO, root: Path, progress: Progress) -> Backup:
     """Make a store of an archive in a new or empty directory; it appears there when every byte was checked.
 
+    Nothing is written but what a manifest that came before names, with the size that it says.
+
     Raises:
         InvalidInput: the directory holds something.
         BackupInvalid: it is no archive of a store, or is cut off; nothing is left of it.
@@ -146,50 +157,168 @@ def restore(source: BinaryIO, root: Path, progress: Progress) -> Backup:
     """
     require_free(root)
     with filling(root, last=_CURRENT) as inside:
-        _unpack(source, inside, progress)
-        store = GenerationStore(inside)
-        current = store.current()
-        if current is None or {*store.history(), current} != {*store.ids()}:
-            raise BackupInvalid("its generations are not those that its HISTORY and CURRENT name")
-        for each in (generations := _generations(store.history(), current)):
+        folded = _Folded(source)
+        try:
+            with (
+                pa.CompressedInputStream(cast(Any, folded), "zstd") as packed,
+                tarfile.open(fileobj=packed, mode="r|", tarinfo=_Header) as tar,
+            ):
+                history, current = _unpack(tar, folded, inside, progress)
+                behind = cast(IO[bytes], tar.fileobj).read(2 * tarfile.RECORDSIZE)
+                if len(behind) >= 2 * tarfile.RECORDSIZE or behind.strip(b"\0"):
+                    raise BackupInvalid(f"it goes on behind {_CURRENT}, its end")
+        except (tarfile.TarError, ValueError, RecursionError) as error:  # a header's numbers are no numbers
+            raise BackupInvalid(f"it is cut off, or no archive: {error}") from error
+        except OSError as error:
+            if error.errno is not None:  # of the system, not of the decompressor
+                raise
+            raise BackupInvalid(f"it is cut off, or no archive: {error}") from error
+        store, generations = GenerationStore(inside), _generations(history, current)
+        for each in generations:
             store.verify(each)
         _, revision = store.updated(current)
     return Backup(current, generations, revision)
 
 
-def _unpack(source: BinaryIO, inside: Path, progress: Progress) -> None:
-    done, name = 0, ""
-    try:
-        with (
-            pa.CompressedInputStream(cast(Any, source), "zstd") as packed,
-            tarfile.open(fileobj=packed, mode="r|") as tar,
-        ):
-            for member in tar:
-                name = member.name
-                is_plain = member.isreg() and not member.issparse()  # a sparse file unfolds to any size
-                target, content = inside / name, tar.extractfile(member) if is_plain else None
-                if content is None or not _is_known(name) or target.exists():
-                    raise BackupInvalid(f"it holds {name[:80]!r}, which no backup does")
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with target.open("xb") as file:
-                    shutil.copyfileobj(content, file)
-                progress("restore", done := done + member.size, None)
-    except (tarfile.TarError, ValueError) as error:  # a header's numbers are no numbers
-        raise BackupInvalid(f"it is cut off, or no archive: {error}") from error
-    except OSError as error:
-        if error.errno is not None:  # of the system, not of the decompressor
-            raise
-        raise BackupInvalid(f"it is cut off, or no archive: {error}") from error
-    if name != _CURRENT:
-        raise BackupInvalid("it is cut off")
+class _Folded:
+    """The compressed archive, and how much of it was read: few bytes may unfold to any number."""
+
+    def __init__(self, source: BinaryIO) -> None:
+        self._source, self._read, self._unfolded, self.closed = source, 0, 0, False
+
+    def read(self, size: int) -> bytes:
+        content = self._source.read(size)
+        self._read += len(content)
+        return content
+
+    def close(self) -> None:
+        """Leave it open: whoever opened it closes it."""
+        self.closed = True
+
+    def unfold(self, size: int) -> None:
+        """Count what is about to be written; raises BackupInvalid where that is too much for what was read."""
+        self._unfolded += size
+        if self._unfolded > _MOST_UNFOLDED + _MOST_TIMES * self._read:
+            raise BackupInvalid(f"it unfolds to more than {_MOST_TIMES} times its size")
 
 
-def _is_known(name: str) -> bool:
-    """Whether a backup may hold a file of this name; none leads out of the directory."""
+class _Header(tarfile.TarInfo):
+    """A header of the archive; `tarfile` reads the content of those that describe others into memory."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Header":
+        found = super().frombuf(buf, encoding, errors)
+        if not found.isreg() and found.size > _MOST_DESCRIBED:
+            raise BackupInvalid(f"{found.name[:80]!r} describes an entry by {found.size} bytes, which no backup does")
+        return found
+
+
+class _Contents:
+    """What has come of an archive, and what may come next.
+
+    Attributes:
+        current: the active generation; None: CURRENT has not come.
+    """
+
+    def __init__(self, inside: Path) -> None:
+        self.current: str | None = None
+        self._inside, self._generations = inside, set[str]()
+        self._history: list[str] | None = None
+        self._sizes: dict[str, int] = {}  # files of the last generation that have not come, and their bytes
+        self._log: str | None = None  # of that generation
+
+    @property
+    def history(self) -> list[str]:
+        """What HISTORY names."""
+        return self._history or []
+
+    def admit(self, name: str, size: int, content: IO[bytes]) -> IO[bytes]:
+        """Return the content of what comes, if it may be written; raises BackupInvalid, GenerationCorrupt, Shortage."""
+        if name in self._sizes:
+            if size != self._sizes.pop(name):
+                raise GenerationCorrupt(name.split("/")[1], f"{name} has {size} bytes, and its manifest says others")
+            return content
+        if not self._sizes and name == self._log:
+            self._log = None
+            return content
+        if self._sizes or size > _MOST_READ:
+            raise _strange(name)
+        read = content.read()
+        if name == _HISTORY and self._history is None:
+            self._history = _ids(read)
+        elif name == _CURRENT:
+            current = _ids(read)
+            if len(current) != 1 or {*self.history, *current} != self._generations:
+                raise BackupInvalid(_OTHERS)
+            self.current = current[0]
+        elif (generation := _generation_of(name)) is not None and generation not in self._generations:
+            self._generations.add(generation)
+            if len(self._generations) > HISTORY_LENGTH + 1:
+                raise BackupInvalid(f"it holds more than {HISTORY_LENGTH + 1} generations")
+            self._sizes = _sizes(Manifest.from_json(read, generation), self._inside)
+            self._log = f"{_LOGS}/{generation}.log"
+        else:
+            raise _strange(name)
+        return BytesIO(read)
+
+
+def _unpack(tar: tarfile.TarFile, folded: _Folded, inside: Path, progress: Progress) -> tuple[list[str], str]:
+    """Write what an archive holds, up to CURRENT; returns its history and the active generation."""
+    done, contents = 0, _Contents(inside)
+    for member in tar:
+        is_plain = member.isreg() and not member.issparse()  # a sparse file unfolds to any size
+        content = tar.extractfile(member) if is_plain else None
+        if content is None:
+            raise _strange(member.name)
+        admitted, target = contents.admit(member.name, member.size, content), inside / member.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("xb") as file:
+            while chunk := admitted.read(_CHUNK_BYTES):
+                folded.unfold(len(chunk))
+                file.write(chunk)
+        progress("restore", done := done + member.size, None)
+        if contents.current is not None:
+            return contents.history, contents.current
+    raise BackupInvalid("it is cut off")
+
+
+def _strange(name: str) -> BackupInvalid:
+    return BackupInvalid(f"it holds {name[:80]!r}, which no backup does there")
+
+
+def _generation_of(name: str) -> str | None:
+    """Return the generation whose manifest this is; None: it is none."""
     folder, _, rest = name.partition("/")
-    if folder == _LOGS:
-        return rest.endswith(".log") and is_time_id(rest.removesuffix(".log"))
     generation, _, file = rest.partition("/")
-    if folder == GENERATIONS:
-        return is_time_id(generation) and not {"", ".", ".."}.intersection(file.split("/"))
-    return name in (_HISTORY, _CURRENT)
+    return generation if folder == GENERATIONS and file == MANIFEST_FILE and is_time_id(generation) else None
+
+
+def _ids(content: bytes) -> list[str]:
+    """Return what HISTORY or CURRENT names."""
+    ids = content.decode("ascii").splitlines()
+    if len(ids) > HISTORY_LENGTH or content != _lines(ids):
+        raise BackupInvalid(_OTHERS)
+    return ids
+
+
+def _lines(ids: Sequence[str]) -> bytes:
+    return "".join(f"{each}\n" for each in ids).encode()
+
+
+def _sizes(manifest: Manifest, inside: Path) -> dict[str, int]:
+    """Return the files that a manifest names, and their bytes; none leads elsewhere, and there is room for them."""
+    if len(manifest.files) > _MOST_FILES:
+        raise BackupInvalid(f"generation {manifest.id} has {len(manifest.files)} files; {_MOST_FILES} are the most")
+    folders: set[str] = set()
+    for name in manifest.files:
+        parts = name.split("/")
+        folders |= {"/".join(parts[:end]) for end in range(1, min(len(parts), _MOST_DEEP))}
+        is_long = len(parts) > _MOST_DEEP or any(len(part) > _MOST_LETTERS for part in parts)
+        if is_long or not {"", ".", ".."}.isdisjoint(parts) or name == MANIFEST_FILE:
+            raise _strange(name)
+    if both := folders.intersection(manifest.files):
+        raise _strange(min(both))
+    needed, free = sum(entry.bytes for entry in manifest.files.values()), shutil.disk_usage(inside).free
+    if needed > free:
+        raise Shortage(f"generation {manifest.id} takes {needed >> 20} MiB on disk, and {free >> 20} MiB are free")
+    return {f"{GENERATIONS}/{manifest.id}/{name}": entry.bytes for name, entry in manifest.files.items()}

@@ -25,7 +25,7 @@ from polyrank.model.inputs import read_input
 
 LEASE_SECONDS: Final = 180.0
 LEASE_ENDED: Final = "the lease ended"
-_HISTORY_LENGTH = 100
+HISTORY_LENGTH = 100
 
 T = TypeVar("T")
 
@@ -208,7 +208,7 @@ class Pointer:
         write_atomically(self._current, f"{generation}\n".encode())
 
     def _write_history(self, history: list[str]) -> None:
-        write_atomically(self._history, "".join(f"{entry}\n" for entry in history[-_HISTORY_LENGTH:]).encode())
+        write_atomically(self._history, "".join(f"{entry}\n" for entry in history[-HISTORY_LENGTH:]).encode())
 
 
 def _read(kind: type[T], path: Path) -> T | None:

@@ -4,6 +4,7 @@ import tarfile
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -14,11 +15,14 @@ from fakes import HashEncoder, pool
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.building.plans import BuildOptions
 from polyrank.index_builder.errors import BackupInvalid, GenerationCorrupt, GenerationNotFound
+from polyrank.index_builder.generation.manifest import FORMAT_VERSION
 from polyrank.index_builder.pool.rows import Candidate
+from polyrank.index_builder.records import sealed, unsealed
+from polyrank.index_builder.store import archive
 from polyrank.index_builder.store.archive import Backup, back_up, restore
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.update_log import Update
-from polyrank.model.errors import InvalidInput
+from polyrank.model.errors import InvalidInput, Shortage
 from polyrank.model.representations import Representations
 
 
@@ -79,6 +83,19 @@ def packed(*entries: tuple[str, bytes] | tarfile.TarInfo) -> bytes:
                 info.size = len(entry[1])
                 tar.addfile(info, BytesIO(entry[1]))
     return to.content
+
+
+def unpacked(content: bytes) -> list[tuple[str, bytes]]:
+    entries = []
+    with (
+        pa.CompressedInputStream(cast(Any, BytesIO(content)), "zstd") as stream,
+        tarfile.open(fileobj=stream, mode="r|") as tar,
+    ):
+        for member in tar:
+            inner = tar.extractfile(member)
+            assert inner is not None
+            entries.append((member.name, inner.read()))
+    return entries
 
 
 @pytest.fixture
@@ -247,8 +264,9 @@ def test_entries_that_lead_elsewhere_are_refused(tmp_path: Path, entry: Any) -> 
 
 
 def test_an_entry_that_comes_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BackupInvalid, match="'CURRENT', which no backup does"):
-        restored(packed(("CURRENT", b"a"), ("CURRENT", b"b")), tmp_path / "new")
+    for name in ("HISTORY", f"log/{GENERATION}.log"):
+        with pytest.raises(BackupInvalid, match=f"'{name}', which no backup does"):
+            restored(packed(("HISTORY", b""), (name, b"")), tmp_path / "new")
 
 
 @pytest.mark.parametrize("headers", [{"GNU.sparse.size": "x"}, {"GNU.sparse.map": "a"}])
@@ -278,20 +296,136 @@ def test_an_archive_whose_content_does_not_fit_leaves_nothing(
 ) -> None:
     content, done = backed_up(active)
     entries = []
-    with (
-        pa.CompressedInputStream(cast(Any, BytesIO(content)), "zstd") as stream,
-        tarfile.open(fileobj=stream, mode="r|") as tar,
-    ):
-        for member in tar:
-            inner = tar.extractfile(member)
-            assert inner is not None
-            read = inner.read()
-            if done.current in member.name and file in member.name:
-                read = read[:-1] + bytes([read[-1] ^ 1])
-            entries.append((member.name, read))
+    for name, read in unpacked(content):
+        is_other = done.current in name and file in name
+        entries.append((name, read[:-1] + bytes([read[-1] ^ 1]) if is_other else read))
     with pytest.raises(GenerationCorrupt):
         restored(packed(*entries), tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+Entries = list[tuple[str, bytes]]
+
+
+def zeros(entries: Entries) -> Entries:
+    """A log of few bytes that unfolds to many."""
+    at = next(at for at, (name, _) in enumerate(entries) if name.startswith("log/"))
+    return [*entries[:at], (entries[at][0], bytes(8 << 20)), *entries[at + 1 :]]
+
+
+def renamed(deep: bool) -> Callable[[Entries], Entries]:
+    """The first manifest names a file that lies deep, or more files than a generation has."""
+
+    def rename(entries: Entries) -> Entries:
+        name, content = entries[0]
+        body = unsealed(content, FORMAT_VERSION)
+        entry = body["files"]["embeddings.bin"]
+        more = ["d/" * 1500 + "file"] if deep else [str(number) for number in range(101)]
+        body["files"] |= dict.fromkeys(more, entry)
+        sealed_again = sealed({"format_version": FORMAT_VERSION, **body})
+        return [(name, sealed_again), *((f"{name.rpartition('/')[0]}/{each}", b"x") for each in more[:2]), *entries[1:]]
+
+    return rename
+
+
+def replaced(wanted: str, content: Callable[[bytes], bytes]) -> Callable[[Entries], Entries]:
+    return lambda entries: [(name, content(read) if name.endswith(wanted) else read) for name, read in entries]
+
+
+HOSTILE: dict[str, tuple[Callable[[Entries], Entries], str]] = {
+    "zeros in a log": (zeros, "unfolds to more than 500 times its size"),
+    "zeros that no manifest names": (
+        lambda entries: [entries[0], (f"{entries[0][0].rpartition('/')[0]}/zeros", bytes(8 << 20)), *entries[1:]],
+        "zeros', which no backup does",
+    ),
+    "a file 1,500 folders deep": (
+        lambda entries: [(f"{entries[0][0].rpartition('/')[0]}/{'d/' * 1500}file", b"x"), *entries],
+        "which no backup does",
+    ),
+    "a manifest with a file 1,500 folders deep": (renamed(deep=True), "'d/d/d/.*', which no backup does"),
+    "a manifest with many files": (renamed(deep=False), "100 are the most"),
+    "empty files": (
+        lambda entries: [*((f"{entries[0][0].rpartition('/')[0]}/{number}", b"") for number in range(500)), *entries],
+        "/0', which no backup does",
+    ),
+    "a larger file": (replaced("embeddings.bin", lambda read: read + b"x"), "embeddings.bin has .* bytes, and its man"),
+    "a file that is missing": (lambda entries: [entries[0], *entries[2:]], "which no backup does"),
+    "a million lines of HISTORY": (
+        replaced("HISTORY", lambda read: read * 1_000_000),
+        "'HISTORY', which no backup does",
+    ),
+    "101 lines of HISTORY": (replaced("HISTORY", lambda read: read * 101), "that its HISTORY and CURRENT name"),
+    "other lines in HISTORY": (
+        replaced("HISTORY", lambda read: read + b"hello\n"),
+        "that its HISTORY and CURRENT name",
+    ),
+    "a HISTORY without an end": (replaced("HISTORY", lambda read: read[:-1]), "that its HISTORY and CURRENT name"),
+    "two lines of CURRENT": (replaced("CURRENT", lambda read: read * 2), "that its HISTORY and CURRENT name"),
+    "an entry behind CURRENT": (lambda entries: [*entries, ("HISTORY", b"")], "it goes on behind CURRENT"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_an_archive_of_strangers_is_refused_before_it_is_unfolded(
+    active: GenerationStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    monkeypatch.setattr(archive, "_MOST_UNFOLDED", 1 << 20)
+    monkeypatch.setattr(archive, "_MOST_FILES", 100)
+    change, why = HOSTILE[case]
+    seen: list[int] = []
+
+    def see(_: str, done: int, total: int | None) -> None:
+        seen.append(sum(path.stat().st_size for path in (tmp_path / "new").rglob("*") if path.is_file()))
+
+    entries = unpacked(backed_up(active)[0])
+    with pytest.raises((BackupInvalid, GenerationCorrupt), match=why) as caught:
+        restore(BytesIO(packed(*change(entries))), tmp_path / "new", see)
+    assert len(str(caught.value)) < 400
+    assert max(seen, default=0) < 4 << 20
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        pytest.param(b"hello", id="bytes"),
+        pytest.param(packed(("CURRENT", b"")), id="another archive"),
+        pytest.param(b"\0" * 100, id="zeros"),
+    ],
+)
+def test_what_lies_behind_an_archive_is_refused(active: GenerationStore, tmp_path: Path, behind: bytes) -> None:
+    with pytest.raises(BackupInvalid, match=r"it goes on behind CURRENT, its end|it is cut off, or no archive"):
+        restored(backed_up(active)[0] + behind, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_archive_for_which_there_is_no_room_is_refused_before_it_is_unfolded(
+    active: GenerationStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content, _ = backed_up(active)
+    monkeypatch.setattr(archive.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    with pytest.raises(Shortage, match=r"takes \d+ MiB on disk, and 0 MiB are free"):
+        restored(content, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def described(count: int, size: int) -> bytes:
+    """Headers that describe an entry, one after the other; `tarfile` reads each into memory, and the next within it."""
+    info = tarfile.TarInfo("a description")
+    info.type, info.size = tarfile.XHDTYPE, size
+    content = b"%d comment=" % size
+    one = info.tobuf(tarfile.USTAR_FORMAT) + (content + b"x" * size)[: size - 1] + b"\n"
+    to = Kept()
+    with pa.CompressedOutputStream(cast(Any, to), "zstd") as stream:
+        stream.write((one + b"\0" * (-len(one) % 512)) * count + b"\0" * 1024)
+    return to.content
+
+
+@pytest.mark.parametrize(("count", "size"), [(1, 1 << 20), (5000, 100)])
+def test_headers_of_headers_take_no_memory(tmp_path: Path, count: int, size: int) -> None:
+    with pytest.raises(BackupInvalid, match=r"describes an entry by|it is cut off, or no archive") as caught:
+        restored(described(count, size), tmp_path / "new")
+    assert len(str(caught.value)) < 400
 
 
 def test_a_directory_that_holds_something_is_left_alone(active: GenerationStore, tmp_path: Path) -> None:
