@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from polyrank.model import processor, threads
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inference import openvino_backend
-from polyrank.model.inference.auto import Chooser, Findings, Timing
+from polyrank.model.inference.auto import DISTURBED_HOLDS_SECONDS, Chooser, Findings, Timing
 from polyrank.model.inference.disk_cache import DiskCache
 from polyrank.model.inference.network import Backend, LazyPart, Ready, Sizes
 from polyrank.model.inference.runners import TORCH, Choice, Runner
@@ -54,7 +54,8 @@ class Kept:
         """Return what was found out about back-ends to choose from, and holds; empty where nothing is kept."""
         speeds, verdicts = (self._disk.get(key) for key in self._findings_keys(names))
         timing = Timing({})
-        if speeds and ((until := speeds.facts["until"]) is None or time.time() < until):
+        now = time.time()  # which may have been set back since
+        if speeds and ((until := speeds.facts["until"]) is None or now < until <= now + DISTURBED_HOLDS_SECONDS):
             timing = Timing({Runner(*runner): seconds for *runner, seconds in speeds.facts["seconds"]}, until)
         tried = verdicts.facts["verdicts"] if verdicts else []
         return Findings(timing, {Runner(*runner): why for *runner, why in tried})

@@ -118,8 +118,7 @@ class DiskCache:
 
     def _is_private(self) -> bool:
         """Whether nobody else can have written to the directory. Raises FileNotFoundError where there is none."""
-        status = self._directory.stat()
-        private = status.st_uid == os.geteuid() and not status.st_mode & 0o022
+        private = _is_own(self._directory.stat())
         if not private:
             why = "it belongs to another user, or others may write to it; remove it, or name another place"
             self._warn("compiled models are not kept: every start compiles them", self._directory, why)
@@ -208,14 +207,27 @@ def _write(path: Path, content: Sequence[bytes | memoryview]) -> None:
 
 def _read(path: Path, key: Mapping[str, Any]) -> KeptEntry:
     with open_input(path) as file:
-        if os.fstat(file.fileno()).st_size <= _DIGEST_BYTES:
+        status = os.fstat(file.fileno())
+        # The directory was looked at before: whoever owns the one above may have put another in its place since then.
+        if not _is_own(status):
+            raise _Damaged("it belongs to another user, or others may write to it")
+        if status.st_size <= _DIGEST_BYTES:
             raise _Damaged("it was cut short")
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # OpenVINO takes only memory that it might change
     content = memoryview(mapped)[_DIGEST_BYTES:]
     if hashlib.sha256(content).hexdigest().encode() != mapped[:_DIGEST_BYTES]:
         raise _Damaged("its sha256 is another")
     end = mapped.find(b"\n", _DIGEST_BYTES) + 1
-    header = json.loads(mapped[_DIGEST_BYTES:end])
-    if header["key"] != dict(key):
+    try:
+        header = json.loads(mapped[_DIGEST_BYTES:end])
+        of, facts = header["key"], header["facts"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise _Damaged("it has no key and facts") from None
+    if of != dict(key):
         raise _Damaged("it is the entry of another key")
-    return KeptEntry(header["facts"], memoryview(mapped)[end:])
+    return KeptEntry(facts, memoryview(mapped)[end:])
+
+
+def _is_own(status: os.stat_result) -> bool:
+    """Whether nobody else can have written there."""
+    return status.st_uid == os.geteuid() and not status.st_mode & 0o022

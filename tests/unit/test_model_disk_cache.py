@@ -4,6 +4,7 @@ import logging
 import os
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -107,6 +108,32 @@ def test_a_damaged_entry_is_removed_with_one_warning(
     assert not path.exists()
     cache.put(KEY, FACTS, b"anew")
     assert kept(cache, KEY) == b"anew"
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_an_entry_that_others_may_write_to_is_not_run(
+    cache: DiskCache, directory: Path, tmp_path: Path, link: bool
+) -> None:
+    """Whoever owns the directory above may put another in the place of one that was looked at."""
+    cache.put(KEY, FACTS, b"blob")
+    path = entry_of(directory)
+    if link:
+        path.rename(tmp_path / "elsewhere")
+        path.symlink_to(tmp_path / "elsewhere")
+    path.chmod(0o666)
+    assert kept(cache, KEY) is None
+    assert not path.exists()
+    cache.put(KEY, FACTS, b"anew")
+    assert kept(cache, KEY) == b"anew"
+
+
+@pytest.mark.parametrize("header", [b"", b"no JSON\n", b"[]\n", b'{"key": 1}\n', b"[" * 100_000 + b"\n"])
+def test_an_entry_without_key_and_facts_is_no_error(cache: DiskCache, directory: Path, header: bytes) -> None:
+    cache.put(KEY, FACTS, b"blob")
+    content = header + b"blob" * 9
+    entry_of(directory).write_bytes(sha256(content).hexdigest().encode() + content)
+    assert kept(cache, KEY) is None
+    assert list(directory.iterdir()) == []
 
 
 def test_a_full_disk_is_no_error(

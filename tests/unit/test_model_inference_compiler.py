@@ -198,6 +198,23 @@ def test_what_was_measured_beside_other_work_is_said_and_measured_anew_after_a_d
     assert started(OPENVINO) == ("torch" if says else "openvino"), "measured undisturbed, it holds"
 
 
+def test_a_clock_that_is_set_back_does_not_make_a_disturbed_measurement_hold_for_years(
+    tmp_path: Path, disk: DiskCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, now, shares = checkpoint(tmp_path), [2.0e9], [1.0, 0.5, 1.0, 1.0]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    monkeypatch.setattr(auto, "share_of_processors", lambda: shares.pop(0))
+    for fastest, at in ((OPENVINO, 2.0e9), (TORCH, 1.0e9)):
+        now[0] = at
+        monkeypatch.setattr(auto, "_measured", {})
+        monkeypatch.setattr(
+            auto,
+            "measured",
+            lambda forwards, _, fastest=fastest: {each: 1 + 9 * (each != fastest) for each in forwards},
+        )
+        assert load(path, backend="auto", precision="float32", disk=disk).backend == fastest.backend
+
+
 def test_the_share_of_the_processors_is_told() -> None:
     assert 0 < auto.share_of_processors() < 2
 
