@@ -4,6 +4,7 @@
     model        one thread: every forward pass of every model, batched over requests
     model-trial  the same of models that are on trial alone, so that a bad one holds up no others
     search       one thread: scans and FAISS, and the scores of vectors that are on this machine (retrieval.py)
+    search-trial the same of generations that are on trial
     candidates   a few threads: stored texts, vectors from Redis and their scores (given.py, local_part.py)
 
 Rankings, updates, explanations and embeddings share it.
@@ -75,12 +76,14 @@ class Runtime:
         self.candidates = Threads("candidates", CANDIDATE_THREADS)
         self.retrieval = RetrievalBudget()
         self._searches, self._words = Scheduler("search", ["search"], MOST_SCANS), asyncio.Semaphore(MOST_WORDS)
+        self._searches_on_trial = Scheduler("search-trial", ["search"], MOST_SCANS)
         self._explains, self._loads = asyncio.Lock(), asyncio.Lock()
 
     def for_trials(self) -> "Runtime":
-        """Return the same for models that are on trial, with an admission of its own; it needs no closing."""
+        """Return the same for what is on trial, which holds up nothing else however slow it is; it needs no closing."""
         own = copy(self)
-        own.forwards = self._on_trial
+        own.forwards, own._searches = self._on_trial, self._searches_on_trial
+        own.retrieval, own._words = RetrievalBudget(), asyncio.Semaphore(MOST_WORDS)
         own.admission = own._admission()
         return own
 
@@ -177,5 +180,5 @@ class Runtime:
 
     def close(self) -> None:
         """Finish what has begun, drop what waits."""
-        for threads in (self._on_trial, self.forwards, self._searches, self.candidates):
+        for threads in (self._on_trial, self.forwards, self._searches_on_trial, self._searches, self.candidates):
             threads.close()

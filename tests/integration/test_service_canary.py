@@ -34,6 +34,7 @@ from polyrank.service.auth.keys import hashed
 from polyrank.service.feedback.identity import Identity
 from polyrank.service.feedback.reading import LogTally, uses
 from polyrank.service.feedback.records import Ranking
+from polyrank.service.ranking import retrieval
 from polyrank.service.settings import Settings
 
 SAID = "w1 w2 w3"
@@ -316,6 +317,31 @@ def test_the_sides_of_one_caller_are_not_those_of_another(stage: Stage, tmp_path
             body = {"context": SAID, "conversation": chat}
             answer = server.client.post("/rank", json=body, headers={"Authorization": f"Bearer {key}"})
             assert (answer.json()["generation"] == stage.trial) == (stage.place(chat, name) < 0.5)
+
+
+def test_a_trial_whose_searches_take_long_holds_up_no_other_request(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = stage.serve()
+    stage.begin(server)
+    search, entered, ended = retrieval.search, threading.Event(), threading.Event()
+
+    def held(searches: list[Any], threads: int | None) -> Any:
+        if searches[0].serving.generation.id == stage.trial:
+            entered.set()
+            assert ended.wait(30)
+        return search(searches, threads)
+
+    monkeypatch.setattr(retrieval, "search", held)
+    with ThreadPoolExecutor(1) as callers:
+        try:
+            trial = callers.submit(asked, server, generation="trial", timeout_ms=30_000)
+            assert entered.wait(30)
+            assert asked(server, generation="live", timeout_ms=10_000)[0] == stage.live
+            assert not trial.done()
+        finally:
+            ended.set()
+        assert trial.result()[0] == stage.trial
 
 
 def test_a_canary_that_cannot_take_an_update_is_withdrawn(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
