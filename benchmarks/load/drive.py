@@ -22,7 +22,7 @@ from benchmarks.serving import url_when_ready
 
 from polyrank.index_builder.building.pipeline import build
 from polyrank.index_builder.pool.rows import Candidate, read_pool
-from polyrank.model.rankers.load import load_late
+from polyrank.model.rankers.load import load_retriever
 
 REPOSITORY = SAMPLE.parents[1]
 OURS = (sys.executable, "-m", "polyrank.service.cli")
@@ -57,7 +57,7 @@ def store_of(options: argparse.Namespace) -> Iterator[Path]:
     """Build the pool into a temporary store for the `with` block."""
     rows = [row for row in read_pool([options.pool]) if isinstance(row, Candidate)]
     with tempfile.TemporaryDirectory() as store:
-        build(load_late(options.model), rows, Path(store))
+        build(load_retriever(options.model), rows, Path(store))
         yield Path(store)
 
 

@@ -242,7 +242,7 @@ def stretch(
     }
 
 
-def _pin() -> None:
+def pin() -> None:
     """Keep a process off the server's core."""
     if (other := cores()[1]) is not None:
         os.sched_setaffinity(0, {other})
@@ -261,7 +261,7 @@ def hostile(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     with (
         store_of(options) as store,
         serving(store, SETTINGS, options.polyrank) as server,
-        ProcessPoolExecutor(3, context, initializer=_pin) as processes,
+        ProcessPoolExecutor(3, context, initializer=pin) as processes,
     ):
         mix, parts = mix_of(options), urlsplit(server.url)
         warm(server, mix)

@@ -507,7 +507,8 @@ class GenerationStore:
         copies = Copies(self.root, redis_url)
         self._name_strays()
         with self._switch.changing():
-            removed = self._pointer.expired(self.ids(), keep)
+            kept = self.kept(keep)
+            removed = [generation for generation in self.ids() if generation not in kept]
             for generation in removed:
                 copies.forget(generation)
                 shutil.rmtree(self._unlist(generation))
@@ -517,6 +518,10 @@ class GenerationStore:
             self._switch.remove_updates([stray.path.name for stray in self.strays()])
             copies.forget_orphans()
         return removed
+
+    def kept(self, keep: int = 2) -> dict[str, str]:
+        """Return the generations that a collection keeps, oldest first, each with the reason; errors as `gc`."""
+        return self._pointer.kept(self.ids(), keep)
 
     def _name_strays(self) -> None:
         for stray in self.strays()[:_STRAYS_NAMED]:

@@ -144,19 +144,23 @@ class Pointer:
         """Whether HISTORY names a generation, which may be gone."""
         return generation in self._entries()
 
-    def expired(self, published: Sequence[str], keep: int) -> list[str]:
-        """The published generations, given oldest first, that a collection removes.
+    def kept(self, published: Sequence[str], keep: int) -> dict[str, str]:
+        """The published generations, given oldest first, that a collection keeps, each with the reason.
 
         The active one stays, and so do one on trial and newer ones. Of the older ones, as many stay as make `keep`, at
         least 1, with the active one: first those that rollbacks would reach, then the newest. Errors as `current`.
         """
-        current = self.current()
+        current, trial = self.current(), self.trial()
         older = [generation for generation in published if current is None or generation < current]
         by_worth = dict.fromkeys([*reversed(self.history(published)), *reversed(older)])
         spared = [generation for generation in by_worth if generation in older][: keep - (current is not None)]
-        if (trial := self.trial()) is not None:
-            spared.append(trial.generation)
-        return [generation for generation in older if generation not in spared]
+        reasons = dict.fromkeys(spared, f"among the {keep} to keep")
+        reasons |= {} if trial is None else {trial.generation: "on trial"}
+        if current is not None:
+            newer = [generation for generation in published if generation > current]
+            waits = "newer than the active one, so it may wait for its activation"
+            reasons = dict.fromkeys(newer, waits) | reasons | {current: "active"}
+        return {generation: reasons[generation] for generation in published if generation in reasons}
 
     def advance(self, generation: str) -> None:
         """Make the generation current, and the one that was current the first to go back to.

@@ -30,7 +30,7 @@ RESULTS = {
 }
 REDIS_CALLS = ("get_redis", "get_text", "put_text", "get_result", "put_result")
 REJECTED = (
-    *("queue_full", "deadline", "too_large", "not_ready", "rate", "connections", "slow_head"),
+    *("queue_full", "deadline", "too_large", "not_ready", "rate", "connections", "busy", "slow_head"),
     *("unread", "bodies", "host", "origin", "shards"),
 )
 REFUSED = ("corrupt", "fingerprint", "model", "shortage", "other")

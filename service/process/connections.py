@@ -9,16 +9,21 @@ request at a time, bounds trailers and keeps them apart from headers.
 import asyncio
 import re
 import sys
+import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 from uuid import uuid4
 
 import h11
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from uvicorn.server import ServerState
 
 from polyrank.service.http.plumbing.problems import Kind, ProblemAnswer
+from polyrank.service.observe.labels import QUIET
+from polyrank.service.scheduling.admission import Rate
 
 HEAD_BYTES: Final = 32 * 1024
 HEAD_LINES: Final = 256  # and parameters of a query
@@ -149,9 +154,57 @@ class Turns:
             loop.call_soon(self._present.begin_next)  # others come between
 
 
+# Who would wait longer for its beginning is refused.
+BEGIN_SECONDS: Final = 2.0
+BEGINNINGS: Final = 2
+FEWEST_TURNS: Final = 8  # tell how long a turn takes
+
+
+class Beginnings:
+    """Lets `BEGINNINGS` requests begin in a turn of the event loop, in the order in which they came.
+
+    To begin costs the loop a millisecond or more. If all that wait began in one turn, whatever came behind them, a
+    probe or a new connection, would wait for all of them. So the loop looks for new ones after each few.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._rate, self._looked_at = Rate(FEWEST_TURNS), 0.0
+
+    def is_late(self) -> bool:
+        """Whether a request that comes now would wait too long, if turns go on as they lately did."""
+        return self._rate.measured(len(self._waiting)) > BEGIN_SECONDS
+
+    async def turn(self) -> None:
+        """Wait until a request may begin."""
+        loop = asyncio.get_running_loop()
+        if not self._waiting:
+            self._looked_at = time.monotonic()
+            loop.call_soon(self._next, loop)
+        self._waiting.append(begins := loop.create_future())
+        await begins
+
+    def _next(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = time.monotonic()
+        if len(self._waiting) > BEGINNINGS:  # a turn with less to do says nothing of those with more
+            self._rate.learn(BEGINNINGS, now - self._looked_at)
+        self._looked_at = now
+        for _ in range(min(BEGINNINGS, len(self._waiting))):
+            begins = self._waiting.popleft()
+            if not begins.done():  # cancelled
+                begins.set_result(None)
+        if self._waiting:
+            loop.call_soon(self._next, loop)
+
+
 HEAD_SECONDS: Final = 10.0
+# So many connections more than may be are read, each for so long, because one of them may bring a probe.
+MORE: Final = 128
+MORE_SECONDS: Final = 1.0
 # A connection that is to be closed is read for so long: closing on unread data would reset it and lose the answer.
 LINGER_SECONDS: Final = 1.0
+# The same where there are too many: these would take the places of others.
+SHORT_LINGER_SECONDS: Final = 0.1
 # A client that takes nothing of its answer for so long is cut off.
 UNREAD_SECONDS: Final = 10.0
 # All connections together may hold so many bytes of answers; the clients that have left most unread are cut off.
@@ -164,6 +217,8 @@ TOO_SLOW: Final = Kind(408, "head-timeout", "The head came too slowly")
 TOO_LARGE: Final = Kind(431, "head-too-large", "The head is too large")
 UNKNOWN_CODING: Final = Kind(501, "unknown-coding", "The transfer coding is not known")
 TOO_MANY: Final = Kind(503, "too-many-connections", "Too many connections are open")
+BUSY: Final = Kind(503, "busy", "Too many requests wait to begin")
+RETRY: Final = {"Retry-After": "1"}
 
 
 class Connections(ServerState):
@@ -173,7 +228,7 @@ class Connections(ServerState):
         super().__init__()
         self.most, self.count_rejected = most, count_rejected
         self.draining = False
-        self.turns = Turns()
+        self.turns, self.beginnings = Turns(), Beginnings()
 
     def drain(self) -> None:
         """Let every answer from now on, also those in progress, be the last one of its connection."""
@@ -213,15 +268,18 @@ class Connection(H11Protocol):
         self._head_timer: asyncio.TimerHandle | None = None
         self._refused = False
         self._waits = False  # for a turn
+        self._is_more = False  # than may be
+        self._serve, self.app = self.app, self._begun
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Wait for the first head, or refuse the connection where too many are open."""
         super().connection_made(transport)
-        if len(self.connections) > self.server_state.most:
-            self.server_state.count_rejected("connections")
-            self._refuse(TOO_MANY, "too many connections are open; try again", {"Retry-After": "1"})
+        more = len(self.connections) - self.server_state.most
+        self._is_more = more > 0
+        if more > MORE:
+            self._refuse_more()
         else:
-            self._await_head(HEAD_SECONDS)
+            self._await_head(MORE_SECONDS if self._is_more else HEAD_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timer, and hand the turn on."""
@@ -231,8 +289,15 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what came; between requests that is a head, and during one the next ones wait."""
-        if self._is_idle() and self._head_timer is None and not self._refused:
-            self._await_head(HEAD_SECONDS)
+        if self._is_idle() and not self._refused:
+            if self._head_timer is None:
+                self._await_head(HEAD_SECONDS)
+            if self.conn.their_state is h11.IDLE and not self.conn.unread_bytes:
+                # Who is refused costs half as much where nothing is parsed for it.
+                _, _, target = data.partition(b" ")
+                path, is_whole, _ = target.partition(b" ")
+                if is_whole and self._refuses(path.partition(b"?")[0].decode("latin-1")):
+                    return
         for at in range(0, len(data), PIECE_BYTES):
             if self._refused or self.conn.their_state is h11.MUST_CLOSE:  # nothing may follow the last request
                 return
@@ -280,6 +345,30 @@ class Connection(H11Protocol):
         super().resume_writing()
         if self._waits:
             self.server_state.turns.ask(self)
+
+    async def _begun(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request once it is its turn to begin; a probe's is at once."""
+        if self._refuses(scope["path"]):
+            return
+        if self._is_more:
+            self.end_after_answer()
+        if scope["path"] not in QUIET:
+            scope["state"]["arrived"] = time.monotonic()
+            await self.server_state.beginnings.turn()
+            if self.cycle.disconnected:
+                return
+        await self._serve(scope, receive, send)
+
+    def _refuses(self, path: str) -> bool:
+        """Refuse a request, unless it is a probe, on a connection too many, or where its turn would be late."""
+        if path in QUIET or not (self._is_more or self.server_state.beginnings.is_late()):
+            return False
+        if self._is_more:
+            self._refuse_more()
+        else:
+            self.server_state.count_rejected("busy")
+            self._refuse(BUSY, "so many wait that this one would begin too late; try again in 1 s", RETRY)
+        return True
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is not HTTP, or too much, with a problem, as all errors."""
@@ -335,8 +424,14 @@ class Connection(H11Protocol):
             self._head_timer.cancel()
             self._head_timer = None
 
+    def _refuse_more(self) -> None:
+        self.server_state.count_rejected("connections")
+        self._refuse(TOO_MANY, "too many connections are open; try again in 1 s", RETRY)
+
     def _refuse_slow(self) -> None:
-        if self.conn.unread_bytes:
+        if self._is_more:
+            self._refuse_more()
+        elif self.conn.unread_bytes:
             self.server_state.count_rejected("slow_head")
             self._refuse(TOO_SLOW, f"the head did not arrive within {HEAD_SECONDS:g} s")
         else:
@@ -356,7 +451,7 @@ class Connection(H11Protocol):
             self._write(ProblemAnswer(kind, detail, uuid4().hex), headers or {})
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self.loop.call_later(LINGER_SECONDS, self.transport.close)
+        self.loop.call_later(SHORT_LINGER_SECONDS if kind in (BUSY, TOO_MANY) else LINGER_SECONDS, self.transport.close)
 
     def _write(self, answer: ProblemAnswer, headers: dict[str, str]) -> None:
         answer.headers.update({**headers, "Connection": "close"})

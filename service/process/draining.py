@@ -24,6 +24,7 @@ from polyrank.service.resources import Resources
 KEEP_ALIVE_SECONDS = 75  # longer than a balancer's idle timeout, so that the balancer is the side that closes
 FINISH_SECONDS = 20
 TICKS_IN_A_SECOND = 10  # uvicorn's
+ACCEPTS_A_TURN = 64  # connections
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +74,8 @@ class DrainingServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to accept, then call `on_ready`."""
-        await super().startup(sockets)
+        # uvloop accepts one connection of a socket in a turn of the loop, in which requests go on, too.
+        await super().startup([each.dup() for each in sockets or () for _ in range(ACCEPTS_A_TURN)])
         self._on_ready()
 
     async def on_tick(self, counter: int) -> bool:

@@ -28,7 +28,7 @@ from polyrank.service.process.supervisor import KINDS
 from polyrank.service.settings import Settings
 
 CUT_SHORT = 1  # the exit status after a second signal, which leaves requests unanswered
-FILES_BESIDE_CONNECTIONS = 256
+FILES_BESIDE_CONNECTIONS = 512
 SWITCH_SECONDS = 0.001  # each event of the loop waits so long for a thread that reads a large body; by default, 5 ms
 
 log = logging.getLogger(__name__)

@@ -22,6 +22,11 @@ from polyrank.service.process import connections
 from polyrank.service.settings import Settings
 
 READYZ = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+ASKED = b'{"context": "w1"}'
+RANK = b"POST /rank HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (
+    len(ASKED),
+    ASKED,
+)
 MOST = 20
 
 
@@ -182,6 +187,66 @@ def test_no_more_connections_than_may_be(server: Served) -> None:
         for each in opened:
             each.close()
     assert server.metric("rejected_total", reason="connections") >= before + 1
+
+
+def test_a_probe_is_answered_on_one_connection_too_many(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MORE", 1)
+    opened = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(MOST)]
+    try:
+        for sent, expected in ((READYZ, 200), (RANK, 503), (READYZ, 200)):
+            with socket.create_connection(("127.0.0.1", server.port), timeout=30) as one_more:
+                one_more.sendall(sent)
+                head = rest(one_more).partition(b"\r\n\r\n")[0].lower()
+            assert head.startswith(b"http/1.1 %d " % expected)
+            assert b"\r\nconnection: close" in head
+    finally:
+        for each in opened:
+            each.close()
+
+
+def test_probes_overtake_requests_that_wait_to_begin(tmp_path: Path) -> None:
+    """While the event loop stands still, many connections bring a request each, and the last one a probe."""
+    build_store(tmp_path)
+    app = create_app(Settings(store=tmp_path), load)
+    begun: list[str] = []
+    goes_on = threading.Event()
+
+    @app.middleware("http")
+    async def watch(request: Request, call_next: RequestResponseEndpoint) -> Response:
+        begun.append(request.url.path)
+        if len(begun) == 1:
+            goes_on.wait(60)  # in the event loop
+        return await call_next(request)
+
+    with serve(app) as served, ExitStack() as stack:
+        opened = []
+        for sent in (*[RANK] * 150, READYZ):
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", served.port), timeout=60))
+            connection.sendall(sent)
+            opened.append(connection)
+        goes_on.set()
+        for each in opened:
+            assert each.recv(65536).startswith(b"HTTP/1.1 200"), "all are answered"
+    assert len(begun) == len(opened)
+    assert begun.index("/readyz") < 30, "it would be the last"
+
+
+@pytest.mark.parametrize("parts", [[RANK], [RANK[:7], RANK[7:]]], ids=["whole", "in parts"])
+def test_who_would_begin_too_late_is_told_at_once(
+    server: Served, monkeypatch: pytest.MonkeyPatch, parts: list[bytes]
+) -> None:
+    monkeypatch.setattr(connections.Beginnings, "is_late", lambda _: True)
+    before = server.metric("rejected_total", reason="busy")
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        for part in parts:
+            connection.sendall(part)
+            time.sleep(0.05)
+        answer = rest(connection)
+    assert problem(answer) == (503, "busy")
+    assert b"\r\nretry-after: 1\r\n" in answer.lower()
+    assert server.metric("rejected_total", reason="busy") == before + 1
+    for path in ("/readyz", "/livez?full", "/metrics"):
+        assert server.client.get(path).status_code == 200
 
 
 def test_a_request_that_has_half_arrived_when_the_server_stops_is_answered(tmp_path: Path) -> None:

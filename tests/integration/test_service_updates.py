@@ -410,8 +410,9 @@ def test_the_command_line_gives_another_model_s_generation_the_updates_it_missed
         put(server, {"id": "new", "text": "w1 w2 w3"}, {"id": "c1", "text": "w4"})
         delete(server, "c2")
         before = active(server)["id"]
-        assert call(capsys, "store", "activate", "--store", real_root, other) == (0, f"{other} is active\n", "")
-        until(lambda: active(server)["id"] == other)
+        said = call(capsys, "store", "activate", "--store", real_root, other, "--wait", server.url).out
+        assert said.startswith(f"{other} is active; {server.url} answers by it ")
+        assert active(server)["id"] == other
         assert active(server)["id"] != before
         answer = rank(server, exact=True)
         assert answer["revision"] == 2

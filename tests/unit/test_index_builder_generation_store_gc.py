@@ -34,6 +34,19 @@ def test_gc_never_takes_the_active_one_or_a_newer_one(store: GenerationStore) ->
     assert store.gc(keep=1) == []
 
 
+def test_gc_says_why_it_keeps_each(store: GenerationStore) -> None:
+    a, b, c, d = store.ids()
+    for each in (b, c, d):
+        store.activate(each)
+    store.rollback()
+    store.rollback()
+    newer = "newer than the active one, so it may wait for its activation"
+    assert store.kept(2) == {a: "among the 2 to keep", b: "active", c: newer, d: newer}
+    store.begin_trial(c)
+    assert store.kept(1) == {b: "active", c: "on trial", d: newer}
+    assert store.gc(keep=1) == [a]
+
+
 def test_gc_keeps_the_newest_where_there_is_no_way_back(store: GenerationStore) -> None:
     a, b, c, d = store.ids()
     store.activate(d)

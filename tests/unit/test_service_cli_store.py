@@ -25,6 +25,7 @@ from polyrank.model.representations import Representations
 from polyrank.service.cli import main
 
 Capture = pytest.CaptureFixture[str]
+LOADING = "; running servers load it now"
 
 
 def built(root: Path, salt: str = "", **options: Any) -> str:
@@ -62,11 +63,15 @@ def test_a_round_trip(capsys: Capture, store: Path) -> None:
     assert current(capsys, store) == second
     assert call(capsys, "store", "rollback", "--store", store, "--json").result == {"current": first}
     assert current(capsys, store) == first
-    assert call(capsys, "store", "activate", "--store", store, second) == (0, f"{second} is active\n", "")
+    assert call(capsys, "store", "activate", "--store", store, second) == (0, f"{second} is active{LOADING}\n", "")
     third = built(store, "c")
-    assert call(capsys, "store", "gc", "--store", store, "--json").result == {"removed": [first]}
-    assert call(capsys, "store", "gc", "--store", store, "--keep", "1") == (0, f"removed 1: {second}\n", "")
-    assert call(capsys, "store", "gc", "--store", store, "--keep", "1") == (0, "nothing to remove\n", "")
+    assert call(capsys, "store", "gc", "--store", store, "--json").result == {
+        "removed": [first],
+        "kept": {second: "among the 2 to keep", third: "active"},
+    }
+    kept = f"kept {third}: active\n"
+    assert call(capsys, "store", "gc", "--store", store, "--keep", "1") == (0, f"removed 1: {second}\n{kept}", "")
+    assert call(capsys, "store", "gc", "--store", store, "--keep", "1") == (0, f"nothing to remove\n{kept}", "")
     assert GenerationStore(store).ids() == [third]
     assert left_half_written(store) == []
 
@@ -350,7 +355,7 @@ def test_gc_with_redis_removes_the_vectors_too(capsys: Capture, store: Path, red
     first, second = (built(store, salt, redis_url=redis_process.url) for salt in "ab")
     with redis_process.client() as client:
         collected = call(capsys, "store", "gc", "--store", store, "--keep", "1", "--redis", redis_process.url, "--json")
-        assert collected.result == {"removed": [first]}
+        assert collected.result == {"removed": [first], "kept": {second: "active"}}
         keys = vector_keys(client)
     assert len(keys) == 21
     assert all(second in key for key in keys)
@@ -377,7 +382,8 @@ def test_a_round_trip_in_parts(capsys: Capture, store: Path) -> None:
     moved = call(capsys, "shards", "move", "--store", store, "--to", "3", "--json").result
     assert moved == {"current": GenerationStore(store).current(), "count": 40, "parts": 3}
     assert call(capsys, "store", "activate", "--store", store, second, "--json").result == {"current": second}
-    assert call(capsys, "store", "gc", "--store", store, "--keep", "1") == (0, f"removed 1: {first}\n", "")
+    collected = call(capsys, "store", "gc", "--store", store, "--keep", "1").out
+    assert collected.startswith(f"removed 1: {first}\nkept {second}: active\n")
     said = call(capsys, "store", "list", "--store", store).out
     assert f"* {second}  40 candidates in 2 parts, exact, hash" in said
     assert "40 candidates in 3 parts" in said

@@ -1,12 +1,13 @@
-"""Turns of pipelined requests."""
+"""Turns of pipelined requests, and of all requests to begin."""
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from polyrank.service.process import connections
-from polyrank.service.process.connections import Turns
+from polyrank.service.process.connections import BEGINNINGS, Beginnings, Turns
 
 
 class Named:
@@ -96,3 +97,46 @@ async def _endless() -> None:
 def test_a_turn_that_nobody_ends_is_over_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "TURN_SECONDS", 0.01)
     asyncio.run(_endless())
+
+
+async def _begins(beginnings: Beginnings, number: int, begun: list[int], do: Callable[[], object] = list) -> None:
+    await beginnings.turn()
+    begun.append(number)
+    do()
+
+
+async def _a_few_in_a_turn() -> None:
+    beginnings, begun = Beginnings(), list[int]()
+    tasks = [asyncio.create_task(_begins(beginnings, number, begun)) for number in range(20)]
+    await asyncio.sleep(0)  # all ask
+    tasks[3].cancel()
+    turns = 0
+    while not all(task.done() for task in tasks):
+        before = len(begun)
+        await asyncio.sleep(0)
+        turns += 1
+        assert len(begun) - before <= BEGINNINGS
+    assert begun == [number for number in range(20) if number != 3]
+    assert turns >= 20 // BEGINNINGS
+
+
+def test_a_few_requests_begin_in_a_turn_of_the_loop_in_order() -> None:
+    asyncio.run(_a_few_in_a_turn())
+
+
+async def _late() -> None:
+    beginnings, begun, found = Beginnings(), list[int](), list[bool]()
+
+    def work() -> None:
+        time.sleep(0.002)
+        found.append(beginnings.is_late())
+
+    assert not beginnings.is_late()
+    await asyncio.gather(*(_begins(beginnings, number, begun, work) for number in range(100)))
+    assert found[40], "60 wait, each for two milliseconds at least"
+    assert not beginnings.is_late(), "nobody waits"
+
+
+def test_who_would_wait_long_comes_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "BEGIN_SECONDS", 0.1)
+    asyncio.run(_late())

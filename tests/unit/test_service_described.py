@@ -68,10 +68,15 @@ def test_no_probe_is_traced() -> None:
         ({"Authorization": "Bearer "}, []),
         ({"Authorization": "", "X-API-Key": " "}, []),
         ({}, []),
-        ({"Authorization": "Basic dTpw", "X-API-Key": "k"}, [b"Basic dTpw", b"k"]),
+        ({"Authorization": "Basic dTpw", "X-API-Key": "k"}, [b"k", b"Basic dTpw"]),
         ({"Authorization": "Bearer ä"}, [b"\xe4"]),
     ],
 )
 def test_where_keys_are_sent(headers: dict[str, str], found: list[bytes]) -> None:
     raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
     assert credentials(Headers(raw=raw)) == found
+
+
+def test_no_key_hides_behind_another_of_the_same_header() -> None:
+    raw = [(b"authorization", b"Bearer a"), (b"api-key", b"b"), (b"authorization", b"c"), (b"x-api-key", b"d")]
+    assert sorted(credentials(Headers(raw=[*raw, (b"x-api-key", b"e")]))) == [b"a", b"b", b"c", b"d", b"e"]

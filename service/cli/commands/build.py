@@ -16,6 +16,7 @@ from polyrank.model.options import options_of
 from polyrank.service.cli.arguments import add_encoding_option, add_runner_options, chosen_runner, loaded
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result, seconds_of
 from polyrank.service.cli.parsing import add_options_of, given
+from polyrank.service.cli.waiting import add_wait_option, loading, require_server
 
 if TYPE_CHECKING:
     from polyrank.index_builder.building.plans import BuildOptions, BuildResult
@@ -38,6 +39,7 @@ def add_to(commands: Any) -> None:
     add_options_of(parser.add_argument, options_of(AskedOptions), dtype=DTYPE_NAMES)
     add_options_of(parser.add_argument, options_of(BuildCommand))
     add_runner_options(parser)
+    add_wait_option(parser)
     add_json_option(parser)
     parser.set_defaults(run=run)
 
@@ -54,6 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(arguments.store))
     if (arguments.store / CONFIG_FILE).exists():
         raise UsageError(f"--store {arguments.store} is a checkpoint; give another directory")
+    if arguments.wait is not None and arguments.activate is False:
+        raise UsageError("--wait goes with --activate: no server loads what is only published")
+    require_server(arguments)
     pool = begin_pool(arguments.pool, arguments.store, arguments.encoding)
     probes = _probes(arguments.probes) if arguments.probes else []
     ranker = loaded(load_retriever, arguments.model, runner)
@@ -72,6 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"rows left out: {built.rejected}; see {built.rejected_log}", file=sys.stderr)
     for note in (*pool.fields.lines(), *built.notes):
         print(note, file=sys.stderr)
+    line += loading(arguments, built.generation) if options.activate else ""
     by = {} if encoders is None else {"encoders": arguments.encoders, "encoder_retries": encoders.retries}
     print_result(arguments, {**_described(built, seconds), **pool.fields.described(), **by}, line)
     return 0

@@ -17,6 +17,7 @@ from polyrank.model.options import Bounds
 from polyrank.service.cli.arguments import encoded_by, require_store, require_writable
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result, seconds_of
 from polyrank.service.cli.parsing import Within
+from polyrank.service.cli.waiting import add_wait_option, loading, require_server
 
 if TYPE_CHECKING:
     from polyrank.index_builder.generation.manifest import Manifest
@@ -46,9 +47,11 @@ def add_to(commands: Any) -> None:
     verify.add_argument("generation", nargs="?", help="its id; default: all")
     activate = add("activate", _activate, "make a generation the active one")
     activate.add_argument("generation", help="its id")
-    add("rollback", _rollback, "go back to the generation that was active before")
+    rollback = add("rollback", _rollback, "go back to the generation that was active before")
     compaction = add("compact", _compact, "build the active one with its updates; words count anew")
     compaction.add_argument("--redis", metavar="URL", help="also copy the vectors into this Redis")
+    for switching in (activate, rollback, compaction):
+        add_wait_option(switching)
     gc = add("gc", _gc, "remove old generations")
     gc.add_argument(
         "--keep", type=Within(_KEPT), default=2, help="how many to keep, the active one among them; default: 2"
@@ -186,18 +189,25 @@ def _write_report(path: Path, store: "GenerationStore", rows: list[dict[str, Any
 
 
 def _activate(store: "GenerationStore", arguments: argparse.Namespace) -> int:
+    require_server(arguments)
     store.activate(arguments.generation, encoded_by(store.model_directory(arguments.generation)))
-    print_result(arguments, {"current": arguments.generation}, f"{arguments.generation} is active")
+    print_result(
+        arguments,
+        {"current": arguments.generation},
+        f"{arguments.generation} is active{loading(arguments, arguments.generation)}",
+    )
     return 0
 
 
 def _rollback(store: "GenerationStore", arguments: argparse.Namespace) -> int:
+    require_server(arguments)
     current = store.rollback(lambda generation: encoded_by(store.model_directory(generation)))
-    print_result(arguments, {"current": current}, f"{current} is active")
+    print_result(arguments, {"current": current}, f"{current} is active{loading(arguments, current)}")
     return 0
 
 
 def _compact(store: "GenerationStore", arguments: argparse.Namespace) -> int:
+    require_server(arguments)
     from polyrank.index_builder.building.compaction import compact
 
     with Progress("candidates") as progress:
@@ -206,14 +216,17 @@ def _compact(store: "GenerationStore", arguments: argparse.Namespace) -> int:
         print(note, file=sys.stderr)
     seconds = seconds_of(arguments)
     facts = {"current": built.generation, "count": built.count, "seconds": round(seconds, 3)}
-    print_result(arguments, facts, f"{built.generation} is active: {built.count} candidates in {seconds:.1f} s")
+    line = f"{built.generation} is active: {built.count} candidates in {seconds:.1f} s"
+    print_result(arguments, facts, line + loading(arguments, built.generation))
     return 0
 
 
 def _gc(store: "GenerationStore", arguments: argparse.Namespace) -> int:
     removed = store.gc(arguments.keep, arguments.redis)
+    kept = store.kept(arguments.keep)
     line = f"removed {len(removed)}: {', '.join(removed)}" if removed else "nothing to remove"
-    print_result(arguments, {"removed": removed}, line)
+    reasons = (f"kept {generation}: {why}" for generation, why in kept.items())
+    print_result(arguments, {"removed": removed, "kept": kept}, line, *reasons)
     return 0
 
 

@@ -100,12 +100,12 @@ class ByHand(APIRoute):
 
 
 def credentials(headers: Headers) -> list[bytes]:
-    """Return what may be keys: `Authorization` with or without `Bearer`, `X-API-Key`, `api-key`."""
-    authorization = headers.get("authorization", "").strip()
-    scheme, *rest = authorization.split(None, 1) or [""]
-    bearer = "".join(rest) if scheme.lower() == "bearer" else authorization
-    sent = (bearer, headers.get("x-api-key"), headers.get("api-key"))
-    return [key.strip().encode("latin-1") for key in sent if key and key.strip()]
+    """Return what may be keys: of each `Authorization`, with or without `Bearer`, each `X-API-Key` and `api-key`."""
+    sent = [*headers.getlist("x-api-key"), *headers.getlist("api-key")]
+    for authorization in headers.getlist("authorization"):
+        scheme, *rest = authorization.split(None, 1) or [""]
+        sent.append("".join(rest) if scheme.lower() == "bearer" else authorization)
+    return [key.strip().encode("latin-1") for key in sent if key.strip()]
 
 
 def rules(route: RouteContext) -> list[Callable[..., Any]]:

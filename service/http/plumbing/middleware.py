@@ -58,11 +58,12 @@ class Requests:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began = time.monotonic()
+        state = scope.setdefault("state", {})
+        began = state.setdefault("arrived", time.monotonic())  # a connection knows it before it is its turn
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
         request_id = given if REQUEST_ID.fullmatch(given) else f"{self._random.getrandbits(128):032x}"
-        scope.setdefault("state", {}).update(request_id=request_id, arrived=began, account=Account())
+        state.update(request_id=request_id, account=Account())
         status = 0
 
         async def send_named(message: Message) -> None:
