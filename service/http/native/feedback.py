@@ -41,8 +41,7 @@ router = APIRouter(tags=["feedback"], dependencies=[RANK, IN_POOL])
     ),
 )
 async def feedback(request: Request) -> FeedbackOut:
-    """Record what became of rankings; the events are on the disk when this returns. All are taken, or none,
-    but for those about a reply that was not shown."""
+    """Record what became of rankings, but for events about what was not shown; they are on the disk when it returns."""
     held = resources(request)
     body = await bodies.read(request, FeedbackIn)
     if held.feedback is None:
