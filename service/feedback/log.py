@@ -173,20 +173,19 @@ class Log:
         self._learn_erased()
         rankings: list[_Made[Ranking]] = []
         for each in waiting:
+            self._taken += each.size
             try:
                 if isinstance(each, _RankingWaits):
-                    self._taken += each.size
                     rankings.append(_made(each.make()))
                     continue
                 if not each.written.running() and not each.written.set_running_or_notify_cancel():
-                    self._taken += each.size
                     continue  # nobody waits for it any more
                 self._write_rankings(rankings)
                 made = each.make(is_last or time.monotonic() > each.until)
                 if made is None:
+                    self._taken -= each.size
                     self._late.append(each)
                     continue
-                self._taken += each.size
                 self._append([_made(event) for event in made if not self._erased.holds_ranking(event.ranking)])
                 self._unsynced.append(each.written)
             except Exception as error:
@@ -239,11 +238,12 @@ class Log:
     def _sync(self) -> None:
         """Put the file on the disk, if somebody waits for that."""
         events, self._unsynced = self._unsynced, []
-        if not events or self._file is None:
+        if not events:
             return
         try:
             with disk_full_named(self._folder):
-                self._file.sync()
+                if self._file is not None:  # else nothing of them was to be written
+                    self._file.sync()
         except Exception as error:
             self._leave()
             self._lost(events, error)

@@ -167,6 +167,38 @@ def test_what_nobody_waits_for_is_not_written(folder: Path, begin: Open) -> None
     assert written(folder) == ["r1", "e3"]
 
 
+def test_events_wait_for_a_ranking_that_another_process_writes_and_keep_nothing_else_waiting(
+    folder: Path, begin: Open
+) -> None:
+    begun, is_there, asked = begin(), threading.Event(), list[bool]()
+
+    def made(is_over: bool) -> list[Event] | None:
+        asked.append(is_over)
+        return [event(1)] if is_there.is_set() else None
+
+    late = begun.add(made, 1)
+    put(begun, event(2))
+    assert not late.done()
+    is_there.set()
+    late.result(10)
+    assert written(folder) == ["e2", "e1"]
+    assert not any(asked)
+
+
+def test_events_wait_so_long_and_no_longer(folder: Path, begin: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing may be left of them then, and they are answered all the same."""
+    monkeypatch.setattr(log, "LATE_SECONDS", 0.05)
+    begun = begin()
+    begun.add(lambda is_over: [] if is_over else None, 1).result(10)
+    with pytest.raises(ZeroDivisionError):
+        begun.add(lambda is_over: [event(1 // 0)] if is_over else None, 1).result(10)
+    assert begun._taken == begun._given
+    waits = begun.add(lambda is_over: [event(3)] if is_over else None, 1)
+    begun.close()
+    assert waits.done()
+    assert written(folder) == ["e3"]
+
+
 def test_a_full_disk_refuses_events_and_drops_rankings(
     folder: Path, begin: Open, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
