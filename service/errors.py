@@ -452,6 +452,21 @@ class FeedbackTooOld(ServiceError):
         super().__init__(f"the ranking {ranking_id} is older than {days} days (the setting feedback_days)")
 
 
+class TooMuchFeedback(InvalidInput):
+    """So much was said of one ranking that no more is taken."""
+
+    status, slug, title = 422, "too-much-feedback", "Too much feedback on one ranking"
+
+    def __init__(self, ranking_id: str, events: int, letters: int) -> None:
+        super().__init__(
+            f"of the ranking {ranking_id} at most {events} events are taken, with {letters} letters of text in all"
+        )
+
+
+class EraseUnfinished(ServiceError):
+    """Something was not erased everywhere; the message says what holds already, and what to do."""
+
+
 class LoopBusy(ServiceError):
     """Another process runs the loop of this store."""
 

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 
 from polyrank.model.text.assembly import Conversation
+from polyrank.service.feedback.identity import Identity
 from polyrank.service.feedback.records import Event, Kind, Ranking, Shown, Use
 
 
@@ -31,8 +32,15 @@ def use(
         "said": conversation,
         **more,
     }
-    ranking = Ranking(id=f"r{number:05d}", at=float(number), **given)
+    ranking = Ranking(id=name_of(number, more.get("conversation")), at=float(number), **given)
     return Use(ranking, tuple(_event(ranking, place, *each) for place, each in enumerate(events)))
+
+
+def name_of(number: float, conversation: str | None = None) -> str:
+    """The id of a ranking of this second: where its conversation has a digest, one that tells it."""
+    if conversation is None or len(conversation) != 16:
+        return f"r{number:05d}"
+    return Identity(b"k" * 32).ranking_id(number, conversation)
 
 
 def _event(ranking: Ranking, place: int, kind: Kind, reply: str | None = None, text: str | None = None) -> Event:

@@ -135,6 +135,10 @@ class FeedbackOut(Out):
 
     accepted: int = Field(description="events that are new, as far as this process knows")
     repeated: int = Field(description="events that came before")
+    unknown: int = Field(
+        description="events about a reply that their ranking has not shown, or about a ranking that was lost; they are "
+        "not recorded"
+    )
     request_id: str
 
 

@@ -409,7 +409,7 @@ class FeedbackIn(Strict):
                 {
                     "events": [
                         {
-                            "ranking_id": "019ac4b3f2d17c1e0a5b93d2f8067e4c1a9b5d30",
+                            "ranking_id": "019ac4b3f2d10000000000000000ab317c1e0a5b93d2f8067e4c1a9b5d30",
                             "kind": "chosen",
                             "id": "r17",
                             "event_id": "7c1f",

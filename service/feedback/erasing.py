@@ -1,14 +1,14 @@
-"""Removes a conversation from a log of feedback, while servers write it."""
+"""Removes conversations from a log of feedback, while servers write it."""
 
 import time
-from collections.abc import Iterator, Set
+from collections.abc import Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from polyrank.index_builder.store.locks import locked
-from polyrank.service.errors import UnknownRanking
+from polyrank.service.errors import EraseUnfinished, UnknownRanking
 from polyrank.service.feedback import files
 from polyrank.service.feedback.files import Erased
 from polyrank.service.feedback.identity import Identity, folder_of
@@ -23,59 +23,84 @@ class Erasing:
     """What was done.
 
     Attributes:
-        rankings: so many of the conversation were found; with them went their events.
+        rankings: so many of the conversations were in the files, and are no more; with them went their events.
         left: so many files still hold some of it, because servers have them open. Nobody counts it any more, and it is
             gone when they close them.
         names: digests and ids by which exported examples know what was erased.
+        unfinished: what is not done, and what to do; None: all is.
     """
 
     rankings: int
     left: int
     names: Set[str] = frozenset()
+    unfinished: str | None = None
 
 
-def erase(root: Path, conversation: str) -> Erasing:
-    """Remove all rankings of a conversation and their events, from files that are closed and from those of servers.
+def erase(root: Path, conversations: Sequence[str]) -> Erasing:
+    """Remove all rankings of conversations and their events, from files that are closed and from those of servers.
 
-    `conversation` is its name, as requests have it, or the id of one ranking. Raises FeedbackUnusable where the key of
-    the store is damaged, StoreBusy where another process erases, OSError where a file cannot be written.
+    A conversation is given by its name, as requests have it, or by the id of one ranking. What waits to be written in a
+    server is dropped there. Raises FeedbackUnusable where the key of the store is damaged, StoreBusy where another
+    process takes lines out of the log, EraseUnfinished where nothing can be written.
     """
     folder, at = folder_of(root), time.time()
     if not folder.is_dir():
         return Erasing(0, 0)
     identity = Identity.of(root)
-    named = {identity.conversation(conversation)}
-    with suppress(UnknownRanking):  # it is a name, not an id
-        identity.checked(conversation)
-        named.add(conversation)
-    with locked(folder / "erasing.lock"):
-        rankings = dict(_rankings(folder, named))
-        erased = Erased(folder)
-        erased.add(folder, {*named, *rankings}, at)
-        until, left = time.monotonic() + WAIT_SECONDS, files.names(folder)
-        while left := [name for name in left if not _is_clean(folder, name, erased)]:
-            if time.monotonic() > until:
-                break
-            time.sleep(_AGAIN_SECONDS)
-    return Erasing(len(rankings), len(left), {*named, *rankings, *filter(None, rankings.values())})
+    erased_names, example_names = set[str](), set[str]()
+    for name in conversations:
+        erased_names.add(identity.conversation(name))
+        with suppress(UnknownRanking):  # it is a name, not an id
+            told = identity.checked(name)
+            erased_names.add(name)
+            example_names.add(told.conversation or name)
+    with locked(folder / files.REWRITING_LOCK):
+        erased, named = Erased(folder), Erased(folder)
+        named.times = dict.fromkeys(erased_names, at)
+        rankings = sum(  # now, because servers drop them as soon as they know
+            line.get("kind") == RANKING and named.holds(line)
+            for name in files.names(folder)
+            for line in filter(None, files.lines(folder, name))
+        )
+        try:
+            erased.add(folder, erased_names, at)
+        except OSError as error:
+            raise EraseUnfinished(
+                f"nothing is erased yet: {folder / Erased.FILE} cannot be written ({error.strerror or error}); free "
+                "some space and run the same command again"
+            ) from error
+        left, failed = _remove(folder, erased)
+    unfinished = None
+    if failed:
+        first = next(iter(failed.values()))
+        unfinished = (
+            f"nobody counts or exports what was erased any more, but {len(failed)} files in {folder} still hold it, "
+            f"because they cannot be written anew ({first.strerror or first}); free some space and run the same "
+            "command again"
+        )
+    return Erasing(rankings, left, erased_names | example_names, unfinished)
 
 
-def _rankings(folder: Path, named: set[str]) -> Iterator[tuple[str, str | None]]:
-    """Yield the ids of the rankings that have one of these names, each with the digest of its conversation."""
-    for name in files.names(folder):
-        for line in files.lines(folder, name):
-            if line is not None and line.get("kind") == RANKING:
-                given, conversation = line.get("id"), line.get("conversation")
-                if isinstance(given, str) and isinstance(conversation, str | None) and named & {given, conversation}:
-                    yield given, conversation
-
-
-def _is_clean(folder: Path, name: str, erased: Erased) -> bool:
-    """Take what was erased out of a file; returns whether none of it is left there."""
-    if not any(line is not None and erased.holds(line) for line in files.lines(folder, name)):
-        return True
-    if not files.closed(folder, name):
-        return False
-    with suppress(FileNotFoundError):  # a server removed it, because it is too old
-        files.rewrite(folder, name, erased)
-    return True
+def _remove(folder: Path, erased: Erased) -> tuple[int, dict[str, OSError]]:
+    """Take what was erased out of all files; returns how many servers have open still, and which cannot be written."""
+    until, failed = time.monotonic() + WAIT_SECONDS, dict[str, OSError]()
+    left = files.names(folder)
+    while True:
+        again = []
+        for name in left:
+            try:
+                is_closed = files.closed(folder, name)
+                if not any(erased.holds(line) for line in files.lines(folder, name)):
+                    continue
+                if is_closed:
+                    files.rewrite(folder, name, erased.holds)
+                else:
+                    again.append(name)
+            except FileNotFoundError:
+                pass  # a server removed it, because it is too old
+            except OSError as error:
+                failed[name] = error
+        left = again
+        if not left or time.monotonic() > until:
+            return len(left), failed
+        time.sleep(_AGAIN_SECONDS)

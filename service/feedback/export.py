@@ -10,12 +10,17 @@ None of these conversations trains, and no context of later.jsonl or of a golden
 equal bytes.
 """
 
+import sqlite3
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
+import orjson
+from pydantic import TypeAdapter
+
+from polyrank.index_builder.convert.rows import table_on_disk
 from polyrank.model.durable import filling
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation, Turn
@@ -57,28 +62,28 @@ class Exported:
     left_out: Counter[str] = field(default_factory=Counter)
 
 
-class _Example(NamedTuple):
-    """A reply that was right for a context, and how that is known; or a label."""
-
-    kind: str
-    dialogue: Dialogue
-
-
-class _Read(NamedTuple):
-    """What a ranking teaches.
-
-    Attributes:
-        conversation: its digest, or the ranking's id.
-        said: hash of the turns; persona does not count, so that no set is told from another by it.
-        label: of the first reply; None: nobody knows whether it was right.
-    """
-
-    at: float
-    ranking: str
-    conversation: str
-    said: int
-    examples: list[_Example]
-    label: Dialogue | None
+# What rankings teach, in a temporary file: memory does not grow with the log. `place` is the order of time.
+_TABLES = """
+CREATE TABLE reads (at REAL, ranking TEXT, conversation TEXT, said BLOB, golden INTEGER, label TEXT, dialogue BLOB,
+    side TEXT DEFAULT 'before');
+CREATE TABLE examples (ranking INTEGER, kind TEXT, context BLOB, reply BLOB, dialogue BLOB);
+CREATE TABLE kept (place INTEGER, example INTEGER, chosen INTEGER, context BLOB, reply BLOB, conversation TEXT);
+CREATE INDEX kept_examples ON kept (context, reply);
+CREATE INDEX kept_replies ON kept (reply, chosen);
+CREATE INDEX kept_conversations ON kept (conversation, chosen);"""
+# The newest conversations by their last ranking, so that nothing that trains is newer than all of one.
+_KEEP_BACK = f"""
+CREATE TABLE ordered AS SELECT row_number() OVER (ORDER BY at, ranking) AS place, rowid AS read FROM reads;
+CREATE UNIQUE INDEX ordered_reads ON ordered (read);
+CREATE INDEX reads_conversations ON reads (conversation);
+CREATE INDEX reads_said ON reads (said, side);
+CREATE INDEX examples_rankings ON examples (ranking);
+UPDATE reads SET side = 'recent' WHERE conversation IN (
+    SELECT conversation FROM reads JOIN ordered ON read = reads.rowid GROUP BY conversation
+    ORDER BY max(place) DESC LIMIT (SELECT count(DISTINCT conversation) / {LATER_SHARE} FROM reads));"""
+_IN_ORDER = """SELECT examples.rowid, place, kind, context, reply, conversation, examples.dialogue
+    FROM examples JOIN reads ON examples.ranking = reads.rowid JOIN ordered ON read = reads.rowid """
+_DIALOGUES = TypeAdapter(Dialogue)
 
 
 def export(root: Path, output: Path, *, golden: Sequence[Path] = ()) -> Exported:
@@ -90,28 +95,42 @@ def export(root: Path, output: Path, *, golden: Sequence[Path] = ()) -> Exported
     """
     done = Exported()
     kept_apart = {said for path in golden for example in read_dialogues(path) for said in _forms(example.conversation)}
-    read = sorted(_read(root, done), key=lambda each: (each.at, each.ranking))
-    kept_back = _newest_conversations(read)
-    before, recent = ([each for each in read if (each.conversation in kept_back) is new] for new in (False, True))
-    before = _apart(before, kept_apart, _IN_GOLDEN, done)
-    # A context of both sides stays on one, where it is more frequent: what everybody asks shall train.
-    often, of_later = (Counter(each.said for each in some) for some in (before, recent))
-    later = _apart(recent, {said for said, count in often.items() if count > of_later[said]}, _TRAINS, done)
-    before = _apart(before, {each.said for each in later}, f"examples whose context is kept for {LATER}", done)
-    judges = [each for each in _examples_of(later) if not _is_chosen(each)]
-    done.left_out[_CHOSEN_LATER] += len(_examples_of(later)) - len(judges)
-    kept = {
-        TRAIN: _with_negatives(_capped(_examples_of(before), done), read),
-        LATER: [_Example(kind, replace(dialogue, negatives=())) for kind, dialogue in judges],
-        LABELS: [_Example(each.label.category, each.label) for each in recent if each.label is not None],
-    }
-    done.left_out = +done.left_out  # without those that count 0
-    with filling(output, TRAIN) as inside:
-        for name, examples in kept.items():
-            done.files[name] = Counter(each.kind for each in examples)
-            with new_dialogues(inside / name) as write:
-                for each in examples:
-                    write(each.dialogue)
+    with table_on_disk() as table:
+        table.execute("PRAGMA journal_mode = OFF")
+        table.executescript(_TABLES)
+        _read(root, table, kept_apart, done)
+        table.executescript(_KEEP_BACK)
+        _leave_out(table, "side = 'before' AND golden", _IN_GOLDEN, done)
+        # A context of both sides stays on one, where it is more frequent: what everybody asks shall train.
+        often = "(SELECT count(*) FROM reads AS other WHERE other.said = reads.said AND other.side = '{}')"
+        is_often = f"{often.format('before')} > {often.format('recent')}"
+        _leave_out(table, f"side = 'recent' AND {is_often}", _TRAINS, done, side="labels")
+        is_later = "said IN (SELECT said FROM reads WHERE side = 'recent')"
+        _leave_out(table, f"side = 'before' AND {is_later}", f"examples whose context is kept for {LATER}", done)
+        [[chosen]] = table.execute(f"SELECT count(*) FROM ({_IN_ORDER} WHERE side = 'recent' AND kind = 'chosen')")
+        done.left_out[_CHOSEN_LATER] += chosen
+        _keep(table, done)
+        right = Positives(_DIALOGUES.validate_json(each) for (each,) in table.execute("SELECT dialogue FROM examples"))
+        trains = (
+            f"SELECT kind, dialogue FROM ({_IN_ORDER}) JOIN kept ON kept.example = rowid ORDER BY chosen, kept.place"
+        )
+        judges = (
+            f"SELECT kind, dialogue FROM ({_IN_ORDER} WHERE side = 'recent' AND kind != 'chosen') ORDER BY place, rowid"
+        )
+        labels = """SELECT label, dialogue FROM reads JOIN ordered ON read = reads.rowid
+            WHERE side IN ('recent', 'labels') AND label IS NOT NULL ORDER BY place"""
+        done.left_out = +done.left_out  # without those that count 0
+        with filling(output, TRAIN) as inside:
+            for name, wanted in {TRAIN: trains, LATER: judges, LABELS: labels}.items():
+                counts = done.files[name] = Counter[str]()
+                with new_dialogues(inside / name) as write:
+                    for kind, content in table.execute(wanted):
+                        dialogue = _DIALOGUES.validate_json(content)
+                        counts[kind] += 1
+                        # What was right for the same context elsewhere is no negative.
+                        known = right.of(dialogue.conversation) if name == TRAIN else ()
+                        negatives = [text for text in dialogue.negatives if text_key(text) not in known]
+                        write(replace(dialogue, negatives=tuple(negatives) if name == TRAIN else ()))
     return done
 
 
@@ -121,41 +140,58 @@ def _forms(conversation: Conversation) -> tuple[int, int]:
     return turns_key(conversation), turns_key(Conversation(tuple(redacted)))
 
 
-def _read(root: Path, done: Exported) -> Iterator[_Read]:
+def _read(root: Path, table: sqlite3.Connection, kept_apart: Collection[int], done: Exported) -> None:
+    """Put what all rankings teach into the tables."""
     replies, with_texts = Replies(root), False
     for use in uses(root):
+        ranking, said = use.ranking, use.ranking.said
         done.rankings += 1
         done.with_feedback += bool(use.events)
-        with_texts = with_texts or use.ranking.said is not None
+        with_texts = with_texts or said is not None
         if not use.events:
             continue
-        said = use.ranking.said
         if said is None or not any(turn.text.strip() for turn in said.turns):  # a function of the operator took all
             done.left_out["rankings that were recorded without texts"] += 1
             continue
-        taught = _taught(use, said, replies, done)
-        if taught.examples or taught.label is not None:
-            yield taught
+        outcome, name = outcome_of(use), ranking.conversation or ranking.id
+        texts = list(_right(use, outcome, replies, done))
+        negatives = _negatives(use, outcome, replies, done) if texts else ()
+        label = _label(use, said, outcome, replies, done)
+        if not texts and label is None:
+            continue
+        key = turns_key(said)  # persona does not count, so that no set is told from another by it
+        dialogue = None if label is None else orjson.dumps(label)
+        facts = (ranking.at, ranking.id, name, _blob(key), key in kept_apart, label and label.category, dialogue)
+        insert = (
+            "INSERT INTO reads (at, ranking, conversation, said, golden, label, dialogue) VALUES (?, ?, ?, ?, ?, ?, ?)"
+        )
+        row = table.execute(insert, facts).lastrowid
+        for kind, text in texts:
+            example = Dialogue(said, text, negatives=negatives, dialogue=name)
+            keys = _blob(context_key(said)), _blob(text_key(text))
+            table.execute("INSERT INTO examples VALUES (?, ?, ?, ?, ?)", (row, kind, *keys, orjson.dumps(example)))
     if not done.rankings:
         raise InvalidInput(f"{root} has no recorded rankings; {_SETTING}")
     if not with_texts:
         raise InvalidInput(f"the {done.rankings} rankings recorded in {root} are without texts; {_SETTING}")
 
 
-def _taught(use: Use, said: Conversation, replies: Replies, done: Exported) -> _Read:
-    ranking, outcome = use.ranking, outcome_of(use)
-    name = ranking.conversation or ranking.id
-    texts = list(_right(use, outcome, replies, done))
-    negatives = _negatives(use, outcome, replies, done) if texts else ()
-    examples = [_Example(kind, Dialogue(said, text, negatives=negatives, dialogue=name)) for kind, text in texts]
-    label = None
-    if ranking.shown and (is_right := outcome.first_is_right(ranking.shown[0])) is not None:
-        [first] = replies.find(ranking, ranking.shown[:1])
-        if first is None:
-            done.left_out["first replies whose text is in no generation any more"] += 1
-        elif first.text.strip():
-            label = Dialogue(said, first.text, dialogue=name, category=RIGHT if is_right else WRONG)
-    return _Read(ranking.at, ranking.id, name, turns_key(said), examples, label)
+def _blob(key: int) -> bytes:
+    return key.to_bytes(8, "little")
+
+
+def _label(use: Use, said: Conversation, outcome: Outcome, replies: Replies, done: Exported) -> Dialogue | None:
+    """Return the first reply with its label; None: nobody knows whether it was right."""
+    ranking = use.ranking
+    if not ranking.shown or (is_right := outcome.first_is_right(ranking.shown[0])) is None:
+        return None
+    [first] = replies.find(ranking, ranking.shown[:1])
+    if first is None:
+        done.left_out["first replies whose text is in no generation any more"] += 1
+    elif first.text.strip():
+        name = ranking.conversation or ranking.id
+        return Dialogue(said, first.text, dialogue=name, category=RIGHT if is_right else WRONG)
+    return None
 
 
 def _right(use: Use, outcome: Outcome, replies: Replies, done: Exported) -> Iterator[tuple[Sent, str]]:
@@ -173,11 +209,11 @@ def _right(use: Use, outcome: Outcome, replies: Replies, done: Exported) -> Iter
         done.left_out["replies that were chosen and then disliked"] += 1
     elif outcome.rank:
         liked = [shown[outcome.rank - 1]]
-    elif outcome.text is None and any(each.text is not None for each in shown):
+    elif outcome.text is not None or any(each.text is not None for each in shown):
         # It was sent along, so a reply of the generation that has its id may be another one.
         done.left_out[f"right replies that were sent along and stood below rank {MOST_SHOWN}"] += 1
     else:
-        liked = [Shown(outcome.reply, 0.0, outcome.text)]
+        liked = [Shown(outcome.reply, 0.0)]
     for found in replies.find(use.ranking, liked):
         if found is None:
             done.left_out["right replies whose text is in no generation any more"] += 1
@@ -202,54 +238,30 @@ def _negatives(use: Use, outcome: Outcome, replies: Replies, done: Exported) -> 
     return tuple(each.text for each in found if each is not None)
 
 
-def _newest_conversations(read: Sequence[_Read]) -> Collection[str]:
-    """Choose the newest conversations by their last ranking, so that nothing that trains is newer than all of one."""
-    last = {each.conversation: (each.at, each.ranking) for each in read}  # in the order of time
-    newest = sorted(last, key=last.__getitem__, reverse=True)
-    return set(newest[: len(newest) // LATER_SHARE])
+def _leave_out(table: sqlite3.Connection, wanted: str, why: str, done: Exported, side: str = "none") -> None:
+    """Put rankings on another side, and count their examples."""
+    counted = f"SELECT count(*) FROM examples WHERE ranking IN (SELECT rowid FROM reads WHERE {wanted})"
+    [[examples]] = table.execute(counted)
+    done.left_out[why] += examples
+    table.execute(f"UPDATE reads SET side = ? WHERE rowid IN (SELECT rowid FROM reads WHERE {wanted})", (side,))
 
 
-def _examples_of(read: Iterable[_Read]) -> list[_Example]:
-    return [example for each in read for example in each.examples]
-
-
-def _apart(read: Sequence[_Read], said: Collection[int], why: str, done: Exported) -> list[_Read]:
-    """Leave out what was taught in contexts that are kept apart."""
-    kept = [each for each in read if each.said not in said]
-    done.left_out[why] += len(_examples_of(read)) - len(_examples_of(kept))
-    return kept
-
-
-def _capped(examples: Sequence[_Example], done: Exported) -> list[_Example]:
+def _keep(table: sqlite3.Connection, done: Exported) -> None:
     """Put written and edited replies first, and leave out repeats and what would outweigh the rest; newer ones stay."""
-    kept, seen = list[_Example](), set[tuple[int, int]]()
-    of_reply, of_conversation = Counter[int](), Counter[str]()
-    for each in sorted(reversed(examples), key=_is_chosen):
-        reply, conversation = text_key(each.dialogue.response), each.dialogue.dialogue
-        key = context_key(each.dialogue.conversation), reply
-        if key in seen:
+
+    def count(wanted: str, *values: object) -> int:
+        [[found]] = table.execute(f"SELECT count(*) FROM kept WHERE {wanted}", values)
+        return int(found)
+
+    every = f"{_IN_ORDER} WHERE side = 'before' ORDER BY kind = 'chosen', place DESC, examples.rowid DESC"
+    for number, (row, _, kind, context, reply, conversation, _) in enumerate(table.execute(every)):
+        chosen = kind == "chosen"
+        if count("context = ? AND reply = ?", context, reply):
             done.left_out["examples that repeat another one"] += 1
-        elif _is_chosen(each) and of_reply[reply] == MOST_OF_REPLY:
+        elif chosen and count("reply = ? AND chosen", reply) >= MOST_OF_REPLY:
             done.left_out[f"chosen replies beyond {MOST_OF_REPLY} of the same text"] += 1
-        elif _is_chosen(each) and of_conversation[conversation] == MOST_OF_CONVERSATION:
+        elif chosen and count("conversation = ? AND chosen", conversation) >= MOST_OF_CONVERSATION:
             done.left_out[f"chosen replies beyond {MOST_OF_CONVERSATION} of a conversation"] += 1
         else:
-            kept.append(each)
-            seen.add(key)
-            of_reply[reply] += _is_chosen(each)
-            of_conversation[conversation] += _is_chosen(each)
-    return sorted(reversed(kept), key=_is_chosen)
-
-
-def _is_chosen(example: _Example) -> bool:
-    return example.kind == "chosen"
-
-
-def _with_negatives(examples: Iterable[_Example], read: Iterable[_Read]) -> list[_Example]:
-    """Leave out negatives that were right for the same context elsewhere."""
-    right, found = Positives(example.dialogue for example in _examples_of(read)), list[_Example]()
-    for kind, dialogue in examples:
-        known = right.of(dialogue.conversation)
-        kept = tuple(text for text in dialogue.negatives if text_key(text) not in known)
-        found.append(_Example(kind, replace(dialogue, negatives=kept)))
-    return found
+            values = (-number, row, chosen, context, reply, conversation)
+            table.execute("INSERT INTO kept VALUES (?, ?, ?, ?, ?, ?)", values)

@@ -4,16 +4,22 @@
     <time id>.jsonl      being written by one process, which holds a lock on it
     <time id>.jsonl.zst  closed
     erased               what was erased from the log; what is left of it in files does not count any more
-    erasing.lock         held by the one command that erases
+    rewriting.lock       held by the one process that takes lines out of closed files
 
 A line is a record (records.py). After a kill a file is left open, and its lock is free: any other process closes it.
+The first four of the digits at the end of a time id are the mark of the host that writes the file.
+
+The first line of a closed file says how many bytes it holds of each account. The rankings that one caller has asked for
+are an account, and its events are another: where the log is too large, the largest account loses its oldest lines. So
+nobody's events drive out rankings, or what others have sent.
 """
 
 import errno
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from io import BufferedReader
@@ -25,16 +31,21 @@ import orjson
 import pyarrow as pa
 
 from polyrank.index_builder.layout import is_time_id, new_time_id, stamp
-from polyrank.index_builder.store.locks import take_lock
+from polyrank.index_builder.store.locks import take_lock, try_locked
 from polyrank.model.durable import remove_leftovers, replacing, sync_directory, write_atomically
 from polyrank.model.inputs import Compression, open_input, open_unfolded, read_input
 from polyrank.model.text.jsonlines import written_lines
+from polyrank.service.feedback.identity import host_mark, told_by
 from polyrank.service.feedback.records import LATEST, RANKING
 
 OPEN, CLOSED = ".jsonl", ".jsonl.zst"
-MOST_BYTES: Final = 64 << 20  # of a file; with more, readers would take a compressed one for a trap
+MOST_BYTES: Final = 63 << 20  # of a file; of 64 MiB, readers would take a compressed one for a trap
 MOST_SECONDS: Final = 3600  # that a file is open
+REWRITING_LOCK: Final = "rewriting.lock"
 _KINDS: Final[tuple[tuple[str, Compression | None], ...]] = ((CLOSED, "zstd"), (OPEN, None))
+_ACCOUNTS: Final = "accounts"  # the kind of the first line of a closed file
+_ACCOUNTS_OF_OPEN: Final = "open"  # all those of a file that is being written
+_REMEMBERED_SECONDS = 86_400  # an erasure at least, so that it meets what is written late
 
 Line = dict[str, Any]
 
@@ -48,7 +59,7 @@ def names(folder: Path, since: float = 0.0) -> list[str]:
         found = [name for name in os.listdir(folder) if name.endswith((OPEN, CLOSED))]
     except FileNotFoundError:
         return []
-    ids = {name.split(".")[0] for name in found if _written_at(folder / name) >= since}
+    ids = {name.split(".")[0] for name in found if not since or _written_at(folder / name) >= since}
     return sorted(filter(is_time_id, ids))
 
 
@@ -65,10 +76,10 @@ def lines(folder: Path, name: str) -> Iterator[Line | None]:
     A line that is not finished yet is left out. A file that is closed or removed meanwhile is no error.
     """
     try:
-        with _opened(folder, name) as stream:
-            for _, line in written_lines(stream):
+        with opened(folder, name) as stream:
+            for line, parsed in _lines_of(stream):
                 if line.endswith(b"\n"):
-                    yield _parsed(line)
+                    yield parsed
     except FileNotFoundError:
         return
     except OSError:
@@ -76,7 +87,7 @@ def lines(folder: Path, name: str) -> Iterator[Line | None]:
 
 
 @contextmanager
-def _opened(folder: Path, name: str) -> Iterator[BufferedReader]:
+def opened(folder: Path, name: str) -> Iterator[BufferedReader]:
     """Open a file of the log for its lines; raises FileNotFoundError, and OSError as `open_unfolded`."""
     with ExitStack() as stack:
         # A closed file appears before the open one goes; so one of the two is there at the second try.
@@ -90,12 +101,30 @@ def _opened(folder: Path, name: str) -> Iterator[BufferedReader]:
         yield stream
 
 
-def _parsed(line: bytes) -> Line | None:
+def _lines_of(stream: BufferedReader) -> Iterator[tuple[bytes, Line | None]]:
+    """Yield the lines of a file, each as it stands and read; the accounts of a closed file are none."""
+    for number, line in written_lines(stream):
+        parsed = parsed_line(line)
+        if number > 1 or parsed is None or parsed.get("kind") != _ACCOUNTS:
+            yield line, parsed
+
+
+def parsed_line(line: bytes) -> Line | None:
+    """Read a line; None: it is damaged."""
     try:
         found = orjson.loads(line)
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
+
+
+def account(by: object, kind: object) -> str:
+    """Name the account of a line."""
+    return f"{by or ''} {'rankings' if kind == RANKING else 'events'}"
+
+
+def _account_of(line: Line | None) -> str:
+    return "damaged" if line is None else account(line.get("by"), line.get("kind"))
 
 
 class Growing:
@@ -110,8 +139,9 @@ class Growing:
     def __init__(self, folder: Path) -> None:
         """Make it; raises OSError."""
         self._folder, self.size, self.is_whole = folder, 0, True
+        self._accounts = Counter[str]()
         while True:
-            self.name = new_time_id([], token_hex(4))
+            self.name = new_time_id([], host_mark() + token_hex(2))
             path = folder / f"{self.name}{OPEN}"
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
             try:
@@ -123,8 +153,11 @@ class Growing:
                 raise
             self.leave()  # another process found it without a lock, and closed it
 
-    def append(self, content: bytes) -> None:
-        """Append whole lines; raises OSError, and then nothing is appended, if only the file `is_whole`."""
+    def append(self, content: bytes, accounts: Mapping[str, int]) -> None:
+        """Append whole lines, so many bytes of each account.
+
+        Raises OSError, and then nothing is appended, if only the file `is_whole`.
+        """
         try:
             rest = memoryview(content)
             while rest:
@@ -135,6 +168,7 @@ class Growing:
             self.is_whole = True
             raise
         self.size += len(content)
+        self._accounts.update(accounts)
 
     def sync(self) -> None:
         """Put it on the disk; raises OSError, and then it is not known what is there: begin another file."""
@@ -153,7 +187,7 @@ class Growing:
     def close(self) -> None:
         """Close it for good; raises OSError, and then another process may."""
         try:
-            _close(self._folder, self.name)
+            _close(self._folder, self.name, self._accounts)
         finally:
             os.close(self._descriptor)
 
@@ -161,8 +195,9 @@ class Growing:
 def close_left(folder: Path) -> None:
     """Close the files that were left open by processes that are gone; raises OSError."""
     remove_leftovers(folder)
-    for name in names(folder):
-        closed(folder, name)
+    for path in folder.glob(f"*{OPEN}"):
+        if is_time_id(path.stem):
+            closed(folder, path.stem)
 
 
 def closed(folder: Path, name: str) -> bool:
@@ -180,55 +215,117 @@ def closed(folder: Path, name: str) -> bool:
     return True
 
 
-def _close(folder: Path, name: str) -> None:
-    """Compress an open file without what was erased, and remove it; the caller holds its lock."""
+def _close(folder: Path, name: str, accounts: Mapping[str, int] | None = None) -> None:
+    """Compress an open file without what was erased, and remove it; the caller holds its lock.
+
+    `accounts`: how many bytes it holds of each; None: that is not known.
+    """
     path = folder / f"{name}{OPEN}"
-    if path.stat().st_size:
-        rewrite(folder, name, Erased(folder))
+    if erased := Erased(folder):
+        rewrite(folder, name, erased.holds)
+    elif accounts is None:
+        rewrite(folder, name, lambda _: False)
+    elif path.stat().st_size:
+        _write_closed(folder, name, accounts)
     path.unlink()
 
 
-def rewrite(folder: Path, name: str, erased: "Erased") -> None:
-    """Write a closed file anew, or for the first time, without what was erased; raises OSError."""
+def rewrite(folder: Path, name: str, drops: Callable[[Line | None], bool]) -> None:
+    """Write a closed file anew, or an open one for the first time as a closed one, without some of its lines.
+
+    A file that would hold none is removed, or not written. Raises OSError.
+    """
+    accounts, is_less = Counter[str](), False
+    with opened(folder, name) as stream:
+        for line, parsed in _lines_of(stream):
+            if drops(parsed):
+                is_less = True
+            else:
+                accounts[_account_of(parsed)] += len(line)
+    if not accounts:
+        (folder / f"{name}{CLOSED}").unlink(missing_ok=True)
+    elif is_less or not (folder / f"{name}{CLOSED}").exists():
+        _write_closed(folder, name, accounts, drops)
+
+
+def _write_closed(
+    folder: Path, name: str, accounts: Mapping[str, int], drops: Callable[[Line | None], bool] | None = None
+) -> None:
     with replacing(folder / f"{name}{CLOSED}") as temporary:
         temporary.chmod(0o600)
-        with _opened(folder, name) as stream, pa.CompressedOutputStream(str(temporary), "zstd") as compressed:
-            for _, line in written_lines(stream):
-                parsed = _parsed(line) if erased else None
-                if parsed is None or not erased.holds(parsed):
+        with opened(folder, name) as stream, pa.CompressedOutputStream(str(temporary), "zstd") as compressed:
+            first = {"kind": _ACCOUNTS, "bytes": dict(accounts)}
+            compressed.write(orjson.dumps(first, option=orjson.OPT_APPEND_NEWLINE))
+            if drops is None:
+                for _, line in written_lines(stream):
                     compressed.write(line if line.endswith(b"\n") else line + b"\n")
-                elif parsed.get("kind") == RANKING:  # perhaps it was not written yet when its conversation was erased
-                    erased.times.setdefault(parsed["id"], 0.0)  # so its events, which follow, go as well
+                return
+            for line, parsed in _lines_of(stream):
+                if not drops(parsed):
+                    compressed.write(line if line.endswith(b"\n") else line + b"\n")
+
+
+def accounts_of(folder: Path, name: str) -> Counter[str]:
+    """Return how many bytes a file holds of each account, as far as it says so; raises OSError."""
+    for path in (folder / f"{name}{OPEN}", folder / f"{name}{CLOSED}"):
+        with suppress(FileNotFoundError):
+            size = path.stat().st_size
+            if path.suffix == OPEN:
+                return Counter({_ACCOUNTS_OF_OPEN: size})
+            with suppress(OSError, LookupError, TypeError, ValueError, AttributeError), opened(folder, name) as stream:
+                first = orjson.loads(stream.readline(MOST_BYTES))
+                if first["kind"] == _ACCOUNTS:
+                    return Counter({str(each): int(bytes_) for each, bytes_ in first["bytes"].items()})
+            return Counter({"unknown": size})  # until it is written anew
+    return Counter()
 
 
 def limit(folder: Path, days: int, most_bytes: int) -> int:
-    """Remove closed files that are too old, then the oldest until the log has no more bytes; returns how many it has.
+    """Remove what is too old, then the oldest of the largest account until the log has no more bytes.
 
-    A file counts as old as the last line that it may hold. Raises OSError.
+    Bytes are those of lines before they are compressed. Returns how many there are. A file counts as old as the last
+    line that it may hold. Raises OSError.
     """
     too_old = stamp(datetime.now(UTC) - timedelta(days=days, seconds=MOST_SECONDS))
-    found = sizes(folder)
-    total = sum(found.values())
-    for path, size in found.items():
-        if path.name.endswith(CLOSED) and (path.name < too_old or total > most_bytes):
-            path.unlink(missing_ok=True)
-            total -= size
+    held: dict[str, Counter[str]] = {}
+    for name in names(folder):
+        if name < too_old and not (folder / f"{name}{OPEN}").exists():
+            (folder / f"{name}{CLOSED}").unlink(missing_ok=True)
+        else:
+            held[name] = accounts_of(folder, name)
+    total = sum(each.total() for each in held.values())
+    if total <= most_bytes:
+        return total
+    with try_locked(folder / REWRITING_LOCK) as is_alone:
+        closed_ones = {name: each for name, each in held.items() if _ACCOUNTS_OF_OPEN not in each}
+        while is_alone and total > most_bytes and closed_ones:
+            sums = sum(closed_ones.values(), Counter[str]())
+            largest, _ = max(sums.items(), key=lambda each: (each[1], each[0]))
+            name = next(each for each, found in closed_ones.items() if found[largest])
+            erased = Erased(folder)
+            total -= closed_ones.pop(name).total()
+            try:
+                rewrite(folder, name, lambda line: _account_of(line) == largest or erased.holds(line))  # noqa: B023
+            except FileNotFoundError:  # another one removed it, because it is too old
+                continue
+            except OSError:  # it is damaged, or there is no room for a smaller one
+                (folder / f"{name}{CLOSED}").unlink(missing_ok=True)
+            if (folder / f"{name}{CLOSED}").exists():
+                closed_ones = dict(sorted({**closed_ones, name: accounts_of(folder, name)}.items()))
+                total += closed_ones[name].total()
     return total
 
 
-def sizes(folder: Path) -> dict[Path, int]:
-    """Return the files of a log, oldest first, with their bytes; raises OSError."""
-    found: dict[Path, int] = {}
-    for path in (folder / f"{name}{ending}" for name in names(folder) for ending, _ in _KINDS):
-        with suppress(FileNotFoundError):
-            found[path] = path.stat().st_size
-    return found
+def size_of(folder: Path) -> int:
+    """Return how many bytes the lines of a log have, before they are compressed; raises OSError."""
+    return sum(accounts_of(folder, name).total() for name in names(folder))
 
 
 class Erased:
     """What was erased: digests of conversations with the times of that, and ids of rankings.
 
-    A conversation may go on after that, so what is newer counts.
+    A conversation may go on after that, so what is newer counts. A line is erased by the id of its ranking, which tells
+    the conversation and the time; so an event is found though its ranking is not written yet, or is written elsewhere.
     """
 
     FILE = "erased"
@@ -258,7 +355,7 @@ class Erased:
         return status.st_ino, status.st_mtime_ns
 
     def add(self, folder: Path, erased: Iterable[str], at: float) -> None:
-        """Erase what has these names and is not newer; raises OSError. The caller holds erasing.lock.
+        """Erase what has these names and is not newer; raises OSError. The caller holds the lock for rewriting.
 
         What is older than all files is forgotten.
         """
@@ -267,15 +364,19 @@ class Erased:
         lines = (
             f"{time!r} {name}\n"
             for name, time in self.times.items()
-            if time == at or stamp(datetime.fromtimestamp(time, UTC)) >= oldest
+            if time > at - _REMEMBERED_SECONDS or stamp(datetime.fromtimestamp(time, UTC)) >= oldest
         )
         write_atomically(folder / self.FILE, "".join(lines).encode())
 
-    def holds(self, line: Line) -> bool:
+    def holds(self, line: Line | None) -> bool:
         """Whether a line was erased; a damaged one was not."""
-        try:
-            if line.get("kind") != RANKING:
-                return line.get("ranking") in self.times
-            return line["id"] in self.times or line["at"] <= self.times.get(line.get("conversation", ""), -math.inf)
-        except (LookupError, TypeError):
+        if line is None or not self.times:
             return False
+        return self.holds_ranking(line.get("id" if line.get("kind") == RANKING else "ranking"))
+
+    def holds_ranking(self, ranking: object) -> bool:
+        """Whether a ranking was erased, and its events with it."""
+        if isinstance(ranking, str) and ranking in self.times:
+            return True
+        told = told_by(ranking)
+        return told is not None and told.at <= self.times.get(told.conversation or "", -math.inf)

@@ -4,12 +4,14 @@ All are made with one secret key of the store, so every server and command on it
 """
 
 from contextlib import suppress
+from hashlib import sha256
 from hmac import compare_digest, digest
 from pathlib import Path
 from random import Random
 from re import ASCII, compile
 from secrets import token_bytes
-from typing import Final
+from socket import gethostname
+from typing import Final, NamedTuple
 
 from polyrank.index_builder.layout import FEEDBACK
 from polyrank.model.durable import make_directory, make_once, sync_directory
@@ -18,18 +20,53 @@ from polyrank.service.errors import FeedbackUnusable, UnknownRanking
 
 _KEY: Final = "key"
 _KEY_BYTES = 32
-# A ranking's id is 20 bytes: milliseconds since the epoch, random ones, signature.
-_TIME_BYTES, _RANDOM_BYTES, _SIGNATURE_BYTES = 6, 5, 9
-_ID = compile("[0-9a-f]{40}", ASCII)
-_CONVERSATION_BYTES = 16
+# A ranking's id is 30 bytes: milliseconds since the epoch, digest of the conversation (zeros: it has no name), mark of
+# the host, random ones, signature. So whoever has an event knows what erases it, and where its ranking was answered.
+_TIME_BYTES, _CONVERSATION_BYTES, _HOST_BYTES, _RANDOM_BYTES, _SIGNATURE_BYTES = 6, 8, 2, 5, 9
+_ID = compile("[0-9a-f]{60}", ASCII)
+_UNNAMED = "00" * _CONVERSATION_BYTES
+_CALLER_BYTES = 4
 _PLACE_BYTES = 6  # as many as a float holds exactly
+
+
+class Told(NamedTuple):
+    """What the id of a ranking tells.
+
+    Attributes:
+        at: when it was asked for, in seconds since the epoch.
+        conversation: the digest of its conversation; None: the caller named none.
+        host: the mark of the host that answered.
+    """
+
+    at: float
+    conversation: str | None
+    host: str
+
+
+def told_by(ranking_id: object) -> Told | None:
+    """Read the id of a ranking without checking its signature; None: it has not the form of one.
+
+    >>> told_by(Identity(b"k" * 32).ranking_id(1.5, "0123456789abcdef"))[:2], told_by("r1")
+    ((1.5, '0123456789abcdef'), None)
+    """
+    if not isinstance(ranking_id, str) or not _ID.fullmatch(ranking_id):
+        return None
+    at, ends = 2 * _TIME_BYTES, 2 * (_TIME_BYTES + _CONVERSATION_BYTES)
+    conversation = ranking_id[at:ends]
+    host = ranking_id[ends : ends + 2 * _HOST_BYTES]
+    return Told(int(ranking_id[:at], 16) / 1000, None if conversation == _UNNAMED else conversation, host)
+
+
+def host_mark() -> str:
+    """Return four hexadecimal digits that tell this host from others that write into the store."""
+    return sha256(gethostname().encode("utf-8", "surrogateescape")).hexdigest()[: 2 * _HOST_BYTES]
 
 
 class Identity:
     """What makes and checks these names; any thread may use it."""
 
     def __init__(self, key: bytes) -> None:
-        self._key = key
+        self._key, self._host = key, bytes.fromhex(host_mark())
         self._random = Random()  # asking the system for each id would give the interpreter lock away
 
     @classmethod
@@ -52,28 +89,38 @@ class Identity:
             )
         return cls(key)
 
-    def ranking_id(self, at: float) -> str:
-        """Make the id of a ranking that was answered at this time, in seconds since the epoch: 40 hexadecimal digits.
+    def ranking_id(self, at: float, conversation: str | None = None) -> str:
+        """Make the id of a ranking: 60 hexadecimal digits.
 
-        Ids sort by their times, which are kept to the millisecond.
+        `at`: when it was asked for, in seconds since the epoch, kept to the millisecond; ids sort by it.
+        `conversation`: the digest of its conversation; None: it has no name.
         """
         milliseconds = round(at * 1000).to_bytes(_TIME_BYTES, "big")
-        made = milliseconds + self._random.randbytes(_RANDOM_BYTES)
+        made = (
+            milliseconds + bytes.fromhex(conversation or _UNNAMED) + self._host + self._random.randbytes(_RANDOM_BYTES)
+        )
         return (made + self._signature(made)).hex()
 
-    def checked(self, ranking_id: str) -> float:
-        """Return the time of a ranking, in seconds since the epoch; raises UnknownRanking if its id is of no server."""
-        if not _ID.fullmatch(ranking_id):
+    def checked(self, ranking_id: str) -> Told:
+        """Return what the id of a ranking tells; raises UnknownRanking if it is of no server."""
+        if (told := told_by(ranking_id)) is None:
             raise UnknownRanking(ranking_id)
         content = bytes.fromhex(ranking_id)
         made, signature = content[:-_SIGNATURE_BYTES], content[-_SIGNATURE_BYTES:]
         if not compare_digest(signature, self._signature(made)):
             raise UnknownRanking(ranking_id)
-        return int.from_bytes(made[:_TIME_BYTES], "big") / 1000
+        return told
 
     def conversation(self, name: str) -> str:
-        """Return the digest by which the log knows a conversation: 32 hexadecimal digits."""
+        """Return the digest by which the log knows a conversation: 16 hexadecimal digits."""
         return self._digest("conversation", name)[:_CONVERSATION_BYTES].hex()
+
+    def caller(self, name: str) -> str | None:
+        """Return the digest by which the log knows a caller by the name of its key: 8 hexadecimal digits.
+
+        None: there are no keys, and nobody has a name.
+        """
+        return self._digest("caller", name)[:_CALLER_BYTES].hex() if name else None
 
     def share_of(self, trial: str, caller: str, named: str) -> float:
         """Return the place in [0, 1) of a conversation, given by its digest or by the id of its ranking.

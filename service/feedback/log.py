@@ -3,20 +3,24 @@
 What waits for the thread is bounded. A ranking that finds no room, or no disk, is dropped and counted; its answer is
 given all the same. Events that find no room are refused. They are acknowledged once they are on the disk; those that
 wait together share the call for it.
+
+An event may come before its ranking, which waits in another process. Then it waits for that, so that a process that is
+killed takes no ranking with it whose event was acknowledged.
 """
 
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Final
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import orjson
 
@@ -25,7 +29,9 @@ from polyrank.model.errors import RankingError
 from polyrank.service.errors import Overloaded
 from polyrank.service.feedback import files
 from polyrank.service.feedback.files import Erased, Growing
+from polyrank.service.feedback.records import Event, Ranking
 from polyrank.service.feedback.redaction import RedactionFailed
+from polyrank.service.feedback.seen import Seen
 from polyrank.service.observe.metrics import Metrics
 
 MOST_RANKINGS: Final = 1000  # that wait
@@ -35,19 +41,49 @@ _PAUSE_SECONDS = 0.05  # for more to come: to wake the thread for each ranking c
 _LOOK_SECONDS, _TIDY_SECONDS = 1.0, 60.0  # between looks at what was erased, and at files left open and too many
 _TOLD_SECONDS = 60.0  # between two lines that say the same
 _END_SECONDS = 30.0
+LATE_SECONDS: Final = 1.0  # that events wait for their rankings
 
-Make = Callable[[], Sequence[object]]  # records, or else what orjson writes as an object
+Record = TypeVar("Record", Ranking, Event)
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
-    """Lines to be made and written, of so many characters; `written` is told of events, and None for a ranking."""
+class _RankingWaits:
+    """A ranking to be made and written, of so many characters."""
 
-    make: Make
+    make: Callable[[], Ranking]
     size: int
-    written: Future[None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _EventsWait:
+    """Events to be made and written, of so many characters.
+
+    Attributes:
+        make: is told whether they wait no longer; returns None if they should.
+        written: is told that they are on the disk.
+        until: they wait for their rankings, by the monotonic clock.
+    """
+
+    make: Callable[[bool], Sequence[Event] | None]
+    size: int
+    written: Future[None] = field(default_factory=Future)
+    until: float = field(default_factory=lambda: time.monotonic() + LATE_SECONDS)
+
+
+_Waiting = _RankingWaits | _EventsWait
+
+
+class _Made(NamedTuple, Generic[Record]):
+    """A record as it is written."""
+
+    record: Record
+    line: bytes
+
+
+def _made(record: Record) -> _Made[Record]:
+    return _Made(record, orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
 
 
 class Log:
@@ -55,43 +91,54 @@ class Log:
 
     Args:
         folder: of the log; it exists.
-        days, most_bytes: how long files are kept, and how much of them.
+        days, most_bytes: how long lines are kept, and how much of them.
+
+    Attributes:
+        seen: what rankings have shown; of use to what makes events.
     """
 
     def __init__(self, folder: Path, days: int, most_bytes: int, metrics: Metrics) -> None:
         self._folder, self._days, self._most_bytes, self._metrics = folder, days, most_bytes, metrics
-        self._file_bytes = min(files.MOST_BYTES, most_bytes // 4)
+        self._file_bytes = min(files.MOST_BYTES, most_bytes // 16)
+        self.seen = Seen(folder)
+        self._late: list[_EventsWait] = []
         self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
         self._given = self._taken = 0  # characters; one thread counts each up
         self._file: Growing | None = None
         self._began = self._looked = self._tidied = -math.inf  # by the monotonic clock
         self._unsynced: list[Future[None]] = []  # of events that are written
         self._told: dict[str, float] = {}
-        self._erased: tuple[int, int] | None = None
+        self._erased, self._erased_at = Erased(folder), Erased.stamp(folder)
         # Its lines in the server's log name the pool that they are of, as those of this thread do.
         self._thread = Thread(target=copy_context().run, args=(self._run,), name="feedback", daemon=True)
         self._thread.start()
 
-    def record(self, make: Make, characters: int) -> bool:
+    @property
+    def file_name(self) -> str | None:
+        """The time id of the file that is being written; of use on the log's thread."""
+        return None if self._file is None else self._file.name
+
+    def record(self, make: Callable[[], Ranking], characters: int) -> bool:
         """Have a ranking's line made and written, on the log's thread; returns False where it finds no room."""
         if self._queue.qsize() >= MOST_RANKINGS or self._given - self._taken + characters > MOST_WAITING:
             self._metrics.count_feedback_rankings("dropped", 1)
             return False
         self._given += characters
-        self._queue.put(_Waiting(make, characters))
+        self._queue.put(_RankingWaits(make, characters))
         return True
 
-    def add(self, make: Make, characters: int) -> Future[None]:
+    def add(self, make: Callable[[bool], Sequence[Event] | None], characters: int) -> Future[None]:
         """Have events' lines made and written, all or none; raises Overloaded where they find no room.
 
-        The result comes when they are on the disk. It raises DiskFull or OSError where they cannot be written.
+        `make` is called again and again while it returns None; with True it is called for the last time. The result
+        comes when they are on the disk. It raises DiskFull or OSError where they cannot be written.
         """
         if self._given - self._taken + characters > 2 * MOST_WAITING:
             raise Overloaded(self._queue.qsize())
         self._given += characters
-        written: Future[None] = Future()
-        self._queue.put(_Waiting(make, characters, written))
-        return written
+        waits = _EventsWait(make, characters)
+        self._queue.put(waits)
+        return waits.written
 
     def close(self) -> None:
         """Write what waits, close the file, and end the thread; nothing more may be handed over."""
@@ -103,7 +150,7 @@ class Log:
         while goes_on:
             waiting = self._next()
             goes_on = None not in waiting
-            self._write([each for each in waiting if each is not None])
+            self._write([each for each in waiting if each is not None], is_last=not goes_on)
             if waiting and goes_on and self._queue.empty():
                 time.sleep(_PAUSE_SECONDS)
             try:
@@ -114,43 +161,65 @@ class Log:
 
     def _next(self) -> list[_Waiting | None]:
         """Wait for what is to be written, but no longer than until the next look."""
-        found: list[_Waiting | None] = []
+        found: list[_Waiting | None] = [*self._late]
+        self._late.clear()
         with suppress(Empty):
-            found.append(self._queue.get(timeout=_LOOK_SECONDS))
-            while len(found) < _TOGETHER:
+            found.append(self._queue.get(timeout=_PAUSE_SECONDS if found else _LOOK_SECONDS))
+            for _ in range(_TOGETHER - 1):
                 found.append(self._queue.get_nowait())
         return found
 
-    def _write(self, waiting: Sequence[_Waiting]) -> None:
-        rankings: list[bytes] = []
+    def _write(self, waiting: Sequence[_Waiting], is_last: bool) -> None:
+        self._learn_erased()
+        rankings: list[_Made[Ranking]] = []
         for each in waiting:
             self._taken += each.size
-            if each.written is not None and not each.written.set_running_or_notify_cancel():
-                continue  # nobody waits for it any more
             try:
-                content = b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in each.make())
-                if each.written is None:
-                    rankings.append(content)
-                else:
-                    self._write_rankings(rankings)
-                    self._append(content)
-                    self._unsynced.append(each.written)
+                if isinstance(each, _RankingWaits):
+                    rankings.append(_made(each.make()))
+                    continue
+                if not each.written.running() and not each.written.set_running_or_notify_cancel():
+                    continue  # nobody waits for it any more
+                self._write_rankings(rankings)
+                made = each.make(is_last or time.monotonic() > each.until)
+                if made is None:
+                    self._taken -= each.size
+                    self._late.append(each)
+                    continue
+                self._append([_made(event) for event in made if not self._erased.holds_ranking(event.ranking)])
+                self._unsynced.append(each.written)
             except Exception as error:
-                self._lost([each.written], error)
+                self._lost([None if isinstance(each, _RankingWaits) else each.written], error)
         self._write_rankings(rankings)
         self._sync()
 
-    def _write_rankings(self, rankings: list[bytes]) -> None:
+    def _learn_erased(self) -> None:
+        try:
+            if (at := Erased.stamp(self._folder)) != self._erased_at:
+                self._erased, self._erased_at = Erased(self._folder), at
+                if self._file is not None:  # what it holds of that is to go
+                    self._close()
+        except OSError as error:
+            self.tell("it cannot be read what was erased", error)
+
+    def _write_rankings(self, rankings: list[_Made[Ranking]]) -> None:
         """Write rankings by one call, and forget them."""
         try:
             if rankings:
-                self._append(b"".join(rankings))
+                self._append([each for each in rankings if not self._erased.holds_ranking(each.record.id)])
+                for each in rankings:
+                    self.seen.note(each.record)
                 self._metrics.count_feedback_rankings("recorded", len(rankings))
         except Exception as error:
             self._lost([None] * len(rankings), error)
         rankings.clear()
 
-    def _append(self, content: bytes) -> None:
+    def _append(self, made: Sequence[_Made[Ranking] | _Made[Event]]) -> None:
+        if not made:
+            return
+        content, accounts = b"".join(each.line for each in made), Counter[str]()
+        for each in made:
+            accounts[files.account(each.record.by, each.record.kind)] += len(each.line)
         with disk_full_named(self._folder):
             if self._file is not None and self._file.size + len(content) > self._file_bytes:
                 self._close()
@@ -160,7 +229,7 @@ class Log:
             if self._file is None:
                 self._file, self._began = Growing(self._folder), time.monotonic()
             try:
-                self._file.append(content)
+                self._file.append(content, accounts)
             finally:
                 if not self._file.is_whole:
                     self._sync()
@@ -169,11 +238,12 @@ class Log:
     def _sync(self) -> None:
         """Put the file on the disk, if somebody waits for that."""
         events, self._unsynced = self._unsynced, []
-        if not events or self._file is None:
+        if not events:
             return
         try:
             with disk_full_named(self._folder):
-                self._file.sync()
+                if self._file is not None:  # else nothing of them was to be written
+                    self._file.sync()
         except Exception as error:
             self._leave()
             self._lost(events, error)
@@ -194,10 +264,9 @@ class Log:
         if now - self._looked < _LOOK_SECONDS:
             return
         self._looked = now
-        erased = Erased.stamp(self._folder)
-        if self._file is not None and (now - self._began > files.MOST_SECONDS or erased != self._erased):
+        self._learn_erased()
+        if self._file is not None and now - self._began > files.MOST_SECONDS:
             self._close()
-        self._erased = erased
         if now - self._tidied < _TIDY_SECONDS:
             return
         self._tidied = now

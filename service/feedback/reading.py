@@ -1,5 +1,6 @@
 """What a log of feedback says: each ranking with what became of it."""
 
+import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,9 +8,10 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter
 
+from polyrank.index_builder.convert.rows import table_on_disk
 from polyrank.service.feedback.files import Erased, Line, lines, names
 from polyrank.service.feedback.identity import folder_of
-from polyrank.service.feedback.records import EVENTS, RANKING, RANKINGS, Event, Use
+from polyrank.service.feedback.records import EVENTS, RANKING, RANKINGS, Event, Ranking, Use, is_of_shown
 
 T = TypeVar("T")
 
@@ -21,12 +23,14 @@ class LogTally:
     Attributes:
         repeated: events that came again under the same `event_id`.
         alone: events of rankings that the log does not hold any more.
+        unknown: events about replies that their rankings have not shown.
         erased: lines that were erased, and are still in the files.
         damaged: lines that cannot be read; a kill may have cut one short.
     """
 
     repeated: int = 0
     alone: int = 0
+    unknown: int = 0
     erased: int = 0
     damaged: int = 0
 
@@ -34,26 +38,52 @@ class LogTally:
 def uses(root: Path, tally: LogTally | None = None, since: float = 0.0) -> Iterator[Use]:
     """Yield all rankings in the log of the store in this directory, each with its events in the order of their times.
 
-    Rankings come file by file, as they were written; with them stream the files, while events are held in memory. An
-    event counts once, by its ranking and its `event_id`. What was erased or is damaged is left out. Servers may go on
-    writing. `tally` is counted up, and complete at the end. Files that were last written before `since`, in seconds
-    since the epoch, are not read.
+    Rankings come file by file, as they were written. Events wait for them in a temporary file, so memory does not grow
+    with the log. An event counts once, by its ranking and its `event_id`. What was erased or is damaged is left out,
+    and events about what was not shown. Servers may go on writing. `tally` is counted up, and complete at the end.
+    Files that were last written before `since`, in seconds since the epoch, are not read.
 
-    Raises OSError where the log cannot be read at all.
+    Raises OSError where the log cannot be read at all, or the disk of temporary files is full.
     """
     folder, tally = folder_of(root), tally or LogTally()
     files, erased = names(folder, since), Erased(folder)
-    events: dict[str, dict[str, Event]] = {}
-    for line in _whole(folder, files, erased, tally):
-        if line.get("kind") != RANKING and (event := _read(EVENTS, line, tally)) is not None:
-            known = events.setdefault(event.ranking, {})
-            tally.repeated += event.id in known
-            known.setdefault(event.id, event)
-    for line in _whole(folder, files, erased, LogTally()):
-        if line.get("kind") == RANKING and (ranking := _read(RANKINGS, line, tally)) is not None:
-            told = events.pop(ranking.id, {}).values()
-            yield Use(ranking, tuple(sorted(told, key=lambda event: event.at)))
-    tally.alone = sum(map(len, events.values()))
+    with table_on_disk() as table:
+        table.execute("PRAGMA journal_mode = OFF")
+        columns = "ranking TEXT, id TEXT, at REAL, kind TEXT, reply TEXT, text TEXT, UNIQUE (ranking, id)"
+        table.execute(f"CREATE TABLE events ({columns})")
+        waiting = 0
+        for line in _whole(folder, files, erased, tally):
+            if line.get("kind") != RANKING and (event := _read(EVENTS, line, tally)) is not None:
+                values = (event.ranking, event.id, event.at, event.kind, event.reply, event.text)
+                is_new = table.execute("INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?, ?)", values).rowcount
+                waiting += is_new
+                tally.repeated += not is_new
+        for line in _whole(folder, files, erased, LogTally()):
+            if line.get("kind") == RANKING and (ranking := _read(RANKINGS, line, tally)) is not None:
+                told = _events_of(table, ranking.id)
+                waiting -= len(told)
+                kept = _of_shown(ranking, told)
+                tally.unknown += len(told) - len(kept)
+                yield Use(ranking, kept)
+        tally.alone = waiting
+
+
+def _events_of(table: sqlite3.Connection, ranking: str) -> list[Event]:
+    wanted = "SELECT kind, id, at, reply, text FROM events WHERE ranking = ? ORDER BY at, rowid"
+    return [
+        Event(kind=kind, id=name, at=at, ranking=ranking, reply=reply, text=text)
+        for kind, name, at, reply, text in table.execute(wanted, (ranking,))
+    ]
+
+
+def _of_shown(ranking: Ranking, events: list[Event]) -> tuple[Event, ...]:
+    if not events:
+        return ()
+    ids = {each.id for each in ranking.shown if each.id is not None} | {*ranking.below}
+    texts = {each.text for each in ranking.shown if each.id is None}
+    if None in ranking.below:
+        texts.add(None)
+    return tuple(each for each in events if is_of_shown(each.kind, each.reply, each.text, ids, texts))
 
 
 def _whole(folder: Path, files: list[str], erased: Erased, tally: LogTally) -> Iterator[Line]:

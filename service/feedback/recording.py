@@ -9,19 +9,24 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import orjson
 
+from polyrank.index_builder.convert.turns import is_role
 from polyrank.model.text.assembly import Conversation, Turn
-from polyrank.service.errors import FeedbackTooOld
+from polyrank.service.errors import FeedbackTooOld, RateLimited, TooMuchFeedback
 from polyrank.service.feedback.identity import Identity, make_folder
 from polyrank.service.feedback.log import Log
 from polyrank.service.feedback.records import KINDS, MOST_SHOWN, Event, Ranking, Shown, Side
-from polyrank.service.feedback.redaction import MOST_CHARACTERS, Redaction, RedactionFailed
+from polyrank.service.feedback.redaction import MOST_CHARACTERS, REPLY_CHARACTERS, Redaction, RedactionFailed
 from polyrank.service.observe.metrics import Metrics
 
 DAY_SECONDS: Final = 86_400
+HOUR_SECONDS: Final = 3600
+MOST_EVENTS: Final = 100  # of one ranking
+MOST_LETTERS: Final = 40_000  # of all its events
+_LINE_BYTES = 200  # of an event in the log, without its text
 _EVENT_CHARACTERS = 1000  # of an event without its text, its objects included
 _REMEMBERED = 20_000  # events, so that the answer to one that comes again says so
 
@@ -34,11 +39,75 @@ class ToRecord:
         ranking: the id of the ranking.
         at: seconds since the epoch.
         conversation: a digest of its name; None: the caller named none.
+        caller: the name of the caller's key; empty: there are no keys.
     """
 
     ranking: str
     at: float
     conversation: str | None
+    caller: str
+
+
+class Taken(NamedTuple):
+    """What was taken of events.
+
+    Attributes:
+        accepted: so many are new.
+        repeated: so many came before.
+        unknown: so many are about a reply that their ranking has not shown, or about a ranking that was lost.
+    """
+
+    accepted: int
+    repeated: int
+    unknown: int
+
+
+class _Bounds:
+    """How much may be said of one ranking, and by one caller within an hour, as far as this process knows.
+
+    So nobody fills the log with events. Where there are no keys, all callers are one, and no hour is bounded: it would
+    be used up by one for all.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        """`most_bytes`: of the log."""
+        self._most_of_caller = most_bytes // 4
+        self._rankings: OrderedDict[str, tuple[int, int]] = OrderedDict()  # events, and letters of them
+        self._callers: dict[str, int] = {}
+        self._hour = 0
+
+    def take(self, by: str | None, events: Sequence[Event]) -> None:
+        """Count events of a caller, or none of them; raises TooMuchFeedback, RateLimited."""
+        spent: dict[str, tuple[int, int]] = {}
+        for each in events:
+            count, letters = spent.get(each.ranking) or self._rankings.get(each.ranking, (0, 0))
+            spent[each.ranking] = count + 1, letters + _letters(each)
+        for ranking, (count, letters) in spent.items():
+            if count > MOST_EVENTS or letters > MOST_LETTERS:
+                raise TooMuchFeedback(ranking, MOST_EVENTS, MOST_LETTERS)
+        if by is not None:
+            hour, passed = divmod(int(time.time()), HOUR_SECONDS)
+            if hour != self._hour:
+                self._hour, self._callers = hour, {}
+            taken = self._callers.get(by, 0) + sum(_LINE_BYTES + _letters(each) for each in events)
+            if taken > self._most_of_caller:
+                raise RateLimited(HOUR_SECONDS - passed)
+            self._callers[by] = taken
+        for ranking, used in spent.items():
+            self._rankings[ranking] = used
+            self._rankings.move_to_end(ranking)
+        while len(self._rankings) > _REMEMBERED:
+            self._rankings.popitem(last=False)
+
+    def give_back(self, events: Sequence[Event]) -> None:
+        """Count events of rankings no more that could not be written: they will come again."""
+        for each in events:
+            count, letters = self._rankings.get(each.ranking, (1, _letters(each)))
+            self._rankings[each.ranking] = count - 1, letters - _letters(each)
+
+
+def _letters(event: Event) -> int:
+    return min(len(event.text or ""), REPLY_CHARACTERS)
 
 
 class Feedback:
@@ -58,6 +127,7 @@ class Feedback:
         self._redaction, self._days, self._metrics = redaction, days, metrics
         self.identity = Identity.of(root)
         self._log = Log(make_folder(root), days, most_bytes, metrics)
+        self._bounds = _Bounds(most_bytes)
         self._known: OrderedDict[tuple[str, str], None] = OrderedDict()  # ranking and event
         for kind in KINDS:
             metrics.count_feedback_events(kind, 0)
@@ -66,11 +136,11 @@ class Feedback:
         """Write what waits, and end."""
         self._log.close()
 
-    def asked(self, conversation: str | None) -> ToRecord:
-        """Name the ranking of a request, and its conversation."""
+    def asked(self, conversation: str | None, caller: str = "") -> ToRecord:
+        """Name the ranking of a request, and its conversation; `caller` is the name of its key."""
         at = round(time.time(), 3)
         digest = None if conversation is None else self.identity.conversation(conversation)
-        return ToRecord(self.identity.ranking_id(at), at, digest)
+        return ToRecord(self.identity.ranking_id(at, digest), at, digest, caller)
 
     def place_of(self, asked: ToRecord, caller: str, trial: str) -> float:
         """Return the place in [0, 1) of a conversation, or of a ranking without one, in the shares of a trial."""
@@ -90,22 +160,24 @@ class Feedback:
 
     def _ranking(
         self, asked: ToRecord, answer: bytes, said: Conversation | None, side: Side | None, replaced: str | None
-    ) -> list[Ranking]:
-        """Make a ranking's line, on the log's thread."""
+    ) -> Ranking:
+        """Make a ranking's record, on the log's thread."""
         told = orjson.loads(answer)
-        shown = told["results"][:MOST_SHOWN]
+        shown, below = told["results"][:MOST_SHOWN], told["results"][MOST_SHOWN:]
         texts: list[str | None] = [None] * len(shown)
         if (redaction := self._redaction) is not None and said is not None:
             try:
                 texts = [redaction.beginning(each["text"]) if "index" in each else None for each in shown]
+                # Another name than those that tools use may say who somebody is.
+                roles = [turn.role if is_role(turn.role) else None for turn in said.turns]
                 said = Conversation(
-                    tuple(Turn(redaction.end(turn.text), turn.role) for turn in said.turns),
+                    tuple(Turn(redaction.end(turn.text), role) for turn, role in zip(said.turns, roles, strict=True)),
                     tuple(map(redaction.beginning, said.persona)),
                 )
             except RedactionFailed as error:
                 texts, said = [None] * len(shown), None
                 self._textless(error)
-        ranking = Ranking(
+        return Ranking(
             id=asked.ranking,
             at=asked.at,
             generation=told["generation"],
@@ -116,42 +188,59 @@ class Feedback:
             conversation=asked.conversation,
             said=said,
             shown=tuple(Shown(each["id"], each["score"], text) for each, text in zip(shown, texts, strict=True)),
+            below=tuple(each["id"] for each in below),
+            by=self.identity.caller(asked.caller),
         )
-        return [ranking]
 
-    async def add(self, told: Sequence[Event]) -> tuple[int, int]:
-        """Record events, all or none; returns how many are new and how many came before, when they are on the disk.
+    async def add(self, told: Sequence[Event], caller: str = "") -> Taken:
+        """Record events, all or none, but for those about what no ranking has shown; returns when they are on the disk.
 
         Texts are redacted here. An event that comes again may be written again, if it came before a restart or to
-        another process; whoever reads the log counts it once.
+        another process; whoever reads the log counts it once. `caller` is the name of the caller's key.
 
         Raises:
-            UnknownRanking, FeedbackTooOld: of one of the events.
+            UnknownRanking, FeedbackTooOld, TooMuchFeedback: of one of the events.
+            RateLimited: the caller has sent too much within the hour.
             DiskFull, OSError: they cannot be written.
             Overloaded: too much waits to be written.
         """
         oldest = time.time() - self._days * DAY_SECONDS
         for each in told:
-            if self.identity.checked(each.ranking) < oldest:
+            if self.identity.checked(each.ranking).at < oldest:
                 raise FeedbackTooOld(each.ranking, self._days)
         new: dict[tuple[str, str], Event] = {}
         for each in told:
             if (key := (each.ranking, each.id)) not in self._known:
                 new.setdefault(key, each)
-        events = [*new.values()]
+        by, unknown = self.identity.caller(caller), list[Event]()
+        events = [replace(each, by=by) for each in new.values()]
         if events:
+            self._bounds.take(by, events)
             size = sum(_EVENT_CHARACTERS + len(each.text or "") for each in events)
-            await asyncio.wrap_future(self._log.add(partial(self._redacted, events), size))
-        for key in new:
+            try:
+                await asyncio.wrap_future(self._log.add(partial(self._judged, events, unknown), size))
+            except BaseException:
+                self._bounds.give_back(events)
+                raise
+        left_out = {(each.ranking, each.id) for each in unknown}
+        for key in new.keys() - left_out:
             self._known[key] = None
         while len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
-        for kind, count in Counter(each.kind for each in events).items():
+        for kind, count in Counter(each.kind for each in events if (each.ranking, each.id) not in left_out).items():
             self._metrics.count_feedback_events(kind, count)
-        return len(events), len(told) - len(events)
+        return Taken(len(events) - len(unknown), len(told) - len(events), len(unknown))
 
-    def _redacted(self, events: Sequence[Event]) -> list[Event]:
-        """Return them as they are recorded, on the log's thread."""
+    def _judged(self, events: Sequence[Event], unknown: list[Event], is_over: bool) -> list[Event] | None:
+        """Return them as they are recorded, on the log's thread; None: a ranking is not there yet, and may come still.
+
+        Puts those into `unknown` that are about a reply which their ranking has not shown, or about no ranking at all.
+        """
+        seen = self._log.seen
+        if any(seen.lacks(each.ranking) for each in events):
+            seen.catch_up(self._log.file_name)
+            if not is_over and any(seen.lacks(each.ranking) for each in events):
+                return None
         made = []
         for each in events:
             text = None
@@ -160,7 +249,11 @@ class Feedback:
                     text = self._redaction.beginning(each.text)
                 except RedactionFailed as error:
                     self._textless(error)
-            made.append(replace(each, text=text))
+            redacted = replace(each, text=text)
+            if seen.has_shown(redacted):
+                made.append(redacted)
+            else:
+                unknown.append(each)
         return made
 
     def _textless(self, error: RedactionFailed) -> None:

@@ -3,6 +3,7 @@
 A line of the log is one of these as a JSON object of its attributes, as orjson writes it. `kind` tells the two apart.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, get_args
 
@@ -54,6 +55,8 @@ class Ranking:
         conversation: a digest of its name; None: the caller named none.
         said: context and persona, redacted; None: texts are not recorded.
         shown: the first replies, best first.
+        below: the ids of those that were shown below them.
+        by: a digest of the name of the caller's key; None: there are no keys.
     """
 
     kind: Literal["ranking"] = RANKING
@@ -63,6 +66,8 @@ class Ranking:
     revision: Annotated[int, Strict()]
     fingerprint: str
     shown: tuple[Shown, ...]
+    below: tuple[str | None, ...] = ()
+    by: str | None = None
     side: Side | None = None
     replaced: str | None = None
     conversation: str | None = None
@@ -79,6 +84,7 @@ class Event:
         ranking: the id of the ranking.
         reply: the id of the reply that it is about.
         text: of the reply that was sent (`edited`, `written`), redacted; None: there is none, or it is not recorded.
+        by: a digest of the name of the caller's key; None: there are no keys.
     """
 
     kind: Kind
@@ -87,10 +93,26 @@ class Event:
     ranking: str
     reply: str | None = None
     text: str | None = None
+    by: str | None = None
 
 
 # They read a line, and raise ValueError where a field is missing or has a value of another type.
 RANKINGS, EVENTS = TypeAdapter(Ranking), TypeAdapter(Event)
+
+
+def is_of_shown(kind: Kind, reply: object, text: object, ids: Collection[object], texts: Collection[object]) -> bool:
+    """Whether an event is about what its ranking has shown.
+
+    Args:
+        kind: of the event.
+        reply: of the event; may be a hash, if ids are.
+        text: of the event; may be a hash, if texts are.
+        ids: of all replies that were shown.
+        texts: of those that were sent along without an id; with None it is not known what some of them say.
+    """
+    if reply is not None:
+        return reply in ids
+    return kind != "chosen" or text is None or text in texts or None in texts
 
 
 @dataclass(frozen=True, slots=True)

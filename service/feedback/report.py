@@ -1,14 +1,14 @@
 """What a log of feedback says of the replies, in figures: what was taken, what nobody took, and what a pool lacks."""
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from sys import intern
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from scipy.stats import binomtest
 
@@ -19,10 +19,14 @@ from polyrank.service.feedback.reading import uses
 from polyrank.service.feedback.records import Ranking
 from polyrank.service.feedback.replies import Replies
 
+T = TypeVar("T")
+
 FEW: Final = 30  # rankings; a share of fewer says little
 _FIELDS, _VALUES = 4, 20  # of metadata: so many fields are shown, and a field with more values makes no groups
 _LACKS, _EXAMPLES = 20, 3
 _LETTERS = 500  # of a context, its end: to read all of long ones would take long
+_MOST_LACKING = 20_000  # contexts for which nothing was good: the newest, as they are held in memory
+_MOST_HELD = 200_000  # words and replies: if there are more, those that came least often are forgotten
 _NEVER_TAKEN = 20
 SHOWN_OFTEN: Final = 10
 
@@ -102,7 +106,7 @@ class FeedbackFigures:
         sent: how often the reply at each rank was sent, from 1; one that is not among those recorded (0); one that was
             `written`; and none (`none_good`).
         with_texts: how many that are judged were recorded with their contexts.
-        lacks: of contexts for which nothing was good.
+        lacks: of contexts for which nothing was good, the newest ones if there are very many.
         alone: how many such contexts are in none of these groups.
         untaken: replies that nobody took, the most often shown first.
         shown_often: how many replies were shown often enough to be among them.
@@ -150,6 +154,11 @@ def figures(root: Path) -> FeedbackFigures:
     found.lacks, found.alone = contexts.lacks()
     found.untaken, found.shown_often = _untaken(shown, replies)
     return found
+
+
+def _most_often(held: dict[str, T], how_often: Callable[[T], int]) -> dict[str, T]:
+    """Keep the half that came most often."""
+    return dict(sorted(held.items(), key=lambda each: how_often(each[1]), reverse=True)[: _MOST_HELD // 2])
 
 
 def _count(found: FeedbackFigures, ranking: Ranking, outcome: Outcome, metadata: Mapping[str, Any]) -> None:
@@ -205,15 +214,17 @@ class _Contexts:
     def __init__(self) -> None:
         self.count = 0
         self._with_word = Counter[str]()
-        self._lacking: list[tuple[str, tuple[str, ...]]] = []  # their last turns, and the words of these
+        self._lacking: deque[tuple[str, tuple[str, ...]]] = deque(maxlen=_MOST_LACKING)  # last turns, and their words
 
     def add(self, text: str, lacks: bool) -> None:
         found = words(text[-_LETTERS:])[len(text) > _LETTERS :]  # the first one may be cut in two
         has = {intern(word) for word in found if not word.isdecimal()}
         self.count += 1
         self._with_word.update(has)
+        if len(self._with_word) > _MOST_HELD:
+            self._with_word = Counter(_most_often(self._with_word, int))
         if lacks:
-            self._lacking.append((text, tuple(has)))
+            self._lacking.append((text[-_LETTERS:], tuple(has)))
 
     def lacks(self) -> tuple[list[Lack], int]:
         """Group contexts for which nothing was good by a word that they share; returns also how many stay alone.
@@ -222,9 +233,10 @@ class _Contexts:
         it: it is rare among all, and frequent where nothing was good. The next word is sought among the contexts that
         are left.
         """
-        rarity = {word: math.log(self.count / n) ** 2 / n for word, n in self._with_word.items()}
-        left, groups = self._lacking, list[Lack]()
+        left, groups = [*self._lacking], list[Lack]()
         counts = Counter(chain.from_iterable(has for _, has in left))
+        often = {word: max(count, self._with_word[word]) for word, count in counts.items()}
+        rarity = {word: math.log(self.count / n) ** 2 / n for word, n in often.items()}
 
         def telling(counts: Mapping[str, int]) -> Iterator[tuple[float, str]]:
             return ((-rarity[word] * count**2, word) for word, count in counts.items() if count > 1 and rarity[word])
@@ -238,6 +250,6 @@ class _Contexts:
                 word for value, word in sorted(telling(beside)) if 2 * beside[word] >= len(own) and 4 * value <= most
             ]
             turns = {folded_line(text): text for text, _ in own}
-            often = Counter(folded_line(text) for text, _ in own).most_common(_EXAMPLES)
-            groups.append(Lack(names[:3], len(own), [turns[turn] for turn, _ in often]))
+            frequent = Counter(folded_line(text) for text, _ in own).most_common(_EXAMPLES)
+            groups.append(Lack(names[:3], len(own), [turns[turn] for turn, _ in frequent]))
         return sorted(groups, key=lambda group: (-group.contexts, group.words)), len(left)

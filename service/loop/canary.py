@@ -1,16 +1,16 @@
 """How the conversations of two generations ended that answered side by side, and the lease of the one on trial."""
 
 import time
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Final
 
 import numpy as np
 
+from polyrank.index_builder.convert.rows import table_on_disk
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.index_builder.store.pointer import LEASE_ENDED, Trial, Withdrawn
 from polyrank.model.errors import RankingError
@@ -27,12 +27,13 @@ Steps = Sequence[tuple[float, float]]
 """Since when, in seconds since the epoch, which share of the conversations is on trial."""
 
 
-@dataclass(slots=True)
-class _Conversation:
-    began: float
-    on_trial: bool
-    is_bad: bool = False
-    is_resolved: bool = False
+# A conversation is on the side of its first ranking.
+_CONVERSATIONS = """
+CREATE TABLE conversations (name TEXT UNIQUE, began REAL, on_trial INTEGER, bad INTEGER, resolved INTEGER)"""
+_COUNT = """
+INSERT INTO conversations VALUES (?, ?, ?, ?, ?) ON CONFLICT (name) DO UPDATE SET
+    on_trial = CASE WHEN excluded.began < began THEN excluded.on_trial ELSE on_trial END,
+    began = min(began, excluded.began), bad = max(bad, excluded.bad), resolved = max(resolved, excluded.resolved)"""
 
 
 def look(store: Path, trial: str, steps: Steps, settled_before: float, *, trial_is_new: bool = True) -> Effect:
@@ -45,28 +46,31 @@ def look(store: Path, trial: str, steps: Steps, settled_before: float, *, trial_
     `store` is the directory of the store, `steps` are those of the generation `trial`. Conversations that began after
     `settled_before` are not counted yet. The effect is that of the new model: `trial_is_new` says which one that is.
     """
-    found: dict[str, _Conversation] = {}
-    for use in uses(store, since=steps[0][0] - _CLOCKS_DIFFER_SECONDS):
-        ranking = use.ranking
-        if ranking.at < steps[0][0] or not _is_of(trial, ranking):
-            continue
-        name, on_trial = ranking.conversation or ranking.id, ranking.side == "trial"
-        own = found.setdefault(name, _Conversation(ranking.at, on_trial))
-        if ranking.at < own.began:
-            own.began, own.on_trial = ranking.at, on_trial
-        own.is_bad |= any(event.kind in BAD for event in use.events)
-        own.is_resolved |= any(event.kind == "resolved" for event in use.events)
-    since, counted = [at for at, _ in steps], list[tuple[_Conversation, float]]()
-    for each in sorted(found.values(), key=lambda each: each.began):
-        at, share = steps[bisect_right(since, each.began) - 1]
-        if at + _FOLLOWED_SECONDS <= each.began < settled_before:
-            counted.append((each, share))
-    known = [(each, share) for each, share in counted if each.is_bad or each.is_resolved]
-    if sum(each.is_resolved for each, _ in known) > len(counted) - len(known):
-        counted = known
-    sides = np.array([each.on_trial for each, _ in counted], np.bool_)
-    shares = np.array([share for _, share in counted], float)
-    outcomes = np.array([not each.is_bad for each, _ in counted], float)
+    first = steps[0][0]
+    with table_on_disk() as table:  # memory does not grow with the log
+        table.execute("PRAGMA journal_mode = OFF")
+        table.execute(_CONVERSATIONS)
+        for use in uses(store, since=first - _CLOCKS_DIFFER_SECONDS):
+            ranking = use.ranking
+            if ranking.at >= first and _is_of(trial, ranking):
+                kinds = {event.kind for event in use.events}
+                name, on_trial = ranking.conversation or ranking.id, ranking.side == "trial"
+                table.execute(_COUNT, (name, ranking.at, on_trial, bool(kinds & BAD), "resolved" in kinds))
+        found = table.execute(
+            "SELECT began, on_trial, bad, resolved FROM conversations WHERE began < ? ORDER BY began, rowid",
+            (settled_before,),
+        )
+        facts = np.fromiter(chain.from_iterable(found), float).reshape(-1, 4)
+    began = facts[:, 0]
+    since, share_of = (np.array(each, float) for each in zip(*steps, strict=True))
+    step = np.searchsorted(since, began, "right") - 1
+    counted = began >= since[step] + _FOLLOWED_SECONDS
+    shares = share_of[step][counted]
+    sides, bad, resolved = facts[counted, 1:].astype(np.bool_).T
+    known = bad | resolved
+    if resolved.sum() > len(known) - known.sum():
+        sides, shares, bad = sides[known], shares[known], bad[known]
+    outcomes = (~bad).astype(float)
     return effect(sides, shares, outcomes) if trial_is_new else effect(~sides, 1 - shares, outcomes)
 
 

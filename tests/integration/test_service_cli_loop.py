@@ -142,9 +142,12 @@ def test_what_is_erased_is_not_learnt_from(capsys: Capture, folder: Path, is_kil
     store, runs = folder / "store", Runs(folder / "store")
     [log] = (store / "feedback").glob("*.jsonl")
     [secret] = written(1, seed=9)
-    ranking = replace(secret.ranking, conversation=Identity.of(store).conversation("chat 7"))
+    identity = Identity.of(store)
+    digest = identity.conversation("chat 7")
+    ranking = replace(secret.ranking, id=identity.ranking_id(secret.ranking.at, digest), conversation=digest)
+    events = [replace(each, ranking=ranking.id) for each in secret.events]
     with log.open("ab") as file:
-        file.writelines(orjson.dumps(each, option=orjson.OPT_APPEND_NEWLINE) for each in (ranking, *secret.events))
+        file.writelines(orjson.dumps(each, option=orjson.OPT_APPEND_NEWLINE) for each in (ranking, *events))
     process = start("loop", "run", "--config", write_config(folder), "--json")
     while (latest := runs.latest()) is None or latest.stage != "train" or not runs.is_at_work():
         time.sleep(0.1)

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from polyrank.index_builder.layout import why_no_store
 from polyrank.index_builder.store.archive import back_up, restore
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.service.app import create_app
+from polyrank.service.auth import keys
 from polyrank.service.errors import SettingsError
 from polyrank.service.feedback.erasing import erase
 from polyrank.service.feedback.files import lines, names
@@ -82,9 +83,8 @@ def told(server: Served, *events: dict[str, Any]) -> httpx2.Response:
     return server.client.post("/feedback", json={"events": events})
 
 
-def event(ranking: str, number: int = 0, kind: str = "up", **fields: Any) -> dict[str, Any]:
-    of = {"id": "c1"} if kind in ("up", "down") else {}
-    return {"ranking_id": ranking, "kind": kind, "event_id": f"e{number}", **of, **fields}
+def event(ranking: str, number: int = 0, kind: str = "resolved", **fields: Any) -> dict[str, Any]:
+    return {"ranking_id": ranking, "kind": kind, "event_id": f"e{number}", **fields}
 
 
 def slug(response: httpx2.Response) -> tuple[int, str]:
@@ -95,8 +95,9 @@ def slug(response: httpx2.Response) -> tuple[int, str]:
 def test_a_ranking_and_what_became_of_it_are_recorded(start: Start, store: Path) -> None:
     server = start()
     answer = server.rank(context=CONTEXT, persona=["kind"], conversation="chat 7", top_k=3).json()
-    edited = event(answer["ranking_id"], 1, "edited", id="c5", text="write to me@x.example")
-    done = told(server, event(answer["ranking_id"], 0, "chosen", id="c4"), edited, event(answer["ranking_id"]))
+    first, second, _ = (each["id"] for each in answer["results"])
+    edited = event(answer["ranking_id"], 1, "edited", id=second, text="write to me@x.example")
+    done = told(server, event(answer["ranking_id"], 0, "chosen", id=first), edited, event(answer["ranking_id"]))
     assert (done.json()["accepted"], done.json()["repeated"]) == (2, 1)
     [use] = recorded(store, 1, 2)
     ranking = use.ranking
@@ -112,8 +113,8 @@ def test_a_ranking_and_what_became_of_it_are_recorded(start: Start, store: Path)
     ]
     assert ranking.said.persona == ("kind",)
     assert [(each.kind, each.reply, each.text) for each in use.events] == [
-        ("chosen", "c4", None),
-        ("edited", "c5", "write to [mail]"),
+        ("chosen", first, None),
+        ("edited", second, "write to [mail]"),
     ]
     named = server.app.state.resources.feedback.identity.conversation("chat 7")
     assert (ranking.side, ranking.conversation) == (None, named)
@@ -199,6 +200,83 @@ def test_each_ranking_of_a_batch_is_recorded(start: Start, store: Path) -> None:
     assert {use.ranking.id for use in recorded(store, 2)} == {ids[0], ids[3]}
 
 
+def test_events_about_what_was_not_shown_are_told_and_not_recorded(start: Start, store: Path) -> None:
+    servers = start(), start()  # both know of both
+    answer = servers[0].rank(context="w1 w2", top_k=30).json()
+    ranking, shown = answer["ranking_id"], [each["id"] for each in answer["results"]]
+    other = min({f"c{number}" for number in range(40)} - {*shown})
+    for number, server in enumerate(servers):
+        events = [
+            event(ranking, 10 * number, "chosen", id=shown[-1]),  # below those that are recorded with their scores
+            event(ranking, 10 * number + 1, "chosen", id=other),
+            event(ranking, 10 * number + 2, "down", id=other),
+            event(ranking, 10 * number + 3, "edited", id=other, text="better"),
+            event(ranking, 10 * number + 4, "chosen", text="never shown"),
+            event(ranking, 10 * number + 5, "written", text="mine"),
+        ]
+        done = told(server, *events).json()
+        assert [done[name] for name in ("accepted", "repeated", "unknown")] == [2, 0, 4]
+    [use] = recorded(store, 1, 4)
+    assert [(each.kind, each.reply) for each in use.events] == 2 * [("chosen", shown[-1]), ("written", None)]
+
+
+def test_an_event_of_a_ranking_that_was_lost_is_unknown(start: Start, store: Path) -> None:
+    """As when its process was killed before it was written; one of another host may come later."""
+    server = start()
+    identity = server.app.state.resources.feedback.identity
+    lost = identity.ranking_id(time.time() + 1)
+    assert told(server, event(lost)).json()["unknown"] == 1
+    identity._host = b"xx"
+    elsewhere = identity.ranking_id(time.time() + 1)
+    assert told(server, event(elsewhere)).json()["accepted"] == 1
+    tally = LogTally()
+    assert ([*uses(store, tally)], tally) == ([], LogTally(alone=1))
+
+
+def test_so_much_is_taken_of_one_ranking_and_no_more(start: Start, store: Path) -> None:
+    server = start()
+    ranking, other = (server.rank(context="w1").json()["ranking_id"] for _ in range(2))
+    long = [event(ranking, number, "written", text="x" * 4000) for number in range(11)]
+    assert slug(told(server, *long)) == (422, "too-much-feedback")
+    assert told(server, *long[:10]).json()["accepted"] == 10
+    assert slug(told(server, long[10])) == (422, "too-much-feedback")
+    assert told(server, event(other)).status_code == 200
+    many = [event(other, number) for number in range(1, 101)]
+    assert slug(told(server, *many)) == (422, "too-much-feedback")
+    assert told(server, *many[:99]).json()["accepted"] == 99
+    assert sum(len(use.events) for use in recorded(store, 2, 110)) == 110
+
+
+def test_one_key_sends_so_much_within_an_hour(start: Start, store: Path, tmp_path: Path) -> None:
+    """A quarter of the log; others go on."""
+    headers = {name: {"Authorization": f"Bearer {name}"} for name in ("one", "other")}
+    with keys.changing(tmp_path / "keys.json") as held:
+        held[:] = [keys.Key(name=name, sha256=keys.hashed(name.encode()), scopes=("rank",)) for name in headers]
+    server = start(keys_file=tmp_path / "keys.json", feedback_mb=1)
+
+    def said(name: str, number: int) -> httpx2.Response:
+        asked = server.client.post("/rank", json={"context": "w1"}, headers=headers[name]).json()["ranking_id"]
+        events = [event(asked, each, "written", text="x" * 4000) for each in range(10)]
+        return server.client.post("/feedback", json={"events": events}, headers=headers[name])
+
+    assert [said("one", number).status_code for number in range(6)] == 6 * [200]
+    refused = said("one", 6)
+    assert slug(refused) == (429, "rate-limited")
+    assert 0 < int(refused.headers["retry-after"]) <= 3600
+    assert said("other", 0).status_code == 200
+    owners = {use.ranking.by for use in recorded(store, 8, 70)}
+    assert len(owners) == 2
+
+
+def test_only_roles_that_tools_use_are_recorded(start: Start, store: Path) -> None:
+    turns = [{"role": role, "text": "w1"} for role in ("jo.smith@secret.example +49 170 1234567", "Agent", "Jo Smith")]
+    start().rank(context=turns)
+    [use] = recorded(store, 1)
+    assert use.ranking.said is not None
+    assert [turn.role for turn in use.ranking.said.turns] == [None, "Agent", None]
+    assert not any(b"mith" in path.read_bytes() for path in (store / "feedback").iterdir())
+
+
 def test_events_are_taken_all_or_none(start: Start, store: Path) -> None:
     server = start(feedback_days=1)
     ranking = server.rank(context="w1").json()["ranking_id"]
@@ -217,12 +295,12 @@ def test_an_event_that_comes_again_counts_once_also_after_a_restart(start: Start
     ranking = server.rank(context="w1").json()["ranking_id"]
     counts = []
     for _ in range(2):
-        counts += [told(server, event(ranking), event(ranking, 1, "resolved")).json() for _ in range(2)]
+        counts += [told(server, event(ranking, 0, "none_good"), event(ranking, 1)).json() for _ in range(2)]
         server.stop()
         server = start()
     assert [each["accepted"] for each in counts] == [2, 0, 2, 0]
     [use] = recorded(store, 1, 2)
-    assert [each.kind for each in use.events] == ["up", "resolved"]
+    assert [each.kind for each in use.events] == ["none_good", "resolved"]
 
 
 def test_servers_on_one_store_know_each_other_s_rankings(start: Start, store: Path) -> None:
@@ -325,22 +403,36 @@ def _full(*_: object) -> int:
 
 
 class Sender(threading.Thread):
-    """Ranks and sends events without a pause, until the server is gone; keeps those that were acknowledged."""
+    """Ranks and sends events without a pause, until the server is gone; keeps those that were acknowledged.
 
-    def __init__(self, port: int, number: int) -> None:
+    With `again`, it goes on after a connection was cut, and each request has a connection of its own.
+    """
+
+    def __init__(self, port: int, number: int, again: bool = False) -> None:
         super().__init__(daemon=True)
+        self.again, self.ended = again, threading.Event()
         self.url, self.number, self.acknowledged = f"http://127.0.0.1:{port}", number, set[str]()
 
     def run(self) -> None:
-        with httpx2.Client(base_url=self.url, timeout=10) as client, suppress(httpx2.HTTPError):
+        kept = httpx2.Limits(max_keepalive_connections=0) if self.again else httpx2.Limits()
+        with httpx2.Client(base_url=self.url, timeout=10, limits=kept) as client:
             for count in range(1_000_000):
-                asked = {"context": f"w{count % 40}", "conversation": f"chat {self.number}"}
-                answer = client.post("/rank", json=asked)
-                name = f"{self.number}.{count}"
-                ranking = answer.json()["ranking_id"]
-                events = [event(ranking, kind=kind, event_id=f"{name}{kind}") for kind in ("up", "down")]
-                if client.post("/feedback", json={"events": events}).status_code == 200:
-                    self.acknowledged |= {each["event_id"] for each in events}
+                try:
+                    self.send(client, count)
+                except httpx2.HTTPError:
+                    if not self.again:
+                        return
+                if self.ended.is_set():
+                    return
+
+    def send(self, client: httpx2.Client, count: int) -> None:
+        asked = {"context": f"w{count % 40}", "conversation": f"chat {self.number}"}
+        ranking = client.post("/rank", json=asked).json()["ranking_id"]
+        name = f"{self.number}.{count}"
+        events = [event(ranking, kind=kind, event_id=f"{name}{kind}") for kind in ("none_good", "resolved")]
+        answer = client.post("/feedback", json={"events": events})
+        if answer.status_code == 200 and answer.json()["accepted"] == 2:
+            self.acknowledged |= {each["event_id"] for each in events}
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -376,7 +468,7 @@ def test_what_was_acknowledged_survives_kills(
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert acknowledged <= {each.id for use in uses(tmp_path) for each in use.events}
-    assert erase(tmp_path, "chat 11").rankings > 0
+    assert erase(tmp_path, ["chat 11"]).rankings > 0
     own = Identity.of(tmp_path).conversation("chat 11")
     assert not [use for use in uses(tmp_path) if use.ranking.conversation == own]
     assert not any(own in line for line in raw_lines(tmp_path))
@@ -384,10 +476,43 @@ def test_what_was_acknowledged_survives_kills(
     server.end()
 
 
-def kill_all(server: ServerProcess) -> None:
+@pytest.mark.slow
+def test_what_was_acknowledged_survives_the_kill_of_the_worker_in_which_its_ranking_waits(
+    checkpoints: Path, tmp_path: Path, warm_python: WarmPython
+) -> None:
+    """One of two is killed again and again, while events go to either."""
+    build(polyrank.load(checkpoints / "poly"), pool(40), tmp_path)
+    server = ServerProcess(warm_python, store=tmp_path, workers=2, feedback="texts")
+    port = server.ready()
+    senders = [Sender(port, number, again=True) for number in range(4)]
+    for sender in senders:
+        sender.start()
+    for turn in range(5):
+        wanted = sum(len(each.acknowledged) for each in senders) + 40
+        deadline = time.monotonic() + 60
+        while sum(len(each.acknowledged) for each in senders) < wanted:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        workers = children(server)
+        os.kill(workers[turn % len(workers)], signal.SIGKILL)
+    for sender in senders:
+        sender.ended.set()
+    for sender in senders:
+        sender.join()
+    server.process.terminate()
+    server.end()
+    acknowledged = set[str]().union(*(sender.acknowledged for sender in senders))
+    assert len(acknowledged) >= 200
+    assert acknowledged <= {each.id for use in uses(tmp_path) for each in use.events}
+
+
+def children(server: ServerProcess) -> list[int]:
     own = server.process.pid
-    children = Path(f"/proc/{own}/task/{own}/children").read_text().split()
-    for process in (own, *map(int, children)):
+    return [*map(int, Path(f"/proc/{own}/task/{own}/children").read_text().split())]
+
+
+def kill_all(server: ServerProcess) -> None:
+    for process in (server.process.pid, *children(server)):
         os.kill(process, signal.SIGKILL)
     server.end()
 

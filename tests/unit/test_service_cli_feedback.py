@@ -6,6 +6,7 @@ import pytest
 from command_line import call
 from feedback_logs import use, write_log
 
+from polyrank.service.feedback import files
 from polyrank.service.feedback.identity import Identity
 from polyrank.service.feedback.reading import uses
 
@@ -37,7 +38,7 @@ def test_status_counts_what_is_recorded(capsys: Capture, store: Path) -> None:
     assert told == {"chosen": 2, "written": 1, "resolved": 1}
     assert facts["days"] == {"1970-01-01": 2, "1970-01-02": 2}
     assert facts["generations"] == {"g": 3, "h": 1}
-    assert facts["left_out"] == {"repeated": 0, "alone": 0, "erased": 0, "damaged": 1}
+    assert facts["left_out"] == {"repeated": 0, "alone": 0, "unknown": 0, "erased": 0, "damaged": 1}
     assert facts["bytes"] == next((store / "feedback").glob("*.jsonl")).stat().st_size
     lines = call(capsys, "feedback", "status", "--store", store).out.splitlines()
     assert lines[1:] == [
@@ -61,10 +62,52 @@ def test_status_of_nothing_says_how_to_begin(capsys: Capture, tmp_path: Path) ->
 def test_a_conversation_is_erased_by_its_name_or_a_ranking(capsys: Capture, store: Path) -> None:
     done = call(capsys, "feedback", "erase", "--store", store, "--conversation", "one")
     assert done.out == "erased: 2 rankings and their events\n"
-    assert [each.ranking.id for each in uses(store)] == ["r86401", "r86402"]
+    assert [each.ranking.at for each in uses(store)] == [86_401, 86_402]
     assert not any(b"secret" in path.read_bytes() for path in (store / "feedback").iterdir())
     again = call(capsys, "feedback", "erase", "--store", store, "--conversation", "one", "--json")
     assert again.result == {"rankings": 0, "files_left": 0, "loop_collects_anew": False}
+
+
+def test_several_conversations_of_several_pools_are_erased(
+    capsys: Capture, store: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each that is named, however it is written, and in all pools that a server has."""
+    other = tmp_path_factory.mktemp("other")
+    third = Identity.of(other).conversation("other")
+    write_log(other, [use(1, "hello", conversation=third), use(2, "bye")])
+    stores = ["--store", f"en={store}", "--store", f"de={other}"]
+    names = ["--conversation", "one", "nobody", "--conversation", "other"]
+    done = call(capsys, "feedback", "erase", *stores, *names)
+    assert done.out.splitlines() == [
+        "en: erased: 3 rankings and their events",
+        "de: erased: 1 rankings and their events",
+    ]
+    assert [each.ranking.id for root in (store, other) for each in uses(root)] == ["r86402", "r00002"]
+    monkeypatch.setenv("POLYRANK_STORE", f"en={store},de={other}")
+    done = call(capsys, "feedback", "erase", "--conversation", "one", "--json")
+    assert done.result == {"rankings": 0, "files_left": 0, "loop_collects_anew": False}
+    monkeypatch.delenv("POLYRANK_STORE")
+    done = call(capsys, "feedback", "erase", "--conversation", "one")
+    assert (done.status, "name the store directory" in done.err) == (2, True)
+
+
+def test_a_full_disk_in_one_pool_keeps_no_other_from_being_erased(
+    capsys: Capture, store: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path_factory.mktemp("other")
+    write_log(other, [use(1, "hello", conversation=Identity.of(other).conversation("one"))])
+    write = files.write_atomically
+
+    def full(path: Path, content: bytes) -> None:
+        if store in path.parents:
+            raise OSError(28, "No space left on device")
+        write(path, content)
+
+    monkeypatch.setattr(files, "write_atomically", full)
+    done = call(capsys, "feedback", "erase", "--store", f"a={store}", "--store", f"b={other}", "--conversation", "one")
+    assert (done.status, done.out) == (1, "b: erased: 1 rankings and their events\n")
+    assert done.err.startswith("polyrank: nothing is erased yet: ")
+    assert [*uses(other)] == []
 
 
 def test_where_there_is_no_store_that_is_wrong_usage(capsys: Capture, tmp_path: Path) -> None:

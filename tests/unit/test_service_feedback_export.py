@@ -71,6 +71,8 @@ def test_a_chosen_reply_is_right_and_those_above_it_are_weakly_wrong(store: Path
         ([("up", "b"), ("down", "a")], "reply b", "a"),
         ([("down", "b"), ("up", "b")], "reply b", ""),
         ([("chosen", "h")], "reply h", ""),  # not among those recorded, so nobody knows what stood above it
+        ([("chosen", "never shown")], None, ""),
+        ([("chosen", None, "never shown")], None, ""),
         ([("chosen", "b"), ("none_good",)], None, ""),
         ([("chosen", "b"), ("down", "b")], None, ""),
         ([("up", "b"), ("down", "b")], None, ""),
@@ -84,7 +86,7 @@ def test_a_chosen_reply_is_right_and_those_above_it_are_weakly_wrong(store: Path
 def test_what_people_did_says_what_is_right(
     events: list[Any], response: str | None, negatives: str, store: Path, tmp_path: Path
 ) -> None:
-    _, train, _, _ = _exported(store, tmp_path / "out", [use(1, "Hi", *events)])
+    _, train, _, _ = _exported(store, tmp_path / "out", [use(1, "Hi", *events, below=("h",))])
     expected = [] if response is None else [(response, [f"reply {name}" for name in negatives])]
     assert [(each["response"], each["negatives"]) for each in train] == expected
 
@@ -95,6 +97,7 @@ def test_what_people_did_says_what_is_right(
         ([("chosen", "a")], "right"),
         ([("chosen", "b")], "wrong"),
         ([("chosen", "h")], "wrong"),
+        ([("chosen", "never shown")], None),
         ([("edited", "b", "better")], "wrong"),
         ([("written", None, "mine")], "wrong"),
         ([("none_good",)], "wrong"),
@@ -111,7 +114,7 @@ def test_what_people_did_labels_the_first_reply(
     events: list[Any], label: str | None, store: Path, tmp_path: Path
 ) -> None:
     before = [use(number, f"turn {number}", ("chosen", "a")) for number in range(4)]
-    _, _, _, labels = _exported(store, tmp_path / "out", [*before, use(9, "Hi", *events)])
+    _, _, _, labels = _exported(store, tmp_path / "out", [*before, use(9, "Hi", *events, below=("h",))])
     assert [(each["response"], each["label"]) for each in labels] == ([("reply a", label)] if label else [])
 
 
@@ -212,7 +215,7 @@ def test_texts_of_candidates_that_were_sent_along_are_in_the_log(store: Path, tm
     uses = [
         use(1, "one", ("chosen", "h"), shown=shown),
         use(2, "two", ("chosen", None, "nameless"), shown=shown),
-        use(3, "three", ("chosen", "a"), shown=shown),  # further below; the pool's "a" may be another one
+        use(3, "three", ("chosen", "a"), shown=shown, below=("a",)),  # further below; the pool's "a" may be another one
     ]
     done, train, _, _ = _exported(store, tmp_path / "out", uses)
     assert [(each["response"], each["negatives"]) for each in train] == [

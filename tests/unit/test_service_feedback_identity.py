@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyrank.service.errors import FeedbackUnusable, UnknownRanking
-from polyrank.service.feedback.identity import Identity
+from polyrank.service.feedback.identity import Identity, Told, host_mark, told_by
 
 IDENTITY = Identity(b"k" * 32)
 NAMES = st.text("ab é💬\udc80", min_size=1)
@@ -20,16 +20,18 @@ TIMES = st.integers(0, 4_000_000_000_000).map(lambda milliseconds: milliseconds 
 
 
 @given(TIMES)
-def test_an_id_gives_its_time_back(at: float) -> None:
-    made = IDENTITY.ranking_id(at)
-    assert IDENTITY.checked(made) == at
-    assert re.fullmatch("[0-9a-z]{1,40}", made)
+def test_an_id_tells_its_time_its_conversation_and_its_host(at: float) -> None:
+    digest = IDENTITY.conversation("chat 7")
+    made = IDENTITY.ranking_id(at, digest)
+    assert IDENTITY.checked(made) == told_by(made) == Told(at, digest, host_mark())
+    assert IDENTITY.checked(IDENTITY.ranking_id(at)) == Told(at, None, host_mark())
+    assert re.fullmatch("[0-9a-f]{60}", made)
 
 
 @given(TIMES, TIMES)
 def test_ids_sort_by_their_times(one: float, other: float) -> None:
     ids = sorted([IDENTITY.ranking_id(one), IDENTITY.ranking_id(other)])
-    assert [IDENTITY.checked(each) for each in ids] == sorted([one, other])
+    assert [IDENTITY.checked(each).at for each in ids] == sorted([one, other])
 
 
 def test_no_two_rankings_of_a_moment_have_one_id() -> None:
@@ -44,18 +46,18 @@ def test_a_made_up_id_is_refused() -> None:
         content[bit // 8] ^= 1 << bit % 8
         forged.append(content.hex())
         content[bit // 8] ^= 1 << bit % 8
-    others = [Identity(b"o" * 32).ranking_id(1.0), good.upper(), good[:-1], good + "0", "", "é" * 40, good + "\n"]
-    for wrong in (*forged, *others, "0" * 40, "g" * 40, "٣" * 40):
+    others = [Identity(b"o" * 32).ranking_id(1.0), good.upper(), good[:-1], good + "0", "", "é" * 60, good + "\n"]
+    for wrong in (*forged, *others, "0" * 60, "g" * 60, "٣" * 60):
         with pytest.raises(UnknownRanking):
             IDENTITY.checked(wrong)
-    assert IDENTITY.checked(good) == 1_764_000_000.123
+    assert IDENTITY.checked(good).at == 1_764_000_000.123
 
 
 @given(NAMES, NAMES)
 def test_a_conversation_has_one_digest_and_no_other_has_it(one: str, other: str) -> None:
     digests = [IDENTITY.conversation(name) for name in (one, other)]
     assert (digests[0] == digests[1]) == (one == other)
-    assert all(len(each) == 32 and int(each, 16) >= 0 for each in digests)
+    assert all(len(each) == 16 and int(each, 16) >= 0 for each in digests)
     assert Identity(b"o" * 32).conversation(one) != digests[0]
 
 

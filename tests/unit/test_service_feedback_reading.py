@@ -1,6 +1,7 @@
 """What a log of feedback says, from files as servers leave them, kills included."""
 
 import os
+import tracemalloc
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,36 @@ def test_files_that_nobody_has_written_to_since_are_not_read(tmp_path: Path) -> 
         os.utime(write(tmp_path, name, [ranking(int(at))]), (at, at))
     assert [use.ranking for use in uses(tmp_path, since=1000.5)] == [ranking(2000)]
     assert [use.ranking for use in uses(tmp_path, since=1000.0)] == [ranking(1000), ranking(2000)]
+
+
+def test_events_about_what_was_not_shown_are_left_out(tmp_path: Path) -> None:
+    shown = (Shown("a", 0.5), Shown(None, 0.4, "hello"))
+    told = [
+        event(1, 1, reply="b"),
+        event(2, 1, reply="z"),
+        event(3, 1, kind="chosen", reply=None, text="hello"),
+        event(4, 1, kind="chosen", reply=None, text="never shown"),
+        event(5, 1, kind="edited", reply="z", text="better"),
+        event(6, 1, kind="edited", reply=None, text="better"),
+    ]
+    write(tmp_path, FIRST, [ranking(1, shown=shown, below=("b",)), *told])
+    [found], tally = read(tmp_path)
+    assert [each.id for each in found.events] == ["e1", "e3", "e6"]
+    assert tally == LogTally(unknown=3)
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_events_of_a_log(tmp_path: Path) -> None:
+    text = "x" * 4000
+    said = (event(number, number % 50, kind="written", reply=None, text=text) for number in range(3000))
+    write(tmp_path, FIRST, [*(ranking(number) for number in range(50)), *said])
+    tracemalloc.start()
+    try:
+        assert sum(len(use.events) for use in uses(tmp_path)) == 3000
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 3000 * len(text) / 4
 
 
 def test_a_file_that_is_just_closed_is_read_once(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_what_was_taken_is_counted_where_it_stood(store: Path) -> None:
         use(1, "Hi", ("chosen", "a")),
         use(2, "Hi", ("edited", "a", "better"), generation="h"),
         use(_DAY + 1, "Hi", ("chosen", "b")),
-        use(_DAY + 2, "Hi", ("chosen", "unknown")),
+        use(_DAY + 2, "Hi", ("chosen", "unknown"), below=("unknown",)),
         use(_DAY + 3, "Hi", ("written", None, "mine"), shown="bca"),
         use(_DAY + 4, "Hi", ("none_good",)),
         use(_DAY + 5, "Hi", ("up", "a"), ("resolved",)),  # nobody knows what was sent

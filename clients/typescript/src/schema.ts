@@ -121,7 +121,7 @@ export interface paths {
         put?: never;
         /**
          * Feedback
-         * @description Record what became of rankings; the events are on the disk when this returns. All are taken, or none. Where the server has keys: with the scope `rank`.
+         * @description Record what became of rankings, but for events about what was not shown; they are on the disk when it returns. Where the server has keys: with the scope `rank`.
          */
         post: operations["feedback_feedback_post"];
         delete?: never;
@@ -2282,7 +2282,7 @@ export interface components {
          *           "event_id": "7c1f",
          *           "id": "r17",
          *           "kind": "chosen",
-         *           "ranking_id": "019ac4b3f2d17c1e0a5b93d2f8067e4c1a9b5d30"
+         *           "ranking_id": "019ac4b3f2d10000000000000000ab317c1e0a5b93d2f8067e4c1a9b5d30"
          *         }
          *       ]
          *     }
@@ -2308,6 +2308,11 @@ export interface components {
             repeated: number;
             /** Request Id */
             request_id: string;
+            /**
+             * Unknown
+             * @description events about a reply that their ranking has not shown, or about a ranking that was lost; they are not recorded
+             */
+            unknown: number;
         };
         /**
          * GenerationOut
@@ -5017,7 +5022,7 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The request cannot be used / The server was started without this */
+            /** @description The request cannot be used / The server was started without this / Too much feedback on one ranking */
             422: {
                 headers: {
                     /** @description the caller's, or one made for it */

@@ -16,6 +16,7 @@ from polyrank.service.cli.output import add_json_option, print_result
 _LEFT_OUT = {
     "repeated": "events that came again",
     "alone": "events whose rankings are not there any more",
+    "unknown": "events about replies that were not shown",
     "erased": "lines that were erased, and are in files until servers close them",
     "damaged": "damaged lines",
 }
@@ -37,8 +38,13 @@ def add_to(commands: Any) -> None:
         return action
 
     add("status", _status, "count what is recorded")
-    erasing = add("erase", _erase, "remove all that is recorded of one conversation")
-    erasing.add_argument("--conversation", required=True, metavar="NAME", help="as requests name it, or a ranking_id")
+    erasing = actions.add_parser("erase", help="remove all that is recorded of conversations, from every pool")
+    stores = "as for serve; may come again; default: POLYRANK_STORE, or the file that POLYRANK_CONFIG names"
+    erasing.add_argument("--store", action="extend", nargs="+", metavar="[NAME=]DIR", help=stores)
+    names = "as requests name it, or a ranking_id; may come again"
+    erasing.add_argument("--conversation", required=True, action="extend", nargs="+", metavar="NAME", help=names)
+    add_json_option(erasing)
+    erasing.set_defaults(run=_erase)
     exporting = add("export", _export, "write what was learnt: dialogues to train on and to judge by, and labels")
     exporting.description = _EXPORTS
     exporting.add_argument("--output", required=True, type=Path, metavar="DIR", help="new or empty")
@@ -55,7 +61,7 @@ def _in_store(run: Any, arguments: argparse.Namespace) -> int:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    from polyrank.service.feedback.files import sizes
+    from polyrank.service.feedback.files import size_of
     from polyrank.service.feedback.identity import folder_of
     from polyrank.service.feedback.reading import LogTally, uses
     from polyrank.service.feedback.records import KINDS
@@ -74,7 +80,7 @@ def _status(arguments: argparse.Namespace) -> int:
         "events": {kind: kinds[kind] for kind in KINDS},
         "days": dict(sorted(days.items())),
         "generations": dict(sorted(generations.items())),
-        "bytes": sum(sizes(folder_of(arguments.store)).values()),
+        "bytes": size_of(folder_of(arguments.store)),
         "left_out": asdict(tally),
     }
     print_result(arguments, facts, *_lines(facts))
@@ -99,21 +105,46 @@ def _left_out(facts: dict[str, Any]) -> list[str]:
 
 
 def _erase(arguments: argparse.Namespace) -> int:
+    from polyrank.service.errors import EraseUnfinished
     from polyrank.service.feedback.erasing import erase
     from polyrank.service.loop.state import Runs
+    from polyrank.service.settings import Settings
 
-    done = erase(arguments.store, arguments.conversation)
-    collects_anew = Runs(arguments.store).leave_out(done.names)
-    facts = {"rankings": done.rankings, "files_left": done.left, "loop_collects_anew": collects_anew}
-    lines = [f"erased: {done.rankings} rankings and their events" if done.rankings else "nothing is recorded of it"]
-    if done.left:
-        lines.append(
-            f"{done.left} files that servers have open still hold some of it; nobody reads that, and it goes within an "
-            "hour, when they are closed"
-        )
-    if collects_anew:
-        lines.append("the run of the loop that might have learnt from it collects anew")
+    stores = Settings.load({"store": arguments.store}).store
+    for store in stores.values():  # all of them, before the first is touched
+        require_store(store)
+    facts = {"rankings": 0, "files_left": 0, "loop_collects_anew": False}
+    lines, unfinished = list[str](), list[str]()
+    for name, store in stores.items():
+        try:
+            done = erase(store, arguments.conversation)
+        except EraseUnfinished as error:
+            unfinished.append(str(error))
+            continue
+        if done.unfinished is not None:
+            unfinished.append(done.unfinished)
+        try:
+            collects_anew = Runs(store).leave_out(done.names)
+        except OSError as error:
+            why = f"the log of {store} holds nothing of it any more, but a run of the loop may ({error.strerror})"
+            unfinished.append(f"{why}; free some space and run the same command again")
+            continue
+        facts["rankings"] += done.rankings
+        facts["files_left"] += done.left
+        facts["loop_collects_anew"] |= collects_anew
+        whose = f"{name}: " if name else ""
+        what = f"erased: {done.rankings} rankings and their events" if done.rankings else "nothing is recorded of it"
+        lines.append(whose + what)
+        if done.left:
+            lines.append(
+                f"{whose}{done.left} files that servers have open still hold some of it; nobody reads that, and it "
+                "goes within an hour, when they are closed"
+            )
+        if collects_anew:
+            lines.append(f"{whose}the run of the loop that might have learnt from it collects anew")
     print_result(arguments, facts, *lines)
+    if unfinished:
+        raise EraseUnfinished("; ".join(unfinished))
     return 0
 
 

@@ -8,7 +8,15 @@ from starlette.requests import Request
 from polyrank.index_builder.errors import DiskFull
 from polyrank.service.api.answers import FeedbackOut
 from polyrank.service.api.requests import FeedbackIn
-from polyrank.service.errors import FeedbackTooOld, NotConfigured, Overloaded, StoreReadOnly, UnknownRanking
+from polyrank.service.errors import (
+    FeedbackTooOld,
+    NotConfigured,
+    Overloaded,
+    RateLimited,
+    StoreReadOnly,
+    TooMuchFeedback,
+    UnknownRanking,
+)
 from polyrank.service.feedback.records import Event
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import IN_POOL, RANK, fails, takes
@@ -20,10 +28,20 @@ router = APIRouter(tags=["feedback"], dependencies=[RANK, IN_POOL])
 @router.post(
     "/feedback",
     openapi_extra=takes(FeedbackIn),
-    responses=fails(NotConfigured, UnknownRanking, FeedbackTooOld, Overloaded, StoreReadOnly, DiskFull, body=True),
+    responses=fails(
+        NotConfigured,
+        UnknownRanking,
+        FeedbackTooOld,
+        TooMuchFeedback,
+        RateLimited,
+        Overloaded,
+        StoreReadOnly,
+        DiskFull,
+        body=True,
+    ),
 )
 async def feedback(request: Request) -> FeedbackOut:
-    """Record what became of rankings; the events are on the disk when this returns. All are taken, or none."""
+    """Record what became of rankings, but for events about what was not shown; they are on the disk when it returns."""
     held = resources(request)
     body = await bodies.read(request, FeedbackIn)
     if held.feedback is None:
@@ -36,5 +54,5 @@ async def feedback(request: Request) -> FeedbackOut:
     ]
     with writing(held):
         async with bodies.journey(request, held.settings).in_time():
-            accepted, repeated = await held.feedback.add(told)
-    return FeedbackOut(accepted=accepted, repeated=repeated, request_id=request.state.request_id)
+            taken = await held.feedback.add(told, request.state.principal.name)
+    return FeedbackOut(**taken._asdict(), request_id=request.state.request_id)

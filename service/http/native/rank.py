@@ -113,7 +113,7 @@ async def answered(request: Request, held: Resources, body: RankIn, journey: Jou
     """Rank what a checked body asks for, or take the answer from the cache; record it where the server does."""
     if held.feedback is None or not body.log:
         return await _answered(request, held, body, journey)
-    asked = held.feedback.asked(body.conversation)
+    asked = held.feedback.asked(body.conversation, request.state.principal.name)
     place_of = partial(held.feedback.place_of, asked, request.state.principal.name)
     done = await _answered(request, held, body, journey, place_of)
     is_recorded = held.feedback.record(asked, done.answer, body.said(), *done.sided)

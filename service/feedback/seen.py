@@ -1,0 +1,110 @@
+"""What the latest rankings have shown, so that an event about anything else is known when it comes.
+
+A process knows what it has written itself. What other processes of its host have written it reads from their files when
+an event asks for it. Of rankings of other hosts, of those from before it began, and of those that it has forgotten, it
+knows nothing: whoever reads the log checks them.
+"""
+
+import os
+import time
+from array import array
+from collections import OrderedDict
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from polyrank.service.feedback import files
+from polyrank.service.feedback.files import CLOSED, OPEN
+from polyrank.service.feedback.identity import host_mark, told_by
+from polyrank.service.feedback.records import RANKING, RANKINGS, Event, Ranking, is_of_shown
+
+MOST_RANKINGS: Final = 20_000
+MOST_REPLIES: Final = 20 * MOST_RANKINGS
+_MOST_BYTES = 4 << 20  # of a file are read at a time; what is older is forgotten
+
+
+class _Shown(NamedTuple):
+    """Hashes of the ids of replies, and of the texts of those without one; None: of some it is not known."""
+
+    ids: "array[int]"
+    texts: tuple[int | None, ...]
+
+
+class Seen:
+    """The rankings of one log that this process knows. Used by one thread."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` is that of the log; raises OSError."""
+        self._folder, self._host = folder, host_mark()
+        self._shown: OrderedDict[str, _Shown] = OrderedDict()
+        self._replies = 0
+        self._read: dict[str, int] = {}  # how many bytes of the lines of each file of this host
+        self._finished = set(self._names())
+        for name in [*self._finished]:
+            with suppress(FileNotFoundError):
+                self._read[name] = (folder / f"{name}{OPEN}").stat().st_size
+        self._finished -= {*self._read}
+        self._since = time.time()  # of rankings that were asked for later, all are known that are in a file
+
+    def note(self, ranking: Ranking) -> None:
+        """Know a ranking that is in a file; forgets the oldest where there are too many."""
+        ids = array("q", [hash(each.id) for each in ranking.shown if each.id is not None])
+        ids.extend(hash(each) for each in ranking.below if each is not None)
+        texts = {None if each.text is None else hash(each.text) for each in ranking.shown if each.id is None}
+        if None in ranking.below:
+            texts.add(None)
+        self._shown[ranking.id] = _Shown(ids, tuple(texts))
+        self._replies += len(ids)
+        while len(self._shown) > MOST_RANKINGS or self._replies > MOST_REPLIES:
+            oldest, gone = self._shown.popitem(last=False)
+            self._replies -= len(gone.ids)
+            if (told := told_by(oldest)) is not None:
+                self._since = max(self._since, told.at)
+
+    def lacks(self, ranking: str) -> bool:
+        """Whether a ranking is not known that would be, were it in a file."""
+        told = told_by(ranking)
+        return told is not None and told.host == self._host and told.at > self._since and ranking not in self._shown
+
+    def has_shown(self, event: Event) -> bool:
+        """Whether an event is about what its ranking has shown, as far as this is known."""
+        if (shown := self._shown.get(event.ranking)) is None:
+            return not self.lacks(event.ranking)
+        reply, text = (None if each is None else hash(each) for each in (event.reply, event.text))
+        return is_of_shown(event.kind, reply, text, shown.ids, shown.texts)
+
+    def catch_up(self, own: str | None) -> None:
+        """Read what other processes have written; `own` is the name of the file of this one."""
+        for name in self._names():
+            if name != own and name not in self._finished:
+                is_closed = (self._folder / f"{name}{CLOSED}").exists()
+                with suppress(OSError):  # what cannot be read is not known
+                    self._read_on(name)
+                if is_closed:
+                    self._finished.add(name)
+                    self._read.pop(name, None)
+
+    def _names(self) -> list[str]:
+        found = {each.partition(".")[0] for each in os.listdir(self._folder) if each.endswith((OPEN, CLOSED))}
+        return sorted(name for name in found if name.partition("-")[2].startswith(self._host))
+
+    def _read_on(self, name: str) -> None:
+        """Read the whole lines that were added to a file."""
+        with files.opened(self._folder, name) as stream:
+            if stream.seekable():
+                at = self._read.get(name, 0)
+                if (newest := os.fstat(stream.fileno()).st_size - _MOST_BYTES) > at:
+                    self._since, at = time.time(), newest
+                stream.seek(at)
+            else:  # it was closed, and its first line says what it holds
+                stream.readline(files.MOST_BYTES)
+                at, left = 0, self._read.get(name, 0)
+                while left and (passed := stream.read(min(left, _MOST_BYTES))):
+                    at, left = at + len(passed), left - len(passed)
+            while (line := stream.readline(files.MOST_BYTES)).endswith(b"\n"):
+                at += len(line)
+                parsed = files.parsed_line(line)
+                if parsed is not None and parsed.get("kind") == RANKING:
+                    with suppress(ValueError):
+                        self.note(RANKINGS.validate_python(parsed))
+            self._read[name] = at

@@ -1,0 +1,120 @@
+"""What a process knows of rankings, its own and those of others, when an event comes."""
+
+import os
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from polyrank.service.feedback import seen
+from polyrank.service.feedback.files import Growing
+from polyrank.service.feedback.identity import Identity, make_folder
+from polyrank.service.feedback.records import Event, Ranking, Shown
+from polyrank.service.feedback.seen import Seen
+
+IDENTITY = Identity(b"k" * 32)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return make_folder(tmp_path)
+
+
+def ranking(*shown: Shown, at: float | None = None, **fields: Any) -> Ranking:
+    at = time.time() + 1 if at is None else at
+    made = {"generation": "g", "revision": 0, "fingerprint": "f", "shown": shown or (Shown("a", 0.5),)}
+    return Ranking(id=IDENTITY.ranking_id(at), at=at, **made, **fields)
+
+
+def event(of: Ranking, kind: Any = "chosen", reply: str | None = None, text: str | None = None) -> Event:
+    return Event(kind=kind, id="e", at=1.0, ranking=of.id, reply=reply, text=text)
+
+
+def append(growing: Growing, *records: Ranking) -> None:
+    growing.append(b"".join(orjson.dumps(each) + b"\n" for each in records), Counter())
+
+
+def test_an_event_is_about_what_was_shown_or_it_is_not(folder: Path) -> None:
+    known = Seen(folder)
+    plain = ranking(Shown("a", 0.5), Shown("b", 0.4), below=("c",))
+    sent = ranking(Shown("a", 0.5), Shown(None, 0.4, "hello"))
+    textless = ranking(Shown(None, 0.4))
+    for each in (plain, sent, textless):
+        assert known.lacks(each.id)
+        known.note(each)
+        assert not known.lacks(each.id)
+    assert [known.has_shown(event(plain, reply=name)) for name in "abcd"] == [True, True, True, False]
+    assert not known.has_shown(event(plain, "down", "d"))
+    assert not known.has_shown(event(plain, text="hello"))
+    assert known.has_shown(event(plain, "written", text="hello"))
+    assert known.has_shown(event(plain, "edited", text="hello"))
+    assert [known.has_shown(event(sent, text=text)) for text in ("hello", "bye")] == [True, False]
+    assert known.has_shown(event(textless, text="hello")), "nobody knows what it said"
+
+
+def test_what_others_write_is_read_when_it_is_asked_for(folder: Path) -> None:
+    old, later = ranking(at=time.time() - 5), [ranking() for _ in range(4)]
+    before, closed = Growing(folder), Growing(folder)
+    append(before, old)
+    known = Seen(folder)
+    assert not known.lacks(old.id), "it may be anywhere"
+    append(before, later[0])
+    append(closed, later[1])
+    assert [known.lacks(each.id) for each in later] == [True] * 4
+    known.catch_up(None)
+    assert [known.lacks(each.id) for each in later] == [False, False, True, True]
+    append(closed, later[2])
+    closed.close()
+    after = Growing(folder)
+    append(after, later[3])
+    after.close()  # between two looks
+    known.catch_up(None)
+    assert [known.lacks(each.id) for each in later] == [False] * 4
+    before.close()
+
+
+def test_half_a_line_is_read_when_it_is_whole(folder: Path) -> None:
+    known, growing, one = Seen(folder), Growing(folder), ranking()
+    line = orjson.dumps(one) + b"\n"
+    os.write(growing._descriptor, line[:50])
+    known.catch_up(None)
+    assert known.lacks(one.id)
+    os.write(growing._descriptor, line[50:])
+    known.catch_up(None)
+    assert not known.lacks(one.id)
+    growing.leave()
+
+
+def test_of_other_hosts_nothing_is_known(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = Seen(folder)
+    elsewhere = Identity(b"k" * 32)
+    elsewhere._host = b"xx"
+    assert not known.lacks(elsewhere.ranking_id(time.time() + 1))
+
+
+def test_what_is_forgotten_is_not_called_lost(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seen, "MOST_RANKINGS", 3)
+    known, at = Seen(folder), time.time() + 1
+    made = [ranking(at=at + number) for number in range(5)]
+    for each in made:
+        known.note(each)
+    assert len(known._shown) == 3
+    assert not any(known.lacks(each.id) for each in made)
+    assert known.has_shown(event(made[0], reply="never shown"))
+    assert not known.has_shown(event(made[4], reply="never shown"))
+    assert known.lacks(ranking(at=at + 9).id)
+
+
+def test_of_a_file_that_grew_by_much_only_the_end_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known, growing = Seen(folder), Growing(folder)
+    made = [ranking(at=time.time() + 0.001) for _ in range(20)]
+    append(growing, *made)
+    monkeypatch.setattr(seen, "_MOST_BYTES", growing.size // 2)
+    time.sleep(0.01)
+    known.catch_up(None)
+    assert 5 < len(known._shown) < 12
+    assert not any(known.lacks(each.id) for each in made)
+    growing.close()
