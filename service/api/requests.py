@@ -45,11 +45,15 @@ def _readable(content: str | list[Any] | None) -> str | list[Any] | None:
 
 Part = Annotated[Annotated[dict[str, JsonValue], AfterValidator(check_value)] | str, IN_ORDER]
 Parts = Annotated[list[Part], Field(max_length=MAX_TURNS, fail_fast=True)]
+Said = Annotated[Parts | str | None, IN_ORDER, AfterValidator(_readable)]
 Unread = Annotated[JsonValue, AfterValidator(check_value), Field(default=None, description="taken, and not read")]
 
 
 class TurnIn(Strict):
-    """One turn and who said it: `text`, or a message in OpenAI's shape, of which the text in `content` is read."""
+    """One turn and who said it: `text`, or a message in OpenAI's shape, of which the text in `content` is read.
+
+    Either may be a list of parts.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -60,10 +64,10 @@ class TurnIn(Strict):
 
     OTHER_NAMES: ClassVar = {"message": "text", "value": "text", "from": "role", "speaker": "role", "author": "role"}
 
-    text: str | None = None
-    content: Annotated[Parts | str | None, IN_ORDER, AfterValidator(_readable)] = Field(
+    text: Said = Field(default=None, description="text, or a list of parts")
+    content: Said = Field(
         default=None,
-        description="text, or a list of parts, of which those of text are read; null: the assistant only called a tool",
+        description="text, or a list of parts, whose texts are read; null: the assistant only called a tool",
     )
     role: str | None = Field(default=None, min_length=1, max_length=64, examples=["user"])
     refusal: str | None = Field(default=None, description="read where the content holds no text")
@@ -92,7 +96,7 @@ class TurnIn(Strict):
     def said(self) -> Turn:
         """Return it as the models read it."""
         if self.text is not None:
-            return Turn(self.text, self.role)
+            return Turn(text_of(self.text), self.role)
         return turn_of({"role": self.role, "content": self.content, "refusal": self.refusal})
 
 

@@ -345,6 +345,11 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "track", "arguments
         ([IMAGE], ""),
         ([{"type": "refusal", "refusal": "no"}], "no"),
         ([{"type": ["text"]}], ""),
+        (["See ", {"type": "link", "text": "https://a.example"}, "."], "See https://a.example."),
+        ([{"type": "plain", "text": "call "}, {"type": "bold", "text": "now"}], "call now"),
+        ([{"type": "text", "text": "See"}, {"type": "link", "text": "a"}, IMAGE, "b", "c"], "See\nab\nc"),
+        ([{"type": "thinking", "text": "hm"}, {"type": "reasoning", "text": "hm"}, "yes"], "yes"),
+        ([{"type": "list", "text": ["a"]}, "b"], "b"),
     ],
 )
 def test_the_texts_of_a_content_are_read_and_the_rest_is_skipped(content: object, text: str) -> None:

@@ -3585,6 +3585,8 @@ export interface components {
         /**
          * TurnIn
          * @description One turn and who said it: `text`, or a message in OpenAI's shape, of which the text in `content` is read.
+         *
+         *     Either may be a list of parts.
          * @example {
          *       "role": "user",
          *       "text": "it is 1234"
@@ -3607,7 +3609,7 @@ export interface components {
             audio?: components["schemas"]["JsonValue"] | null;
             /**
              * Content
-             * @description text, or a list of parts, of which those of text are read; null: the assistant only called a tool
+             * @description text, or a list of parts, whose texts are read; null: the assistant only called a tool
              * @default null
              */
             content?: ({
@@ -3657,9 +3659,12 @@ export interface components {
             status?: components["schemas"]["JsonValue"] | null;
             /**
              * Text
+             * @description text, or a list of parts
              * @default null
              */
-            text?: string | null;
+            text?: ({
+                [key: string]: components["schemas"]["JsonValue"];
+            } | string)[] | string | null;
             /**
              * @description taken, and not read
              * @default null
