@@ -131,13 +131,14 @@ class Fields:
     """What metadata a pool has: counts the fields of rows that are taken, and what is left out of them.
 
     Of both at most `_MOST_COUNTED` names. `titled`: rows of BEIR's form whose title was put in front of the text.
+    `repeated`: rows with an id of their own whose text another row has, too.
     """
 
     def __init__(self) -> None:
         self._kinds: dict[str, Counter[str]] = {}
         self._left_out: Counter[tuple[str, str]] = Counter()
         self._uncounted = False
-        self.titled = 0
+        self.titled = self.repeated = 0
 
     def count(self, metadata: Mapping[str, Any]) -> None:
         """Take in the metadata of a row."""
@@ -155,20 +156,24 @@ class Fields:
             self._left_out[name, why] += rows
 
     def described(self) -> dict[str, Any]:
-        """Return what was found as JSON can say it: `fields`, by name, and `left_out`."""
+        """Return what was found as JSON can say it: `fields`, by name, `repeated_texts` and `left_out`."""
         return {
             "fields": {name: {"kind": _one(kinds), "rows": kinds.total()} for name, kinds in self._kinds.items()},
+            "repeated_texts": self.repeated,
             "left_out": [{"field": name, "why": why, "rows": rows} for (name, why), rows in self._left_out.items()],
         }
 
     def lines(self) -> list[str]:
-        """Return what a person should know of the fields, at most three lines of bounded length."""
+        """Return what a person should know of the fields, at most four lines of bounded length."""
         found = [f"{_shown(name)} ({_with_rows(kinds)})" for name, kinds in self._kinds.items()]
         lines = [f"fields: {_some(found)}" if found else "fields: none besides id and text"]
         if self._uncounted:
             lines[0] += f"; there are more than {_MOST_COUNTED} names"
         if self.titled:
             lines.append(f"the title stands in front of the text in {_rows(self.titled)} with _id, as in BEIR's files")
+        if self.repeated:
+            repeat = "repeats" if self.repeated == 1 else "repeat"
+            lines.append(f"{_rows(self.repeated)} {repeat} a text under another id; all of them are kept")
         if self._left_out:
             left = [f"{_shown(name)} ({why}; {_rows(rows)})" for (name, why), rows in self._left_out.items()]
             lines.append(f"left out: {_some(left)}")

@@ -61,7 +61,8 @@ class PoolRows(Iterable[Candidate | Rejected]):
 
     def __init__(self, files: list[tuple[Path, str]], scratch: Path | None, encoding: str | None) -> None:
         self.fields = Fields()
-        self._files, self._encoding, self._seen = files, encoding, SeenHashes(scratch)
+        self._files, self._encoding = files, encoding
+        self._seen, self._texts = SeenHashes(scratch), SeenHashes(scratch)
         self._rows = self._read()
 
     def __iter__(self) -> Iterator[Candidate | Rejected]:
@@ -91,7 +92,7 @@ class PoolRows(Iterable[Candidate | Rejected]):
                 yield path, line, row
 
     def _candidate(self, row: object) -> Candidate:
-        """Check a row, remember its id and count its fields."""
+        """Check a row, remember its id and its text, and count its fields."""
         found = document(row, self.fields)
         candidate_id = text_id(found.text) if found.id is None else found.id
         if not self._seen.add(hash_id(candidate_id)):
@@ -99,6 +100,7 @@ class PoolRows(Iterable[Candidate | Rejected]):
                 raise RepeatedText("the text, without an id, was seen before")
             raise RowError(f"the id {candidate_id[:80]!r} was seen before")
         self.fields.count(found.metadata)
+        self.fields.repeated += not self._texts.add(hash_id(found.text))
         return Candidate(candidate_id, found.text, found.metadata)
 
 
@@ -108,9 +110,9 @@ def read_pool(paths: Sequence[Path | str], scratch: Path | None = None, encoding
     What a row means is said in `documents`; a row without an id gets one that is made from a hash of the text. Blank
     lines are skipped. An id may occur only once in all files together. CSV files are read twice: see `spreadsheet`.
 
-    A pool of more than 65,536 rows needs a nameless file for the hashes of its ids, 16 to 32 bytes a row. It lies in
-    the directory `scratch`; None: the system's temporary directory. `encoding` is that of CSV files without a byte
-    order mark, a name that Python knows; None: UTF-8.
+    A pool of more than 65,536 rows needs nameless files for the hashes of its ids and texts, 32 to 64 bytes a row. They
+    lie in the directory `scratch`; None: the system's temporary directory. `encoding` is that of CSV files without a
+    byte order mark, a name that Python knows; None: UTF-8.
 
     Raises:
         PoolInvalid: a file is missing or of an unknown kind; this is raised at once. Or, while reading: a file is

@@ -228,7 +228,9 @@ def _texts(raw: dict[str, Any], name: str) -> list[str]:
 def _label(raw: dict[str, Any], candidates: tuple[str, ...], response: str) -> int:
     if not candidates:
         return -1
-    label = raw.get("label", candidates.index(response) if response in candidates else None)
+    if response not in candidates:
+        raise InvalidInput(f"the response is not among the {len(candidates)} candidates; add it to them")
+    label = raw.get("label", candidates.index(response))
     if type(label) is not int or not 0 <= label < len(candidates) or candidates[label] != response:
         raise InvalidInput("label must be the place of the gold reply in candidates")
     return label

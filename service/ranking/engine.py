@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
+from polyrank.model.registry import ARCHITECTURES
 from polyrank.service.errors import DeadlineExceeded
 from polyrank.service.ranking import costs, given, selection
 from polyrank.service.ranking.parts import EncodeContext, Serving
@@ -17,6 +18,8 @@ from polyrank.service.ranking.rescoring import rerank
 from polyrank.service.ranking.runtime import Runtime
 from polyrank.service.ranking.values import Ranked, RankRequest, finite
 from polyrank.service.scheduling.stages import Journey, once
+
+MOST_LETTERS = 50_000  # of the texts that are looked at for words that the conversation shares; counting takes 10 ms
 
 
 class Engine:
@@ -58,6 +61,7 @@ class Engine:
                         ranked = await search.first()
                     else:
                         ranked = await given.rank(runtime, serving, request, texts, journey)
+            ranked = replace(ranked, notes=[*ranked.notes, *_of_words(serving, ranked)])
             if scorer is not None:
                 ranked = await rerank(runtime, scorer, serving.generation.words, request, ranked, journey)
             if texts is None and request.grouping is not None:
@@ -65,6 +69,19 @@ class Engine:
         ranked = replace(ranked, places=finite(selection.selected(request, ranked.places)), seconds=journey.seconds)
         counts_words = serving.generation.words is not None
         return replace(ranked, decision=selection.decided(request, ranked, serving.ranker, scorer, counts_words))
+
+
+def _of_words(serving: Serving, ranked: Ranked) -> list[str]:
+    """Say it where a lexical model had nothing to go by: the order of its best replies is that of their lengths."""
+    words, best = serving.generation.words, [place for place in ranked.places[:10] if place.lexical is not None]
+    if words is None or not best or ARCHITECTURES[serving.ranker.architecture].embeds:
+        return []
+    if sum(len(place.text) for place in best) > MOST_LETTERS:
+        return []
+    values = [place.lexical or 0.0 for place in best]
+    if words.evidence.rests_on_words([place.text for place in best], values, words.table.statistics):
+        return []
+    return ["words: no reply shares a telling word with the conversation; their order says nothing"]
 
 
 class _PoolSearch:

@@ -143,7 +143,7 @@ class Ranked:
         tokens: of the context and the texts sent.
         turns_share: how much of their weights the words of the turns kept; 1: the candidates are of the pool.
         searched: the share of the pool whose shards answered; None: the pool is not cut into parts, or all did.
-        notes: why a filter lets nothing through.
+        notes: why a filter lets nothing through, or that a lexical model had nothing to go by.
         decision: whether its first result is an answer; None: that was not asked.
     """
 

@@ -173,6 +173,7 @@ def test_each_field_has_its_kind_and_its_rows() -> None:
             "e": {"kind": "object", "rows": 1},
             "g": {"kind": "mixed", "rows": 3},
         },
+        "repeated_texts": 0,
         "left_out": [],
     }
     assert fields.lines() == [
@@ -183,7 +184,7 @@ def test_each_field_has_its_kind_and_its_rows() -> None:
 
 def test_a_pool_without_fields_says_so() -> None:
     assert Fields().lines() == ["fields: none besides id and text"]
-    assert Fields().described() == {"fields": {}, "left_out": []}
+    assert Fields().described() == {"fields": {}, "repeated_texts": 0, "left_out": []}
 
 
 def test_names_are_a_pools_to_choose_so_their_number_and_length_are_bounded() -> None:

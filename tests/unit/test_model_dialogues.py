@@ -173,7 +173,7 @@ def test_a_file_that_only_says_it_is_compressed(tmp_path: Path, name: str) -> No
         (line(persona="I sell lamps."), "persona must be a list of texts"),
         (line(candidates="yes"), "candidates must be a list of texts"),
         (line(candidates=["no", None, "yes"]), "candidates must be a list of texts"),
-        (line(candidates=["no"]), "label must be the place of the gold reply"),
+        (line(candidates=["no"]), "the response is not among the 1 candidates; add it to them"),
         (line(label=0), "label must be the place of the gold reply"),
         (line(label=3), "label must be the place of the gold reply"),
         (line(label=-2), "label must be the place of the gold reply"),

@@ -201,6 +201,16 @@ def test_lists_and_objects_count_more_because_garbage_is_sought_among_them(clien
     assert "at any depth; a list or an object counts as three" in answer.text
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"])
+@pytest.mark.parametrize("more", [0, INLINE_BYTES], ids=["small", "large"])
+def test_a_body_is_read_in_whatever_encoding_of_unicode_it_came(client: TestClient, encoding: str, more: int) -> None:
+    sent = json.dumps({"query": "größer, 京", "documents": ["w1", "größer, 京"], "x": "," * more}, ensure_ascii=False)
+    headers = {"Content-Type": "application/json; charset=utf-16"} if "16" in encoding else {}
+    best = client.post("/rerank", content=sent.encode(encoding), headers=headers)
+    assert best.status_code == 200, best.text
+    assert best.json()["results"] == client.post("/rerank", content=sent.encode()).json()["results"]
+
+
 def test_an_update_is_read_though_rankings_have_less_time(tmp_path: Path) -> None:
     build_store(tmp_path)
     settings = SETTINGS.model_copy(update={"store": {"": tmp_path}, "max_timeout_ms": 1})

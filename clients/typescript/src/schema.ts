@@ -3029,7 +3029,7 @@ export interface components {
             model: components["schemas"]["ModelOut"];
             /**
              * Notes
-             * @description why the filter lets nothing through; absent where something passes
+             * @description why the filter lets nothing through; absent where something passes. Or that a lexical model had nothing to go by: no reply shares a telling word
              */
             notes?: string[] | null;
             /**
