@@ -19,6 +19,7 @@ from polyrank.index_builder.pool.documents import MAX_ID_CHARS, check_value
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.model.text.dialogues import text_of, turn_of
+from polyrank.model.text.entities import places_without_entities, without_entities
 from polyrank.service.api.fields import FILTER_DESCRIPTION, IN_ORDER, Filter, Id, Strict, Text
 from polyrank.service.feedback.records import Kind
 
@@ -133,24 +134,33 @@ Context = Annotated[Turns | str, IN_ORDER]
 class SaidIn(Strict):
     """What was said so far."""
 
-    context: Context = Field(description="oldest turn first; at least one turn has text")
+    context: Context = Field(
+        description="oldest turn first; at least one turn has text. Entities of HTML are read as their letters, where "
+        "a turn holds no markup or code. A turn above the server's `max_text_chars` loses its beginning"
+    )
     persona: list[str] = Field(
         default=[], max_length=MAX_PERSONA, fail_fast=True, description="facts about the replying side"
     )
 
+    _sent: tuple[Turn, ...] = PrivateAttr()
     _turns: tuple[Turn, ...] = PrivateAttr()
 
     @model_validator(mode="after")
     def _something_was_said(self) -> Self:
         sent = [self.context] if isinstance(self.context, str) else self.context
-        self._turns = tuple(Turn(turn) if isinstance(turn, str) else turn.said() for turn in sent)
+        self._sent = tuple(Turn(turn) if isinstance(turn, str) else turn.said() for turn in sent)
+        self._turns = tuple(Turn(without_entities(turn.text), turn.role) for turn in self._sent)
         if "context" in self.model_fields_set and not any(turn.text.strip() for turn in self._turns):
             raise ValueError("context: at least one turn must have text")
         return self
 
     def said(self) -> Conversation:
-        """Return what was said and by whom, oldest first."""
+        """Return what was said and by whom, oldest first, without entities of HTML."""
         return Conversation(self._turns, tuple(self.persona))
+
+    def places(self, turn: int) -> list[int]:
+        """Return where in the text of a turn, as it was sent, each letter comes from that `said` has of it."""
+        return places_without_entities(self._sent[turn].text)
 
 
 _NAMES_OF_CONTEXT = dict.fromkeys(

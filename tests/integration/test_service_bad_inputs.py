@@ -70,7 +70,7 @@ INVALID = {
     "top_k as large as can be": b'{"context": "a", "top_k": 9223372036854775808}',
     "exclude_ids that are none": b'{"context": "a", "exclude_ids": [' + b"1," * 9_999 + b"1]}",
     "too many unknown fields to name": b'{"context": "a"' + b"".join(b',"k%d":1' % n for n in range(50_000)) + b"}",
-    "a text without end": b'{"context": "' + b"x" * 1_000_000 + b'"}',
+    "a fact without end": b'{"context": "a", "persona": ["' + b"x" * 1_000_000 + b'"]}',
     "a candidate without end": b'{"context": "a", "candidates": ["' + b"x" * 20_001 + b'"]}',
     "a filter nested without end": b'{"context": "a", "filter": ' + b'{"$not": ' * 100 + b"{}" + b"}" * 101,
 }

@@ -2130,7 +2130,7 @@ export interface components {
             codes?: number | null;
             /**
              * Context
-             * @description oldest turn first; at least one turn has text
+             * @description oldest turn first; at least one turn has text. Entities of HTML are read as their letters, where a turn holds no markup or code. A turn above the server's `max_text_chars` loses its beginning
              */
             context: (string | components["schemas"]["TurnIn"])[] | string;
             /**
@@ -2890,7 +2890,7 @@ export interface components {
             candidates?: (string | components["schemas"]["CandidateIn"])[] | null;
             /**
              * Context
-             * @description oldest turn first; at least one turn has text
+             * @description oldest turn first; at least one turn has text. Entities of HTML are read as their letters, where a turn holds no markup or code. A turn above the server's `max_text_chars` loses its beginning
              */
             context: (string | components["schemas"]["TurnIn"])[] | string;
             /**
