@@ -193,6 +193,7 @@ class RankIn(SaidIn):
         **dict.fromkeys(("filters", "where"), "filter"),
         **dict.fromkeys(("threshold", "min_score", "score_cutoff"), "score_threshold"),
         **dict.fromkeys(("group_size", "per_group"), "limit_per_group"),
+        **dict.fromkeys(("dedupe", "deduplicate", "distinct", "unique"), "collapse"),
         **dict.fromkeys(("min_probability", "min_relevance"), "answer_if"),
         **_NAMES_OF_TIMEOUT,
     }
@@ -218,6 +219,10 @@ class RankIn(SaidIn):
         description="a field of the metadata: `top_k` then counts its values instead of replies",
     )
     limit_per_group: int = Field(default=1, ge=1, le=1000, description="with `group_by`")
+    collapse: bool = Field(
+        default=False,
+        description="answer with the best of near-equal texts alone: 9 of 10 words that either has are in both",
+    )
     answer_if: float | None = Field(
         default=None,
         gt=0,
@@ -256,6 +261,8 @@ class RankIn(SaidIn):
     def _groups(self) -> Self:
         if self.group_by is None and "limit_per_group" in self.model_fields_set:
             raise ValueError("limit_per_group: only with `group_by`")
+        if self.group_by is not None and self.collapse:
+            raise ValueError("collapse: not with `group_by`")
         if self.group_by is not None and self.top_k * self.limit_per_group > MAX_RESULTS:
             raise ValueError(f"top_k times limit_per_group: must be {MAX_RESULTS} or less")
         return self

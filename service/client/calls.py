@@ -42,6 +42,7 @@ class RankOptions(TypedDict, total=False):
     score_threshold: float
     group_by: str
     limit_per_group: int
+    collapse: bool
     answer_if: float
     generation: Literal["live", "trial"]
     expect: Mapping[str, str]

@@ -51,6 +51,7 @@ class RankRequest:
         filter: conditions on metadata (polyrank.index_builder.generation.filters), checked; None: no filter.
         score_threshold: answer with none of a lower score, that of the stage which placed it last.
         grouping: groups to answer with; None: single candidates.
+        collapse: answer with the best of near-equal texts alone; not together with groups.
         answer_if: the probability from which on the first result is an answer; None: that is not to be decided.
     """
 
@@ -64,16 +65,16 @@ class RankRequest:
     exclude_ids: tuple[str, ...] = ()
     score_threshold: float | None = None
     grouping: Grouping | None = None
+    collapse: bool = False
     answer_if: float | None = None
 
     @property
     def depth(self) -> int:
         """How many of the best are needed: those answered, and those that the cross-encoder reads."""
-        if self.grouping is None:
-            return max(self.top_k, self.top_n or 0)
-        if self.candidates is not None:
+        if self.candidates is not None and (self.collapse or self.grouping is not None):
             return len(self.candidates)
-        return max(self.top_k * self.grouping.limit, self.top_n or 0)
+        most_of_each = 2 if self.collapse else 1 if self.grouping is None else self.grouping.limit
+        return max(self.top_k * most_of_each, self.top_n or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

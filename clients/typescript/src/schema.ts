@@ -2889,6 +2889,12 @@ export interface components {
              */
             candidates?: (string | components["schemas"]["CandidateIn"])[] | null;
             /**
+             * Collapse
+             * @description answer with the best of near-equal texts alone: 9 of 10 words that either has are in both
+             * @default false
+             */
+            collapse?: boolean | null;
+            /**
              * Context
              * @description oldest turn first; at least one turn has text. Entities of HTML are read as their letters, where a turn holds no markup or code. A turn above the server's `max_text_chars` loses its beginning
              */
@@ -3013,7 +3019,7 @@ export interface components {
              * Degraded
              * @description what the answer lacks, because time was short or something failed
              */
-            degraded: ("cache_unavailable" | "shards_missing" | "retrieve_k_reduced" | "groups_incomplete" | "late_skipped_deadline" | "late_failed" | "rerank_skipped_deadline" | "rerank_failed")[];
+            degraded: ("cache_unavailable" | "shards_missing" | "retrieve_k_reduced" | "groups_incomplete" | "collapse_incomplete" | "late_skipped_deadline" | "late_failed" | "rerank_skipped_deadline" | "rerank_failed")[];
             /**
              * Exact
              * @description the ids are those of scoring every candidate by all but the cross-encoder

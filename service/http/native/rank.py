@@ -207,6 +207,7 @@ def to_request(body: RankIn, settings: Settings) -> RankRequest:
         exclude_ids=tuple(body.exclude_ids),
         score_threshold=body.score_threshold,
         grouping=None if body.group_by is None else Grouping(body.group_by, body.limit_per_group),
+        collapse=body.collapse,
         answer_if=body.answer_if,
     )
 
