@@ -153,7 +153,7 @@ class Call(Generic[T]):
     deadline_in: Literal["body", "header"] = "header"
 
 
-class Answer:
+class Received:
     """What an attempt got from `url`: `status`, `headers`, and the body as far as it has arrived."""
 
     def __init__(self, response: httpx2.Response, url: str, until: float) -> None:
@@ -209,9 +209,9 @@ class Attempts(Generic[T]):
         self.until = now + wait
         return {"method": call.method, "url": call.path, "content": content, "headers": headers, "timeout": wait}
 
-    def begun(self, response: httpx2.Response) -> Answer:
+    def begun(self, response: httpx2.Response) -> Received:
         """Return what takes the body of a response to the attempt."""
-        return Answer(response, self._url, self.until)
+        return Received(response, self._url, self.until)
 
     def redirected(self, response: httpx2.Response) -> httpx2.Request | None:
         """Return the request that an answer leads to, if no key can come to another server with it."""
@@ -223,7 +223,7 @@ class Attempts(Generic[T]):
         is_same = old.host == to.url.host and (schemes[0] == schemes[1] or schemes == (("http", None), ("https", None)))
         return to if is_same else None
 
-    def read(self, answer: Answer) -> T:
+    def read(self, answer: Received) -> T:
         """Return the answer as an object; raises NotAnAnswer where it is none, or the error that it tells."""
         try:
             return self._call.read(answer.value())
@@ -244,7 +244,7 @@ class Attempts(Generic[T]):
             raise failed from error
         return self._pause(failed, None)
 
-    def after_refusal(self, answer: Answer) -> float:
+    def after_refusal(self, answer: Received) -> float:
         """Return how many seconds to wait before another attempt; raises the answer's error where there is none."""
         try:
             body = answer.value()

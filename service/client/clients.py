@@ -11,7 +11,7 @@ import httpx2
 
 from polyrank.service.api import generations
 from polyrank.service.client import calls
-from polyrank.service.client.attempts import Answer, Attempts, Call, JobEnded, NotAnAnswer, options
+from polyrank.service.client.attempts import Attempts, Call, JobEnded, NotAnAnswer, Received, options
 from polyrank.service.client.bounds import bound, reading_until
 
 T = TypeVar("T")
@@ -151,7 +151,7 @@ class Client:
                 pause = attempts.after_refusal(answer)
             time.sleep(pause)
 
-    def _answer(self, attempts: Attempts[Any]) -> Answer:
+    def _answer(self, attempts: Attempts[Any]) -> Received:
         request = self._http.build_request(**attempts.next())
         with reading_until(attempts.until):
             while True:
@@ -260,7 +260,7 @@ class AsyncClient:
                 pause = attempts.after_refusal(answer)
             await asyncio.sleep(pause)
 
-    async def _answer(self, attempts: Attempts[Any]) -> Answer:
+    async def _answer(self, attempts: Attempts[Any]) -> Received:
         request = self._http.build_request(**attempts.next())
         try:
             async with asyncio.timeout(attempts.until - time.monotonic() + LATEST_STEP_SECONDS):
