@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import orjson
@@ -213,15 +213,39 @@ class PoolDocument(NamedTuple):
     metadata: dict[str, Any]
 
 
-def column_names(names: Sequence[str]) -> list[str]:
+def column_names(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
     """Return the names of a table's columns without spaces around them, and `ID` or `Text` as those that are known.
+
+    `columns` are the columns that are to be known by other names, by these names. `require_columns` checks them.
 
     Marks of direction, which spreadsheets in Arabic and Hebrew write, are no part of a known name. Where a column has
     the known name itself, others that differ in case keep theirs.
     """
-    stripped = [name.strip() for name in names]
+    named = {column: name for name, column in columns.items()}
+    stripped = [named.get(name.strip(), name.strip()) for name in names]
     missing = set(KNOWN).difference(stripped)
     return [low if (low := folded_line(name)) in missing else name for name in stripped]
+
+
+def require_columns(found: Collection[str], columns: Mapping[str, str]) -> None:
+    """Raise RowError unless each of `columns` (as `column_names`) is among the names found, and in no other's place."""
+    for name, column in columns.items():
+        if column not in found:
+            raise RowError(f"there is no column {column[:_SHOWN_CHARACTERS]!r}, which is to be {name!r}")
+        if name != column and name in found:
+            raise RowError(f"{column[:_SHOWN_CHARACTERS]!r} is to be {name!r}, but there is a column of that name, too")
+
+
+def renamed(row: object, columns: Mapping[str, str]) -> object:
+    """Return a row that is an object with `columns` under the names that they are to have; errors are values, too."""
+    if not columns or not isinstance(row, dict):
+        return row
+    try:
+        require_columns({name for name, value in row.items() if value is not None}, columns)
+    except RowError as error:
+        return error
+    named = {column: name for name, column in columns.items()}
+    return {named.get(name, name): value for name, value in row.items() if value is not None}
 
 
 def shown_names(names: Sequence[str]) -> str:

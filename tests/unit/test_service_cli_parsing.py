@@ -8,7 +8,7 @@ import pytest
 from command_line import call, options
 
 from polyrank.service.cli import arguments as files
-from polyrank.service.cli.commands import convert, mine
+from polyrank.service.cli.commands import build, convert, mine
 from polyrank.service.cli.parsing import CommandParser, Within
 from polyrank.service.settings import bounds_of
 
@@ -20,7 +20,7 @@ def test_every_number_that_a_command_takes_has_bounds() -> None:
         dest for _, dest in unbounded
     }
     read = {action.type for _, action in options() if not isinstance(action.type, Within)}
-    assert read - {int, float} == {None, Path, files._encoding, mine._margin, convert._columns}
+    assert read - {int, float} == {None, Path, files._encoding, mine._margin, convert._columns, build._columns}
 
 
 @pytest.mark.slow
@@ -90,6 +90,12 @@ def test_every_option_that_takes_several_values_keeps_those_of_its_repetitions()
             for value in ("a", "b"):
                 action(CommandParser(), held, [value], action.option_strings[0])
             assert getattr(held, action.dest) == ["a", "b"], (name, action.dest)
+
+
+@pytest.mark.parametrize("given", ["Antwort", "text=", "body=b", "text=a,text=b", "text=a,id=a", "=a"])
+def test_columns_that_name_neither_text_nor_id_are_refused(capsys: pytest.CaptureFixture[str], given: str) -> None:
+    told = call(capsys, "build", "--model", "lexical", "--pool", "P.csv", "--store", "S", "--columns", given).misuse
+    assert told.startswith("argument --columns: ")
 
 
 def test_bytes_that_are_no_letters_are_refused_before_any_work(capsys: pytest.CaptureFixture[str]) -> None:
