@@ -135,7 +135,7 @@ class MethodNotAllowed(ServiceError):
 
 
 class BodyMalformed(ServiceError):
-    """The body is not JSON in UTF-8."""
+    """The body is not JSON in UTF-8, UTF-16 or UTF-32."""
 
     status, slug, title = 400, "malformed-body", "The body is not JSON"
 

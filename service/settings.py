@@ -151,7 +151,12 @@ class Settings(BaseSettings):
     max_candidates: int = Field(
         default=10_000, ge=1, le=CANDIDATES_CEILING, description="candidates sent with one request; 413 above"
     )
-    max_text_chars: int = Field(default=20_000, ge=1, le=10_000_000, description="characters of one text; 422 above")
+    max_text_chars: int = Field(
+        default=20_000,
+        ge=1,
+        le=10_000_000,
+        description="characters of one text; a turn of a conversation loses its beginning, other texts get 422 above",
+    )
     max_body_bytes: int = Field(
         default=16 * 1024 * 1024, ge=1024, le=2**30, description="bytes of one request; 413 above"
     )

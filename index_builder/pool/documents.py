@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import orjson
@@ -131,13 +131,14 @@ class Fields:
     """What metadata a pool has: counts the fields of rows that are taken, and what is left out of them.
 
     Of both at most `_MOST_COUNTED` names. `titled`: rows of BEIR's form whose title was put in front of the text.
+    `repeated`: rows with an id of their own whose text another row has, too.
     """
 
     def __init__(self) -> None:
         self._kinds: dict[str, Counter[str]] = {}
         self._left_out: Counter[tuple[str, str]] = Counter()
         self._uncounted = False
-        self.titled = 0
+        self.titled = self.repeated = 0
 
     def count(self, metadata: Mapping[str, Any]) -> None:
         """Take in the metadata of a row."""
@@ -155,20 +156,24 @@ class Fields:
             self._left_out[name, why] += rows
 
     def described(self) -> dict[str, Any]:
-        """Return what was found as JSON can say it: `fields`, by name, and `left_out`."""
+        """Return what was found as JSON can say it: `fields`, by name, `repeated_texts` and `left_out`."""
         return {
             "fields": {name: {"kind": _one(kinds), "rows": kinds.total()} for name, kinds in self._kinds.items()},
+            "repeated_texts": self.repeated,
             "left_out": [{"field": name, "why": why, "rows": rows} for (name, why), rows in self._left_out.items()],
         }
 
     def lines(self) -> list[str]:
-        """Return what a person should know of the fields, at most three lines of bounded length."""
+        """Return what a person should know of the fields, at most four lines of bounded length."""
         found = [f"{_shown(name)} ({_with_rows(kinds)})" for name, kinds in self._kinds.items()]
         lines = [f"fields: {_some(found)}" if found else "fields: none besides id and text"]
         if self._uncounted:
             lines[0] += f"; there are more than {_MOST_COUNTED} names"
         if self.titled:
             lines.append(f"the title stands in front of the text in {_rows(self.titled)} with _id, as in BEIR's files")
+        if self.repeated:
+            repeat = "repeats" if self.repeated == 1 else "repeat"
+            lines.append(f"{_rows(self.repeated)} {repeat} a text under another id; all of them are kept")
         if self._left_out:
             left = [f"{_shown(name)} ({why}; {_rows(rows)})" for (name, why), rows in self._left_out.items()]
             lines.append(f"left out: {_some(left)}")
@@ -208,15 +213,39 @@ class PoolDocument(NamedTuple):
     metadata: dict[str, Any]
 
 
-def column_names(names: Sequence[str]) -> list[str]:
+def column_names(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
     """Return the names of a table's columns without spaces around them, and `ID` or `Text` as those that are known.
+
+    `columns` are the columns that are to be known by other names, by these names. `require_columns` checks them.
 
     Marks of direction, which spreadsheets in Arabic and Hebrew write, are no part of a known name. Where a column has
     the known name itself, others that differ in case keep theirs.
     """
-    stripped = [name.strip() for name in names]
+    named = {column: name for name, column in columns.items()}
+    stripped = [named.get(name.strip(), name.strip()) for name in names]
     missing = set(KNOWN).difference(stripped)
     return [low if (low := folded_line(name)) in missing else name for name in stripped]
+
+
+def require_columns(found: Collection[str], columns: Mapping[str, str]) -> None:
+    """Raise RowError unless each of `columns` (as `column_names`) is among the names found, and in no other's place."""
+    for name, column in columns.items():
+        if column not in found:
+            raise RowError(f"there is no column {column[:_SHOWN_CHARACTERS]!r}, which is to be {name!r}")
+        if name != column and name in found:
+            raise RowError(f"{column[:_SHOWN_CHARACTERS]!r} is to be {name!r}, but there is a column of that name, too")
+
+
+def renamed(row: object, columns: Mapping[str, str]) -> object:
+    """Return a row that is an object with `columns` under the names that they are to have; errors are values, too."""
+    if not columns or not isinstance(row, dict):
+        return row
+    try:
+        require_columns({name for name, value in row.items() if value is not None}, columns)
+    except RowError as error:
+        return error
+    named = {column: name for name, column in columns.items()}
+    return {named.get(name, name): value for name, value in row.items() if value is not None}
 
 
 def shown_names(names: Sequence[str]) -> str:

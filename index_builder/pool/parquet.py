@@ -6,7 +6,7 @@ large are not. A column of more content is unfolded at once, because keeping it 
 rows of such columns are, the fewer are read at once.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date, time
 from decimal import Decimal
@@ -18,7 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from polyrank.index_builder.errors import PoolInvalid
-from polyrank.index_builder.pool.documents import MAX_FIELDS, Fields, RowError, column_names, shown_names
+from polyrank.index_builder.pool.documents import (
+    MAX_FIELDS,
+    Fields,
+    RowError,
+    column_names,
+    require_columns,
+    shown_names,
+)
 from polyrank.index_builder.pool.text import MAX_LINE_BYTES
 from polyrank.model.inputs import open_input
 
@@ -38,7 +45,7 @@ _MOST_CHUNKS = 1 << 20  # of columns in row groups; each is looked at before any
 _TYPE_CHARACTERS = 60
 
 
-def parquet_rows(path: Path, fields: Fields) -> Iterator[tuple[int, object]]:
+def parquet_rows(path: Path, fields: Fields, columns: Mapping[str, str]) -> Iterator[tuple[int, object]]:
     """Yield the number of each row (the first is 1) and the object that a JSON line would hold, or a RowError.
 
     Dates and times are ISO 8601, those with a time zone in UTC; decimals are numbers, maps objects. Columns of which
@@ -54,7 +61,7 @@ def parquet_rows(path: Path, fields: Fields) -> Iterator[tuple[int, object]]:
         with open_input(path) as raw:
             file = read(raw)
             _require_few(path, file)
-            called, paths = _columns(path, file, fields)
+            called, paths = _columns(path, file, fields, columns)
             leaves = _leaves(file, paths)
             _require_bounded(path, file, leaves)
             kept = _kept_as_stored(file, leaves)
@@ -77,10 +84,16 @@ def _require_few(path: Path, file: "ParquetFile") -> None:
         raise PoolInvalid(path, f"its {groups} row groups of {columns} columns are too many; write larger row groups")
 
 
-def _columns(path: Path, file: "ParquetFile", fields: Fields) -> tuple[dict[str, str], list[str]]:
+def _columns(
+    path: Path, file: "ParquetFile", fields: Fields, columns: Mapping[str, str]
+) -> tuple[dict[str, str], list[str]]:
     """Return what the columns are called, and the paths of those that are taken, fields of structs one by one."""
     schema = file.schema_arrow
-    called = column_names(schema.names)
+    try:
+        require_columns([name.strip() for name in schema.names], columns)
+    except RowError as error:
+        raise PoolInvalid(path, f"{error}: there are {shown_names(schema.names)}") from None
+    called = column_names(schema.names, columns)
     if "text" not in called:
         raise PoolInvalid(path, f"there is no column 'text', but {shown_names(called)}; rename the one with the texts")
     if len(set(called)) < len(called):

@@ -5,19 +5,21 @@ Files are streamed: memory holds a row (of Parquet a small batch) and a compress
 
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryFile
+from types import MappingProxyType
 from typing import Any
 
 from polyrank.index_builder.errors import PoolEmpty, PoolInvalid
-from polyrank.index_builder.pool.documents import Fields, RowError, document
+from polyrank.index_builder.pool.documents import Fields, RowError, document, renamed
 from polyrank.index_builder.pool.parquet import parquet_rows
 from polyrank.index_builder.pool.text import column_kinds, csv_rows, json_rows
 from polyrank.index_builder.vectors.local import hash_id, text_id
 
+NO_COLUMNS: Mapping[str, str] = MappingProxyType({})  # to be known by other names
 _FIRST_ROWS = 10
 _REASON_CHARACTERS = 300  # it may name a key or a column
 _CSV, _PARQUET = ".csv", ".parquet"
@@ -59,9 +61,12 @@ class PoolRows(Iterable[Candidate | Rejected]):
     `fields`: what metadata the rows read so far have, and what of them was left out.
     """
 
-    def __init__(self, files: list[tuple[Path, str]], scratch: Path | None, encoding: str | None) -> None:
+    def __init__(
+        self, files: list[tuple[Path, str]], scratch: Path | None, encoding: str | None, columns: Mapping[str, str]
+    ) -> None:
         self.fields = Fields()
-        self._files, self._encoding, self._seen = files, encoding, SeenHashes(scratch)
+        self._files, self._encoding, self._columns = files, encoding, columns
+        self._seen, self._texts = SeenHashes(scratch), SeenHashes(scratch)
         self._rows = self._read()
 
     def __iter__(self) -> Iterator[Candidate | Rejected]:
@@ -72,7 +77,8 @@ class PoolRows(Iterable[Candidate | Rejected]):
         return bool(list(islice(self._raw(frozenset(), Fields()), _FIRST_ROWS)))
 
     def _read(self) -> Iterator[Candidate | Rejected]:
-        typed = column_kinds([path for path, suffix in self._files if suffix == _CSV], self._encoding)
+        tables = [path for path, suffix in self._files if suffix == _CSV]
+        typed = column_kinds(tables, self._encoding, self._columns)
         for path, line, row in self._raw(typed, self.fields):
             try:
                 yield self._candidate(row)
@@ -84,14 +90,16 @@ class PoolRows(Iterable[Candidate | Rejected]):
     def _raw(self, typed: frozenset[str], fields: Fields) -> Iterator[tuple[Path, int, object]]:
         for path, suffix in self._files:
             if suffix == _CSV:
-                rows = csv_rows(path, self._encoding, typed)
+                rows = csv_rows(path, self._encoding, self._columns, typed)
+            elif suffix == _PARQUET:
+                rows = parquet_rows(path, fields, self._columns)
             else:
-                rows = parquet_rows(path, fields) if suffix == _PARQUET else json_rows(path)
+                rows = ((line, renamed(row, self._columns)) for line, row in json_rows(path))
             for line, row in rows:
                 yield path, line, row
 
     def _candidate(self, row: object) -> Candidate:
-        """Check a row, remember its id and count its fields."""
+        """Check a row, remember its id and its text, and count its fields."""
         found = document(row, self.fields)
         candidate_id = text_id(found.text) if found.id is None else found.id
         if not self._seen.add(hash_id(candidate_id)):
@@ -99,32 +107,44 @@ class PoolRows(Iterable[Candidate | Rejected]):
                 raise RepeatedText("the text, without an id, was seen before")
             raise RowError(f"the id {candidate_id[:80]!r} was seen before")
         self.fields.count(found.metadata)
+        self.fields.repeated += not self._texts.add(hash_id(found.text))
         return Candidate(candidate_id, found.text, found.metadata)
 
 
-def read_pool(paths: Sequence[Path | str], scratch: Path | None = None, encoding: str | None = None) -> PoolRows:
+def read_pool(
+    paths: Sequence[Path | str],
+    scratch: Path | None = None,
+    encoding: str | None = None,
+    columns: Mapping[str, str] = NO_COLUMNS,
+) -> PoolRows:
     """Stream the rows of `.jsonl`, `.jsonl.gz`, `.jsonl.zst`, `.csv` and `.parquet` files, in order.
 
     What a row means is said in `documents`; a row without an id gets one that is made from a hash of the text. Blank
     lines are skipped. An id may occur only once in all files together. CSV files are read twice: see `spreadsheet`.
 
-    A pool of more than 65,536 rows needs a nameless file for the hashes of its ids, 16 to 32 bytes a row. It lies in
-    the directory `scratch`; None: the system's temporary directory. `encoding` is that of CSV files without a byte
-    order mark, a name that Python knows; None: UTF-8.
+    A pool of more than 65,536 rows needs nameless files for the hashes of its ids and texts, 32 to 64 bytes a row. They
+    lie in the directory `scratch`; None: the system's temporary directory. `encoding` is that of CSV files without a
+    byte order mark, a name that Python knows; None: UTF-8. `columns`: which columns or fields are to be
+    `text` and `id`.
 
     Raises:
         PoolInvalid: a file is missing or of an unknown kind; this is raised at once. Or, while reading: a file is
             truncated or unreadable, or has no usable columns.
     """
-    return PoolRows([(Path(path), _suffix(Path(path))) for path in paths], scratch, encoding)
+    return PoolRows([(Path(path), _suffix(Path(path))) for path in paths], scratch, encoding, columns)
 
 
-def begin_pool(paths: Sequence[Path | str], scratch: Path | None = None, encoding: str | None = None) -> PoolRows:
+def begin_pool(
+    paths: Sequence[Path | str],
+    scratch: Path | None = None,
+    encoding: str | None = None,
+    columns: Mapping[str, str] = NO_COLUMNS,
+) -> PoolRows:
     """Stream rows as `read_pool`, but look at the first ones now, so that a file that is none is refused at once.
 
     Raises PoolEmpty if there is no row.
     """
-    pool = read_pool(paths, scratch, encoding)
+    pool = read_pool(paths, scratch, encoding, columns)
     if not pool.has_rows():
         raise PoolEmpty(f"{', '.join(map(str, paths))}: the pool holds no candidate")
     return pool

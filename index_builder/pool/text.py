@@ -14,14 +14,22 @@ import errno
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import IO, AnyStr, NamedTuple
 
 from polyrank.index_builder.errors import PoolInvalid
-from polyrank.index_builder.pool.documents import KNOWN, MAX_FIELDS, RowError, column_names, parsed, shown_names
+from polyrank.index_builder.pool.documents import (
+    KNOWN,
+    MAX_FIELDS,
+    RowError,
+    column_names,
+    parsed,
+    require_columns,
+    shown_names,
+)
 from polyrank.model.inputs import BlankLines, Compression, open_unfolded
 
 # A longer line is refused, so that it does not fill the memory: 20,000 characters, escaped twice over, are 240 kB.
@@ -104,14 +112,14 @@ def _mark(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error(_MARK, _mark)
 
 
-def column_kinds(paths: Sequence[Path], encoding: str | None) -> frozenset[str]:
+def column_kinds(paths: Sequence[Path], encoding: str | None, columns: Mapping[str, str]) -> frozenset[str]:
     """Return the columns in which all cells of all files are plain numbers, or all are true or false.
 
     Columns that have a meaning of their own, such as `id`, are texts. Raises PoolInvalid as `csv_rows` does.
     """
     kinds: dict[str, type] = {}
     for path in paths:
-        for _, row in _rows(path, encoding):
+        for _, row in _rows(path, encoding, columns):
             if isinstance(row, dict):
                 for name, cell in row.items():
                     if kinds.get(name) is not str:
@@ -120,14 +128,16 @@ def column_kinds(paths: Sequence[Path], encoding: str | None) -> frozenset[str]:
     return frozenset(name for name, kind in kinds.items() if kind is not str and name not in KNOWN)
 
 
-def csv_rows(path: Path, encoding: str | None, typed: Collection[str]) -> Iterator[tuple[int, object]]:
+def csv_rows(
+    path: Path, encoding: str | None, columns: Mapping[str, str], typed: Collection[str]
+) -> Iterator[tuple[int, object]]:
     """Yield the line number of each row and the object that a JSON line would hold, or a RowError.
 
-    `typed` are the columns whose cells are values of their own. Blank rows are skipped.
+    `columns` as `column_names`; `typed` are those whose cells are values of their own. Blank rows are skipped.
 
     Raises PoolInvalid for a file that is unreadable, or without a usable header.
     """
-    for line, row in _rows(path, encoding):
+    for line, row in _rows(path, encoding, columns):
         if isinstance(row, RowError):
             yield line, row
         else:
@@ -141,17 +151,19 @@ def _value(cell: str) -> bool | float | str:
     return _TRUE_FALSE.get(cell.lower(), cell) if len(cell) <= len("false") else cell
 
 
-def _rows(path: Path, encoding: str | None) -> Iterator[tuple[int, dict[str, str] | RowError]]:
+def _rows(
+    path: Path, encoding: str | None, columns: Mapping[str, str]
+) -> Iterator[tuple[int, dict[str, str] | RowError]]:
     """Yield the cells that are not empty by their columns."""
     with decoded(path, encoding) as stream:
-        table, encoding = table_of(path, stream, lambda names: "text" in column_names(names)), stream.encoding
-        encoding = encoding.removesuffix("-SIG")
+        table = table_of(path, stream, lambda names: "text" in column_names(names, columns))
+        encoding = stream.encoding.removesuffix("-SIG")
         header: list[str] | None = None
         for line, cells in table.rows:
             if isinstance(cells, RowError):
                 yield line, cells
             elif header is None:
-                header = _header(path, cells, table.separator, encoding)
+                header = _header(path, cells, columns, table.separator, encoding)
             else:
                 yield line, _row(header, cells, table.separator, encoding)
 
@@ -251,10 +263,14 @@ def _separator(line: str, known: Callable[[Sequence[str]], int]) -> str:
     return best if best in line else _NOTHING
 
 
-def _header(path: Path, cells: list[str], separator: str, encoding: str) -> list[str]:
+def _header(path: Path, cells: list[str], columns: Mapping[str, str], separator: str, encoding: str) -> list[str]:
     if not _is_valid(cells):
         raise PoolInvalid(path, f"the header is not valid {encoding}; {_HINT}")
-    names = column_names(cells)
+    try:
+        require_columns([cell.strip() for cell in cells], columns)
+    except RowError as error:
+        raise PoolInvalid(path, f"{error}: the first line names {shown_names(cells)}") from None
+    names = column_names(cells, columns)
     if "text" not in names:
         between = {**_SEPARATORS, _NOTHING: "nothing"}.get(separator, repr(separator))
         read = f"read as {encoding} with {between} between columns"

@@ -3,6 +3,9 @@
 `corpus.jsonl` and `queries.jsonl` (also .gz, .zst) have one object a line: `_id`, `text` and, for a document, `title`.
 `qrels.tsv` has the header `query-id`, `corpus-id`, `score` and one judgement a line. The text of a document is its
 title, a space and its text.
+
+Where a query is a document itself, as in ArguAna and Quora, both have one `_id`. The search leaves that document out,
+as BEIR's own evaluation does; unless it is judged to be right for the query, so that both are only numbered alike.
 """
 
 from collections.abc import Iterator, Sequence
@@ -57,6 +60,11 @@ class Collection:
         """Return the places of the documents that are judged for a query and known."""
         places = (self._place_of.get(document) for document in self.judgements[query])
         return np.array([place for place in places if place is not None], np.int64)
+
+    def own_row(self, query: int) -> int | None:
+        """Return the place of the document that the query is itself; None: there is none."""
+        name = self.query_ids[query]
+        return None if self.judgements[query].get(name, 0) > 0 else self._place_of.get(name)
 
     @cached_property
     def _place_of(self) -> dict[str, int]:

@@ -211,10 +211,12 @@ def retrieve(
     texts: Sequence[str],
     right: Sequence[NDArray[np.int64]],
     report: ReportProgress,
+    own: Sequence[int | None] | None = None,
 ) -> tuple[list[Retrieved], int]:
     """Find the best texts of the pool for each context, by vectors and by evidence if the model has some.
 
-    A second stage places the texts that the first one found. `right` are the places of each context's right texts.
+    A second stage places the texts that the first one found. `right` are the places of each context's right texts,
+    `own` that of the text that each context is itself, which is left out; None: the pool does not hold it, or none.
 
     The stages reported are "candidates" and "contexts".
 
@@ -224,16 +226,21 @@ def retrieve(
     """
     made, cut = candidate_representations(ranker, texts, report)
     scan, table, found = prepare(made.first), ranker.word_table(texts), list[Retrieved]()
-    remaining = zip(conversations, right, context_encodings(ranker, conversations, report), strict=True)
+    own = [None] * len(conversations) if own is None else own
+    remaining = zip(conversations, right, own, context_encodings(ranker, conversations, report), strict=True)
     while several := list(islice(remaining, _CONTEXTS_A_PASS)):
-        contexts = [context for _, _, context in several]
-        added = [ranker.additions(conversation, table) for conversation, _, _ in several]
-        queries = [Query(each.codes, DEPTH, additions=own) for each, own in zip(contexts, added, strict=True)]
+        contexts = [context for *_, context in several]
+        added = [ranker.additions(conversation, table) for conversation, *_ in several]
+        allowed = [None if left_out is None else np.arange(len(texts)) != left_out for _, _, left_out, _ in several]
+        queries = [
+            Query(each.codes, DEPTH, may, additions)
+            for each, may, additions in zip(contexts, allowed, added, strict=True)
+        ]
         best = scan.top_k(queries)
         if ranker.late_rows is not None:
             found += [Retrieved(second_stage(ranker, made, *each)) for each in zip(contexts, best, added, strict=True)]
         else:
-            known = (rows for _, rows, _ in several)
+            known = (rows for _, rows, *_ in several)
             found += [_counted(made.first, *each) for each in zip(queries, best, known, strict=True)]
     return found, cut
 
@@ -241,9 +248,10 @@ def retrieve(
 def _counted(embeddings: NDArray[np.float32], query: Query, best: TopK, right: NDArray[np.int64]) -> Retrieved:
     """Count the texts that tie with the last one found, where that can matter: where a right one does."""
     last = best.scores[-1]
-    if len(best.rows) == len(embeddings) or not (_scores(embeddings, query, right) == last).any():
+    if len(best.rows) == query.count(len(embeddings)) or not (_scores(embeddings, query, right) == last).any():
         return Retrieved(best)
-    tied = np.flatnonzero(_scores(embeddings, query, np.arange(len(embeddings))) == last)
+    is_tied = _scores(embeddings, query, np.arange(len(embeddings))) == last
+    tied = np.flatnonzero(is_tied if query.allowed is None else is_tied & query.allowed)
     beyond = np.setdiff1d(tied, best.rows)
     return Retrieved(best, beyond=len(beyond), right_beyond=np.intersect1d(beyond, right))
 

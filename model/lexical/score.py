@@ -119,6 +119,13 @@ class LexicalScore:
         """Return evidence for the rows of a table that are one list of candidates."""
         return self.sharing(self.turns_share(conversation, [table])) if self._has_network else self
 
+    def rests_on_words(self, texts: Sequence[str], values: Sequence[float], statistics: Statistics) -> bool:
+        """Return whether words, or a whole text that was said, count in any of these texts' `values`."""
+        table, rest = WordTable.of(texts, statistics), np.zeros(len(texts))
+        for name in (name for name in ROW_FEATURES if name in self._weights):
+            rest += self._weights[name] * table.column(name).astype(np.float64)
+        return bool(np.any(rest.astype(np.float32) != np.asarray(values, np.float32)))
+
     def scores(self, late: NDArray[np.float32], values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Put the network's scores (N,) and the lexical parts (N,) together, (N,)."""
         return (self.late_weight * late.astype(np.float64) + values).astype(np.float32)

@@ -2,7 +2,8 @@
 
 A turn may be a message in OpenAI's shape, as its SDK dumps it: an object of `role` and `content`. `content` is a text,
 a list of parts, or null where the assistant only calls a tool. Texts are read, of every role: instructions (`system`,
-`developer`) and outputs of tools are turns like any other. Images, sounds, files and calls of tools are skipped.
+`developer`) and outputs of tools are turns like any other. Images, sounds, files, thoughts and calls of tools are
+skipped. Parts of any other type, such as a link, are pieces of the text around them.
 """
 
 from collections import Counter
@@ -21,28 +22,45 @@ from polyrank.model.errors import InvalidInput, TrainingDataInvalid
 from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.model.text.jsonlines import compression_of, read_objects
 
-# Of a part, by its type: the field that holds its text. Parts of other types have none.
+# Of a part that stands on lines of its own, by its type: the field that holds its text.
 TEXT_FIELDS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+UNSAID: Final = {"reasoning", "reasoning_text", "summary_text", "thinking"}  # types of parts that nobody was shown
 SELECTION_SHARE = 0.1  # of a small file is held out; the caller gives the number of examples for a large one
 REPEATS = "repeats another example"
 RIGHT, WRONG = "right", "wrong"  # classes of a reply that was shown first: labels, which a calibration is fitted on
 
 
 def text_of(content: Any) -> str:
-    """Return the text in the `content` of a message, "" where there is none; parts stand on lines of their own.
+    """Return the text in the `content` of a message, "" where there is none.
+
+    Parts of text stand on lines of their own. Those of other types that hold a text, links or bold words, are pieces of
+    one line together with the texts beside them.
 
     Raises:
         InvalidInput: it is no text, null, or list of parts.
 
     >>> text_of([{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "http://a/b.png"}}, "it"])
     'see\\nit'
+    >>> text_of(["See ", {"type": "link", "text": "http://a/b"}, "."])
+    'See http://a/b.'
     """
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list):
         raise InvalidInput("must be a string, a list of parts, or null")
-    texts = [_text_of_part(part, at) for at, part in enumerate(content)]
-    return "\n".join(text for text in texts if text is not None)
+    said, before = "", "a part of text"
+    for at, part in enumerate(content):
+        kind = "a text" if isinstance(part, str) else "a part of text" if _type(part) in TEXT_FIELDS else "a piece"
+        if (text := _text_of_part(part, at)) is None:
+            continue
+        runs_on = "a piece" in (before, kind) and "a part of text" not in (before, kind)
+        said += text if not said or runs_on else f"\n{text}"
+        before = kind
+    return said
+
+
+def _type(part: Any) -> str:
+    return str(part.get("type") or "text") if isinstance(part, Mapping) else ""
 
 
 def turn_of(message: Mapping[str, Any]) -> Turn:
@@ -69,10 +87,10 @@ def _text_of_part(part: Any, at: int) -> str | None:
         return part
     if not isinstance(part, Mapping):
         raise InvalidInput(f"part {at} must be a string or an object")
-    field = TEXT_FIELDS.get(str(part.get("type") or "text"))
+    field = TEXT_FIELDS.get(_type(part))
+    text = part.get(field or "text")
     if field is None:
-        return None
-    text = part.get(field)
+        return text if isinstance(text, str) and _type(part) not in UNSAID else None
     if not isinstance(text, str):
         raise InvalidInput(f"part {at}: {field} must be a string")
     return text
@@ -210,7 +228,9 @@ def _texts(raw: dict[str, Any], name: str) -> list[str]:
 def _label(raw: dict[str, Any], candidates: tuple[str, ...], response: str) -> int:
     if not candidates:
         return -1
-    label = raw.get("label", candidates.index(response) if response in candidates else None)
+    if response not in candidates:
+        raise InvalidInput(f"the response is not among the {len(candidates)} candidates; add it to them")
+    label = raw.get("label", candidates.index(response))
     if type(label) is not int or not 0 <= label < len(candidates) or candidates[label] != response:
         raise InvalidInput("label must be the place of the gold reply in candidates")
     return label

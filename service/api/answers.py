@@ -122,7 +122,10 @@ class RankOut(Out):
         default=None, description="with shards_missing: the share of the pool whose shards answered"
     )
     truncated: TruncatedOut
-    notes: list[str] | None = Field(default=None, description=NOTES)
+    notes: list[str] | None = Field(
+        default=None,
+        description=f"{NOTES}. Or that a lexical model had nothing to go by: no reply shares a telling word",
+    )
     timings_ms: TimingsOut
     ranking_id: str | None = Field(
         default=None, description="what `POST /feedback` knows it by; absent where it is not recorded"

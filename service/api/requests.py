@@ -19,6 +19,7 @@ from polyrank.index_builder.pool.documents import MAX_ID_CHARS, check_value
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.model.text.dialogues import text_of, turn_of
+from polyrank.model.text.entities import places_without_entities, without_entities
 from polyrank.service.api.fields import FILTER_DESCRIPTION, IN_ORDER, Filter, Id, Strict, Text
 from polyrank.service.feedback.records import Kind
 
@@ -45,11 +46,15 @@ def _readable(content: str | list[Any] | None) -> str | list[Any] | None:
 
 Part = Annotated[Annotated[dict[str, JsonValue], AfterValidator(check_value)] | str, IN_ORDER]
 Parts = Annotated[list[Part], Field(max_length=MAX_TURNS, fail_fast=True)]
+Said = Annotated[Parts | str | None, IN_ORDER, AfterValidator(_readable)]
 Unread = Annotated[JsonValue, AfterValidator(check_value), Field(default=None, description="taken, and not read")]
 
 
 class TurnIn(Strict):
-    """One turn and who said it: `text`, or a message in OpenAI's shape, of which the text in `content` is read."""
+    """One turn and who said it: `text`, or a message in OpenAI's shape, of which the text in `content` is read.
+
+    Either may be a list of parts.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -60,10 +65,10 @@ class TurnIn(Strict):
 
     OTHER_NAMES: ClassVar = {"message": "text", "value": "text", "from": "role", "speaker": "role", "author": "role"}
 
-    text: str | None = None
-    content: Annotated[Parts | str | None, IN_ORDER, AfterValidator(_readable)] = Field(
+    text: Said = Field(default=None, description="text, or a list of parts")
+    content: Said = Field(
         default=None,
-        description="text, or a list of parts, of which those of text are read; null: the assistant only called a tool",
+        description="text, or a list of parts, whose texts are read; null: the assistant only called a tool",
     )
     role: str | None = Field(default=None, min_length=1, max_length=64, examples=["user"])
     refusal: str | None = Field(default=None, description="read where the content holds no text")
@@ -92,7 +97,7 @@ class TurnIn(Strict):
     def said(self) -> Turn:
         """Return it as the models read it."""
         if self.text is not None:
-            return Turn(self.text, self.role)
+            return Turn(text_of(self.text), self.role)
         return turn_of({"role": self.role, "content": self.content, "refusal": self.refusal})
 
 
@@ -129,24 +134,33 @@ Context = Annotated[Turns | str, IN_ORDER]
 class SaidIn(Strict):
     """What was said so far."""
 
-    context: Context = Field(description="oldest turn first; at least one turn has text")
+    context: Context = Field(
+        description="oldest turn first; at least one turn has text. Entities of HTML are read as their letters, where "
+        "a turn holds no markup or code. A turn above the server's `max_text_chars` loses its beginning"
+    )
     persona: list[str] = Field(
         default=[], max_length=MAX_PERSONA, fail_fast=True, description="facts about the replying side"
     )
 
+    _sent: tuple[Turn, ...] = PrivateAttr()
     _turns: tuple[Turn, ...] = PrivateAttr()
 
     @model_validator(mode="after")
     def _something_was_said(self) -> Self:
         sent = [self.context] if isinstance(self.context, str) else self.context
-        self._turns = tuple(Turn(turn) if isinstance(turn, str) else turn.said() for turn in sent)
+        self._sent = tuple(Turn(turn) if isinstance(turn, str) else turn.said() for turn in sent)
+        self._turns = tuple(Turn(without_entities(turn.text), turn.role) for turn in self._sent)
         if "context" in self.model_fields_set and not any(turn.text.strip() for turn in self._turns):
             raise ValueError("context: at least one turn must have text")
         return self
 
     def said(self) -> Conversation:
-        """Return what was said and by whom, oldest first."""
+        """Return what was said and by whom, oldest first, without entities of HTML."""
         return Conversation(self._turns, tuple(self.persona))
+
+    def places(self, turn: int) -> list[int]:
+        """Return where in the text of a turn, as it was sent, each letter comes from that `said` has of it."""
+        return places_without_entities(self._sent[turn].text)
 
 
 _NAMES_OF_CONTEXT = dict.fromkeys(
@@ -179,6 +193,7 @@ class RankIn(SaidIn):
         **dict.fromkeys(("filters", "where"), "filter"),
         **dict.fromkeys(("threshold", "min_score", "score_cutoff"), "score_threshold"),
         **dict.fromkeys(("group_size", "per_group"), "limit_per_group"),
+        **dict.fromkeys(("dedupe", "deduplicate", "distinct", "unique"), "collapse"),
         **dict.fromkeys(("min_probability", "min_relevance"), "answer_if"),
         **_NAMES_OF_TIMEOUT,
     }
@@ -204,6 +219,10 @@ class RankIn(SaidIn):
         description="a field of the metadata: `top_k` then counts its values instead of replies",
     )
     limit_per_group: int = Field(default=1, ge=1, le=1000, description="with `group_by`")
+    collapse: bool = Field(
+        default=False,
+        description="answer with the best of near-equal texts alone: 9 of 10 words that either has are in both",
+    )
     answer_if: float | None = Field(
         default=None,
         gt=0,
@@ -242,6 +261,8 @@ class RankIn(SaidIn):
     def _groups(self) -> Self:
         if self.group_by is None and "limit_per_group" in self.model_fields_set:
             raise ValueError("limit_per_group: only with `group_by`")
+        if self.group_by is not None and self.collapse:
+            raise ValueError("collapse: not with `group_by`")
         if self.group_by is not None and self.top_k * self.limit_per_group > MAX_RESULTS:
             raise ValueError(f"top_k times limit_per_group: must be {MAX_RESULTS} or less")
         return self

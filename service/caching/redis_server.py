@@ -16,7 +16,7 @@ from threading import BoundedSemaphore, Lock
 from typing import Generic, NamedTuple, TypeVar
 
 from polyrank.index_builder.errors import StoreUnavailable
-from polyrank.index_builder.redis_client import SERVING_TIMEOUT_SECONDS, Seal, connect, disconnect
+from polyrank.index_builder.redis_client import SERVING_TIMEOUT_SECONDS, Seal, connect, disconnect, translated
 
 BUDGET_SECONDS = 0.045  # with what it takes to notice, 50 ms
 READERS = 8  # requests that may read at one moment; each has a connection
@@ -159,6 +159,17 @@ class RedisServer:
         self._pending = BoundedSemaphore(MAX_PENDING_WRITES)
         # Two breakers, because a full Redis refuses writes and still answers reads.
         self._reads, self._writes = Breaker(self._changed), Breaker()
+        self._writer.submit(self._greet)
+
+    def _greet(self) -> None:
+        """Say at the start if Redis does not answer: nothing else would before the first request that needs it."""
+        try:
+            with translated():
+                self.client.ping()
+        except StoreUnavailable as error:
+            log.warning(
+                "redis does not answer; the server does without until it does", extra={"fields": {"why": error}}
+            )
 
     def _changed(self, state: State) -> None:
         self._show(state)

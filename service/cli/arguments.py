@@ -1,6 +1,7 @@
 """What several commands are given: files, models and a running service. A model of the wrong kind is wrong usage."""
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -196,6 +197,20 @@ def add_service_options(parser: argparse.ArgumentParser, source: Any = None) -> 
     """Add `--url`, to the group `source` if there is one, and `--api-key`; `service_of` heeds them."""
     (source or parser).add_argument("--url", help=f"a running service; default: {_DEFAULT_URL}")
     parser.add_argument("--api-key", metavar="KEY", help=f"the service's; better {API_KEY}: other users see arguments")
+
+
+def json_object(flag: str, text: str) -> dict[str, Any]:
+    """Return the JSON object given by a flag; UsageError if it is none."""
+    from polyrank.service.client.attempts import in_json
+
+    try:
+        value = json.loads(text)
+        in_json(value)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f'{flag} is no JSON ({error}); quote it for the shell: {flag} \'{{"lang": "en"}}\'') from None
+    if not isinstance(value, dict):
+        raise UsageError(f'{flag} must be a JSON object, such as {{"lang": "en"}}')
+    return value
 
 
 @contextmanager

@@ -15,6 +15,7 @@ ANY_COUNT, ANY_SEED = Bounds(1, 1_000_000_000), Bounds(0, 2**63 - 1)
 SHARE = Bounds(0.0, 1.0)
 
 _SHOWN_CHARACTERS = 40
+_SEVERAL = ("+", "*")
 _NUMBER = re.compile(r"invalid (?P<kind>int|float) value: (?P<given>.*)")
 _CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)' \(choose from (?P<choices>.*)\)")
 
@@ -80,6 +81,16 @@ def default_of(option: Option) -> str:
     return f"; default: {said}" if said else ""
 
 
+class _Store(argparse._StoreAction):
+    """Keeps what an option is given; if it takes several values, those of its repetitions add up."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
+        before = getattr(namespace, self.dest, self.default)
+        if option_string and self.nargs in _SEVERAL and before is not self.default:
+            values = [*before, *values]
+        super().__call__(parser, namespace, values, option_string)
+
+
 class CommandParser(argparse.ArgumentParser):
     """Refuses wrong options by the command that they were given to, and suggests the right ones.
 
@@ -88,6 +99,12 @@ class CommandParser(argparse.ArgumentParser):
     """
 
     later: "Callable[[CommandParser], None] | None" = None
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._given: set[argparse.Action] = set()
+        super().__init__(*args, **kwargs)
+        self.register("action", None, _Store)
+        self.register("action", "store", _Store)
 
     def fill(self) -> None:
         """Add what is left to add."""
@@ -101,14 +118,24 @@ class CommandParser(argparse.ArgumentParser):
         return super().format_help()
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        """Refuse an empty value: of an unset variable of a shell would be made the directory here, or the default."""
+        """Refuse what would not count.
+
+        Of an empty value, that of an unset variable of a shell, would be made the directory here, or the default; of an
+        option given twice only the last value would be heeded.
+        """
         if "" in arg_strings and (action.option_strings or action.type is Path):
             raise argparse.ArgumentError(action, "must not be empty")
+        adds_up = isinstance(action, argparse._AppendAction) or action.nargs in _SEVERAL
+        if action in self._given and not adds_up:
+            raise argparse.ArgumentError(action, "may be given only once")
+        if action.option_strings:
+            self._given.add(action)
         return super()._get_values(action, arg_strings)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does; what is left over is an error here, where the command's own options are known."""
         self.fill()
+        self._given.clear()
         parsed, left = super().parse_known_args(args, namespace)
         if left:
             self.error(f"unrecognized arguments: {' '.join(left)}" + self._meant(left))

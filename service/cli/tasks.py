@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.model.errors import InvalidInput
-from polyrank.model.evaluation.beir import read_collection
+from polyrank.model.evaluation.beir import CollectionInvalid, read_collection
 from polyrank.model.evaluation.rankings import ReportProgress, Retrieved, rank_lists, rerank, retrieve
 from polyrank.model.inference.runners import Runner
 from polyrank.model.measures import DEPTH, RECALL_AT, Ties, Values, group_numbers, judged_values, rank_values
@@ -138,9 +138,10 @@ class TwoStageSearch:
         texts: Sequence[str],
         right: Sequence[NDArray[np.int64]],
         report: ReportProgress,
+        own: Sequence[int | None] | None = None,
     ) -> list[Retrieved]:
-        """Find the best texts for each context; `right` are the places of its right ones."""
-        found, cut = retrieve(ranker, contexts, texts, right, report)
+        """Find the best texts for each context; `right` and `own` as `retrieve`."""
+        found, cut = retrieve(ranker, contexts, texts, right, report, own)
         if cut:
             print(
                 f"{ranker.name} reads {cut} of {len(texts)} texts without their end: they are too long", file=sys.stderr
@@ -230,6 +231,11 @@ class CollectionTask(_SearchTask):
             print(f"{missing} judged queries are not in {queries} and were left out", file=sys.stderr)
         if missing := collection.unknown_documents:
             print(f"{missing} judged documents are not in {corpus}; they count as not found", file=sys.stderr)
+        self._own = [collection.own_row(query) for query in range(len(collection.queries))]
+        if echoed := len(self._own) - self._own.count(None):
+            if len(collection.documents) == 1:
+                raise CollectionInvalid(f"{corpus}: its only document is a query itself; there is nothing to find")
+            print(f"{echoed} queries are documents themselves; each is searched without its own", file=sys.stderr)
         self.groups = np.arange(len(collection.queries))
         self.described = search.described(collection.documents)
 
@@ -238,7 +244,7 @@ class CollectionTask(_SearchTask):
         collection = self._collection
         contexts = [Conversation.of(text) for text in collection.queries]
         right = [collection.judged_rows(query) for query in range(len(contexts))]
-        found = self._search.find(ranker, contexts, collection.documents, right, report)
+        found = self._search.find(ranker, contexts, collection.documents, right, report, self._own)
         ties = [each.ties(partial(collection.gains_of, query)) for query, each in enumerate(found)]
         values = judged_values(ties, [collection.judged_gains(query) for query in range(len(found))])
         lines = [

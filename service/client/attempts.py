@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import httpx2
+from pydantic_core import from_json
 
 from polyrank.service.api.answers import TYPE_PREFIX
 
@@ -56,7 +57,7 @@ class Refused(CallFailed):
         self.request_id = str(told.get("request_id") or headers.get("x-request-id", ""))
         self.findings = _findings(told.get("errors"))
         self.retry_after = _seconds(headers.get("retry-after"))
-        self.job: str | None = told.get("job")
+        self.job: str | None = told["job"] if isinstance(told.get("job"), str) else None
         super().__init__(f"{self.detail} (status {status}, request {self.request_id})")
 
 
@@ -126,6 +127,8 @@ T = TypeVar("T")
 # The server's own 504 arrives a little after the deadline; without it the caller would only know that time is over.
 ANSWER_SECONDS = 1.0
 FIRST_PAUSE_SECONDS = 0.1
+MOST_REDIRECTS = 5
+ANSWER_BYTES = 64 << 20  # unfolded
 # Refused before anything was done, so even a change may be asked for again.
 AT_THE_DOOR = frozenset({"overloaded", "rate-limited", "bodies-held", "draining", "not-ready", "store-busy"})
 
@@ -150,25 +153,48 @@ class Call(Generic[T]):
     deadline_in: Literal["body", "header"] = "header"
 
 
+class Received:
+    """What an attempt got from `url`: `status`, `headers`, and the body as far as it has arrived."""
+
+    def __init__(self, response: httpx2.Response, url: str, until: float) -> None:
+        self.status, self.headers = response.status_code, response.headers
+        self._url, self._until, self._body = url, until, bytearray()
+
+    def add(self, part: bytes) -> None:
+        """Add a part of the body; raises ReadTimeout when time is over, NotAnAnswer beyond `ANSWER_BYTES`."""
+        if time.monotonic() > self._until:
+            raise httpx2.ReadTimeout("the answer did not end in time")
+        if len(self._body) + len(part) > ANSWER_BYTES:
+            raise NotAnAnswer(f"{self._url}: the answer is larger than {ANSWER_BYTES >> 20} MiB; ask for less at once")
+        self._body += part
+
+    def value(self) -> Any:
+        """Return what the body holds; raises ValueError where it is no JSON, or nested more than 200 deep."""
+        return from_json(self._body, allow_inf_nan=False)
+
+
 class Attempts(Generic[T]):
     """The attempts of a call.
 
     A call that only asks, or that the server recognises, is tried again when the server is busy, the connection breaks,
     or the server says that the same request goes on. A change is tried again only if it was surely not made: there was
-    no connection, or the server refused at the door. What only reads (GET) goes where it is redirected to. Errors that
-    are not the server's own name its `url`.
+    no connection, or the server refused at the door. What only reads (GET) goes where the same server redirects it to.
+    Errors that are not the server's own name its `url`.
+
+    Attributes:
+        until: when the attempt ends, by `time.monotonic`.
     """
 
-    def __init__(
-        self, call: Call[T], url: str, timeout_s: float, max_retries: int, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._call, self._url, self._left, self._clock = call, url.rstrip("/"), max_retries, clock
-        self._tried = 0
-        self._deadline = clock() + (timeout_s if call.timeout_ms is None else call.timeout_ms / 1000)
+    def __init__(self, call: Call[T], url: str, timeout_s: float, max_retries: int) -> None:
+        self._call, self._url, self._left = call, url.rstrip("/"), max_retries
+        self._tried = self._redirects = 0
+        self._deadline = time.monotonic() + (timeout_s if call.timeout_ms is None else call.timeout_ms / 1000)
+        self.until = self._deadline
 
     def next(self) -> dict[str, Any]:
-        """Return the arguments of the HTTP client's `request` for the next attempt; raises as `in_json`."""
-        call, left = self._call, max(0.001, self._deadline - self._clock())
+        """Return the arguments of the HTTP client's `build_request` for the next attempt; raises as `in_json`."""
+        now = time.monotonic()
+        call, left = self._call, max(0.001, self._deadline - now)
         body, headers, wait = call.body, {**(call.headers or {})}, left
         if call.timeout_ms is not None:
             wait = left + ANSWER_SECONDS
@@ -180,20 +206,28 @@ class Attempts(Generic[T]):
         if body is not None:
             content = in_json(body).encode()
             headers["Content-Type"] = "application/json"
-        return {
-            "method": call.method,
-            "url": call.path,
-            "content": content,
-            "headers": headers,
-            "timeout": wait,
-            "follow_redirects": call.method == "GET",
-        }
+        self.until = now + wait
+        return {"method": call.method, "url": call.path, "content": content, "headers": headers, "timeout": wait}
 
-    def read(self, response: httpx2.Response) -> T:
-        """Return the answer as an object; raises NotAnAnswer where it is none."""
+    def begun(self, response: httpx2.Response) -> Received:
+        """Return what takes the body of a response to the attempt."""
+        return Received(response, self._url, self.until)
+
+    def redirected(self, response: httpx2.Response) -> httpx2.Request | None:
+        """Return the request that an answer leads to, if no key can come to another server with it."""
+        to, old = response.next_request, response.request.url
+        if to is None or self._call.method != "GET" or self._redirects == MOST_REDIRECTS:
+            return None
+        self._redirects += 1
+        schemes = ((old.scheme, old.port), (to.url.scheme, to.url.port))
+        is_same = old.host == to.url.host and (schemes[0] == schemes[1] or schemes == (("http", None), ("https", None)))
+        return to if is_same else None
+
+    def read(self, answer: Received) -> T:
+        """Return the answer as an object; raises NotAnAnswer where it is none, or the error that it tells."""
         try:
-            return self._call.read(response.json())
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            return self._call.read(answer.value())
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise NotAnAnswer(f"{self._url}: something answers, but not as polyrank serve does") from error
 
     def after_failure(self, error: httpx2.RequestError | UnicodeError) -> float:
@@ -210,13 +244,13 @@ class Attempts(Generic[T]):
             raise failed from error
         return self._pause(failed, None)
 
-    def after_refusal(self, response: httpx2.Response) -> float:
+    def after_refusal(self, answer: Received) -> float:
         """Return how many seconds to wait before another attempt; raises the answer's error where there is none."""
         try:
-            body = response.json()
+            body = answer.value()
         except ValueError:
             body = None
-        failed = refused(response.status_code, response.headers, body)
+        failed = refused(answer.status, answer.headers, body)
         may_repeat = self._call.may_repeat or failed.kind in AT_THE_DOOR
         is_for_now = failed.status in (429, 503) or (failed.status == 504 and failed.retry_after is not None)
         if not (may_repeat and is_for_now):
@@ -228,7 +262,7 @@ class Attempts(Generic[T]):
         growing = FIRST_PAUSE_SECONDS * 2**self._tried * random.uniform(1, 1.5)  # not all clients at once
         pause = growing if told is None else told
         self._tried, self._left = self._tried + 1, self._left - 1
-        if self._left < 0 or self._clock() + pause >= self._deadline:
+        if self._left < 0 or time.monotonic() + pause >= self._deadline:
             raise failed
         return pause
 

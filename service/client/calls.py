@@ -42,6 +42,7 @@ class RankOptions(TypedDict, total=False):
     score_threshold: float
     group_by: str
     limit_per_group: int
+    collapse: bool
     answer_if: float
     generation: Literal["live", "trial"]
     expect: Mapping[str, str]
@@ -124,7 +125,15 @@ def _as(kind: type[M]) -> Callable[[Any], M]:
 
 def _each(kind: type[M], name: str) -> Callable[[Any], list[M]]:
     """Return what reads a list of answers of this kind, which the answer holds under a name."""
-    return lambda answer: [_read(kind, each) for each in answer[name]]
+    return lambda answer: [_read(kind, each) for each in _listed(answer, name)]
+
+
+def _listed(answer: Any, name: str, count: int | None = None) -> list[Any]:
+    """Return the list that an answer holds under a name; raises ValueError where it is none, or not of this length."""
+    listed = answer[name]
+    if not isinstance(listed, list) or count not in (None, len(listed)):
+        raise ValueError(f"{name} is no list of the length asked for")
+    return listed
 
 
 def _read(kind: type[M], answer: Any) -> M:
@@ -207,11 +216,12 @@ def rank_batch(
 ) -> Call[list[answers.RankOut | Refused]]:
     """Rank several bodies of `POST /rank` in one call; what is refused is returned in its place, not raised."""
     body = {"requests": _several("requests", requests)}
-    return Call("POST", "/rank/batch", _rankings, body, timeout_ms=timeout_ms, deadline_in="body")
+    read = partial(_rankings, len(body["requests"]))
+    return Call("POST", "/rank/batch", read, body, timeout_ms=timeout_ms, deadline_in="body")
 
 
-def _rankings(answer: Any) -> list[answers.RankOut | Refused]:
-    return [_ranking_or_refusal(entry) for entry in answer["answers"]]
+def _rankings(count: int, answer: Any) -> list[answers.RankOut | Refused]:
+    return [_ranking_or_refusal(entry) for entry in _listed(answer, "answers", count)]
 
 
 def _ranking_or_refusal(entry: Any) -> answers.RankOut | Refused:
@@ -227,7 +237,15 @@ def rerank(query: str, documents: Documents, **options: Unpack[RerankOptions]) -
     body: dict[str, Any] = {"query": query, "documents": _several("documents", documents), **options}
     timeout_ms = body.pop("timeout_ms", None)
     named = {"X-Rerank-Dialect": "cohere"}  # whatever the server's setting is
-    return Call("POST", "/v2/rerank", _each(answers.RerankResultOut, "results"), body, named, timeout_ms=timeout_ms)
+    read = partial(_reranked, len(body["documents"]))
+    return Call("POST", "/v2/rerank", read, body, named, timeout_ms=timeout_ms)
+
+
+def _reranked(count: int, answer: Any) -> list[answers.RerankResultOut]:
+    results = _each(answers.RerankResultOut, "results")(answer)
+    if any(not 0 <= each.index < count for each in results):
+        raise ValueError("a result is of a document that was not sent")
+    return results
 
 
 def classify(context: Context, texts: Sequence[str], **options: Unpack[ClassifyOptions]) -> Call[answers.ClassifyOut]:
@@ -244,13 +262,13 @@ def embed(texts: Sequence[str], *, timeout_ms: int | None = None) -> Call["NDArr
     if find_spec("numpy") is None:
         raise ImportError("embed returns a NumPy array: pip install numpy")
     body = {"input": _several("texts", texts), "encoding_format": "base64"}
-    return Call("POST", "/v1/embeddings", _vectors, body, timeout_ms=timeout_ms)
+    return Call("POST", "/v1/embeddings", partial(_vectors, len(body["input"])), body, timeout_ms=timeout_ms)
 
 
-def _vectors(answer: Any) -> "NDArray[np.float32]":
+def _vectors(count: int, answer: Any) -> "NDArray[np.float32]":
     import numpy as np
 
-    rows = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in answer["data"]]
+    rows = [np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in _listed(answer, "data", count)]
     return np.stack(rows).astype(np.float32, copy=False)
 
 

@@ -11,10 +11,13 @@ import httpx2
 
 from polyrank.service.api import generations
 from polyrank.service.client import calls
-from polyrank.service.client.attempts import Attempts, Call, JobEnded, options
+from polyrank.service.client.attempts import Attempts, Call, JobEnded, NotAnAnswer, Received, options
+from polyrank.service.client.bounds import bound, reading_until
 
 T = TypeVar("T")
 P = ParamSpec("P")
+
+LATEST_STEP_SECONDS = 0.05  # after its own bound: a connection that is not made in time is told as one
 
 
 def _waits(call: Callable[P, Call[T]]) -> Callable[Concatenate["Client", P], T]:
@@ -55,7 +58,8 @@ class Client:
     Args:
         url: of the server, such as "http://127.0.0.1:8000".
         api_key: if the server has keys.
-        timeout_s: of a call with all its attempts, unless it has a `timeout_ms`, which the server is told, too.
+        timeout_s: of a call with all its attempts, to the end of the answer, unless it has a `timeout_ms`, which the
+            server is told, too.
         max_retries: attempts after the first.
         transport: of httpx2, for TLS or proxies of one's own.
     """
@@ -71,6 +75,7 @@ class Client:
     ) -> None:
         self._url, self._timeout_s, self._max_retries = url, timeout_s, max_retries
         self._http = httpx2.Client(**options(url, api_key), transport=transport)
+        bound(self._http)
 
     def __enter__(self) -> Self:
         return self
@@ -111,11 +116,15 @@ class Client:
     ) -> Iterator[generations.CandidateOut]:
         """Yield all stored candidates that pass the filter, fetched page by page."""
         after: str | None = None
+        pages: set[str] = set()
         while True:
             found = self.do(calls.candidates(after, page, filter))
             yield from found.candidates
             if (after := found.next) is None:
                 return
+            if after in pages:
+                raise NotAnAnswer(f"{self._url}: the pages of candidates go round in a circle")
+            pages.add(after)
 
     def watch(self, job_id: str, every_s: float = 1.0) -> Iterator[generations.JobOut]:
         """Yield a job's state every so many seconds until it has ended; raises JobEnded if it did not succeed."""
@@ -133,14 +142,29 @@ class Client:
         attempts = Attempts(call, self._url, self._timeout_s, self._max_retries)
         while True:
             try:
-                response = self._http.request(**attempts.next())
+                answer = self._answer(attempts)
             except (httpx2.RequestError, UnicodeError) as error:
                 pause = attempts.after_failure(error)
             else:
-                if response.is_success:
-                    return attempts.read(response)
-                pause = attempts.after_refusal(response)
+                if 200 <= answer.status < 300:
+                    return attempts.read(answer)
+                pause = attempts.after_refusal(answer)
             time.sleep(pause)
+
+    def _answer(self, attempts: Attempts[Any]) -> Received:
+        request = self._http.build_request(**attempts.next())
+        with reading_until(attempts.until):
+            while True:
+                response = self._http.send(request, stream=True)
+                answer = attempts.begun(response)
+                try:
+                    for part in response.iter_bytes():
+                        answer.add(part)
+                finally:
+                    response.close()
+                if (following := attempts.redirected(response)) is None:
+                    return answer
+                request = following
 
 
 class AsyncClient:
@@ -200,12 +224,16 @@ class AsyncClient:
     ) -> AsyncIterator[generations.CandidateOut]:
         """Yield all stored candidates that pass the filter, fetched page by page."""
         after: str | None = None
+        pages: set[str] = set()
         while True:
             found = await self.do(calls.candidates(after, page, filter))
             for each in found.candidates:
                 yield each
             if (after := found.next) is None:
                 return
+            if after in pages:
+                raise NotAnAnswer(f"{self._url}: the pages of candidates go round in a circle")
+            pages.add(after)
 
     async def watch(self, job_id: str, every_s: float = 1.0) -> AsyncIterator[generations.JobOut]:
         """Yield a job's state every so many seconds until it has ended; raises JobEnded if it did not succeed."""
@@ -223,11 +251,29 @@ class AsyncClient:
         attempts = Attempts(call, self._url, self._timeout_s, self._max_retries)
         while True:
             try:
-                response = await self._http.request(**attempts.next())
+                answer = await self._answer(attempts)
             except (httpx2.RequestError, UnicodeError) as error:
                 pause = attempts.after_failure(error)
             else:
-                if response.is_success:
-                    return attempts.read(response)
-                pause = attempts.after_refusal(response)
+                if 200 <= answer.status < 300:
+                    return attempts.read(answer)
+                pause = attempts.after_refusal(answer)
             await asyncio.sleep(pause)
+
+    async def _answer(self, attempts: Attempts[Any]) -> Received:
+        request = self._http.build_request(**attempts.next())
+        try:
+            async with asyncio.timeout(attempts.until - time.monotonic() + LATEST_STEP_SECONDS):
+                while True:
+                    response = await self._http.send(request, stream=True)
+                    answer = attempts.begun(response)
+                    try:
+                        async for part in response.aiter_bytes():
+                            answer.add(part)
+                    finally:
+                        await response.aclose()
+                    if (following := attempts.redirected(response)) is None:
+                        return answer
+                    request = following
+        except TimeoutError:
+            raise httpx2.ReadTimeout("the answer did not end in time") from None

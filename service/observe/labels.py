@@ -20,6 +20,7 @@ Degraded = Literal[
     "shards_missing",
     "retrieve_k_reduced",
     "groups_incomplete",
+    "collapse_incomplete",
     "late_skipped_deadline",
     "late_failed",
     "rerank_skipped_deadline",

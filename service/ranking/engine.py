@@ -4,11 +4,15 @@ A request goes from stage to stage on the event loop; whatever takes longer than
 runtime (runtime.py).
 """
 
+import asyncio
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
+from polyrank.model.registry import ARCHITECTURES
 from polyrank.service.errors import DeadlineExceeded
 from polyrank.service.ranking import costs, given, selection
 from polyrank.service.ranking.parts import EncodeContext, Serving
@@ -17,6 +21,10 @@ from polyrank.service.ranking.rescoring import rerank
 from polyrank.service.ranking.runtime import Runtime
 from polyrank.service.ranking.values import Ranked, RankRequest, finite
 from polyrank.service.scheduling.stages import Journey, once
+
+T = TypeVar("T")
+
+MOST_LETTERS = 50_000  # of the texts that are looked at for words that the conversation shares; counting takes 10 ms
 
 
 class Engine:
@@ -57,20 +65,40 @@ class Engine:
                         ranked = await search.first()
                     else:
                         ranked = await given.rank(runtime, serving, request, texts, journey)
+            ranked = replace(ranked, notes=[*ranked.notes, *_of_words(serving, ranked)])
             if scorer is not None:
                 ranked = await rerank(runtime, scorer, serving.generation.words, request, ranked, journey)
-            if texts is None and request.grouping is not None:
+            if texts is None and (request.grouping is not None or request.collapse):
                 ranked = await search.filled(ranked)
-        ranked = replace(ranked, places=finite(selection.selected(request, ranked.places)), seconds=journey.seconds)
+            places = await _beside(request, partial(selection.selected, request, ranked.places))
+        ranked = replace(ranked, places=finite(places), seconds=journey.seconds)
         counts_words = serving.generation.words is not None
         return replace(ranked, decision=selection.decided(request, ranked, serving.ranker, scorer, counts_words))
+
+
+async def _beside(request: RankRequest, work: Callable[[], T]) -> T:
+    """Do work on the places of a ranking: on a thread where their texts are compared."""
+    return await asyncio.to_thread(work) if request.collapse else work()
+
+
+def _of_words(serving: Serving, ranked: Ranked) -> list[str]:
+    """Say it where a lexical model had nothing to go by: the order of its best replies is that of their lengths."""
+    words, best = serving.generation.words, [place for place in ranked.places[:10] if place.lexical is not None]
+    if words is None or not best or ARCHITECTURES[serving.ranker.architecture].embeds:
+        return []
+    if sum(len(place.text) for place in best) > MOST_LETTERS:
+        return []
+    values = [place.lexical or 0.0 for place in best]
+    if words.evidence.rests_on_words([place.text for place in best], values, words.table.statistics):
+        return []
+    return ["words: no reply shares a telling word with the conversation; their order says nothing"]
 
 
 class _PoolSearch:
     """Searches the pool for a request: once, and again where groups lack candidates."""
 
     _encode: EncodeContext
-    _filling: selection.Filling
+    _filling: selection.Filling | selection.Deepening
 
     def __init__(self, runtime: Runtime, serving: Serving, request: RankRequest, journey: Journey) -> None:
         self._runtime, self._serving, self._request, self._journey = runtime, serving, request, journey
@@ -85,16 +113,18 @@ class _PoolSearch:
         found = await self._search(request)
         if request.grouping is not None:
             self._filling = selection.Filling(request, found.places)
+        elif request.collapse:
+            self._filling = selection.Deepening(request, found.places)
         ranked = replace(found, truncation=truncation, tokens=len(context))
         if request.filter is not None and not found.places and found.searched is None:  # a missing part may have it
             ranked = replace(ranked, notes=await self._pool.filter_notes(request.filter))
         return ranked
 
     async def filled(self, ranked: Ranked) -> Ranked:
-        """Search until the groups are full, or say that they may not be: there is an answer already."""
+        """Search until the groups are full, or texts differ; or say that it was not: there is an answer already."""
         filling, before = self._filling, None
         filling.places = ranked.places
-        while (more := filling.next_search()) is not None:
+        while (more := await _beside(self._request, filling.next_search)) is not None:
             found = None
             # The same search again is as deep as any, and has not gone beyond what was known.
             if more != before and filling.round < selection.MOST_ROUNDS and self._may_search(more):
@@ -102,7 +132,7 @@ class _PoolSearch:
                     async with self._journey.before_answer().in_time():
                         found = await self._search(more)
             if found is None or found.lacks_second_stage != ranked.lacks_second_stage:  # scores of two stages
-                return replace(ranked.without("groups_incomplete"), exact=False)
+                return replace(ranked.without(filling.reason), exact=False)
             filling.add(found.places)
             before = more
             ranked = ranked.joined(found, filling.places)

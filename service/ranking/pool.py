@@ -110,6 +110,7 @@ class Pool:
             top_k=request.depth,
             top_n=None,
             grouping=None,
+            collapse=False,
             answer_if=None,
         )
         depth = PoolQuery(asked, most_exact=late).deepened(asked).depth

@@ -5,28 +5,38 @@ a candidate into the group of each of its values. A candidate without the field,
 its own. Whoever goes through a ranking takes a candidate in if none of its groups is full and, once there are as many
 groups as are wanted, one of its groups is among them; so a list can bring further groups with it.
 
-The best candidates may all be of few groups. `Filling` says what to look for to fill the others. `decided` says whether
-the first of a ranking is an answer.
+The best candidates may all be of few groups. `Filling` says what to look for to fill the others. Where near-equal texts
+are answered once, `Deepening` looks further down for others. `decided` says whether the first of a ranking is an
+answer.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count, islice
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.generation.filters import keys_of, value_of, values_of
+from polyrank.model.lexical.words import normalised, words
 from polyrank.service.errors import NotCalibrated
 from polyrank.service.live.models import LateScorer, PairScorer
+from polyrank.service.observe.labels import Degraded
 from polyrank.service.ranking.values import Decision, Grouping, Ranked, RankedCandidate, RankRequest
 
 # So many searches a request at most. Each looks at twice as many candidates as the one before.
 MOST_ROUNDS = 8
 MOST_DEPTH = 10_000
 
+# Texts are near-equal if so large a share of the words that either has are in both.
+NEAR = 0.9
+COMPARED_LETTERS = 1000  # of a text, its first ones
+MOST_COMPARED = 30  # with so many of the texts before it that begin alike
+
 _Key = tuple[int, Any]  # of a group: see `keys_of`
+_Word = tuple[str, int]  # of a text, and how often it was there before
 _Place = tuple[float, int]  # in the ranking: ascends from the best candidate to the last one
 
 _START: _Place = (-math.inf, 0)
@@ -68,11 +78,41 @@ class Groups:
         return [key for key, count in self._counts.items() if count < self._grouping.limit]
 
 
+class Distinct:
+    """Takes texts in unless one before is near-equal: of the words that either has, `NEAR` or more are in both.
+
+    A word counts as often as it is there. Numbers, and names with digits, must all be the same. Compared are the first
+    `COMPARED_LETTERS` letters of each text, without case and punctuation.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[object, list[frozenset[_Word]]] = {}
+
+    def admit(self, text: str) -> bool:
+        """Take a text in; returns whether it is not near-equal to one before."""
+        beginning = text[:COMPARED_LETTERS]
+        occurrences: dict[str, count[int]] = {}
+        found = words(beginning) or [normalised(beginning)]
+        own = frozenset((word, next(occurrences.setdefault(word, count()))) for word in found)
+        numbers = frozenset(each for each in own if any(map(str.isdigit, each[0])))
+        # Near-equal texts share one of their first words in any fixed order; long words are rare.
+        first = sorted(own, key=lambda each: (-len(each[0]), each))[: len(own) - math.ceil(NEAR * len(own)) + 1]
+        alike = [self._before.setdefault((numbers, each), []) for each in first]
+        if any(len(own & other) >= NEAR * len(own | other) for others in alike for other in others[-MOST_COMPARED:]):
+            return False
+        for others in alike:
+            others.append(own)
+        return True
+
+
 def selected(request: RankRequest, places: Iterable[RankedCandidate]) -> list[RankedCandidate]:
     """Return the candidates to answer with, of those ranked by every stage, best first."""
     places = (place for place in places if _is_high_enough(request, place))
+    if request.collapse:
+        distinct = Distinct()
+        places = (place for place in places if distinct.admit(place.text))
     if request.grouping is None:
-        return list(places)[: request.top_k]
+        return list(islice(places, request.top_k))
     groups = Groups(request.grouping, request.top_k)
     return [place for place in places if groups.admit(place.metadata)]
 
@@ -90,7 +130,10 @@ class Filling:
     Attributes:
         places: what was found so far: first what a later stage has placed, then the others, best first.
         round: how many searches there were before the next one.
+        reason: what an answer is told that it lacks, if there was no time for all searches.
     """
+
+    reason: Degraded = "groups_incomplete"
 
     def __init__(self, request: RankRequest, found: Sequence[RankedCandidate]) -> None:
         """Begin with what a search for `request.depth` candidates has found, best first."""
@@ -129,10 +172,7 @@ class Filling:
             self._all_reached = max(self._all_reached, end)
         for key in self._wanted or ():
             self._reached[key] = max(self._reached.get(key, _START), end)
-        known = {place.id for place in self.places}
-        by_stages = [place for place in self.places if place.cross is not None]
-        others = self.places[len(by_stages) :] + [place for place in found if place.id not in known]
-        self.places = by_stages + sorted(others, key=_place_of)
+        self.places = _together(self.places, found)
 
     @property
     def _depth(self) -> int:
@@ -151,6 +191,45 @@ class Filling:
             return self._all_reached
         reached = (self._reached.get(key, _START) for key in groups.lacking)
         return max(self._all_reached, min(reached, default=_END))
+
+
+class Deepening:
+    """Looks further down a ranking until so many texts are found that no two are near-equal; attributes as `Filling`.
+
+    Each search finds twice as many candidates as the one before.
+    """
+
+    reason: Degraded = "collapse_incomplete"
+
+    def __init__(self, request: RankRequest, found: Sequence[RankedCandidate]) -> None:
+        """Begin with what a search for `request.depth` candidates has found, best first."""
+        self._request, self._depth, self.round = request, request.depth, 0
+        self.places = list(found)
+        self._is_all = self._ends(found)
+
+    def next_search(self) -> RankRequest | None:
+        """Return the search to do next; None: there are enough texts, or no more."""
+        if self._is_all or len(selected(self._request, self.places)) >= self._request.top_k:
+            return None
+        self.round += 1
+        self._depth = min(MOST_DEPTH, 2 * self._depth)
+        return replace(self._request, top_k=self._depth, collapse=False, top_n=None)
+
+    def add(self, found: Sequence[RankedCandidate]) -> None:
+        """Take in what the search has found, best first."""
+        self._is_all = self._ends(found)
+        self.places = _together(self.places, found)
+
+    def _ends(self, found: Sequence[RankedCandidate]) -> bool:
+        return len(found) < self._depth or not _is_high_enough(self._request, found[-1])
+
+
+def _together(places: Sequence[RankedCandidate], found: Sequence[RankedCandidate]) -> list[RankedCandidate]:
+    """Return the candidates of a ranking and of a deeper search: first what a later stage has placed."""
+    known = {place.id for place in places}
+    by_stages = [place for place in places if place.cross is not None]
+    others = [*places[len(by_stages) :], *(place for place in found if place.id not in known)]
+    return by_stages + sorted(others, key=_place_of)
 
 
 def _is_high_enough(request: RankRequest, place: RankedCandidate) -> bool:

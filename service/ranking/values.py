@@ -51,6 +51,7 @@ class RankRequest:
         filter: conditions on metadata (polyrank.index_builder.generation.filters), checked; None: no filter.
         score_threshold: answer with none of a lower score, that of the stage which placed it last.
         grouping: groups to answer with; None: single candidates.
+        collapse: answer with the best of near-equal texts alone; not together with groups.
         answer_if: the probability from which on the first result is an answer; None: that is not to be decided.
     """
 
@@ -64,16 +65,16 @@ class RankRequest:
     exclude_ids: tuple[str, ...] = ()
     score_threshold: float | None = None
     grouping: Grouping | None = None
+    collapse: bool = False
     answer_if: float | None = None
 
     @property
     def depth(self) -> int:
         """How many of the best are needed: those answered, and those that the cross-encoder reads."""
-        if self.grouping is None:
-            return max(self.top_k, self.top_n or 0)
-        if self.candidates is not None:
+        if self.candidates is not None and (self.collapse or self.grouping is not None):
             return len(self.candidates)
-        return max(self.top_k * self.grouping.limit, self.top_n or 0)
+        most_of_each = 2 if self.collapse else 1 if self.grouping is None else self.grouping.limit
+        return max(self.top_k * most_of_each, self.top_n or 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +144,7 @@ class Ranked:
         tokens: of the context and the texts sent.
         turns_share: how much of their weights the words of the turns kept; 1: the candidates are of the pool.
         searched: the share of the pool whose shards answered; None: the pool is not cut into parts, or all did.
-        notes: why a filter lets nothing through.
+        notes: why a filter lets nothing through, or that a lexical model had nothing to go by.
         decision: whether its first result is an answer; None: that was not asked.
     """
 

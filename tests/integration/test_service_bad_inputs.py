@@ -50,7 +50,9 @@ def refused(server: Served, body: bytes, status: int) -> dict[str, Any]:
 MALFORMED = {
     "empty": b"",
     "truncated": b'{"context": "a"',
-    "utf-16": '{"context": "a"}'.encode("utf-16"),
+    "half a letter of utf-16": '{"context": "a"}'.encode("utf-16")[:-1],
+    "half a pair in utf-16": '{"context": "a'.encode("utf-16") + b"\x00\xd8" + '"}'.encode("utf-16-le"),
+    "bad utf-8 behind a byte order mark": b'\xef\xbb\xbf{"context": "\xff"}',
     "bad utf-8": b'{"context": "\xff"}',
     "lone surrogate": b'{"context": "\\ud800"}',
     "lone surrogate as a name": b'{"context": "a", "\\udfff": 1}',
@@ -68,7 +70,7 @@ INVALID = {
     "top_k as large as can be": b'{"context": "a", "top_k": 9223372036854775808}',
     "exclude_ids that are none": b'{"context": "a", "exclude_ids": [' + b"1," * 9_999 + b"1]}",
     "too many unknown fields to name": b'{"context": "a"' + b"".join(b',"k%d":1' % n for n in range(50_000)) + b"}",
-    "a text without end": b'{"context": "' + b"x" * 1_000_000 + b'"}',
+    "a fact without end": b'{"context": "a", "persona": ["' + b"x" * 1_000_000 + b'"]}',
     "a candidate without end": b'{"context": "a", "candidates": ["' + b"x" * 20_001 + b'"]}',
     "a filter nested without end": b'{"context": "a", "filter": ' + b'{"$not": ' * 100 + b"{}" + b"}" * 101,
 }
@@ -131,7 +133,7 @@ def test_the_most_candidates_are_ranked_and_one_more_is_refused(server: Served) 
     "headers",
     [
         {"Content-Type": "text/plain"},
-        {"Content-Type": "application/json; charset=utf-16"},
+        {"Content-Type": "application/json; charset=iso-8859-1"},
         {"Content-Type": "multipart/form-data"},
         {"Content-Type": "application/json", "Content-Encoding": "br"},
         {"Content-Type": "application/json", "Content-Encoding": "gzip, gzip"},
@@ -238,7 +240,13 @@ def test_duplicate_ids_are_each_ranked(server: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["application/json", "Application/JSON; charset=UTF-8", 'application/json;charset="utf-8"']
+    "value",
+    [
+        "application/json",
+        "Application/JSON; charset=UTF-8",
+        'application/json;charset="utf-8"',
+        "application/json; charset=utf-16",
+    ],
 )
 def test_the_right_media_type(server: Served, value: str) -> None:
     assert post(server, ASK, content_type=value).status_code == 200

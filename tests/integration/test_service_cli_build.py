@@ -60,11 +60,34 @@ def test_json_tells_what_was_built(capsys: Capture, store: Path, poly: Path, poo
         "recall_of": "vectors",
         "resumed": 0,
         "fields": {"n": {"kind": "number", "rows": 50}},
+        "repeated_texts": 0,
         "left_out": [],
     }
     manifest = GenerationStore(store).verify(str(generation))
     assert (manifest.model.fingerprint, manifest.dtype) == (polyrank.load(poly).fingerprint, "float16")
     assert left_half_written(store) == []
+
+
+def test_columns_by_other_names(capsys: Capture, store: Path, tmp_path: Path) -> None:
+    (tmp_path / "pool.csv").write_text("Nr;Frage;Antwort\n1;Wo?;Hier.\n2;Da?;Hier.\n", "utf-16")
+    options = (
+        "--model",
+        "lexical",
+        "--pool",
+        tmp_path / "pool.csv",
+        "--store",
+        store,
+        "--columns",
+        "text=Antwort,id=Nr",
+    )
+    told = call(capsys, "build", *options, "--json")
+    assert (told.result["count"], told.result["repeated_texts"]) == (2, 1)
+    assert told.result["fields"] == {"Frage": {"kind": "text", "rows": 2}}
+    assert "1 row repeats a text under another id; all of them are kept" in told.err.splitlines()
+    assert {row["id"] for row in call(capsys, "rank", "Wo?", "--store", store, "--json").result["results"]} == {
+        "1",
+        "2",
+    }
 
 
 def test_words_tell_what_was_built(capsys: Capture, store: Path, poly: Path, pool: Path) -> None:

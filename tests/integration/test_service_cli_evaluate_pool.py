@@ -262,6 +262,39 @@ def test_a_collection_in_words_with_its_gaps_told(
     assert re.fullmatch(r"The command took \d+ s\.", lines[-1])
 
 
+@pytest.mark.parametrize("reranked", [False, True], ids=["alone", "reranked"])
+def test_a_query_does_not_find_itself_as_in_beirs_own_evaluation(
+    capsys: Capture, checkpoints: Path, tmp_path: Path, reranked: bool
+) -> None:
+    """Three queries are documents. Each found itself first, or level with its right one, which has the same text."""
+    documents = [{"_id": f"d{n}", "text": f"w{n % 3} w{10 + n % 3} w{20 + n % 3}"} for n in range(6)]
+    corpus = write_rows(tmp_path / "corpus.jsonl", documents)
+    queries = write_rows(tmp_path / "queries.jsonl", documents[:3])
+    qrels, output = tmp_path / "qrels.tsv", tmp_path / "o.jsonl"
+    common = ["evaluate", "--model", checkpoints / "other", "--corpus", corpus, "--queries", queries, "--qrels", qrels]
+    options = ["--json", "--output", output, *(["--reranker", checkpoints / "cross"] if reranked else [])]
+    head = "query-id\tcorpus-id\tscore\n"
+    qrels.write_text(head + "".join(f"d{n}\td{n + 3}\t1\n" for n in range(3)))
+    told = call(capsys, *common, *options)
+    assert "3 queries are documents themselves; each is searched without its own" in told.err
+    for line in map(json.loads, output.read_text().splitlines()):
+        assert sorted(line["retrieved"]) == sorted({f"d{n}" for n in range(6)} - {line["query"]})
+    assert told.result["recall@100"] == 1.0
+    assert reranked or told.result["ndcg@10"] == 1.0
+    # Numbered alike, query and document are two things: what is judged to be right is never left out.
+    qrels.write_text(head + "d0\td0\t1\n")
+    told = call(capsys, *common, *options)
+    assert (told.result["recall@100"], "themselves" in told.err) == (1.0, False)
+
+
+def test_a_query_that_is_the_only_document_finds_nothing(capsys: Capture, checkpoints: Path, tmp_path: Path) -> None:
+    only = write_rows(tmp_path / "only.jsonl", [{"_id": "a", "text": "w1"}])
+    (tmp_path / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\na\tb\t1\n")
+    given = ["--corpus", only, "--queries", only, "--qrels", tmp_path / "qrels.tsv"]
+    says = call(capsys, "evaluate", "--model", checkpoints / "other", *given).err
+    assert f"polyrank: {only}: its only document is a query itself; there is nothing to find" in says
+
+
 def failed(capsys: Capture, status: int, *options: object) -> str:
     return call(capsys, "evaluate", *options).failure(status)
 

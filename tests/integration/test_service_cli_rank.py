@@ -50,6 +50,21 @@ def test_a_store_and_its_service_answer_alike(capsys: Capture, store: Path, serv
         assert mine == {name: theirs[name] for name in mine}
 
 
+@pytest.mark.parametrize("of", ["store", "url"])
+def test_a_filter(capsys: Capture, store: Path, service: Served, of: str) -> None:
+    source = ["--store", store] if of == "store" else ["--url", service.url]
+    told = call(capsys, "rank", "w1 w2", *source, "--filter", '{"even": true}', "--json")
+    assert {each["metadata"]["even"] for each in told.result["results"]} == {True}
+    told = call(capsys, "rank", "w1 w2", *source, "--filter", '{"m": 1}')
+    assert (told.status, told.out) == (0, "")
+    assert told.err.splitlines()[-1].startswith("filter: no candidate has the field m")
+    told = call(capsys, "rank", "w1 w2", *source, "--filter", '{"$nor": []}')
+    assert told.status != 0
+    assert "filter" in told.err
+    assert "--filter is no JSON" in call(capsys, "rank", "w1 w2", *source, "--filter", "{").failure(2)
+    assert "--filter is no JSON" in call(capsys, "rank", "w1 w2", *source, "--filter", "[" * 100_000).failure(2)
+
+
 def test_words_are_rank_score_and_text(capsys: Capture, store: Path, service: Served) -> None:
     results = call(capsys, "rank", *TURNS, "--top-k", "3", "--json", "--store", store).result["results"]
     expected = "".join(f"{r['rank']:3}  {r['score']:8.3f}  {r['text']}\n" for r in results)
@@ -248,6 +263,6 @@ def test_a_generation_that_is_passed_over_is_told(capsys: Capture, checkpoints: 
 
 
 def test_stores_that_cannot_be_ranked_over(capsys: Capture, store: Path, tmp_path: Path) -> None:
-    assert "the context is empty" in call(capsys, "rank", " ", "--store", store).failure()
+    assert "at least one turn must have text" in call(capsys, "rank", " ", "--store", store).failure()
     assert "not of the locale's encoding" in call(capsys, "rank", "\udcff", "--store", store).failure(2)
     assert json.dumps(list(tmp_path.iterdir())) == "[]"

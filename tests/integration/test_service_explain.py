@@ -206,6 +206,31 @@ def test_spans_are_the_characters_of_turns_persona_and_replies(server: tuple[str
         assert "".join(token["text"] for token in told) == ("" if name == "lexical" else each["text"].replace(" ", ""))
 
 
+def test_a_long_mail_is_cut_at_its_beginning_and_told(server: tuple[str, TestClient]) -> None:
+    _, client = server
+    mail = "w7 w8 w9 ord-3 " * 4000
+    assert len(mail) == 60_000
+    ranked, end = ask(client, "/rank", context=["w1", mail]), ask(client, "/rank", context=["w1", mail[-20_000:]])
+    assert ranked["results"] == end["results"]
+    assert ranked["truncated"]["tokens"] - end["truncated"]["tokens"] == 10_000
+    told = explain(client, context=["w1", mail])
+    assert told["context"]["truncated"] == ranked["truncated"]
+    for token in told["context"]["tokens"]:
+        assert token["turn"] != 1 or mail[token["start"] : token["end"]] == token["text"]
+
+
+def test_entities_are_read_as_their_letters_and_spans_are_those_of_what_was_sent(
+    server: tuple[str, TestClient],
+) -> None:
+    name, client = server
+    sent, meant = "w1 w&#50; &lt; w&#x33; ord&#45;3 &amp; w4", "w1 w2 < w3 ord-3 & w4"
+    assert ask(client, "/rank", context=[sent])["results"] == ask(client, "/rank", context=[meant])["results"]
+    tokens = explain(client, context=[sent])["context"]["tokens"]
+    shown = [(token["text"], sent[token["start"] : token["end"]]) for token in tokens if token["turn"] == 0]
+    if name != "lexical":
+        assert {"w1": "w1", "w2": "w&#50;", "<": "&lt;", "w4": "w4"}.items() <= dict(shown).items()
+
+
 def test_occlusion_tells_what_the_score_loses_without_each_token(server: tuple[str, TestClient]) -> None:
     name, client = server
     answer = explain(client, occlusion=True, context="w1 w2 w3")

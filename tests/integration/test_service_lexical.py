@@ -51,6 +51,18 @@ def expected(rows: list[Candidate], top_k: int = 10, statistics: Statistics = ST
     return [(rows[at].id, float(values[at])) for at in order]
 
 
+def test_an_answer_says_where_words_had_nothing_to_go_by(tmp_path: Path) -> None:
+    build(LEXICAL, POOL, tmp_path)
+    with serve(create_app(Settings(store=tmp_path))) as server:
+        for asked in ({}, {"candidates": ["a b", "c"]}, {"filter": {"even": True}}):
+            [told] = server.rank(context="quite another matter", **asked).json()["notes"]
+            assert told == "words: no reply shares a telling word with the conversation; their order says nothing"
+        assert "notes" not in server.rank(context=CONTEXT).json()
+        assert "notes" not in server.rank(context=CONTEXT, candidates=["item33", "c"]).json()
+        [told] = server.rank(context="quite another matter", filter={"n": 1}).json()["notes"]
+        assert told.startswith("filter: ")
+
+
 def answered(body: dict[str, Any]) -> list[tuple[str, float]]:
     for result in body["results"]:
         assert result["scores"] == {"late": 0.0, "lexical": result["score"]}

@@ -159,6 +159,40 @@ const deeds: Record<string, () => Promise<unknown>> = {
     return { ...told, unsent, asked: asked - sent, patient: patient.results.length };
   },
 
+  /** Answers of a hostile server: `nowhere` is its URL; another path, another answer. */
+  async hostile() {
+    const at = (path: string, more = {}) => createClient({ baseUrl: nowhere + path, apiKey, maxRetries: 0, ...more });
+    const listed = async () => {
+      for await (const _ of at("/circle").candidates());
+    };
+    const empty = at("/empty");
+    const ended = async (path: string) => {
+      const began = performance.now();
+      return { told: await error(at(path, { timeoutMs: 500 }).index()), within: performance.now() - began < 10_000 };
+    };
+    return {
+      dripping: await ended("/dripping"),
+      continuing: await ended("/continuing"),
+      folded: await error(at("/folded").index()),
+      circle: await error(listed()),
+      moved: await error(at("/moved").index()),
+      there: (await at("/here").jobs()).length,
+      shapes: [
+        await error(empty.rank(hello)),
+        await error(empty.rankBatch([hello])),
+        await error(empty.rerank({ query: "q", documents: ["a"] })),
+        await error(empty.embed(["a"])),
+        await error(empty.pools()),
+        await error(empty.jobs()),
+        await error(empty.classify({ texts: ["a"] })),
+        await error(empty.watch("j1").next()),
+        await error(at("/others").rerank({ query: "q", documents: ["a"] })),
+        await error(at("/others").embed(["a"])),
+        await error(at("/others").rankBatch([hello])),
+      ],
+    };
+  },
+
   /** A signal ends the wait between two looks at a job. */
   async unwatched() {
     const begun = await polyrank.rebuild({ candidates: [{ text: "w1" }] });
@@ -178,7 +212,7 @@ const deeds: Record<string, () => Promise<unknown>> = {
     const asked: unknown[] = [];
     const told: typeof fetch = (url, init) => {
       asked.push([init?.method, url, init?.headers]);
-      return Promise.resolve(new Response("{}"));
+      return Promise.resolve(new Response('{"results": [], "candidates": []}'));
     };
     const shop = createClient({ baseUrl: "https://host/pools/shop/", apiKey: "k", fetch: told });
     await shop.rank(hello, { timeoutMs: 500, headers: { "X-Request-ID": "mine" } });

@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import tarfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from server_process import REPOSITORY, ServerProcess
 from service_fakes import pool
+from strangers import HEAD, Answering, circle, dripping, folded, stranger, whole
 from tiny import write_checkpoint
 
 import polyrank
@@ -186,3 +188,41 @@ def test_paths_and_headers(does: Callable[..., Any]) -> None:
     assert headers == {"Authorization": "Bearer k", "Content-Type": "application/json", "X-Request-ID": "mine"}
     assert stored == ["GET", "https://host/pools/shop/index/candidates/a%2Fb%3Fc", {"Authorization": "Bearer k"}]
     assert listed[1] == "https://host/pools/shop/index/candidates?limit=2&filter=%7B%22a%22%3A+1%7D"
+
+
+def test_a_hostile_server(does: Callable[..., Any]) -> None:
+    """What the Python clients meet, too: tests/integration/test_service_client_strangers.py."""
+    ours = {"name": "NotAnAnswer", "isOurs": True}
+    with stranger(whole(b"{}")) as thief, stranger(_by_path(thief.url)) as server:
+        told = does("hostile", "boss", server.url)
+        assert thief.asked == []
+        circle = [request for request in server.asked if b" /circle/" in request]
+    for each in (told["dripping"], told["continuing"]):
+        assert (each["told"]["name"], each["within"]) == ("NoAnswer", True)
+    assert told["folded"] == told["circle"] == told["moved"] == ours
+    assert len(circle) == 3
+    assert told["there"] == 1
+    assert told["shapes"] == [ours] * 11
+
+
+def _by_path(thief: str) -> Answering:
+    """What the stranger answers: each path of the program's has its own."""
+    moved = b"HTTP/1.1 302 Found\r\nLocation: %s\r\n"
+    answers = {
+        b"/dripping/index": dripping(HEAD + b"Content-Length: 1000000\r\n\r\n", b" "),
+        b"/continuing/index": dripping(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        b"/folded/index": whole(folded(), HEAD + b"Content-Encoding: gzip\r\n"),
+        b"/circle/index/candidates": circle,
+        b"/moved/index": whole(b"", moved % thief.encode()),
+        b"/here/index/jobs": whole(b"", moved % b"/there"),
+        b"/there": whole(b'{"jobs": [{}]}'),
+        b"/others/v2/rerank": whole(b'{"results": [{"index": 1, "relevance_score": 0.5}]}'),
+        b"/others/v1/embeddings": whole(b'{"data": [{"embedding": ["a"]}]}'),
+        b"/others/rank/batch": whole(b'{"answers": [{"answer": {}}]}'),
+    }
+
+    def answering(connection: socket.socket, request: bytes, over: threading.Event) -> None:
+        path = request.split(b" ")[1].partition(b"?")[0]
+        answers.get(path, whole(b"{}"))(connection, request, over)
+
+    return answering

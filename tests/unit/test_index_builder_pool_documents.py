@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
+from polyrank.index_builder.errors import PoolInvalid
 from polyrank.index_builder.pool.documents import Fields, checked_id
 from polyrank.index_builder.pool.rows import Candidate, PoolRows, Rejected, read_pool
 from polyrank.service.api.pool_requests import DeleteIn, IndexIn, UpsertIn
@@ -49,6 +50,41 @@ FORMS = pytest.mark.parametrize("form", [json_lines, table, sheet])
 def pool_of(folder: Path, form: Form, *rows: Row) -> tuple[list[Candidate | Rejected], PoolRows]:
     pool = read_pool([form(folder, rows)])
     return list(pool), pool
+
+
+@FORMS
+def test_text_and_id_may_be_named(tmp_path: Path, form: Form) -> None:
+    rows = [{"Nr": "7", "Antwort": "Ja.", "Text": "Geht das?"}, {"Nr": "8", "Antwort": "12", "Text": "Wie viele?"}]
+    path = form(tmp_path, rows)
+    [one, two] = read_pool([path], columns={"text": "Antwort", "id": "Nr"})
+    assert one == Candidate("7", "Ja.", {"Text": "Geht das?"})
+    assert isinstance(two, Candidate)
+    assert (two.id, two.text) == ("8", "12")
+    [one, _] = read_pool([path], columns={"text": "Antwort"})
+    assert isinstance(one, Candidate)
+    assert one.metadata.keys() == {"Nr", "Text"}
+
+
+@FORMS
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"text": "answer"}, "there is no column 'answer', which is to be 'text'"),
+        ({"id": "Nummer"}, "there is no column 'Nummer', which is to be 'id'"),
+        ({"text": "Antwort"}, "'Antwort' is to be 'text', but there is a column of that name, too"),
+    ],
+)
+def test_a_name_that_cannot_be_text_or_id_is_told(
+    tmp_path: Path, form: Form, columns: dict[str, str], reason: str
+) -> None:
+    path = form(tmp_path, [{"Nr": "7", "Antwort": "Ja.", "text": "Geht das?"}])
+    if form is json_lines:
+        [rejected] = read_pool([path], columns=columns)
+        assert isinstance(rejected, Rejected)
+        assert rejected.reason == reason
+    else:
+        with pytest.raises(PoolInvalid, match=reason):
+            list(read_pool([path], columns=columns))
 
 
 @FORMS
@@ -173,6 +209,7 @@ def test_each_field_has_its_kind_and_its_rows() -> None:
             "e": {"kind": "object", "rows": 1},
             "g": {"kind": "mixed", "rows": 3},
         },
+        "repeated_texts": 0,
         "left_out": [],
     }
     assert fields.lines() == [
@@ -183,7 +220,7 @@ def test_each_field_has_its_kind_and_its_rows() -> None:
 
 def test_a_pool_without_fields_says_so() -> None:
     assert Fields().lines() == ["fields: none besides id and text"]
-    assert Fields().described() == {"fields": {}, "left_out": []}
+    assert Fields().described() == {"fields": {}, "repeated_texts": 0, "left_out": []}
 
 
 def test_names_are_a_pools_to_choose_so_their_number_and_length_are_bounded() -> None:

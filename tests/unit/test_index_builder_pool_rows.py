@@ -85,6 +85,19 @@ def test_a_bad_row_is_told_with_its_line_and_the_rest_goes_on(tmp_path: Path, ro
     assert last == Candidate("z", "after", {})
 
 
+def test_rows_that_repeat_a_text_under_ids_of_their_own_are_kept_and_counted(tmp_path: Path) -> None:
+    write = (tmp_path / "p.jsonl").write_text
+    write("".join(json.dumps({"id": f"r{n}", "text": ("hi", "no")[n % 2]}) + "\n" for n in range(42)))
+    pool = read_pool([tmp_path / "p.jsonl"])
+    assert len(list(pool)) == 42
+    assert pool.fields.lines()[1:] == ["40 rows repeat a text under another id; all of them are kept"]
+    assert pool.fields.described()["repeated_texts"] == 40
+    write('{"text": "hi"}\n{"id": "b", "text": "hi"}\n')
+    pool = read_pool([tmp_path / "p.jsonl"])
+    list(pool)
+    assert pool.fields.lines()[1:] == ["1 row repeats a text under another id; all of them are kept"]
+
+
 def test_a_rejected_row_does_not_take_its_id(tmp_path: Path) -> None:
     bad, good = read(tmp_path, b'{"id": "a", "text": ""}\n' + GOOD)
     assert isinstance(bad, Rejected)

@@ -173,7 +173,7 @@ def test_a_file_that_only_says_it_is_compressed(tmp_path: Path, name: str) -> No
         (line(persona="I sell lamps."), "persona must be a list of texts"),
         (line(candidates="yes"), "candidates must be a list of texts"),
         (line(candidates=["no", None, "yes"]), "candidates must be a list of texts"),
-        (line(candidates=["no"]), "label must be the place of the gold reply"),
+        (line(candidates=["no"]), "the response is not among the 1 candidates; add it to them"),
         (line(label=0), "label must be the place of the gold reply"),
         (line(label=3), "label must be the place of the gold reply"),
         (line(label=-2), "label must be the place of the gold reply"),
@@ -345,6 +345,11 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "track", "arguments
         ([IMAGE], ""),
         ([{"type": "refusal", "refusal": "no"}], "no"),
         ([{"type": ["text"]}], ""),
+        (["See ", {"type": "link", "text": "https://a.example"}, "."], "See https://a.example."),
+        ([{"type": "plain", "text": "call "}, {"type": "bold", "text": "now"}], "call now"),
+        ([{"type": "text", "text": "See"}, {"type": "link", "text": "a"}, IMAGE, "b", "c"], "See\nab\nc"),
+        ([{"type": "thinking", "text": "hm"}, {"type": "reasoning", "text": "hm"}, "yes"], "yes"),
+        ([{"type": "list", "text": ["a"]}, "b"], "b"),
     ],
 )
 def test_the_texts_of_a_content_are_read_and_the_rest_is_skipped(content: object, text: str) -> None:

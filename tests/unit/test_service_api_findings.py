@@ -47,7 +47,7 @@ def test_each_mistake_has_one_finding(fields: str, findings: list[str]) -> None:
     [
         ("[]", "context: must not be empty"),
         ("[[1]]", "context.0: must be a string or an object, not a list"),
-        ('[{"text": 5}]', "context.0.text: must be a string, not a number"),
+        ('[{"text": 5}]', "context.0.text: must be a string or a list, not a number"),
         ('[{"role": "user", "text": "a", "content": "a"}]', "context.0: give either `text` or `content`"),
         ('[{"role": "user", "contents": "a"}]', "context.0.contents: unknown field; did you mean content?"),
         ('[{"content": [{"type": "image_url", "image_url": {}}]}]', ": context: at least one turn must have text"),

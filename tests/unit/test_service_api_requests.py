@@ -104,6 +104,9 @@ def test_accepted(fields: dict[str, object]) -> None:
     accepted(RankIn, **fields)
 
 
+LINKED = ["See ", {"type": "link", "text": "https://a.example"}, "."]
+
+
 def test_turns_may_have_the_shape_of_openai_and_of_this_server_together() -> None:
     parts = [{"type": "text", "text": "b"}, {"type": "text", "text": "c"}]
     body = accepted(
@@ -113,11 +116,19 @@ def test_turns_may_have_the_shape_of_openai_and_of_this_server_together() -> Non
             {"role": "user", "content": parts},
             {"role": "assistant", "content": "d"},
             {"role": "user", "text": "e"},
+            {"role": "user", "content": LINKED},
+            {"role": "user", "text": LINKED},
         ],
     )
     assert isinstance(body, RankIn)
     turns = [(turn.text, turn.role) for turn in body.said().turns]
-    assert turns == [("a", None), ("b\nc", "user"), ("d", "assistant"), ("e", "user")]
+    assert turns == [
+        ("a", None),
+        ("b\nc", "user"),
+        ("d", "assistant"),
+        ("e", "user"),
+        *[("See https://a.example.", "user")] * 2,
+    ]
 
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "track", "arguments": '{"order": 1234}'}}

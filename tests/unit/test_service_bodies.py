@@ -15,11 +15,11 @@ from service_fakes import build_store, load
 from starlette.requests import Request
 
 from polyrank.model.errors import InvalidInput
-from polyrank.model.text.assembly import Conversation, Turn
+from polyrank.model.text.assembly import Conversation, Truncation, Turn
 from polyrank.service.api.requests import RankIn
 from polyrank.service.app import create_app
 from polyrank.service.errors import HeaderInvalid, TooManyCandidates
-from polyrank.service.http.native.rank import to_request
+from polyrank.service.http.native.rank import to_request, with_unread
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.bodies import (
     INLINE_BYTES,
@@ -87,20 +87,28 @@ def test_the_servers_own_bounds() -> None:
 @pytest.mark.parametrize(
     ("where", "wrapped"),
     [
-        ("context", lambda text: text),
-        ("context", lambda text: ["a", text]),
-        ("context", lambda text: [{"role": "user", "text": text}, "a"]),
         ("persona", lambda text: ["a", text]),
         ("candidates", lambda text: ["a", text]),
         ("candidates", lambda text: [{"text": text}]),
         ("candidates", lambda text: [{"id": "a long id is no text", "text": text}]),
     ],
-    ids=["context", "turn", "turn with role", "persona", "candidate", "candidate text", "named candidate"],
+    ids=["persona", "candidate", "candidate text", "named candidate"],
 )
 def test_every_text_has_the_same_bound(where: str, wrapped: Callable[[str], object]) -> None:
     to_request(body(**{where: wrapped("0123456789")}), SETTINGS)
     with pytest.raises(InvalidInput, match=f"{where}: a text has 11 characters; at most 10"):
         to_request(body(**{where: wrapped("0123456789+")}), SETTINGS)
+
+
+@pytest.mark.parametrize("context", ["+0123456789", ["a", {"role": "user", "text": "12+0123456789"}, "b"]])
+def test_a_turn_that_is_too_long_loses_its_beginning(context: object) -> None:
+    sent = body(context=context)
+    read = to_request(sent, SETTINGS).conversation
+    assert max((turn.text for turn in read.turns), key=len) == "0123456789"
+    assert len(read.turns) == len(sent.said().turns)
+    assert with_unread(Truncation(1, 2, 3), sent, read) == Truncation(1, 3, 3)
+    short = body(context=["0123456789"] * 2)
+    assert with_unread(Truncation(), short, to_request(short, SETTINGS).conversation) == Truncation()
 
 
 @pytest.fixture
@@ -162,7 +170,7 @@ def test_what_takes_long_is_checked_beside_the_event_loop(
     with TestClient(create_app(settings, load)) as client:
         client.app.state.resources.reading._thread.submit(over.wait)  # type: ignore[attr-defined]
         try:
-            assert client.post("/rank", json={"context": context}).status_code == (504 if is_beside else 422)
+            assert client.post("/rank", json={"context": context}).status_code == (504 if is_beside else 200)
         finally:
             over.set()
 
@@ -199,6 +207,16 @@ def test_lists_and_objects_count_more_because_garbage_is_sought_among_them(clien
     answer = client.post("/rerank", json={"query": "a", "documents": ["a"], "user": [inner] * 60_000})
     assert answer.status_code == 413
     assert "at any depth; a list or an object counts as three" in answer.text
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"])
+@pytest.mark.parametrize("more", [0, INLINE_BYTES], ids=["small", "large"])
+def test_a_body_is_read_in_whatever_encoding_of_unicode_it_came(client: TestClient, encoding: str, more: int) -> None:
+    sent = json.dumps({"query": "größer, 京", "documents": ["w1", "größer, 京"], "x": "," * more}, ensure_ascii=False)
+    headers = {"Content-Type": "application/json; charset=utf-16"} if "16" in encoding else {}
+    best = client.post("/rerank", content=sent.encode(encoding), headers=headers)
+    assert best.status_code == 200, best.text
+    assert best.json()["results"] == client.post("/rerank", content=sent.encode()).json()["results"]
 
 
 def test_an_update_is_read_though_rankings_have_less_time(tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import call, options
 
 from polyrank.service.cli import arguments as files
-from polyrank.service.cli.commands import convert, mine
-from polyrank.service.cli.parsing import Within
+from polyrank.service.cli.commands import build, convert, mine
+from polyrank.service.cli.parsing import CommandParser, Within
 from polyrank.service.settings import bounds_of
 
 
@@ -19,7 +20,7 @@ def test_every_number_that_a_command_takes_has_bounds() -> None:
         dest for _, dest in unbounded
     }
     read = {action.type for _, action in options() if not isinstance(action.type, Within)}
-    assert read - {int, float} == {None, Path, files._encoding, mine._margin, convert._columns}
+    assert read - {int, float} == {None, Path, files._encoding, mine._margin, convert._columns, build._columns}
 
 
 @pytest.mark.slow
@@ -53,6 +54,48 @@ def test_a_number_out_of_its_bounds_is_refused_with_them(
 def test_an_empty_value_is_refused(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
     """It would mean the directory here, or that the option was not given."""
     assert ": must not be empty (see polyrank" in call(capsys, *words).misuse
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("feedback", "erase", "--store", "S", "--store", "T", "--conversation", "a"),
+        ("rank", "hi", "--top-k", "3", "--top-k=4"),
+        ("rank", "hi", "--url", "http://a", "--url", "http://a"),
+        ("build", "--activate", "--no-activate"),
+        ("serve", "--port", "8001", "--port", "8002"),
+        ("train", "--seed", "1", "--epochs", "2", "--seed", "2"),
+        ("evaluate", "--model", "lexical", "--model", "bm25", "--data", "F"),
+    ],
+    ids=" ".join,
+)
+def test_an_option_given_twice_is_refused(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+    """The last one alone would count."""
+    assert ": may be given only once (see polyrank" in call(capsys, *words).misuse
+
+
+@pytest.mark.parametrize("how", [{"nargs": "+"}, {"nargs": "*", "action": "store"}, {"action": "append"}], ids=str)
+def test_values_of_an_option_that_takes_several_add_up(how: dict[str, Any]) -> None:
+    of = CommandParser()
+    of.add_argument_group("files").add_argument("--data", default=[], **how)
+    for _ in range(2):
+        assert of.parse_args(["--data", "a", "--data", "b"]).data == ["a", "b"]
+        assert of.parse_args([]).data == []
+
+
+def test_every_option_that_takes_several_values_keeps_those_of_its_repetitions() -> None:
+    for name, action in options():
+        if action.option_strings and action.nargs in ("+", "*"):
+            held = argparse.Namespace(**{action.dest: action.default})
+            for value in ("a", "b"):
+                action(CommandParser(), held, [value], action.option_strings[0])
+            assert getattr(held, action.dest) == ["a", "b"], (name, action.dest)
+
+
+@pytest.mark.parametrize("given", ["Antwort", "text=", "body=b", "text=a,text=b", "text=a,id=a", "=a"])
+def test_columns_that_name_neither_text_nor_id_are_refused(capsys: pytest.CaptureFixture[str], given: str) -> None:
+    told = call(capsys, "build", "--model", "lexical", "--pool", "P.csv", "--store", "S", "--columns", given).misuse
+    assert told.startswith("argument --columns: ")
 
 
 def test_bytes_that_are_no_letters_are_refused_before_any_work(capsys: pytest.CaptureFixture[str]) -> None:

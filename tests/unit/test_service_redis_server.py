@@ -1,5 +1,7 @@
 """When a server is asked, and when it is left alone."""
 
+import logging
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
@@ -12,6 +14,7 @@ from polyrank.service.caching.redis_server import (
     OPEN_SECONDS,
     WINDOW_CALLS,
     Breaker,
+    RedisServer,
     State,
 )
 
@@ -139,3 +142,15 @@ def test_calls_of_before_have_no_say(fixture: Fixture) -> None:
     assert fixture.breaker.state is State.HALF_OPEN
     fixture.breaker.report(probe, ok=False)
     assert fixture.breaker.state is State.OPEN
+
+
+def test_a_redis_that_does_not_answer_at_the_start_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with caplog.at_level(logging.WARNING):
+        server = RedisServer(f"redis://:secret@127.0.0.1:{port}")
+        server.close()
+        server._writer.shutdown()
+    [told] = caplog.records
+    assert told.message.startswith("redis does not answer; the server does without")
+    assert "secret" not in str(vars(told))

@@ -92,6 +92,71 @@ def test_groups_equal_those_of_the_whole_ranking(tmp_path: Path, index: str, top
         assert "groups_incomplete" not in ranked.degraded
 
 
+LONG = "we send your parcel on monday and you get it at home with a note about the shop"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_near"),
+    [
+        ("Thank you!", "thank  YOU", True),
+        (LONG, f"{LONG} again", True),
+        (LONG, LONG.replace("monday", "friday"), False),
+        (LONG, f"{LONG} again and again", False),
+        ("we ship abroad", "we do not ship abroad", False),
+        (f"{LONG} {LONG} in 5 days", f"{LONG} {LONG} in 14 days", False),
+        ("!!", "??", False),
+        ("!!", "!!", True),
+        ("\u8a02\u55ae\u5230\u4e86", "\u8a02\u55ae\u5230\u4e86\u3002", True),
+        ("", "", True),
+        ("a a a b", "a b", False),
+    ],
+)
+def test_what_is_near_equal(one: str, other: str, is_near: bool) -> None:
+    for first, second in ((one, other), (other, one)):
+        distinct = selection.Distinct()
+        assert (distinct.admit(first), distinct.admit(second)) == (True, not is_near)
+
+
+def test_the_texts_taken_in_are_those_of_comparing_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "MOST_COMPARED", 400)
+    rng = np.random.default_rng(1)
+    texts = [" ".join(rng.choice(["ab", "cd", "efg", "hi", "x1"], rng.integers(1, 24))) for _ in range(400)]
+    taken: list[Counter[str]] = []
+    distinct = selection.Distinct()
+    for text in texts:
+        own = Counter(text.split())
+        near = [
+            each for each in taken if (own & each).total() >= 0.9 * (own | each).total() and own["x1"] == each["x1"]
+        ]
+        assert distinct.admit(text) is (not near)
+        if not near:
+            taken.append(own)
+    assert 50 < len(taken) < 400
+
+
+@pytest.mark.parametrize("index", ["exact", "hnsw"])
+def test_the_best_of_near_equal_texts_is_answered_and_others_fill_the_places(tmp_path: Path, index: str) -> None:
+    """Of 400 candidates each text is there up to twenty times, in other letters."""
+    several = [
+        replace(each, id=f"{each.id}-{n}", text=each.text.upper() + "!" * n) for n in range(8) for each in pool(50)
+    ]
+    build_store(tmp_path, several, index=index)
+    serving = open_serving(tmp_path)
+    stored = {each.id: each.text for each in several}
+    order = [candidate_id for candidate_id, _ in brute_force(serving, TEXT, len(stored))]
+    distinct = selection.Distinct()
+    best = [candidate_id for candidate_id in order if distinct.admit(stored[candidate_id])]
+    for top_k in (1, 5, 20):
+        ranked = rank(serving, asked(TEXT, top_k=top_k, retrieve_k=400, collapse=True))
+        assert [place.id for place in ranked.places] == best[:top_k]
+        assert ranked.degraded == []
+    ranked = rank(serving, asked(TEXT, top_k=300, retrieve_k=400, collapse=True))
+    assert [place.id for place in ranked.places] == best
+    sent = tuple(Given(None, stored[each]) for each in order)
+    ranked = rank(serving, asked(TEXT, top_k=5, candidates=sent, collapse=True))
+    assert [place.text for place in ranked.places] == [stored[each] for each in best[:5]]
+
+
 def test_groups_heed_a_filter(tmp_path: Path) -> None:
     build_store(tmp_path, skewed(400, 0))
     ranked = rank(open_serving(tmp_path), asked(TEXT, top_k=4, filter={"n": [1, 2]}, grouping=Grouping("topic")))

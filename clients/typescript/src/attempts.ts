@@ -22,6 +22,8 @@ export interface Connection {
 // The server's own 504 arrives a little after the deadline; without it the caller would only know that time is over.
 const ANSWER_MS = 1000;
 const FIRST_PAUSE_MS = 100;
+const MOST_REDIRECTS = 5;
+const ANSWER_BYTES = 64 * 2 ** 20; // unfolded
 const LONGEST_MS = 2 ** 31 - 1 - ANSWER_MS; // a timer of more ends at once
 // Refused before anything was done, so even a change may be asked for again.
 const AT_THE_DOOR = ["overloaded", "rate-limited", "bodies-held", "draining", "not-ready", "store-busy"];
@@ -70,15 +72,10 @@ export class Attempts {
   }
 
   async #attempt(): Promise<{ answer: unknown } | { failed: CallFailed; retryAfter?: number; mayRepeat: boolean }> {
-    const { baseUrl, fetch } = this.connection;
-    const request = this.#request();
+    const { baseUrl } = this.connection;
     try {
-      const response = await fetch(baseUrl + this.path, request);
-      if (isRedirect(response)) {
-        const to = response.headers.get("Location") ?? "another place"; // browsers do not tell
-        throw new NotAnAnswer(`${baseUrl}: this leads to ${to}; give a baseUrl that leads to the server itself`);
-      }
-      const text = await response.text();
+      const response = await this.#fetched();
+      const text = await this.#text(response);
       const answer = parsed(text);
       if (!response.ok) return this.#refusal(response, answer);
       if (typeof answer === "object" && answer !== null) return { answer };
@@ -91,6 +88,44 @@ export class Attempts {
       const message = `${baseUrl}: no answer (${why.message}); is polyrank serve running?`;
       return { failed: new NoAnswer(message, maybeDone, error), mayRepeat: !maybeDone };
     }
+  }
+
+  /** Returns the response, of where the same server redirects what only reads: no key may come to another one. */
+  async #fetched(): Promise<Response> {
+    const { baseUrl, fetch } = this.connection;
+    const request = this.#request();
+    let url = baseUrl + this.path;
+    for (let redirects = 0; ; redirects += 1) {
+      const response = await fetch(url, request);
+      if (!isRedirect(response)) return response;
+      await response.body?.cancel();
+      const to = response.headers.get("Location"); // browsers do not tell
+      const next = to !== null && URL.canParse(to, url) ? new URL(to, url).href : undefined;
+      if (this.method !== "GET" || redirects === MOST_REDIRECTS || next === undefined || !isSameServer(url, next)) {
+        const where = to ?? "another place";
+        throw new NotAnAnswer(`${baseUrl}: this leads to ${where}; give a baseUrl that leads to the server itself`);
+      }
+      url = next;
+    }
+  }
+
+  /** Returns the body of a response, which the time of the request bounds; throws NotAnAnswer where it has no end. */
+  async #text(response: Response): Promise<string> {
+    const decoder = new TextDecoder();
+    const reader = response.body?.getReader();
+    const parts: string[] = [];
+    for (let bytes = 0; reader !== undefined; ) {
+      const { done, value } = await reader.read();
+      if (done) break;
+      bytes += value.byteLength;
+      if (bytes > ANSWER_BYTES) {
+        await reader.cancel();
+        const most = ANSWER_BYTES / 2 ** 20;
+        throw new NotAnAnswer(`${this.connection.baseUrl}: the answer is larger than ${most} MiB; ask for less at once`);
+      }
+      parts.push(decoder.decode(value, { stream: true }));
+    }
+    return parts.join("") + decoder.decode();
   }
 
   /** Throws a TypeError where no attempt could send the request; else it would look like a broken connection. */
@@ -112,7 +147,7 @@ export class Attempts {
         ...headers,
       },
       body: this.#body,
-      redirect: this.method === "GET" ? "follow" : "manual", // a POST that is redirected would become a GET
+      redirect: "manual", // followed, it would take headers along to wherever it leads
       signal: signal ? AbortSignal.any([signal, over]) : over,
     };
   }
@@ -129,6 +164,13 @@ export class Attempts {
 
 function isRedirect({ status, type }: Response): boolean {
   return type === "opaqueredirect" || (status >= 300 && status < 400);
+}
+
+/** Tells whether a redirect stays with a server; from HTTP to HTTPS it does. */
+function isSameServer(from: string, to: string): boolean {
+  const [old, next] = [new URL(from), new URL(to)];
+  const isSecured = old.protocol === "http:" && next.protocol === "https:" && old.port === "" && next.port === "";
+  return old.hostname === next.hostname && (old.origin === next.origin || isSecured);
 }
 
 /** Returns what a text holds as JSON; undefined: it is none. */

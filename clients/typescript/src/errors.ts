@@ -60,7 +60,7 @@ export class Refused extends CallFailed {
     this.title = text(told.title);
     this.detail = detail;
     this.requestId = requestId;
-    this.findings = Array.isArray(told.errors) ? told.errors : [];
+    this.findings = (Array.isArray(told.errors) ? told.errors : []).filter((each) => text(object(each).what));
     this.job = text(told.job) || undefined;
   }
 }

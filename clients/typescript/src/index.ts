@@ -1,7 +1,7 @@
 /** Calls a running polyrank server, from Node or a browser. Bodies and answers have the types of its OpenAPI document. */
 
 import { Attempts, type CallOptions, type Connection, slept } from "./attempts.js";
-import { JobEnded, Refused } from "./errors.js";
+import { JobEnded, NotAnAnswer, Refused } from "./errors.js";
 import type * as api from "./schema.js";
 
 export type { CallOptions } from "./attempts.js";
@@ -33,6 +33,20 @@ type Json<T> = T extends { content: { "application/json": infer J } } ? J : neve
 type Answer<O> = O extends { responses: infer R } ? Json<R[keyof R & (200 | 202)]> : never;
 type Body<O> = O extends { requestBody: infer B } ? { body: Json<B> } : { body?: undefined };
 type Placed<O> = O extends { parameters: infer P } ? Pick<P, keyof P & ("path" | "query")> : unknown;
+
+// The lists of objects that answers hold.
+const LISTS: Record<string, string> = {
+  "post /rank": "results",
+  "post /rank/batch": "answers",
+  "post /explain": "candidates",
+  "post /classify": "results",
+  "post /v2/rerank": "results",
+  "post /v1/embeddings": "data",
+  "get /pools": "pools",
+  "get /index": "others",
+  "get /index/candidates": "candidates",
+  "get /index/jobs": "jobs",
+};
 
 /** Returns a name that nobody else draws. */
 function drawn(): string {
@@ -73,7 +87,15 @@ export class Client {
     );
     const url = asked.size ? `${filled}?${asked}` : filled;
     const answer = await new Attempts(this.#connection, method.toUpperCase(), url, body, options).made();
+    const list = LISTS[`${method} ${path}`];
+    this.#require(list === undefined || isList((answer as Record<string, unknown>)[list]));
     return answer as Answer<Operation<M, P>>;
+  }
+
+  /** Throws NotAnAnswer unless something holds of an answer. */
+  #require(holds: boolean): void {
+    const { baseUrl } = this.#connection;
+    if (!holds) throw new NotAnAnswer(`${baseUrl}: something answers, but not as polyrank serve does`);
   }
 
   /** Ranks the pool's replies for a conversation, or the candidates sent along. */
@@ -93,6 +115,8 @@ export class Client {
   /** Ranks several; what is refused is returned in its place, not thrown. */
   async rankBatch(requests: api.RankIn[], options?: CallOptions): Promise<(api.RankOut | Refused)[]> {
     const { answers } = await this.call("post", "/rank/batch", { body: { requests } }, options);
+    this.#require(answers.length === requests.length);
+    this.#require(answers.every(({ answer, status }) => (answer ? isList(answer.results) : Number.isInteger(status))));
     return answers.map((each) => each.answer ?? new Refused(each.status, each.problem, each.retry_after ?? undefined));
   }
 
@@ -105,7 +129,9 @@ export class Client {
   async rerank(request: api.CompatRerankIn, options?: CallOptions): Promise<api.RerankResultOut[]> {
     const headers = { ...options?.headers, "X-Rerank-Dialect": "cohere" }; // whatever the server's setting is
     const answer = await this.call("post", "/v2/rerank", { body: request }, { ...options, headers });
-    return (answer as api.CompatRerankOut).results;
+    const { results } = answer as api.CompatRerankOut;
+    this.#require(results.every(({ index }) => Object.hasOwn(request.documents ?? [], index)));
+    return results;
   }
 
   /** Tells which of the served classifier's classes each text is. */
@@ -117,7 +143,9 @@ export class Client {
   async embed(texts: string[], options?: CallOptions): Promise<number[][]> {
     const body = { input: texts, encoding_format: "float" } as const;
     const { data } = await this.call("post", "/v1/embeddings", { body }, options);
-    return data.map((each) => each.embedding as number[]);
+    const vectors = data.map((each) => each.embedding as number[]);
+    this.#require(vectors.length === texts.length && vectors.every((each) => Array.isArray(each) && each.every(Number.isFinite)));
+    return vectors;
   }
 
   /** Returns the server's pools; the `path` of one ends the `baseUrl` of a client for it. */
@@ -138,11 +166,14 @@ export class Client {
   /** Yields all stored candidates that pass a filter, fetched page by page. */
   async *candidates(filter?: api.RankIn["filter"], options?: CallOptions): AsyncGenerator<api.CandidateOut> {
     const asked = { limit: 1000, ...(filter && { filter: JSON.stringify(filter) }) };
+    const pages = new Set<string>();
     let after: string | null | undefined;
     do {
       const page = await this.call("get", "/index/candidates", { query: { ...asked, after } }, options);
       yield* page.candidates;
       after = page.next;
+      this.#require(after == null || (typeof after === "string" && !pages.has(after))); // else they go round in a circle
+      if (after != null) pages.add(after);
     } while (after != null);
   }
 
@@ -181,6 +212,7 @@ export class Client {
   async *watch(id: string, everyMs = 1000, options?: CallOptions): AsyncGenerator<api.JobOut> {
     for (;;) {
       const job = await this.job(id, options);
+      this.#require(typeof job.state === "string");
       yield job;
       if (job.state === "succeeded") return;
       if (job.state === "failed" || job.state === "cancelled") throw new JobEnded(job);
@@ -207,6 +239,11 @@ export class Client {
   endTrial(options?: CallOptions): Promise<api.IndexOut> {
     return this.call("post", "/index/trial/end", {}, options);
   }
+}
+
+/** Tells whether a value is a list of objects. */
+function isList(value: unknown): boolean {
+  return Array.isArray(value) && value.every((each) => typeof each === "object" && each !== null);
 }
 
 interface Given {

@@ -2130,7 +2130,7 @@ export interface components {
             codes?: number | null;
             /**
              * Context
-             * @description oldest turn first; at least one turn has text
+             * @description oldest turn first; at least one turn has text. Entities of HTML are read as their letters, where a turn holds no markup or code. A turn above the server's `max_text_chars` loses its beginning
              */
             context: (string | components["schemas"]["TurnIn"])[] | string;
             /**
@@ -2894,8 +2894,14 @@ export interface components {
              */
             candidates?: (string | components["schemas"]["CandidateIn"])[] | null;
             /**
+             * Collapse
+             * @description answer with the best of near-equal texts alone: 9 of 10 words that either has are in both
+             * @default false
+             */
+            collapse?: boolean | null;
+            /**
              * Context
-             * @description oldest turn first; at least one turn has text
+             * @description oldest turn first; at least one turn has text. Entities of HTML are read as their letters, where a turn holds no markup or code. A turn above the server's `max_text_chars` loses its beginning
              */
             context: (string | components["schemas"]["TurnIn"])[] | string;
             /**
@@ -3018,7 +3024,7 @@ export interface components {
              * Degraded
              * @description what the answer lacks, because time was short or something failed
              */
-            degraded: ("cache_unavailable" | "shards_missing" | "retrieve_k_reduced" | "groups_incomplete" | "late_skipped_deadline" | "late_failed" | "rerank_skipped_deadline" | "rerank_failed")[];
+            degraded: ("cache_unavailable" | "shards_missing" | "retrieve_k_reduced" | "groups_incomplete" | "collapse_incomplete" | "late_skipped_deadline" | "late_failed" | "rerank_skipped_deadline" | "rerank_failed")[];
             /**
              * Exact
              * @description the ids are those of scoring every candidate by all but the cross-encoder
@@ -3034,7 +3040,7 @@ export interface components {
             model: components["schemas"]["ModelOut"];
             /**
              * Notes
-             * @description why the filter lets nothing through; absent where something passes
+             * @description why the filter lets nothing through; absent where something passes. Or that a lexical model had nothing to go by: no reply shares a telling word
              */
             notes?: string[] | null;
             /**
@@ -3590,6 +3596,8 @@ export interface components {
         /**
          * TurnIn
          * @description One turn and who said it: `text`, or a message in OpenAI's shape, of which the text in `content` is read.
+         *
+         *     Either may be a list of parts.
          * @example {
          *       "role": "user",
          *       "text": "it is 1234"
@@ -3612,7 +3620,7 @@ export interface components {
             audio?: components["schemas"]["JsonValue"] | null;
             /**
              * Content
-             * @description text, or a list of parts, of which those of text are read; null: the assistant only called a tool
+             * @description text, or a list of parts, whose texts are read; null: the assistant only called a tool
              * @default null
              */
             content?: ({
@@ -3662,9 +3670,12 @@ export interface components {
             status?: components["schemas"]["JsonValue"] | null;
             /**
              * Text
+             * @description text, or a list of parts
              * @default null
              */
-            text?: string | null;
+            text?: ({
+                [key: string]: components["schemas"]["JsonValue"];
+            } | string)[] | string | null;
             /**
              * @description taken, and not read
              * @default null

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from polyrank.model.text.assembly import Conversation
 
 _SEED = 0
+_PARTS = ("text", "id")
+_COLUMNS_HELP = (
+    "columns of tables, or fields of .jsonl, that hold texts and ids; default: those of the names text and id"
+)
 
 
 def add_to(commands: Any) -> None:
@@ -35,6 +39,7 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("--pool", required=True, nargs="+", type=Path, help=".jsonl[.gz|.zst], .csv or .parquet files")
     add_encoding_option(parser)
+    parser.add_argument("--columns", type=_columns, default={}, metavar="text=NAME,id=NAME", help=_COLUMNS_HELP)
     parser.add_argument("--store", required=True, type=Path, help="the store's directory; made if need be")
     add_options_of(parser.add_argument, options_of(AskedOptions), dtype=DTYPE_NAMES)
     add_options_of(parser.add_argument, options_of(BuildCommand))
@@ -59,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.wait is not None and arguments.activate is False:
         raise UsageError("--wait goes with --activate: no server loads what is only published")
     require_server(arguments)
-    pool = begin_pool(arguments.pool, arguments.store, arguments.encoding)
+    pool = begin_pool(arguments.pool, arguments.store, arguments.encoding, arguments.columns)
     probes = _probes(arguments.probes) if arguments.probes else []
     ranker = loaded(load_retriever, arguments.model, runner)
     options = _options(arguments, ranker, probes)
@@ -81,6 +86,16 @@ def run(arguments: argparse.Namespace) -> int:
     by = {} if encoders is None else {"encoders": arguments.encoders, "encoder_retries": encoders.retries}
     print_result(arguments, {**_described(built, seconds), **pool.fields.described(), **by}, line)
     return 0
+
+
+def _columns(text: str) -> dict[str, str]:
+    pairs = [each.partition("=") for each in text.split(",")]
+    named = {part.strip(): column.strip() for part, _, column in pairs}
+    if wrong := [part for part, column in named.items() if part not in _PARTS or not column]:
+        raise argparse.ArgumentTypeError(f"{wrong[0]!r} must be text or id, with = and a column")
+    if len({*named.values()}) < len(pairs):
+        raise argparse.ArgumentTypeError("name each part and each column once")
+    return named
 
 
 def _check_cluster(arguments: argparse.Namespace) -> None:

@@ -7,7 +7,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyrank.service.cli.arguments import add_encoding_option, add_service_options, read_candidates, service_of
+from polyrank.service.cli.arguments import (
+    add_encoding_option,
+    add_service_options,
+    json_object,
+    read_candidates,
+    service_of,
+)
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_json, print_result
 from polyrank.service.cli.parsing import ANY_COUNT, Within
 
@@ -59,7 +65,7 @@ def _get(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    filter_ = None if arguments.filter is None else _object("--filter", arguments.filter)
+    filter_ = None if arguments.filter is None else json_object("--filter", arguments.filter)
     with service_of(arguments) as service:
         found = _listed(service, filter_, arguments.limit)
         if arguments.json:
@@ -102,7 +108,7 @@ def _put(arguments: argparse.Namespace) -> int:
 
 
 def _one(arguments: argparse.Namespace) -> dict[str, Any]:
-    metadata = _object("--metadata", arguments.metadata) if arguments.metadata else {}
+    metadata = json_object("--metadata", arguments.metadata) if arguments.metadata else {}
     return {"id": arguments.id, "text": arguments.text, "metadata": metadata}
 
 
@@ -138,17 +144,3 @@ def _delete(arguments: argparse.Namespace) -> int:
     line = f"{done.deleted} candidates deleted; revision {done.revision}"
     print_result(arguments, done.model_dump(mode="json", exclude={"generation"}), line)
     return 0
-
-
-def _object(flag: str, text: str) -> dict[str, Any]:
-    """Return the JSON object given by a flag; UsageError if it is none."""
-    from polyrank.service.client.attempts import in_json
-
-    try:
-        value = json.loads(text)
-        in_json(value)
-    except ValueError as error:
-        raise UsageError(f'{flag} is no JSON ({error}); quote it for the shell: {flag} \'{{"lang": "en"}}\'') from None
-    if not isinstance(value, dict):
-        raise UsageError(f'{flag} must be a JSON object, such as {{"lang": "en"}}')
-    return value

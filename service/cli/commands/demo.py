@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         settings = Settings.load({"store": STORE, "port": arguments.port, "reranker": RERANKER, "drain_delay_s": 0.0})
         _build(pool, arguments)
-        ranked = from_store(STORE, EXAMPLE, 5)
+        ranked = from_store(STORE, EXAMPLE, {"top_k": 5})
     print("\n".join(f"  {'customer' if at % 2 == 0 else 'agent'}: {turn}" for at, turn in enumerate(EXAMPLE)))
     print_results(ranked)
     if arguments.once:

@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from polyrank.service import BACKEND, PRECISION
 from polyrank.service.cli.arguments import (
     add_service_options,
     chosen_runner,
+    json_object,
     of_flag,
     reference_runner,
     require_store,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from polyrank.index_builder.generation.generation import Generation
     from polyrank.index_builder.store.generation_store import GenerationStore
     from polyrank.model.inference.disk_cache import DiskCache
+    from polyrank.service.api.requests import RankIn
     from polyrank.service.client.calls import RankOptions
 
 MOST_EXPLAINED = 10
@@ -43,6 +46,7 @@ def add_to(commands: Any) -> None:
     add_service_options(parser, source)
     source.add_argument("--store", type=Path, help="a store's directory, no service needed")
     parser.add_argument("--top-k", type=Within(Bounds(1, 1000)), default=10, metavar="K", help="default: 10")
+    parser.add_argument("--filter", metavar="JSON", help="a filter on metadata, as POST /rank takes it")
     parser.add_argument("--rerank", action="store_true", help="let the service's cross-encoder read the first ones")
     parser.add_argument("--reranker", metavar="MODEL", help="with --store: the cross-encoder that reads the first ones")
     parser.add_argument(
@@ -66,17 +70,13 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--reranker goes with --store; a service has its own")
     if arguments.api_key and arguments.store:
         raise UsageError("--api-key goes with a service, not with --store")
+    asked = _asked(arguments)
     if arguments.store:
-        answer = from_store(
-            arguments.store,
-            arguments.turns,
-            arguments.top_k,
-            arguments.reranker,
-            arguments.explain,
-            arguments.answer_if,
-        )
+        answer = from_store(arguments.store, arguments.turns, asked, arguments.reranker, arguments.explain)
     else:
-        answer = _from_service(arguments)
+        answer = _from_service(arguments, asked)
+    for note in answer.get("notes") or ():
+        print(note, file=sys.stderr)
     if arguments.json:
         print_json(answer)
     elif arguments.explain:
@@ -86,6 +86,16 @@ def run(arguments: argparse.Namespace) -> int:
     if "decision" in answer and not arguments.json:
         print_decision(answer["decision"])
     return 0
+
+
+def _asked(arguments: argparse.Namespace) -> "RankOptions":
+    """Return what is asked of the service, or of what stands in for it; raises UsageError for a filter that is none."""
+    asked: RankOptions = {"top_k": arguments.top_k, "rerank": arguments.rerank or bool(arguments.reranker)}
+    if arguments.answer_if is not None:
+        asked["answer_if"] = arguments.answer_if
+    if arguments.filter is not None:
+        asked["filter"] = json_object("--filter", arguments.filter)
+    return asked
 
 
 def print_results(answer: dict[str, Any]) -> None:
@@ -107,11 +117,8 @@ def print_decision(decision: dict[str, Any]) -> None:
     print(f"answer: {'yes' if decision['answer'] else 'no'} (probability {told}, threshold {threshold:g})")
 
 
-def _from_service(arguments: argparse.Namespace) -> dict[str, Any]:
+def _from_service(arguments: argparse.Namespace, asked: "RankOptions") -> dict[str, Any]:
     with service_of(arguments) as service:
-        asked: RankOptions = {"top_k": arguments.top_k, "rerank": arguments.rerank}
-        if arguments.answer_if is not None:
-            asked["answer_if"] = arguments.answer_if
         ranking = service.rank(arguments.turns, **asked)
         answer = ranking.model_dump(mode="json", exclude_unset=True)
         if arguments.explain and ranking.results:
@@ -194,21 +201,30 @@ def _signed(number: float) -> str:
 def from_store(
     root: Path,
     turns: list[str],
-    top_k: int,
+    asked: "RankOptions",
     reranker: str | None = None,
     explain: bool = False,
-    answer_if: float | None = None,
 ) -> dict[str, Any]:
     """Rank over a store's active generation in this process; returns what the service answers, without timings.
 
-    `explain` adds what the service answers to `POST /explain` for the first replies, as `explanation`; `answer_if` adds
-    the `decision`.
+    `asked` is what the service would be. `explain` adds what the service answers to `POST /explain` for the first
+    replies, as `explanation`.
 
-    A store without a generation and a reranker that is none are refused before torch is imported.
+    What the service would refuse, a store without a generation and a reranker that is none are refused before torch is
+    imported.
     """
+    from pydantic import ValidationError
+
     from polyrank.index_builder.store.generation_store import GenerationStore
     from polyrank.model.checkpoint.lookup import require_pair_scorer
+    from polyrank.service.api.findings import refusal
+    from polyrank.service.api.requests import RankIn
+    from polyrank.service.client.attempts import in_json
 
+    try:
+        body = RankIn.model_validate_json(in_json({"context": turns, **asked}))
+    except ValidationError as error:
+        raise refusal(error, RankIn) from None
     require_store(root)
     if reranker:
         with of_flag("--reranker "):
@@ -217,27 +233,25 @@ def from_store(
     parts, refused = store.open_to_serve()
     for which, why in refused:
         print(f"{which} was passed over: {why}", file=sys.stderr)
-    return _ranked(store, parts, turns, top_k, reranker, explain, answer_if)
+    return _ranked(store, parts, turns, body, reranker, explain)
 
 
 def _ranked(
     store: "GenerationStore",
     parts: "list[Generation]",
     turns: list[str],
-    top_k: int,
+    body: "RankIn",
     reranker: str | None,
     explain: bool,
-    answer_if: float | None,
 ) -> dict[str, Any]:
     import asyncio
 
     from polyrank.model.inference import disk_cache
     from polyrank.model.rankers.load import load, load_reranker
-    from polyrank.model.text.assembly import Conversation
     from polyrank.model.text.reading import finish
-    from polyrank.service.api.requests import TOP_N, ExplainIn
+    from polyrank.service.api.requests import ExplainIn
     from polyrank.service.http.native import explain as explaining
-    from polyrank.service.http.native.rank import answer_of
+    from polyrank.service.http.native.rank import answer_of, to_request, with_unread
     from polyrank.service.live.models import LateScorer
     from polyrank.service.live.serving import Opener
     from polyrank.service.observe.metrics import Metrics
@@ -245,16 +259,16 @@ def _ranked(
     from polyrank.service.ranking.explaining import explain as explain_scores
     from polyrank.service.ranking.local_part import serve
     from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
-    from polyrank.service.ranking.values import RankRequest
     from polyrank.service.scheduling.stages import Journey
     from polyrank.service.settings import Settings
 
-    conversation = Conversation.of(turns)
+    settings = Settings(store={"": store.root})
+    request = to_request(body, settings)
     disk = disk_cache.configured(os.environ)
     runs = ("cpu", *_runner(disk), disk)
 
     def warm_up(ranker: LateScorer) -> None:  # else compiling would count as the request's time
-        ranker.represent_context_batch([finish(ranker.context_steps(conversation))[0]])
+        ranker.represent_context_batch([finish(ranker.context_steps(request.conversation))[0]])
 
     opener = Opener(lambda *_: None, None, lambda name: load(name, *runs), warm_up=warm_up)
     serving = serve(opener, parts, store.updates.of(parts[0].manifest))
@@ -263,17 +277,16 @@ def _ranked(
         print(f"{reranker} {words_left_out(serving.generation.manifest.model.name)}", file=sys.stderr)
     runtime = Runtime(RuntimeSettings(), Metrics(), scorer)
     deadline = time.monotonic() + _TIMEOUT_SECONDS
-    request = RankRequest(
-        conversation=conversation, top_k=top_k, top_n=TOP_N if reranker else None, answer_if=answer_if
-    )
 
     async def answer() -> dict[str, Any]:
-        ranked = answer_of(serving, await Engine(runtime).rank(serving, request, Journey(deadline)))
+        found = await Engine(runtime).rank(serving, request, Journey(deadline))
+        cut = with_unread(found.truncation, body, request.conversation)
+        ranked = answer_of(serving, replace(found, truncation=cut))
         if explain and ranked["results"]:
             asked = ExplainIn.model_validate(to_explain(turns, ranked, crossed=reranker is not None))
-            todo = explaining.to_request(asked, Settings(store={"": store.root}))
+            todo = explaining.to_request(asked, settings)
             explained = await explain_scores(runtime, serving, todo, Journey(deadline))
-            ranked["explanation"] = explaining.answer_of(serving, explained, asked)
+            ranked["explanation"] = explaining.answer_of(serving, explained, asked, todo.ranking.conversation)
         return ranked
 
     try:

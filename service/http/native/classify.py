@@ -11,7 +11,7 @@ from polyrank.model.rankers.classifier import Classifier
 from polyrank.service.api.answers import ClassedOut, ClassifyOut, ModelOut, TimingsOut, TruncatedOut
 from polyrank.service.api.requests import ClassifyIn
 from polyrank.service.errors import NotConfigured
-from polyrank.service.http.native.rank import checked_conversation
+from polyrank.service.http.native.rank import checked_conversation, with_unread
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import DEADLINE_IN, RANK, READS, fails, takes
 from polyrank.service.observe.labels import Account
@@ -45,6 +45,7 @@ async def classify(request: Request) -> ClassifyOut:
     doing = unranked.classify(held.runtime, conversation, body.texts, journey)
     told = await bodies.while_connected(request, doing)
     request.state.account = Account(None, [], told.seconds)
+    told = told._replace(truncation=with_unread(told.truncation, body, conversation))
     return _answer(request, classifier, told)
 
 

@@ -2,8 +2,8 @@
 
 import math
 import time
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,12 @@ from starlette.responses import Response
 
 from polyrank.model.explanation import CodeContributions, relative
 from polyrank.model.lexical.score import Term
+from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.sequences import PlacedToken
 from polyrank.service.api.answers import ExplainOut
 from polyrank.service.api.requests import ExplainIn
 from polyrank.service.errors import GenerationMismatch, NotConfigured, NoTrial, ShardsMissing, UnknownCandidates
-from polyrank.service.http.native.rank import checked_candidates, checked_conversation
+from polyrank.service.http.native.rank import checked_candidates, checked_conversation, with_unread
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import DEADLINE_IN, RANK, RANKS, fails, takes
 from polyrank.service.observe.labels import Account
@@ -48,7 +49,9 @@ async def explain(request: Request) -> Response:
     explained = await bodies.while_connected(request, explaining.explain(held.runtime, serving, todo, journey))
     request.state.account = Account(serving.generation.id, [], explained.seconds)
     numbers = len(explained.tokens) * len(explained.candidates) * (10 + body.codes)
-    answer = await bodies.beside(request, partial(_rendered, request, serving, explained, body), numbers)
+    answer = await bodies.beside(
+        request, partial(_rendered, request, serving, explained, body, todo.ranking.conversation), numbers
+    )
     return Response(answer, media_type="application/json")
 
 
@@ -64,8 +67,8 @@ def _served(held: Resources, which: str) -> Serving:
     return trial
 
 
-def _rendered(request: Request, serving: Serving, explained: Explained, asked: ExplainIn) -> bytes:
-    answer = answer_of(serving, explained, asked)
+def _rendered(request: Request, serving: Serving, explained: Explained, asked: ExplainIn, read: Conversation) -> bytes:
+    answer = answer_of(serving, explained, asked, read)
     spent = {**explained.seconds, "total": time.monotonic() - request.state.arrived}
     answer["timings_ms"] = {stage: round(seconds * 1000, 3) for stage, seconds in spent.items()}
     answer["request_id"] = request.state.request_id
@@ -82,17 +85,21 @@ def to_request(body: ExplainIn, settings: Settings) -> ExplainRequest:
     return ExplainRequest(ranking=ranking, occlusion=body.occlusion, cross=body.cross)
 
 
-def answer_of(serving: Serving, explained: Explained, asked: ExplainIn) -> dict[str, Any]:
-    """Return the fields of an `ExplainOut`, except those that belong to the request (timings, id)."""
-    model, cut = serving.generation.manifest.model, explained.truncation
+def answer_of(serving: Serving, explained: Explained, asked: ExplainIn, read: Conversation) -> dict[str, Any]:
+    """Return the fields of an `ExplainOut`, except those that belong to the request (timings, id).
+
+    read: what was explained of the conversation that was sent.
+    """
+    model, cut = serving.generation.manifest.model, with_unread(explained.truncation, asked, read)
+    placed = _placing(asked, read)
     against = _relatives(explained, asked.rival())
     return {
         "context": {
-            "tokens": [_token(token) for token in explained.tokens],
+            "tokens": [_token(token, placed) for token in explained.tokens],
             "truncated": {"turns": cut.turns, "tokens": cut.tokens, "candidates": cut.candidates},
         },
         "candidates": [
-            _candidate(explained, each, beside, asked)
+            _candidate(explained, each, beside, asked, placed)
             for each, beside in zip(explained.candidates, against, strict=True)
         ],
         "unexplained": [{"part": part, "why": why} for part, why in explained.unexplained.items()],
@@ -101,6 +108,25 @@ def answer_of(serving: Serving, explained: Explained, asked: ExplainIn) -> dict[
         "revision": serving.snapshot.revision,
         "model": {"name": model.name, "architecture": model.architecture, "fingerprint": model.fingerprint},
     }
+
+
+Placed = Callable[[int | None, int | None, int | None], dict[str, int | None]]
+
+
+def _placing(asked: ExplainIn, read: Conversation) -> Placed:
+    """Return what tells where a span of a turn that was read stands in the text that was sent."""
+    said = asked.said().turns
+
+    @cache
+    def places(turn: int) -> list[int]:
+        return asked.places(turn)[len(said[turn].text) - len(read.turns[turn].text) :]
+
+    def placed(turn: int | None, start: int | None, end: int | None) -> dict[str, int | None]:
+        if turn is None or start is None or end is None:
+            return {"start": start, "end": end}
+        return {"start": places(turn)[start], "end": places(turn)[end]}
+
+    return placed
 
 
 def _relatives(explained: Explained, rival: int | None) -> Sequence[Scores | None]:
@@ -118,7 +144,7 @@ def _relatives(explained: Explained, rival: int | None) -> Sequence[Scores | Non
 
 
 def _candidate(
-    explained: Explained, each: ExplainedCandidate, beside: Scores | None, asked: ExplainIn
+    explained: Explained, each: ExplainedCandidate, beside: Scores | None, asked: ExplainIn, placed: Placed
 ) -> dict[str, Any]:
     """Return the fields of an `ExplainedOut`."""
     weight, explanation = explained.late_weight, each.explanation
@@ -142,7 +168,7 @@ def _candidate(
         "pairs": pairs.astype(np.float32) if asked.pairs and pairs is not None else None,
         "occlusion": None if each.occlusion is None else [_number(n) for n in (weight * each.occlusion).tolist()],
         "words": _words(each.terms),
-        "cross": None if each.pair is None else _pair(each.pair),
+        "cross": None if each.pair is None else _pair(each.pair, placed),
     }
 
 
@@ -173,9 +199,9 @@ def _codes(codes: CodeContributions | None, weight: float, words: float, count: 
     return {"codes": shown, "others": others}
 
 
-def _pair(pair: ExplainedPair) -> dict[str, Any]:
+def _pair(pair: ExplainedPair, placed: Placed) -> dict[str, Any]:
     shown = [
-        {"turn": unit.turn, "persona": unit.persona, "start": unit.start, "end": unit.end, "drop": drop}
+        {"turn": unit.turn, "persona": unit.persona, **placed(unit.turn, unit.start, unit.end), "drop": drop}
         for unit, drop in zip(pair.units, pair.drops.tolist(), strict=True)
     ]
     return {"score": pair.score, "base": pair.base, "units": shown, "words": _words(pair.terms)}
@@ -187,13 +213,12 @@ def _words(terms: Sequence[Term] | None) -> dict[str, Any] | None:
     return {"value": sum(term.value for term in terms), "terms": [term._asdict() for term in terms]}
 
 
-def _token(token: PlacedToken) -> dict[str, Any]:
+def _token(token: PlacedToken, placed: Placed) -> dict[str, Any]:
     return {
         "text": token.text,
         "turn": token.turn,
         "persona": token.persona,
-        "start": token.start,
-        "end": token.end,
+        **placed(token.turn, token.start, token.end),
         "word": token.word,
     }
 

@@ -5,6 +5,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
@@ -17,7 +18,7 @@ from starlette.responses import Response
 
 from polyrank.index_builder.errors import FingerprintMismatch, GenerationError, MatrixMissing
 from polyrank.model.errors import RankingError, shortage_in
-from polyrank.model.text.assembly import Conversation
+from polyrank.model.text.assembly import Conversation, Truncation
 from polyrank.service.api.answers import BatchOut, RankOut, ResultOut
 from polyrank.service.api.findings import MAX_ERRORS, refusal
 from polyrank.service.api.requests import BatchIn, CandidateIn, ExpectIn, RankIn, SaidIn, Which
@@ -45,6 +46,7 @@ from polyrank.service.scheduling.stages import Journey
 from polyrank.service.settings import Settings
 
 X_CACHE: Final = "X-Cache"
+LETTERS_A_TOKEN: Final = 4
 _NO_TIMINGS: Final = dict.fromkeys((*STAGES, "total"), 0.0)
 _X_CACHE_OUT: Final = {
     "description": "where answers are kept: whether this one was",
@@ -146,6 +148,7 @@ async def _answer(
         if kept is not None:
             return Answered(kept, dict.fromkeys(STAGES, 0.0), "hit", Account(serving.generation.id))
     ranked = await held.engine_for(serving).rank(serving, todo, journey)
+    ranked = replace(ranked, truncation=with_unread(ranked.truncation, body, todo.conversation))
     letters = sum(len(place.text) for place in ranked.places)
     answer = await bodies.beside(
         request, partial(_rendered, held, serving, ranked), 2 * len(ranked.places) + letters // 256
@@ -205,16 +208,24 @@ def to_request(body: RankIn, settings: Settings) -> RankRequest:
         exclude_ids=tuple(body.exclude_ids),
         score_threshold=body.score_threshold,
         grouping=None if body.group_by is None else Grouping(body.group_by, body.limit_per_group),
+        collapse=body.collapse,
         answer_if=body.answer_if,
     )
 
 
 def checked_conversation(body: SaidIn, settings: Settings) -> Conversation:
-    """Return what was said; raises InvalidInput where a text is longer than the server allows."""
-    conversation = body.said()
-    bodies.check_lengths("context", [turn.text for turn in conversation.turns], settings)
+    """Return what was said; turns that are longer than the server allows lose their beginning.
+
+    Raises InvalidInput where a fact of the persona is longer.
+    """
+    conversation, most = body.said(), settings.max_text_chars
     bodies.check_lengths("persona", conversation.persona, settings)
-    return conversation
+    return replace(conversation, turns=tuple(replace(turn, text=turn.text[-most:]) for turn in conversation.turns))
+
+
+def with_unread(cut: Truncation, body: SaidIn, read: Conversation) -> Truncation:
+    """Return what was cut, together with what `checked_conversation` did not read; four letters count as a token."""
+    return replace(cut, tokens=cut.tokens + -(-(body.said().letters - read.letters) // LETTERS_A_TOKEN))
 
 
 def checked_candidates(sent: Sequence[str | CandidateIn], settings: Settings) -> tuple[Given, ...]:

@@ -1,6 +1,7 @@
 """Reads the body of a request into a checked model, or raises an error that says what is wrong with it."""
 
 import asyncio
+import json
 import re
 import time
 from collections.abc import Callable, Coroutine, Sequence, Sized
@@ -27,6 +28,7 @@ MOST_VALUES, CANDIDATE_VALUES = 200_000, 20  # of a body, or so many a candidate
 MAX_FIELDS = 10_000  # of one object; the metadata of a candidate have no room for an object of more
 TIMEOUT_HEADERS = ("X-Request-Timeout-Ms", "X-Client-Timeout-Ms")
 MILLISECONDS = re.compile("0{0,99}[1-9][0-9]{0,99}", re.ASCII)
+CHARSET = re.compile("utf-?8|utf-?(16|32)(-?[lb]e)?")  # as the first bytes of JSON say, whatever a header adds
 BLOCK_BYTES = 1 << 20
 PER_LIST = 3  # Python looks for garbage among lists and objects alone, and nothing else goes on meanwhile
 _QUOTE, _COMMA, _BRACE, _CLOSING = b'",{}'
@@ -68,8 +70,8 @@ def _check_media_type(request: Request) -> None:
         raise errors.MediaTypeUnsupported("Content-Encoding: only gzip is supported; or send the body as it is")
     media_type, _, parameters = request.headers.get("content-type", "").lower().partition(";")
     charset = parameters.strip().removeprefix("charset=").strip('"') or "utf-8"
-    if media_type.strip() not in ("", "application/json") or charset not in ("utf-8", "utf8"):
-        raise errors.MediaTypeUnsupported("send Content-Type: application/json, in UTF-8")
+    if media_type.strip() not in ("", "application/json") or not CHARSET.fullmatch(charset):
+        raise errors.MediaTypeUnsupported("send Content-Type: application/json, in UTF-8, UTF-16 or UTF-32")
 
 
 async def _received(request: Request) -> bytes:
@@ -83,6 +85,7 @@ async def _received(request: Request) -> bytes:
 
 
 def _checked(kind: type[M], body: bytes, most: int, bound: int) -> M:
+    body = _in_utf8(body)
     if bound > INLINE_VALUES:
         found = marks(body)
         if (values := count_values(found)) >= most:
@@ -93,6 +96,16 @@ def _checked(kind: type[M], body: bytes, most: int, bound: int) -> M:
         return kind.model_validate_json(body)
     except ValidationError as error:
         raise refusal(error, kind) from None
+
+
+def _in_utf8(body: bytes) -> bytes:
+    """Return a body in UTF-8, without a byte order mark; raises BodyMalformed where it is no text."""
+    if (encoding := json.detect_encoding(body)) == "utf-8":
+        return body
+    try:
+        return body.decode(encoding).encode()
+    except UnicodeDecodeError:
+        raise errors.BodyMalformed(f"the body begins as {encoding.upper()}, but is not valid in it") from None
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
