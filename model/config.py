@@ -186,6 +186,8 @@ class ModelConfig:
     Attributes:
         base_name: the base model's name, for people; `base_sha256` is its identity.
         base_sha256: sha256 of the base's model.safetensors; empty where the weights do not refer to a base.
+        base_forms: sha256 of other forms of these weights that do, too, such as rounded ones. With each the model is
+            another one: its vectors differ, and so does its fingerprint.
         weights: where the transformer's weights are. "base": the base's own, by reference. "adapter": the base's, plus
             a low-rank difference in the checkpoint (checkpoint/read.py). "full": in the checkpoint.
         residual: the Cross-encoder adds to the score of a Poly-encoder (architectures/cross.py). The checkpoint holds
@@ -217,6 +219,7 @@ class ModelConfig:
     architecture: str
     base_name: str
     base_sha256: str = ""
+    base_forms: Sequence[str] = ()
     weights: Weights = "full"
     residual: bool = False
     head: Head = "linear"
@@ -274,6 +277,11 @@ class ModelConfig:
         require(not fitted, "a classifier has neither evidence nor calibration")
 
     @property
+    def base_weights(self) -> tuple[str, ...]:
+        """The sha256 of each file of weights that will do as its base; empty: any."""
+        return (self.base_sha256, *self.base_forms) if self.base_sha256 else ()
+
+    @property
     def head_classes(self) -> int:
         """How many classes a head tells; 0: the model gives scores."""
         return len(self.labels) if self.class_from == "head" else 0
@@ -306,7 +314,8 @@ class ModelConfig:
     def to_json(self) -> dict[str, Any]:
         """Return the object that `polyrank.json` holds: every field; what the architecture alone has, by its name."""
         flat = asdict(self)
-        base, own = {"name": flat.pop("base_name"), "sha256": flat.pop("base_sha256")}, flat.pop("own")
+        base = {name: flat.pop(f"base_{name}") for name in _OF_BASE}
+        own = flat.pop("own")
         alone = {} if own is None else {self.architecture: own}
         return {"format_version": FORMAT_VERSION, "base": base, **flat, **alone}
 
@@ -317,9 +326,13 @@ class ModelConfig:
         version = flat.pop("format_version", None)
         require(version == FORMAT_VERSION, f"format_version is {shown(version)}, this release reads {FORMAT_VERSION}")
         base, own = flat.pop("base", None), _own(flat)
-        require(isinstance(base, dict) and set(base) == {"name", "sha256"}, "base must be {name, sha256}")
+        fits = isinstance(base, dict) and {"name", "sha256"} <= set(base) <= set(_OF_BASE)
+        require(
+            fits and isinstance(base.get("forms", []), list | tuple), "base must be {name, sha256, forms: [sha256]}"
+        )
+        base = {**base, "forms": tuple(base.get("forms", []))}
         require(isinstance(flat.get("assembly"), dict), "assembly is missing")
-        require_known(flat, {f.name for f in fields(cls)} - {"base_name", "base_sha256", "own"})
+        require_known(flat, {f.name for f in fields(cls)} - {"own", *(f"base_{name}" for name in _OF_BASE)})
         for name, kind in _BLOCKS.items():
             if flat.get(name) is not None:
                 flat[name] = read_block(kind, flat[name], name)
@@ -328,7 +341,7 @@ class ModelConfig:
         flat["dense"] = tuple(read_block(DenseConfig, each, "dense") for each in dense)
         flat["labels"] = tuple(labels) if isinstance(labels := flat.pop("labels", []), list) else labels
         try:
-            return cls(base_name=base["name"], base_sha256=base["sha256"], own=own, **flat)
+            return cls(**{f"base_{name}": value for name, value in base.items()}, own=own, **flat)
         except TypeError as error:
             raise CheckpointInvalid(f"polyrank.json: {error}") from error
 
@@ -341,6 +354,7 @@ def _own(flat: dict[str, Any]) -> Block | None:
     return None if kind is None or raw is None else read_block(kind, raw, kind.of)
 
 
+_OF_BASE = ("name", "sha256", "forms")
 _BLOCKS = {
     "assembly": AssemblyConfig,
     "evidence": LexicalConfig,
