@@ -206,6 +206,7 @@ class ModelConfig:
         evidence: how words count in the score; None: they do not.
         own: what its architecture alone has (`options` of its row in the registry); `polyrank.json` holds it under the
             architecture's name. None: nothing, or it is not known yet.
+        languages: those that it learnt, ISO 639-1; empty: that is not known. Not part of the model's identity.
         labels: the classes that a classifier tells; empty: the model ranks.
         class_from: what tells the classes. "head": outputs for a context and a text, one for each label, in their
             order. "score": the score of each label as a reply to the context, whose last turn is the text.
@@ -239,6 +240,7 @@ class ModelConfig:
     calibration: CalibrationConfig | None = None
     quantisation: QuantisationConfig | None = None
     own: Block | None = None
+    languages: Sequence[str] = ()
     labels: Sequence[str] = ()
     class_from: ClassFrom = "head"
     training: Mapping[str, Any] = field(default_factory=dict)
@@ -260,7 +262,10 @@ class ModelConfig:
             require(1 <= getattr(self, name) <= WIDEST, f"{name} must be at least 1 and at most {WIDEST}")
         for name in ("code_scale", "score_scale"):
             require(0 < getattr(self, name) <= _MOST, f"{name} must be positive and at most {_MOST:.0f}")
-        for name in ("labels", "dense"):
+        for language in self.languages:
+            code = len(language) == 2 and language.isascii() and language.islower()
+            require(code, f"languages has {shown(language)}, which is no code of ISO 639-1, such as en")
+        for name in ("labels", "dense", "languages"):
             require(len(getattr(self, name)) <= WIDEST, f"{name} has more than {WIDEST} entries")
         for name in ("max_context_tokens", "max_candidate_tokens"):
             require(getattr(self, name) >= 8, f"{name} must be at least 8")
@@ -339,7 +344,8 @@ class ModelConfig:
         dense = flat.pop("dense", [])
         require(isinstance(dense, list | tuple), "dense must be a list of objects")
         flat["dense"] = tuple(read_block(DenseConfig, each, "dense") for each in dense)
-        flat["labels"] = tuple(labels) if isinstance(labels := flat.pop("labels", []), list) else labels
+        for name in ("labels", "languages"):
+            flat[name] = tuple(named) if isinstance(named := flat.pop(name, []), list) else named
         try:
             return cls(**{f"base_{name}": value for name, value in base.items()}, own=own, **flat)
         except TypeError as error:

@@ -47,8 +47,8 @@ class CheckpointFiles:
     def fingerprint(self) -> str:
         """sha256 over config, weights and tokenizer; the config identifies the base's weights.
 
-        Names, other forms of the base, calibration, quantisation and training summary are left out: no vector and no
-        score depends on them.
+        Names, languages, other forms of the base, calibration, quantisation and training summary are left out: no
+        vector and no score depends on them.
         """
         backbone = read_object(backbone_file(self.source))
         backbone.pop("_name_or_path", None)
@@ -127,7 +127,7 @@ def fingerprint_of(config: ModelConfig, **parts: Any) -> str:
     """Return the sha256 over a config, without names and what changes no score, and over the parts beside it."""
     identity = config.to_json()
     del identity["training"]
-    for name in ("calibration", "quantisation"):
+    for name in ("languages", "calibration", "quantisation"):
         identity.pop(name, None)
     for name in ("name", "forms"):
         identity.get("base", {}).pop(name, None)

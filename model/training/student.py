@@ -198,10 +198,12 @@ def _model_config(config: TrainConfig, source: ModelConfig, base: BaseModel | No
     if "reduction_m" in given and given.get("reduction", source.reduction) != "first-m mean":
         raise InvalidInput("reduction_m is for --reduction 'first-m mean': give that, too")
     turns = given.pop("max_turns", source.assembly.max_turns)
+    languages = tuple(given.pop("languages", source.languages))
     return replace(
         source,
         **given,
         own=config.own(source.own),
+        languages=languages,
         architecture=config.architecture,
         residual=first_stage is not None,
         labels=tuple(config.labels),

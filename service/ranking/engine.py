@@ -64,7 +64,9 @@ class Engine:
                 ranked = await search.filled(ranked)
         ranked = replace(ranked, places=finite(selection.selected(request, ranked.places)), seconds=journey.seconds)
         counts_words = serving.generation.words is not None
-        return replace(ranked, decision=selection.decided(request, ranked, serving.ranker, scorer, counts_words))
+        seen = serving.generation.manifest.languages
+        decision = selection.decided(request, ranked, serving.ranker, scorer, counts_words, seen)
+        return replace(ranked, decision=decision)
 
 
 class _PoolSearch:
