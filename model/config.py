@@ -186,6 +186,8 @@ class ModelConfig:
     Attributes:
         base_name: the base model's name, for people; `base_sha256` is its identity.
         base_sha256: sha256 of the base's model.safetensors; empty where the weights do not refer to a base.
+        base_forms: sha256 of other forms of these weights that do, too, such as rounded ones. With each the model is
+            another one: its vectors differ, and so does its fingerprint.
         weights: where the transformer's weights are. "base": the base's own, by reference. "adapter": the base's, plus
             a low-rank difference in the checkpoint (checkpoint/read.py). "full": in the checkpoint.
         residual: the Cross-encoder adds to the score of a Poly-encoder (architectures/cross.py). The checkpoint holds
@@ -204,6 +206,7 @@ class ModelConfig:
         evidence: how words count in the score; None: they do not.
         own: what its architecture alone has (`options` of its row in the registry); `polyrank.json` holds it under the
             architecture's name. None: nothing, or it is not known yet.
+        languages: those that it learnt, ISO 639-1; empty: that is not known. Not part of the model's identity.
         labels: the classes that a classifier tells; empty: the model ranks.
         class_from: what tells the classes. "head": outputs for a context and a text, one for each label, in their
             order. "score": the score of each label as a reply to the context, whose last turn is the text.
@@ -217,6 +220,7 @@ class ModelConfig:
     architecture: str
     base_name: str
     base_sha256: str = ""
+    base_forms: Sequence[str] = ()
     weights: Weights = "full"
     residual: bool = False
     head: Head = "linear"
@@ -236,6 +240,7 @@ class ModelConfig:
     calibration: CalibrationConfig | None = None
     quantisation: QuantisationConfig | None = None
     own: Block | None = None
+    languages: Sequence[str] = ()
     labels: Sequence[str] = ()
     class_from: ClassFrom = "head"
     training: Mapping[str, Any] = field(default_factory=dict)
@@ -257,7 +262,10 @@ class ModelConfig:
             require(1 <= getattr(self, name) <= WIDEST, f"{name} must be at least 1 and at most {WIDEST}")
         for name in ("code_scale", "score_scale"):
             require(0 < getattr(self, name) <= _MOST, f"{name} must be positive and at most {_MOST:.0f}")
-        for name in ("labels", "dense"):
+        for language in self.languages:
+            code = len(language) == 2 and language.isascii() and language.islower()
+            require(code, f"languages has {shown(language)}, which is no code of ISO 639-1, such as en")
+        for name in ("labels", "dense", "languages"):
             require(len(getattr(self, name)) <= WIDEST, f"{name} has more than {WIDEST} entries")
         for name in ("max_context_tokens", "max_candidate_tokens"):
             require(getattr(self, name) >= 8, f"{name} must be at least 8")
@@ -272,6 +280,11 @@ class ModelConfig:
         require(not self.residual and self.head == "linear", "labels are for a cross of its own head alone")
         fitted = self.evidence is not None or self.calibration is not None
         require(not fitted, "a classifier has neither evidence nor calibration")
+
+    @property
+    def base_weights(self) -> tuple[str, ...]:
+        """The sha256 of each file of weights that will do as its base; empty: any."""
+        return (self.base_sha256, *self.base_forms) if self.base_sha256 else ()
 
     @property
     def head_classes(self) -> int:
@@ -306,7 +319,8 @@ class ModelConfig:
     def to_json(self) -> dict[str, Any]:
         """Return the object that `polyrank.json` holds: every field; what the architecture alone has, by its name."""
         flat = asdict(self)
-        base, own = {"name": flat.pop("base_name"), "sha256": flat.pop("base_sha256")}, flat.pop("own")
+        base = {name: flat.pop(f"base_{name}") for name in _OF_BASE}
+        own = flat.pop("own")
         alone = {} if own is None else {self.architecture: own}
         return {"format_version": FORMAT_VERSION, "base": base, **flat, **alone}
 
@@ -317,18 +331,23 @@ class ModelConfig:
         version = flat.pop("format_version", None)
         require(version == FORMAT_VERSION, f"format_version is {shown(version)}, this release reads {FORMAT_VERSION}")
         base, own = flat.pop("base", None), _own(flat)
-        require(isinstance(base, dict) and set(base) == {"name", "sha256"}, "base must be {name, sha256}")
+        fits = isinstance(base, dict) and {"name", "sha256"} <= set(base) <= set(_OF_BASE)
+        require(
+            fits and isinstance(base.get("forms", []), list | tuple), "base must be {name, sha256, forms: [sha256]}"
+        )
+        base = {**base, "forms": tuple(base.get("forms", []))}
         require(isinstance(flat.get("assembly"), dict), "assembly is missing")
-        require_known(flat, {f.name for f in fields(cls)} - {"base_name", "base_sha256", "own"})
+        require_known(flat, {f.name for f in fields(cls)} - {"own", *(f"base_{name}" for name in _OF_BASE)})
         for name, kind in _BLOCKS.items():
             if flat.get(name) is not None:
                 flat[name] = read_block(kind, flat[name], name)
         dense = flat.pop("dense", [])
         require(isinstance(dense, list | tuple), "dense must be a list of objects")
         flat["dense"] = tuple(read_block(DenseConfig, each, "dense") for each in dense)
-        flat["labels"] = tuple(labels) if isinstance(labels := flat.pop("labels", []), list) else labels
+        for name in ("labels", "languages"):
+            flat[name] = tuple(named) if isinstance(named := flat.pop(name, []), list) else named
         try:
-            return cls(base_name=base["name"], base_sha256=base["sha256"], own=own, **flat)
+            return cls(**{f"base_{name}": value for name, value in base.items()}, own=own, **flat)
         except TypeError as error:
             raise CheckpointInvalid(f"polyrank.json: {error}") from error
 
@@ -341,6 +360,7 @@ def _own(flat: dict[str, Any]) -> Block | None:
     return None if kind is None or raw is None else read_block(kind, raw, kind.of)
 
 
+_OF_BASE = ("name", "sha256", "forms")
 _BLOCKS = {
     "assembly": AssemblyConfig,
     "evidence": LexicalConfig,

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from glob import escape
 from pathlib import Path
 from secrets import token_hex
+from tempfile import gettempdir
 from typing import BinaryIO
 
 _TOKEN_BYTES = 8
@@ -146,6 +147,42 @@ def filling(directory: Path, last: str = "") -> Iterator[Path]:
             with suppress(OSError):
                 directory.rmdir()
         raise
+
+
+@contextmanager
+def making_once(directory: Path) -> Iterator[Path | None]:
+    """Yield a temporary directory that becomes `directory` when the block ends, or None where that is there already.
+
+    Others that make it wait meanwhile. If the block raises, nothing is left; the next maker removes what a killed one
+    left. Raises OSError where it cannot be written.
+    """
+    if directory.is_dir():
+        yield None
+        return
+    make_directory(directory.parent)
+    unfinished = directory.with_name(f"{_UNFINISHED}{directory.name}")
+    with _locked(directory.parent):
+        if directory.is_dir():  # another process was faster
+            yield None
+            return
+        shutil.rmtree(unfinished, ignore_errors=True)
+        try:
+            unfinished.mkdir()
+            yield unfinished
+            sync_tree(unfinished)
+            rename_durably(unfinished, directory)
+        except BaseException:  # Ctrl-C too
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+
+
+def usual_cache() -> Path:
+    """Return where this user's caches are by default: below $XDG_CACHE_HOME, or ~/.cache."""
+    chosen = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        return (Path(chosen) if os.path.isabs(chosen) else Path.home() / ".cache") / "polyrank"
+    except RuntimeError:  # a user without a home
+        return Path(gettempdir()) / f"polyrank-{os.geteuid()}"
 
 
 def is_free(directory: Path) -> bool:

@@ -68,6 +68,7 @@ class WordRanker:
 
     architecture = "poly"
     calibration: CalibrationConfig | None = None
+    languages: tuple[str, ...] = ()
     backend, precision, rounding, choice = "torch", "float32", "float32", None
     dim = DIM
     max_input_tokens = MAX_TOKENS
@@ -187,6 +188,7 @@ class WordCross:
     max_input_tokens = 2 * MAX_TOKENS
     evidence: LexicalScore | None = None
     calibration: CalibrationConfig | None = None
+    languages: tuple[str, ...] = ()
 
     def pair_steps(self, conversation: Conversation, texts: Sequence[str]) -> Steps[tuple[Pairs, Truncation]]:
         yield

@@ -1,10 +1,10 @@
-"""Make an adapter that was trained on the half-precision base refer to the base itself.
+"""Make an adapter that was trained on a copy of a base, as it is or in half precision, refer to the base itself.
 
     python -m benchmarks.gpu.adopt CHECKPOINT [CHECKPOINT ...] --base MODEL
 
-A sha256 in the checkpoint names the weights that it was trained on. Rounding the weights of MODEL must give exactly
-that file. Then both differ only by the rounding, which keeps about three digits of each number. Measure the adopted
-checkpoint again: the figures of its run belong to slightly different weights.
+A sha256 in the checkpoint names the weights that it was trained on. They must be those of MODEL, or those rounded to
+half precision, which keeps about three digits of each number. After rounding measure the adopted checkpoint again: the
+figures of its run belong to slightly different weights.
 """
 
 import argparse
@@ -34,14 +34,16 @@ def adopt(checkpoint: Path, base_name: str) -> str:
         raise InvalidInput(f"{checkpoint} holds {config.weights} weights; only an adapter refers to its base")
     base = resolve_base(base_name)
     if config.base_sha256 not in (base.sha256, _rounded_sha256(base)):
-        raise InvalidInput(f"{checkpoint} was trained on other weights than those of {base_name} in half precision")
+        raise InvalidInput(f"{checkpoint} was trained on other weights than {base_name}, in full or half precision")
     training = dict(config.training)
     if "settings" in training:
         training["settings"] = {
             **training["settings"],
             "base": base.name,
         }  # it was a folder of the machine with the GPU
-    adopted = replace(config, base_name=base.name, base_sha256=base.sha256, training=training)
+    adopted = replace(
+        config, base_name=base.name, base_sha256=base.sha256, base_forms=base.other_forms, training=training
+    )
     write_config(checkpoint / CONFIG_FILE, adopted)
     return load(checkpoint).fingerprint
 

@@ -77,7 +77,7 @@ def rebased(checkpoint: Path, base: Path, folder: Path) -> Path:
     """
     copy = Path(shutil.copytree(checkpoint, folder / checkpoint.name))
     found = resolve_base(str(base))
-    config = replace(read_config(copy / CONFIG_FILE), base_name=found.name, base_sha256=found.sha256)
+    config = replace(read_config(copy / CONFIG_FILE), base_name=found.name, base_sha256=found.sha256, base_forms=())
     write_config(copy / CONFIG_FILE, config)
     return copy
 

@@ -37,6 +37,7 @@ from polyrank.index_builder.building.stages import (
     StageClock,
     count_pool,
     ingest,
+    languages_of,
     make_index,
     no_progress,
     search_times,
@@ -79,8 +80,10 @@ from polyrank.index_builder.vectors.redis import RedisEmbeddings
 from polyrank.model.durable import sync_directory
 from polyrank.model.errors import InvalidInput
 from polyrank.model.registry import ARCHITECTURES
+from polyrank.model.text.language import count_languages
 
 _BATCH_ROWS = 8192
+_SAMPLE = 2000  # texts whose language is looked at
 
 
 _DEFAULT = BuildOptions()
@@ -329,7 +332,7 @@ class _Making:
 
     def manifest(self, built: "Sequence[BuiltPart | KeptPart]", work: Encodings) -> Manifest:
         """Write the manifest, and return it."""
-        model, filled, clock = self._model, self._filled, self._clock
+        directory, model, filled, clock = self._directory, self._model, self._filled, self._clock
         entries = [self._entry(*each) for each in zip(filled.parts, self._paths, built, strict=True)]
         worst = min(entries, key=lambda entry: float(entry.recall["recall@10"] or 0.0))
         with_paths = zip(self._paths, built, strict=True)
@@ -337,10 +340,11 @@ class _Making:
         seconds = max(clock.seconds.get("encode", 0.0), 1e-9)
         count = sum(entry.count for entry in entries)
         new = sum(entry.count for entry, each in zip(entries, built, strict=True) if isinstance(each, BuiltPart))
+        languages = languages_of(directory / MODEL_DIRECTORY)
         manifest = Manifest(
-            id=self._directory.name.removeprefix(TEMPORARY_PREFIX),
+            id=directory.name.removeprefix(TEMPORARY_PREFIX),
             created_at=datetime.now(UTC).isoformat(),
-            model=ModelReference(model.name, model.architecture, model.fingerprint),
+            model=ModelReference(model.name, model.architecture, model.fingerprint, languages),
             backend=model.backend,
             precision=model.precision,
             dim=model.dim,
@@ -351,7 +355,8 @@ class _Making:
             order_end=count if len(entries) == 1 else filled.order_end,
             index=worst.index,
             recall=worst.recall,
-            files=describe_files(self._directory, kept),
+            languages=count_languages(self._sample()) if languages else {},
+            files=describe_files(directory, kept),
             build=BuildStats(
                 seconds={stage: round(seconds, 6) for stage, seconds in clock.seconds.items()},
                 candidates_per_second=round((new - work.resumed) / seconds, 3),
@@ -361,8 +366,14 @@ class _Making:
             ),
             parts=entries,
         )
-        (self._directory / MANIFEST_FILE).write_bytes(manifest.to_json())
+        (directory / MANIFEST_FILE).write_bytes(manifest.to_json())
         return manifest
+
+    def _sample(self) -> list[str]:
+        """Return texts of all parts, evenly spread."""
+        tables = [CandidateTable(self._directory / path / CANDIDATES_FILE) for path in self._paths]
+        step = -(-sum(map(len, tables)) // _SAMPLE)
+        return [each.text for table in tables for each in table.rows(np.arange(0, len(table), step))]
 
     def _entry(self, plan: PartPlan, path: str, built: "BuiltPart | KeptPart") -> PartEntry:
         if isinstance(built, KeptPart):

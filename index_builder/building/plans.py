@@ -12,6 +12,7 @@ from polyrank.index_builder.index.choice import IndexSpec
 from polyrank.index_builder.index.measuring import Recall
 from polyrank.index_builder.names import AskedOptions
 from polyrank.model.lexical.words import Statistics
+from polyrank.model.text.language import why_foreign
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +79,15 @@ class BuildResult:
 
     @property
     def notes(self) -> list[str]:
-        """What the user should know: which index was chosen by which times, a low recall, and that words count anew."""
+        """What the user should know: which index was chosen by which times, a low recall, a strange language, and that
+        words count anew.
+        """
         cut = len(self.manifest.parts) > 1
         named = [(f"part {part.name}: " if cut else "", part) for part in self.parts]
         notes = [f"{name}{note}" for name, part in named for note in (part.index.why, part.warning) if note]
+        model = self.manifest.model
+        if strange := why_foreign(model.name, model.languages, self.manifest.languages):
+            notes.append(strange)
         return notes if self.counted is None else [*notes, counted_anew(self.counted)]
 
 

@@ -27,6 +27,8 @@ from polyrank.index_builder.index.faiss_index import CandidateIndex
 from polyrank.index_builder.index.measuring import EXACT, VECTORS_AND_WORDS, Probe, Recall, measured, time_searches
 from polyrank.index_builder.pool.rows import Candidate, Rejected
 from polyrank.index_builder.vectors.encoder import ContextEncoder, Model
+from polyrank.model.checkpoint.files import CONFIG_FILE, read_object
+from polyrank.model.config import ModelConfig
 from polyrank.model.lexical.table import TableInParts, WordTable
 from polyrank.model.lexical.words import Statistics
 from polyrank.model.text.assembly import Conversation
@@ -161,6 +163,13 @@ def count_pool(model: Path, directories: Sequence[Path], statistics: Statistics 
             files.add(WordTable.of(texts, statistics))
         files.finished(statistics)
         write_statistics(directory, statistics)
+
+
+def languages_of(model: Path) -> list[str]:
+    """Return the languages that the model in a directory learnt, as its checkpoint says; empty: it does not."""
+    path = model / CONFIG_FILE
+    config = read_object(path) if path.is_file() else {}
+    return list(ModelConfig.from_json(config).languages) if config.get("languages") else []
 
 
 def counted_anew(count: int) -> str:

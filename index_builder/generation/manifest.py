@@ -16,7 +16,7 @@ from polyrank.index_builder.vectors.encoder import DTYPES
 from polyrank.index_builder.vectors.redis import MAX_DIM
 from polyrank.model.representations import LateRows
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 MANIFEST_FILE = "manifest.json"
 PARTS = "parts"
 
@@ -35,11 +35,15 @@ _RECALL: dict[str, type] = {
 
 @dataclass(frozen=True, slots=True)
 class ModelReference:
-    """The model that made the vectors; the generation holds a copy of it."""
+    """The model that made the vectors; the generation holds a copy of it.
+
+    `languages`: those that it learnt, ISO 639-1; empty: that is not known.
+    """
 
     name: str
     architecture: str
     fingerprint: str
+    languages: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,7 @@ class Manifest:
         order_end: rows that updates add have their places in the pool from here on.
         recall: of the retrieval path against a scan, see `measuring.Recall`, and what was asked for ("min_recall"). It
             is that of the part with the lowest recall, and so is `index`.
+        languages: how many texts of a sample look to be in each language; empty where the model names none of its own.
         files: by path within the generation, all but the manifest.
         parts: by their slots, ascending; together they have all of them.
     """
@@ -117,6 +122,7 @@ class Manifest:
     order_end: int
     index: IndexSpec
     recall: dict[str, float | int | str | None]
+    languages: dict[str, int]
     files: dict[str, FileEntry]
     build: BuildStats
     parts: list[PartEntry]

@@ -12,6 +12,7 @@ from typing import Any
 from polyrank.model.checkpoint.lookup import called
 from polyrank.model.config import ModelConfig, QuantisationConfig
 from polyrank.model.registry import ARCHITECTURES
+from polyrank.model.text.language import named
 
 CARD_FILE = "README.md"
 _INT8 = "## In int8"
@@ -109,6 +110,7 @@ def _header(config: ModelConfig, name: str, library: str, valid: Mapping[str, An
     data = ModelCardData(
         library_name=library,
         pipeline_tag=task,
+        language=list(config.languages) or None,
         tags=["polyrank", kind if config.has_network else config.architecture, purpose],
         base_model=_published_base(config),
         model_name=name if results else None,
@@ -134,7 +136,7 @@ def _what_it_is(config: ModelConfig) -> str:
     }[config.weights]
     turns = config.assembly.max_turns
     reads = f"It reads {f'the last {turns} turns, ' if turns else ''}up to {config.max_context_tokens} tokens"
-    does = "chooses replies in a conversation"
+    does = f"chooses replies in a conversation{_in_languages(config)}"
     if config.labels:
         what = "a conversation and a text are" if config.class_from == "head" else "the last turn of a conversation is"
         does = f"tells which of {len(config.labels)} classes {what} ({', '.join(config.labels)})"
@@ -142,6 +144,10 @@ def _what_it_is(config: ModelConfig) -> str:
         f"A {config.architecture.capitalize()}-encoder that {does}, trained by polyrank. "
         f"It consists of {holds}.\n{reads} of the conversation, and {config.max_candidate_tokens} tokens of a reply.\n"
     )
+
+
+def _in_languages(config: ModelConfig) -> str:
+    return f" in {', '.join(map(named, config.languages))}" if config.languages else ""
 
 
 def _use(config: ModelConfig, name: str) -> str:

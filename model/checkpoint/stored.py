@@ -1,6 +1,6 @@
 """Finds the files of a checkpoint or a base model, and checks them. Importing this needs no torch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,7 +65,9 @@ def find_checkpoint(directory: Path) -> StoredModel:
         if not needed.is_file():
             raise CheckpointInvalid(f"{directory}: {name} is missing")
     weights_file = directory / WEIGHTS_FILE
-    base = None if config.weights == "full" else resolve_base(config.base_name, config.base_sha256)
+    base = None if config.weights == "full" else resolve_base(config.base_name, config.base_weights)
+    if base is not None:
+        config = replace(config, base_sha256=base.sha256, base_forms=base.other_forms)
     return _stored(CheckpointFiles(config, directory, weights_file if weights_file.is_file() else None), base)
 
 

@@ -16,10 +16,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from tempfile import gettempdir
 from typing import Any, NamedTuple
 
-from polyrank.model.durable import remove_leftovers, replacing
+from polyrank.model.durable import remove_leftovers, replacing, usual_cache
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inputs import open_input
 from polyrank.model.options import Bounds
@@ -162,16 +161,7 @@ def cache_of(directory: str | Path | None, mebibytes: int) -> DiskCache | None:
 
     It has a folder of its own there: the directory may be one that others can write to, such as a mounted volume.
     """
-    return DiskCache(Path(directory or usual_directory()) / _FOLDER, mebibytes << 20) if mebibytes else None
-
-
-def usual_directory() -> Path:
-    """Return where this user's compiled models are kept by default: below $XDG_CACHE_HOME, or ~/.cache."""
-    chosen = os.environ.get("XDG_CACHE_HOME", "")
-    try:
-        return (Path(chosen) if os.path.isabs(chosen) else Path.home() / ".cache") / "polyrank"
-    except RuntimeError:  # a user without a home
-        return Path(gettempdir()) / f"polyrank-{os.geteuid()}"
+    return DiskCache(Path(directory or usual_cache()) / _FOLDER, mebibytes << 20) if mebibytes else None
 
 
 def _wait_for(descriptor: int) -> None:

@@ -28,6 +28,10 @@ _ALIKE = str.maketrans(
         **{each: f" {each}" for each in "¼½¾⅐⅑⅒⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞⅟↉"},
     }
 )
+# Arabic and Persian vowels and the stroke that only widens a word (tatweel), Hebrew vowels and accents: seldom written.
+_OPTIONAL = regex.compile(
+    r"[\u0640[\u0610-\u061A\u064B-\u065F\u0670\u06D6-\u06ED\u0591-\u05BD\u05BF-\u05C7]&&[\p{Mn}\u0640]]", regex.V1
+)
 _OTHER_DIGITS = regex.compile(r"[\p{Nd}--0-9]", regex.V1)  # of other scripts; Python does not know the newest
 _UNSPACED = (  # letters of scripts without spaces between words, and of Korean, which writes particles onto words
     r"[[\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Hangul}\p{LB=SA}\u3006\u30FC]&&[\p{L}\p{M}\u3007]]"
@@ -73,7 +77,8 @@ def words(text: str) -> list[str]:
 
     A name with a digit stays whole with its dots, hyphens and underscores; one without is as many words as it has
     parts. Apostrophes are dropped, or part a word from its article or its ending. Scripts without spaces, and Korean,
-    give short pieces of each run (`_pieces_of_run`), which overlap. An emoji is a word. Takes time in proportion to the
+    give short pieces of each run (`_pieces_of_run`), which overlap. Marks that Arabic, Persian and Hebrew may leave out
+    are left out. An emoji is a word. Takes time in proportion to the
     text, whatever it holds.
 
     >>> words("Don't use ORD-123-x: v2.3.1 fails with 0x80070057.")
@@ -122,7 +127,7 @@ def _tokens(text: str) -> list[str]:
         tokens = _TOKEN.findall(text.casefold())
     else:
         text = _OTHER_DIGITS.sub(lambda digit: str(decimal(digit[0], digit[0])), text.translate(_ALIKE))
-        tokens = _ANY_TOKEN.findall(folded(text))
+        tokens = _ANY_TOKEN.findall(_OPTIONAL.sub("", folded(text)))
     found: list[str] = []
     for token in tokens:
         if token.isalpha():
@@ -197,6 +202,7 @@ def count_words(texts: Sequence[str]) -> WordCounts:
 
 _TEXTS_AT_ONCE = 8192
 _COMMON = 3.5  # the best of 0 to 5 on held-out training dialogues; words in more than 3 % of the texts count nothing
+_LEFT = 1.5  # of the rarest word in a small pool; of 0.5 to 3 on pools of 5 to 150 replies (docs/measurements/words.md)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,19 +245,26 @@ class Statistics:
     def rarity(self, keys: NDArray[np.uint64]) -> NDArray[np.float64]:
         """Return how much a word tells that context and candidate share, (n,): 0 for common words, and never less.
 
-        `max(0, log(1 + (N - n + 0.5) / (n + 0.5)) - 3.5)` of N texts, n of which have the word. The logarithm is
-        BM25's idf, as Lucene computes it (Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework"). It
-        takes for granted that half of all right replies repeat a word. Croft and Harper 1979 ("Using probabilistic
-        models of document retrieval without relevance information") add the log odds of that: -3.5 for 3 %.
+        `max(0, idf(n) - min(3.5, max(0, idf(1) - 1.5)))` of N texts, n of which have the word, where
+        `idf(n) = log(1 + (N - n + 0.5) / (n + 0.5))` is that of BM25, as Lucene computes it (Robertson and Zaragoza
+        2009, "The Probabilistic Relevance Framework"). It takes for granted that half of all right replies repeat a
+        word. Croft and Harper 1979 ("Using probabilistic models of document retrieval without relevance information")
+        add the log odds of that: -3.5 for 3 %. In a pool of fewer than 222 texts that would leave little of any word,
+        and below 50 nothing: there a word that one text has keeps 1.5, or all of its idf.
 
         >>> from polyrank.model.lexical.words import key_of
         >>> pool = Statistics(1000, 9000, np.array([key_of("the")], np.uint64), np.array([600]))
         >>> pool.rarity(np.array([key_of("the"), key_of("ord-1-x")], np.uint64)).round(3)
         array([0.   , 4.102])
         """
+        if not self.texts:
+            return np.zeros(len(keys))
+        common = min(_COMMON, max(0.0, self._idf(1) - _LEFT))
         # One by one: NumPy's logarithm may differ between processors in the last bit.
-        odds = (1 + (self.texts - n + 0.5) / (n + 0.5) for n in self._frequencies_of(keys).tolist())
-        return np.array([max(0.0, math.log(each) - _COMMON) for each in odds])
+        return np.array([max(0.0, self._idf(n) - common) for n in self._frequencies_of(keys).tolist()])
+
+    def _idf(self, frequency: int) -> float:
+        return math.log(1 + (self.texts - frequency + 0.5) / (frequency + 0.5))
 
     def shares_of(self, keys: NDArray[np.uint64]) -> NDArray[np.float64]:
         """Return the share of the texts that has each word, (n,)."""

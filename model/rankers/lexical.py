@@ -37,12 +37,14 @@ class TextRanker(ABC):
         fingerprint: identity of config, weights and tokenizer (64 hexadecimal digits).
         evidence: the lexical score, which a candidate's score includes; None: words do not count.
         calibration: what its scores say; None: that is not known.
+        languages: those that it learnt, ISO 639-1; empty: all, or that is not known.
     """
 
     def __init__(self, name: str, config: ModelConfig, fingerprint: str) -> None:
         """Raise CheckpointInvalid for a weight of a feature that this release does not know."""
         self.name, self.config, self.fingerprint = called(name), config, fingerprint
         self.architecture, self.calibration = config.architecture, config.calibration
+        self.languages = tuple(config.languages)
         self.evidence = None if config.evidence is None else LexicalScore(config.evidence, config.has_network)
 
     @abstractmethod

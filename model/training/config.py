@@ -31,7 +31,7 @@ STATE_FILE = "training-state.pt"
 """In the output of an unfinished run: all that it needs to go on (polyrank.model.training.state)."""
 LOGS = "logs"
 """In the output of a run: the folder of its curves, for TensorBoard."""
-MODEL_FIELDS = (*SCORE_FIELDS, "max_context_tokens", "max_candidate_tokens", "max_turns")
+MODEL_FIELDS = (*SCORE_FIELDS, "max_context_tokens", "max_candidate_tokens", "max_turns", "languages")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,9 +131,14 @@ class TrainConfig:
     max_turns: int | None = option(
         None, "history window", Bounds(1, 1_000_000), otherwise="what the tokens allow", metavar="N"
     )
+    languages: Sequence[str] | None = option(
+        None, "which the files are in, ISO 639-1; a build says where a pool is in none of them", metavar="L"
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", tuple(self.labels))  # read from a file they are a list
+        if self.languages is not None:
+            object.__setattr__(self, "languages", tuple(self.languages))
         if self.learning_rate is None:
             object.__setattr__(self, "learning_rate", 5e-4 if self.lora_rank else 5e-5)
         if self.weight_decay is None:

@@ -26,7 +26,7 @@ from polyrank.model.checkpoint.files import (
     file_sha256,
     read_config,
 )
-from polyrank.model.checkpoint.lookup import BaseModel, require_network, resolve_base
+from polyrank.model.checkpoint.lookup import BaseModel, by_published_name, require_network, resolve_base
 from polyrank.model.checkpoint.published import Published, read_published
 from polyrank.model.checkpoint.read import (
     Encoder,
@@ -118,10 +118,10 @@ def _first_stage(config: TrainConfig) -> Path | None:
 
 
 def _from_base(config: TrainConfig) -> Student:
-    base = resolve_base(config.base)
+    base = by_published_name(resolve_base(config.base))
     separator = Tokenizer(base.directory / TOKENIZER_FILE).separator
     source = _like_a_sentence_encoder(base.name, separator, read_published(base.directory))
-    student = _untrained(_model_config(config, source, base.sha256), base.directory, base)
+    student = _untrained(_model_config(config, source, base), base.directory, base)
     load_base(student.encoder, base)
     _prepare(student.encoder, config)
     return student
@@ -129,7 +129,7 @@ def _from_base(config: TrainConfig) -> Student:
 
 def _from_checkpoint(config: TrainConfig, directory: Path) -> Student:
     source, _ = read_checkpoint(directory)
-    student = _untrained(_model_config(config, source.config, ""), directory)
+    student = _untrained(_model_config(config, source.config), directory)
     _take_over(own_tensors(student.encoder), source.state_dict())
     begin(student.encoder)  # with the transformers that were taken over; then what the source has itself
     _take_over(own_tensors(student.encoder), source.state_dict())
@@ -141,8 +141,8 @@ def _adapters_from_checkpoint(config: TrainConfig, directory: Path, source: Mode
     if source.weights == "full":
         why = f"{directory} holds full weights, which an adapter cannot refer to"
         raise InvalidInput(f"{why}; train without --lora-rank")
-    base = resolve_base(source.base_name, source.base_sha256)
-    student = _untrained(_model_config(config, source, base.sha256), directory, base)
+    base = resolve_base(source.base_name, source.base_weights)
+    student = _untrained(_model_config(config, source, base), directory, base)
     load_base(student.encoder, base)
     _prepare(student.encoder, config)
     weights = directory / WEIGHTS_FILE
@@ -183,8 +183,11 @@ def _like_a_sentence_encoder(base_name: str, separator: str, published: Publishe
     )
 
 
-def _model_config(config: TrainConfig, source: ModelConfig, base_sha256: str) -> ModelConfig:
-    """Return the config of the source, or of the first stage if there is one, with this run's settings."""
+def _model_config(config: TrainConfig, source: ModelConfig, base: BaseModel | None = None) -> ModelConfig:
+    """Return the config of the source, or of the first stage if there is one, with this run's settings.
+
+    base: the model that adapters refer to.
+    """
     first_stage = _first_stage(config)
     if first_stage is not None:
         source = replace(first_stage_config(first_stage), base_name=source.base_name)
@@ -195,15 +198,18 @@ def _model_config(config: TrainConfig, source: ModelConfig, base_sha256: str) ->
     if "reduction_m" in given and given.get("reduction", source.reduction) != "first-m mean":
         raise InvalidInput("reduction_m is for --reduction 'first-m mean': give that, too")
     turns = given.pop("max_turns", source.assembly.max_turns)
+    languages = tuple(given.pop("languages", source.languages))
     return replace(
         source,
         **given,
         own=config.own(source.own),
+        languages=languages,
         architecture=config.architecture,
         residual=first_stage is not None,
         labels=tuple(config.labels),
         class_from=config.class_from,
-        base_sha256=base_sha256 if adapter else "",
+        base_sha256=base.sha256 if adapter and base else "",
+        base_forms=base.other_forms if adapter and base else (),
         weights="adapter" if adapter else "full",
         assembly=replace(source.assembly, max_turns=turns),
         evidence=None,  # fitted to the scores of the source, as the calibration

@@ -8,6 +8,8 @@ compare them with the models. With pydantic an answer of 10 results takes 0.05 i
 results takes 5 to 9 instead of 0.6 ms, on the event loop.
 """
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from polyrank.service.observe.labels import Degraded
@@ -102,9 +104,13 @@ class DecisionOut(Out):
     answer: bool = Field(description="whether the probability is at least the threshold")
     probability: float | None = Field(
         description="that the first result is right, by the calibration of the model that placed it; "
-        "null: there is no result, or its score is of a stage that is not calibrated"
+        "null: there is no result, its score is of a stage that is not calibrated, or `reason` says why"
     )
     threshold: float = Field(description="as asked for")
+    reason: Literal["language"] | None = Field(
+        default=None,
+        description="why the probability is not known; `language`: the pool is in none of the model's languages",
+    )
 
 
 class RankOut(Out):

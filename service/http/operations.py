@@ -112,6 +112,7 @@ class LoadedModelOut(ModelOut):
         description="relevance scores are probabilities if such a share of the texts is right; null: not calibrated"
     )
     choice: ChoiceOut | None = Field(description="null where back-end and precision left no choice")
+    languages: list[str] = Field(description="those that it learnt, ISO 639-1; empty: that is not known")
 
 
 class ScanOut(Out):
@@ -126,6 +127,15 @@ class ScanOut(Out):
     fallback: bool
 
 
+class LanguagesOut(Out):
+    """Languages, ISO 639-1."""
+
+    model: list[str] = Field(description="those that the model learnt; empty: that is not known")
+    pool: dict[str, int] = Field(
+        description="how many texts of a sample of the pool look to be in each; empty where the model names none"
+    )
+
+
 class InfoOut(tei.TeiInfoOut):
     """What this server is, and what TEI's clients look for."""
 
@@ -136,6 +146,7 @@ class InfoOut(tei.TeiInfoOut):
     reranker: LoadedModelOut | None
     classifier: LoadedModelOut | None
     labels: list[str] | None = Field(description="the classifier's classes")
+    languages: LanguagesOut | None
     scan: ScanOut | None
     vectors: Literal["local", "redis"]
     open: bool = Field(description="whether callers on other machines need no key and may do everything")
@@ -273,6 +284,8 @@ async def info(request: Request) -> dict[str, Any]:
         "reranker": scorer and _loaded(scorer, scorer.name, bool(scorer.evidence and has_words), None),
         "classifier": classifier and _loaded(classifier.network, classifier.name, False, None),
         "labels": classifier and [*classifier.labels],
+        "languages": serving
+        and LanguagesOut(model=list(serving.ranker.languages), pool=serving.generation.manifest.languages),
         "scan": serving and serving.search_status,  # FastAPI reads the fields of this and of `limits` by attribute
         "vectors": settings.vectors,
         "open": settings.is_open,
@@ -291,6 +304,7 @@ def _loaded(model: LateScorer | PairScorer, name: str, counts_words: bool, late:
         second_stage=None if late is None else LateRowsOut(dim=late.dim, count=late.count),
         relevance_prior=model.calibration.prior if model.calibration else None,
         choice=ChoiceOut(**asdict(model.choice)) if model.choice else None,
+        languages=list(model.languages),
     )
 
 

@@ -42,6 +42,7 @@ class LateScorer(Protocol):
     dim: int
     late_rows: LateRows | None
     calibration: CalibrationConfig | None
+    languages: tuple[str, ...]
     max_input_tokens: int
     backend: str
     precision: str
@@ -92,6 +93,7 @@ class PairScorer(Protocol):
     precision: str
     evidence: LexicalScore | None
     calibration: CalibrationConfig | None
+    languages: tuple[str, ...]
 
     @property
     def rounding(self) -> str:

@@ -73,7 +73,9 @@ class Engine:
             places = await _beside(request, partial(selection.selected, request, ranked.places))
         ranked = replace(ranked, places=finite(places), seconds=journey.seconds)
         counts_words = serving.generation.words is not None
-        return replace(ranked, decision=selection.decided(request, ranked, serving.ranker, scorer, counts_words))
+        seen = serving.generation.manifest.languages
+        decision = selection.decided(request, ranked, serving.ranker, scorer, counts_words, seen)
+        return replace(ranked, decision=decision)
 
 
 async def _beside(request: RankRequest, work: Callable[[], T]) -> T:

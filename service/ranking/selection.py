@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.generation.filters import keys_of, value_of, values_of
 from polyrank.model.lexical.words import normalised, words
+from polyrank.model.text.language import foreign_to
 from polyrank.service.errors import NotCalibrated
 from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.observe.labels import Degraded
@@ -286,12 +287,17 @@ def check_calibrated(request: RankRequest, ranker: LateScorer, name: str, scorer
 
 
 def decided(
-    request: RankRequest, ranked: Ranked, ranker: LateScorer, scorer: PairScorer | None, counts_words: bool
+    request: RankRequest,
+    ranked: Ranked,
+    ranker: LateScorer,
+    scorer: PairScorer | None,
+    counts_words: bool,
+    seen: Mapping[str, int],
 ) -> Decision | None:
     """Say whether the first result is an answer; None: that was not asked.
 
     Its probability is by the model that placed it: the cross-encoder, or the generation's own. counts_words: whether
-    the generation has words, which the cross-encoder's scores include then.
+    the generation has words, which the cross-encoder's scores include then. seen: the languages of the pool.
     """
     if request.answer_if is None:
         return None
@@ -300,6 +306,8 @@ def decided(
         first = ranked.places[0]
         # The words of the generation's own model always count in its scores.
         model, counts_words = (ranker, True) if first.cross is None else (scorer, counts_words)
+        if model is not None and foreign_to(model.languages, seen):
+            return Decision(False, None, request.answer_if, "language")
         skipped = first.cross is None and ranked.lacks_second_stage  # a score of another kind than the calibrated ones
         if model is not None and model.calibration is not None and not skipped:
             score = np.array([first.placed_by], np.float32)

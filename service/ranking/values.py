@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from polyrank.model.explanation import By
 from polyrank.model.text.assembly import Conversation, Truncation
@@ -30,12 +30,14 @@ class Grouping(NamedTuple):
 class Decision(NamedTuple):
     """Whether a ranking answers: its first result is right with a `probability` of at least `threshold`.
 
-    probability: None where there is no result, or its score is of a stage that is not calibrated.
+    probability: None where there is no result, its score is of a stage that is not calibrated, or there is a `reason`:
+    "language", the pool is in none of the model's languages, of which it is not known what its scores say.
     """
 
     answer: bool
     probability: float | None
     threshold: float
+    reason: Literal["language"] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

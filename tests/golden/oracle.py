@@ -187,9 +187,12 @@ class WordPool:
                 self._having[word] = self._having.get(word, 0) + 1
 
     def rarity(self, word: str) -> float:
-        """max(0, log(1 + (N - n + 0.5) / (n + 0.5)) - 3.5)."""
-        n = self._having.get(word, 0)
-        return max(0.0, math.log(1 + (self._count - n + 0.5) / (n + 0.5)) - 3.5)
+        """max(0, idf(n) - min(3.5, max(0, idf(1) - 1.5))); idf(n) = log(1 + (N - n + 0.5) / (n + 0.5))."""
+
+        def idf(n: int) -> float:
+            return math.log(1 + (self._count - n + 0.5) / (n + 0.5))
+
+        return max(0.0, idf(self._having.get(word, 0)) - min(3.5, max(0.0, idf(1) - 1.5)))
 
     def bm25(self, times: int, length: int) -> float:
         """tf (k1 + 1) / (tf + k1 (1 - b + b length / average length)), k1 = 0.9, b = 0.4."""

@@ -14,6 +14,7 @@ from tiny import write_checkpoint
 
 import polyrank
 from polyrank.index_builder.building.pipeline import build
+from polyrank.index_builder.pool.rows import Candidate
 from polyrank.model.config import CalibrationConfig
 from polyrank.service.api.answers import RankOut
 from polyrank.service.app import create_app
@@ -113,3 +114,29 @@ def test_the_command_says_it_from_service_and_store(
         assert line == f"answer: no (probability {probability:.3f}, threshold 0.9)"
         told = json.loads(call(capsys, "rank", QUERY, "--answer-if", "0.001", "--json", *source).out)
         assert told["decision"] == {"answer": True, "probability": pytest.approx(probability), "threshold": 0.001}
+
+
+GERMAN = ["Ihr Paket kommt am Dienstag.", "Wir nehmen die Ware gern zurück.", "Möchten Sie mit Karte bezahlen?"]
+
+
+def test_a_pool_in_none_of_the_models_languages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is known of what scores say there: the build says so, and no probability is made up."""
+    learnt = {"languages": ("en", "es"), "calibration": LINE}
+    late = write_checkpoint(tmp_path, "late", 0, architecture="poly", n_codes=4, **learnt)
+    built = build(polyrank.load(late), [Candidate(str(at), text, {}) for at, text in enumerate(GERMAN)], tmp_path / "s")
+    expected = "3 of 3 replies look German; late learnt English, Spanish: take a model that learnt German"
+    assert expected in built.notes
+    with serve(create_app(Settings(store=tmp_path / "s", threads=1, backend="torch", precision="float32"))) as server:
+        decision = ask(server, answer_if=0.0001)["decision"]
+        assert decision == {"answer": False, "probability": None, "threshold": 0.0001, "reason": "language"}
+        info = server.client.get("/info").json()
+        assert info["languages"] == {"model": ["en", "es"], "pool": {"de": 3}}
+        assert info["model"]["languages"] == ["en", "es"]
+        printed = call(capsys, "rank", "w1", "--answer-if", "0.001", "--url", server.url)
+        assert "answer: no (probability is not known: the pool is in none of the model's languages" in printed.out, (
+            printed
+        )
+
+
+def test_a_model_that_names_no_languages_looks_at_none(server: Served) -> None:
+    assert server.client.get("/info").json()["languages"] == {"model": [], "pool": {}}

@@ -13,7 +13,7 @@ import polyrank
 
 SHIPPED = Path(__file__).parents[2] / "checkpoints"
 NAMES = sorted(path.parent.name for path in SHIPPED.glob("*/polyrank.json"))
-# All are CC BY 4.0 or MIT.
+# All are CC BY 4.0, MIT or Apache 2.0.
 MAY_SHIP = (
     "convai2_train.",
     "convai2_partners.",
@@ -21,6 +21,10 @@ MAY_SHIP = (
     "multiwoz22_train.",
     "synthetic_persona_chat.",
     "taskmaster4.",
+    "star.",
+    "chitchat.",
+    "zh_crosswoz.",
+    "zh_kdconv.",
 )
 SAMPLE = SHIPPED.parent / "examples" / "support" / "conversations.jsonl"
 

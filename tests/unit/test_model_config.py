@@ -26,6 +26,8 @@ def test_json_round_trip() -> None:
         architecture="bi",
         base_name="tiny",
         base_sha256="ab",
+        base_forms=("cd", "ef"),
+        languages=("en", "zh"),
         weights="base",
         reduction="first-m mean",
         reduction_m=3,
@@ -48,7 +50,7 @@ def test_the_format_of_the_file() -> None:
     """What outside readers rely on."""
     assert {"format_version", "base", "architecture", "n_codes", "reduction", "normalize", "assembly"} <= set(raw())
     assert raw()["format_version"] == 1
-    assert raw()["base"] == {"name": "tiny", "sha256": "ab"}
+    assert raw()["base"] == {"name": "tiny", "sha256": "ab", "forms": ()}
 
 
 @pytest.mark.parametrize(
@@ -86,11 +88,15 @@ def test_the_format_of_the_file() -> None:
         ({"normalize": 1}, "normalize is 1, not true or false"),
         ({"shared_encoder": "false"}, "shared_encoder is 'false', not true or false"),
         ({"training": [1]}, "training is [1], not an object"),
-        ({"base": None}, "base must be {name, sha256}"),
+        ({"base": None}, "base must be {name, sha256, forms: [sha256]}"),
         ({"base": {"name": "x"}}, "base must be"),
         ({"base": {"name": "x", "sha256": "", "url": ""}}, "base must be"),
         ({"base": {"name": 3, "sha256": ""}}, "base_name is 3, not a string"),
         ({"base": {"name": "x", "sha256": None}}, "base_sha256"),
+        ({"base": {"name": "x", "sha256": "", "forms": "cd"}}, "base must be"),
+        ({"base": {"name": "x", "sha256": "", "forms": [3]}}, "base_forms"),
+        ({"languages": ["English"]}, "languages has 'English', which is no code of ISO 639-1, such as en"),
+        ({"languages": [3]}, "languages"),
         ({"assembly": None}, "assembly is missing"),
         ({"assembly": []}, "assembly"),
         (assembly(separator=""), "unknown field assembly.separator"),

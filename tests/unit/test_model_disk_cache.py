@@ -12,8 +12,9 @@ import pytest
 from full_disk import fill_disk
 from unprivileged import bound_by_permissions
 
+from polyrank.model.durable import usual_cache
 from polyrank.model.errors import InvalidInput
-from polyrank.model.inference.disk_cache import DIRECTORY, SIZE, DiskCache, configured, usual_directory
+from polyrank.model.inference.disk_cache import DIRECTORY, SIZE, DiskCache, configured
 
 KEY = {"part": "context", "threads": 2}
 FACTS = {"dim": 384}
@@ -218,9 +219,9 @@ def test_processes_write_and_read_at_the_same_time(directory: Path) -> None:
 def test_where_it_lies_by_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", "relative is invalid")
-    assert usual_directory() == tmp_path / ".cache" / "polyrank"
+    assert usual_cache() == tmp_path / ".cache" / "polyrank"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert usual_directory() == tmp_path / "xdg" / "polyrank"
+    assert usual_cache() == tmp_path / "xdg" / "polyrank"
 
 
 def test_where_it_lies_for_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +231,7 @@ def test_where_it_lies_for_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("HOME")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr("pwd.getpwuid", unknown)
-    assert usual_directory() == Path(gettempdir()) / f"polyrank-{os.geteuid()}"
+    assert usual_cache() == Path(gettempdir()) / f"polyrank-{os.geteuid()}"
 
 
 def test_the_environment_says_where_it_lies_and_how_big_it_may_be(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -138,3 +139,14 @@ print(sorted({"torch", "transformers", "openvino"} & set(sys.modules)))
 """
     ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout.splitlines()[-1:]) == (0, ["[]"]), ran.stderr
+
+
+@pytest.mark.parametrize("count", [5, 20, 49, 200])
+def test_one_shared_word_finds_the_reply_in_a_pool_of_any_size(count: int) -> None:
+    draw = Random(0)
+    nouns = ["".join(draw.choices("bcdfghjklm", k=6)) for _ in range(count)]
+    replies = [f"{draw.choice(('we', 'you'))} can have the {noun} {draw.choice(('here', 'soon'))}" for noun in nouns]
+    ranker = polyrank.load("lexical")
+    asked = [f"what about your {noun} then?" for noun in nouns]
+    found = [ranker.rank(question, replies, top_k=1)[0][0] == at for at, question in enumerate(asked)]
+    assert sum(found) >= 0.95 * count

@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from polyrank.model.lexical.table import WordTable
@@ -19,7 +20,7 @@ def keys(*given: str) -> NDArray[np.uint64]:
 
 
 def brute_force(texts: list[str], pool: list[str], factors: dict[str, float]) -> list[float]:
-    """BM25 as the books write it, its idf less 3.5."""
+    """BM25 as the books write it, its idf less 3.5, or in a small pool less."""
     k1, b = 0.9, 0.4
     lengths = [len(words(text)) for text in pool]
     average = sum(lengths) / len(lengths)
@@ -28,7 +29,9 @@ def brute_force(texts: list[str], pool: list[str], factors: dict[str, float]) ->
         counts, total = Counter(words(text)), 0.0
         for word, factor in factors.items():
             n = sum(word in words(other) for other in pool)
-            idf = max(0.0, math.log(1 + (len(pool) - n + 0.5) / (n + 0.5)) - 3.5)
+            rarest = math.log(1 + (len(pool) - 0.5) / 1.5)
+            idf = math.log(1 + (len(pool) - n + 0.5) / (n + 0.5)) - min(3.5, max(0.0, rarest - 1.5))
+            idf = max(0.0, idf)
             tf = counts[word]
             if tf == 0:
                 continue
@@ -77,8 +80,13 @@ def test_the_table_leaves_out_words_that_tell_nothing() -> None:
     assert len(table.rows) == 12
 
 
-def test_of_few_texts_no_word_is_known_to_be_rare() -> None:
-    assert Statistics.of(TEXTS).rarity(keys("a", "chairs", "unknown")).tolist() == [0, 0, 0]
+@pytest.mark.parametrize("count", [5, 20, 49, 50, 100, 200, 221, 222, 5000])
+def test_of_few_texts_a_word_that_one_has_keeps_what_it_tells(count: int) -> None:
+    statistics = Statistics.of(f"word{at} the" for at in range(count))
+    rare, common = (statistics.rarity(keys(word))[0] for word in ("word3", "the"))
+    idf = math.log(1 + (count - 0.5) / 1.5)
+    assert rare == pytest.approx(min(idf, max(1.5, idf - 3.5)))
+    assert common < 0.1
 
 
 def test_nothing_at_all() -> None:

@@ -171,3 +171,13 @@ def test_the_right_reply_is_first(language: str, form: str) -> None:
     for question, reply in pairs(language):
         scores = evidence.values(Conversation.of(question), table)
         assert np.flatnonzero(scores == scores.max()).tolist() == [POOL.index(reply)], question
+
+
+@pytest.mark.parametrize(
+    ("written", "usual"),
+    [("كِتَابٌ", "كتاب"), ("كـــتاب", "كتاب"), ("محمّد", "محمد"), ("خانهٔ", "خانه"), ("שָׁלוֹם", "שלום")],
+)
+def test_marks_that_may_be_left_out_make_no_other_word(written: str, usual: str) -> None:
+    assert words(written) == words(usual) == [usual]
+    assert normalised(written) == usual
+    assert words("ا\u0653ب") == words("آب") != words("اب"), "this mark is part of the letter"

@@ -1,16 +1,19 @@
 """What a run begins with: a base model, or a checkpoint to go on from."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tiny import write_base, write_checkpoint
+from tiny import CLS, SEP, word_ids, write_base, write_checkpoint
 from tiny_training import ranker_of, scores, settings, trained
 from torch import Tensor
 
 import polyrank
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, ModelNotFound
+from polyrank.model.rankers.load import load_late
+from polyrank.model.text.assembly import Conversation
 from polyrank.model.training.config import TrainConfig
 from polyrank.model.training.student import start
 
@@ -184,3 +187,31 @@ def test_what_is_not_said_is_taken_over_from_the_checkpoint(base: Path, tmp_path
         TrainConfig.of(architecture="bi", base=str(base), max_context_tokens=33, max_candidate_tokens=16)
     ).config
     assert (fresh.normalize, fresh.score_scale, fresh.reduction) == (True, 20.0, "mean")
+
+
+@pytest.mark.parametrize("architecture", ["bi", "poly"])
+@pytest.mark.parametrize("rank", [0, 2])
+def test_the_prompts_of_a_base_stand_before_both_sides_in_training_and_in_serving(
+    tmp_path: Path, architecture: str, rank: int
+) -> None:
+    base = write_base(tmp_path / "base", seed=3)
+    prompts = {"prompts": {"query": "w30 ", "passage": "w31 w32 "}}
+    (base / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    asked = Conversation.of(["w1 w2", "w3", "w4"], ["w5", "w6 w7"])
+    context = [CLS, *word_ids("w30 w5"), SEP, *word_ids("w6 w7"), SEP, *word_ids("w1 w2"), SEP, *word_ids("w3"), SEP]
+    context += [*word_ids("w4"), SEP]
+    candidate = [CLS, *word_ids("w31 w32 w8 w9"), SEP]
+
+    student = start(settings(base, architecture=architecture, lora_rank=rank))
+    assert student.assembler.context(asked)[0] == context
+    assert student.assembler.candidates(["w8 w9"])[0] == [candidate]
+    student.save(tmp_path / "made", {})
+    for again in (tmp_path / "made", trained(tmp_path / "made", tmp_path / "again", architecture=architecture)):
+        served = load_late(again)
+        assert served.tokenize_context(asked)[0] == context
+        assert served.tokenize_candidates(["w8 w9"])[0] == [candidate]
+
+    long = Conversation.of([f"w{at} " * 6 for at in range(1, 9)], ["w5"])
+    cut = load_late(tmp_path / "made").tokenize_context(long)[0]
+    assert cut[:4] == [CLS, *word_ids("w30 w5"), SEP], "what does not fit are the oldest turns"
+    assert cut[-2:] == [*word_ids("w8"), SEP]

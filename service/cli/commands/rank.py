@@ -114,6 +114,8 @@ def print_decision(decision: dict[str, Any]) -> None:
     """Print whether the first reply is an answer, and how probable it is that it is right."""
     probability, threshold = decision["probability"], decision["threshold"]
     told = "is not known" if probability is None else f"{probability:.3f}"
+    if decision.get("reason") == "language":
+        told += ": the pool is in none of the model's languages"
     print(f"answer: {'yes' if decision['answer'] else 'no'} (probability {told}, threshold {threshold:g})")
 
 

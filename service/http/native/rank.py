@@ -40,7 +40,7 @@ from polyrank.service.http.plumbing import bodies, problems
 from polyrank.service.http.plumbing.described import DEADLINE_IN, RANK, RANKS, ByHand, fails, header, takes
 from polyrank.service.observe.labels import STAGES, Account
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.ranking.values import Given, Grouping, Ranked, RankedCandidate, RankRequest
+from polyrank.service.ranking.values import Decision, Given, Grouping, Ranked, RankedCandidate, RankRequest
 from polyrank.service.resources import Resources, resources
 from polyrank.service.scheduling.stages import Journey
 from polyrank.service.settings import Settings
@@ -288,12 +288,17 @@ def _rendered(held: Resources, serving: Serving, ranked: Ranked) -> bytes:
     return answer
 
 
+def _decision_of(decision: Decision) -> dict[str, Any]:
+    fields = decision._asdict()
+    return fields if decision.reason else {name: value for name, value in fields.items() if name != "reason"}
+
+
 def answer_of(serving: Serving, ranked: Ranked) -> dict[str, Any]:
     """Return the fields of a `RankOut`, except those that belong to the request (timings, id)."""
     model, cut = serving.generation.manifest.model, ranked.truncation
     return {
         "results": [_result_of(at, place) for at, place in enumerate(ranked.places, 1)],
-        **({} if ranked.decision is None else {"decision": ranked.decision._asdict()}),
+        **({} if ranked.decision is None else {"decision": _decision_of(ranked.decision)}),
         "missing_ids": ranked.missing_ids,
         "generation": serving.generation.id,
         "revision": serving.snapshot.revision,
