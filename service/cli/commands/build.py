@@ -66,6 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     cut = f" in {parts} parts," if parts > 1 else ""
     seconds = seconds_of(arguments)
     line = f"generation {built.generation} is {state}: {built.count} candidates{cut} in {seconds:.1f} s"
+    line = "; ".join([line, *built.said_of_taken])
     if built.resumed:
         print(f"{built.resumed} candidates had been encoded by a build that was killed", file=sys.stderr)
     if built.rejected:
@@ -140,6 +141,8 @@ def _described(built: "BuildResult", seconds: float) -> dict[str, Any]:
         "rejected_log": str(built.rejected_log) if built.rejected_log else None,
         "truncated": built.truncated,
         "resumed": built.resumed,
+        "encoded": built.encoded,
+        "taken": built.taken,
         "index": worst.index.kind,
         "index_times": worst.index.times,
         "recall@10": worst.recall.at_10,
