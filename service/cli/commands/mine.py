@@ -120,7 +120,7 @@ def _read_positives(data: Path, max_rejected: float) -> "Positives":
     report.require_few_bad(data, max_rejected)
     if not report.kept:
         raise InvalidInput(f"{data} holds no example; there is nothing to mine for")
-    if report.bad:
+    if report.dropped:
         print(f"{data}: {report}", file=sys.stderr)
     return positives
 
