@@ -131,6 +131,7 @@ class Fields:
     """What metadata a pool has: counts the fields of rows that are taken, and what is left out of them.
 
     Of both at most `_MOST_COUNTED` names. `titled`: rows of BEIR's form whose title was put in front of the text.
+    `decimal_commas`: columns of CSV whose numbers were read so.
     """
 
     def __init__(self) -> None:
@@ -138,6 +139,7 @@ class Fields:
         self._left_out: Counter[tuple[str, str]] = Counter()
         self._uncounted = False
         self.titled = 0
+        self.decimal_commas: list[str] = []
 
     def count(self, metadata: Mapping[str, Any]) -> None:
         """Take in the metadata of a row."""
@@ -159,16 +161,19 @@ class Fields:
         return {
             "fields": {name: {"kind": _one(kinds), "rows": kinds.total()} for name, kinds in self._kinds.items()},
             "left_out": [{"field": name, "why": why, "rows": rows} for (name, why), rows in self._left_out.items()],
+            **({"decimal_commas": self.decimal_commas} if self.decimal_commas else {}),
         }
 
     def lines(self) -> list[str]:
-        """Return what a person should know of the fields, at most three lines of bounded length."""
+        """Return what a person should know of the fields, at most four lines of bounded length."""
         found = [f"{_shown(name)} ({_with_rows(kinds)})" for name, kinds in self._kinds.items()]
         lines = [f"fields: {_some(found)}" if found else "fields: none besides id and text"]
         if self._uncounted:
             lines[0] += f"; there are more than {_MOST_COUNTED} names"
         if self.titled:
             lines.append(f"the title stands in front of the text in {_rows(self.titled)} with _id, as in BEIR's files")
+        if self.decimal_commas:
+            lines.append(f"numbers with decimal commas: {_some(map(_shown, self.decimal_commas))}")
         if self._left_out:
             left = [f"{_shown(name)} ({why}; {_rows(rows)})" for (name, why), rows in self._left_out.items()]
             lines.append(f"left out: {_some(left)}")

@@ -32,7 +32,9 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--model", required=True, help="checkpoint directory, base model name, or lexical (words alone)"
     )
-    parser.add_argument("--pool", required=True, nargs="+", type=Path, help=".jsonl[.gz|.zst], .csv or .parquet files")
+    parser.add_argument(
+        "--pool", required=True, nargs="+", type=Path, help=".jsonl[.gz|.zst], .csv, .parquet or .xlsx files"
+    )
     add_encoding_option(parser)
     parser.add_argument("--store", required=True, type=Path, help="the store's directory; made if need be")
     add_options_of(parser.add_argument, options_of(AskedOptions), dtype=DTYPE_NAMES)
