@@ -136,7 +136,7 @@ clean:
 	@touch $@
 
 .venv/.dev: pyproject.toml constraints.txt | .venv/bin/python
-	$(PIP) --editable '.[demo,openvino,train,quantise,otel,dev]'
+	$(PIP) --editable '.[demo,openvino,train,quantise,otel,excel,dev]'
 	@touch $@ .venv/.demo
 
 .venv/.lint: docker/lint.txt docker/unpack_helm.py .venv/.dev

@@ -147,7 +147,7 @@ def _generation(request: JobRequest, root: Path, progress: OnProgress) -> tuple[
         pool = read_pool(request.pool, root, request.encoding)
         result = _built(request, pool, root, progress)
         fields = pool.fields.lines()
-    notes = [*fields, *result.notes]
+    notes = [*fields, *result.said_of_taken, *result.notes]
     with suppress(BrokenPipeError):  # the server that would log it may be gone
         sys.stderr.writelines(f"{note}\n" for note in notes)
     return result.generation, notes

@@ -2,10 +2,12 @@
 
 import csv
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import openpyxl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -69,6 +71,26 @@ def plain_columns(folder: Path, rows: Sequence[Candidate]) -> Path:
     return _parquet(folder / "plain_columns.parquet", rows, cells)
 
 
+def _escaped(text: str) -> str:
+    kept_from_xml = r"[\x00-\x08\x0b-\x1f\ufffe\uffff]|_(?=x[0-9A-Fa-f]{4}_)"
+    return re.sub(kept_from_xml, lambda found: f"_x{ord(found[0]):04X}_", text)
+
+
+def sheet(folder: Path, rows: Sequence[Candidate]) -> Path:
+    """As Excel writes it, which stores control characters and their like as `_x000D_`."""
+    names, book = fields_of(rows), openpyxl.Workbook()
+    page = book.worksheets[0]
+    for number, values in enumerate(
+        [["id", "text", *names], *([row.id, row.text, *map(row.metadata.get, names)] for row in rows)], 1
+    ):
+        for column, value in enumerate(values, 1):
+            cell = page.cell(number, column, _escaped(value) if isinstance(value, str) else value)
+            cell.data_type = "s" if isinstance(value, str) else cell.data_type  # not a formula, nor an error
+    path = folder / "sheet.xlsx"
+    book.save(path)
+    return path
+
+
 WRITERS: dict[str, Writer] = {
-    writer.__name__: writer for writer in (nested, flat, columns, json_column, struct, plain_columns)
+    writer.__name__: writer for writer in (nested, flat, columns, json_column, struct, plain_columns, sheet)
 }

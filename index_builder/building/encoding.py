@@ -4,7 +4,8 @@ The matrix of each part grows chunk by chunk, and beside it the block of the mod
 batch of the candidate table is a chunk. A chunk is put on the disk and then noted in the build's journal. If the build
 is killed, the next one compares the journal with its own pool and model and copies the chunks that agree.
 
-Each text is encoded once: a row with the text of an earlier one takes what was made of that.
+Each text is encoded once: a row with the text of an earlier one takes what was made of that, and a text that the active
+generation has, of the same model and dtype, what is stored there.
 """
 
 from collections import deque
@@ -82,13 +83,16 @@ class Encodings:
     Attributes:
         attempts: how many builds, this one included, have worked on the chunks.
         truncated: texts cut to the model's length.
+        encoded: texts that the source was asked for.
+        taken: rows with a text of `stored`, which finds what an earlier generation has; None: nothing is taken.
     """
 
-    def __init__(self, directory: Path, leftover: Leftover | None) -> None:
-        self.directory, self._leftover = directory, leftover
+    def __init__(self, directory: Path, leftover: Leftover | None, stored: FindTexts | None = None) -> None:
+        self.directory, self._leftover, self.stored = directory, leftover, stored
         self._before, self._left = (0, list[Chunk]()) if leftover is None else leftover.journal()
         self._journal: Journal | None = None
         self.attempts, self.truncated, self.resumed = 1, 0, 0
+        self.encoded = self.taken = 0
 
     def left_of(self, part: str) -> tuple[Path, list[Chunk]] | None:
         """The matrix that a killed build has left of a part, and the chunks in it; None: it has left none."""
@@ -136,8 +140,9 @@ def encode(
 ) -> None:
     """Write the matrix and the indexes of ids and texts for the candidate table in a part's directory.
 
-    The source makes the vectors that no killed build has left and `find` does not know. Raises BuildError if the source
-    gave vectors that are not finite or not of the model's dimension, or not all of them.
+    The source makes the vectors that no killed build has left, and neither `find` knows, which looks into the parts
+    before, nor an earlier generation. Raises BuildError if the source gave vectors that are not finite or not of the
+    model's dimension, or not all of them.
     """
     directory = work.directory / part
     table = CandidateTable(directory / CANDIDATES_FILE)
@@ -159,8 +164,20 @@ def _fill(
 
     def asked() -> Iterator[ChunkTexts]:
         for chunk in _chunks(table, assembly.chunks):
-            planned.append(_plan(chunk, texts, find))
-            yield chunk.only(planned[-1].new)
+            plan = _plan(chunk, texts, find, assembly.stored)
+            if plan.new or planned:  # behind a chunk that is not written yet, one text is asked for in vain
+                planned.append(plan)
+                yield chunk.only(plan.new or [0])
+            else:
+                write(None, plan)
+
+    def write(encoded: EncodedChunk | None, plan: _Plan) -> None:
+        nonlocal made
+        clock("append", assembly.rows, total)
+        assembly.append(encoded, plan)
+        made = max(made, assembly.rows)
+        if assembly.rows < total:
+            clock("encode", made, total)
 
     def on_done(rows: int) -> None:
         nonlocal made
@@ -169,11 +186,7 @@ def _fill(
 
     clock("encode", made, total)
     for encoded in source(asked(), on_done):
-        clock("append", assembly.rows, total)
-        assembly.append(encoded, planned.popleft())
-        made = max(made, assembly.rows)
-        if assembly.rows < total:
-            clock("encode", made, total)
+        write(encoded, planned.popleft())
     if assembly.rows != total:
         raise BuildError(f"vectors of {assembly.rows} candidates were made, not of all {total}")
 
@@ -192,33 +205,40 @@ class _Plan:
 
     Attributes:
         earlier: positions of texts that a row before the chunk has, and `rows`, the first of these.
+        known: texts that a part before has, and `taken`, those of an earlier generation.
         new: positions of the texts to encode, each once, in the order of the rows.
-        of_new: for each position that is neither earlier nor known, which of the new texts it has.
+        of_new: for each position that is none of these, which of the new texts it has.
     """
 
     chunk: ChunkTexts
     earlier: NDArray[np.int64]
     rows: NDArray[np.int64]
     known: KnownTexts
+    taken: KnownTexts
     new: list[int]
     of_new: dict[int, int]
 
-    def whole(self, parts: Sequence[Representations]) -> Representations:
+    def whole(self, new: Representations, earlier: Representations) -> Representations:
         """Put together what was made of the new texts, of the earlier rows and of the known texts."""
         places, start = np.empty(len(self.chunk.ids), np.int64), len(self.new)
         places[list(self.of_new)] = list(self.of_new.values())
-        for positions in (self.earlier, self.known.positions):
+        for positions in (self.earlier, self.known.positions, self.taken.positions):
             places[positions] = start + np.arange(len(positions))
             start += len(positions)
+        parts = (new, earlier, self.known.made, self.taken.made)
         return Representations.join([part for part in parts if len(part.first)]).take(places)
 
 
-def _plan(chunk: ChunkTexts, texts: TextIndex, find: FindTexts) -> _Plan:
+def _plan(chunk: ChunkTexts, texts: TextIndex, find: FindTexts, stored: FindTexts) -> _Plan:
     first = texts.first_rows(chunk.texts)
     is_earlier = (first >= 0) & (first < chunk.start)
     known, is_open = find(chunk.texts), ~is_earlier
     is_open[known.positions] = False
     is_earlier[known.positions] = False
+    left = np.flatnonzero(is_open)
+    places, made = stored([chunk.texts[at] for at in left.tolist()])
+    taken = KnownTexts(left[places], made)
+    is_open[taken.positions] = False
     number: dict[str, int] = {}
     new: list[int] = []
     of_new: dict[int, int] = {}
@@ -227,8 +247,7 @@ def _plan(chunk: ChunkTexts, texts: TextIndex, find: FindTexts) -> _Plan:
             number[chunk.texts[at]] = len(new)
             new.append(at)
         of_new[at] = number[chunk.texts[at]]
-    # A source is asked for something of every chunk.
-    return _Plan(chunk, np.flatnonzero(is_earlier), first[is_earlier], known, new or [0], of_new)
+    return _Plan(chunk, np.flatnonzero(is_earlier), first[is_earlier], known, taken, new, of_new)
 
 
 class _Assembly:
@@ -248,13 +267,26 @@ class _Assembly:
             return Representations.none(dim, late)
         return written(self.directory, rows, self.rows, dim, self._dtype, late)
 
-    def append(self, encoded: EncodedChunk, plan: _Plan) -> None:
-        """Write the next chunk, and note it when it is on the disk."""
-        chunk, made, truncated = plan.chunk, encoded.made, encoded.truncated
-        if encoded.chunk.start != self.rows:
+    def stored(self, texts: Sequence[str]) -> KnownTexts:
+        """What an earlier generation has of texts."""
+        if self._work.stored is not None:
+            return self._work.stored(texts)
+        return KnownTexts(np.empty(0, np.int64), Representations.none(self._model.dim, self._model.late_rows))
+
+    def append(self, encoded: EncodedChunk | None, plan: _Plan) -> None:
+        """Write the next chunk, and note it when it is on the disk; None: nothing was encoded for it."""
+        chunk = plan.chunk
+        truncated = self._cut([chunk.texts[at] for at in plan.taken.positions.tolist()])
+        if encoded is not None and encoded.chunk.start != self.rows:
             raise BuildError(f"the chunk from row {encoded.chunk.start} came where that from row {self.rows} was due")
-        new = _stored(made, len(plan.new), self._model, self._dtype)
-        stored = plan.whole([new, self._written(plan.rows), plan.known.made])
+        new = Representations.none(self._model.dim, self._model.late_rows)
+        if encoded is not None:
+            self._work.encoded += len(encoded.chunk.texts)
+            if plan.new:
+                new = _stored(encoded.made, len(plan.new), self._model, self._dtype)
+                truncated += encoded.truncated
+        self._work.taken += len(plan.taken.positions)
+        stored = plan.whole(new, self._written(plan.rows))
         self._matrix.put_many(chunk.ids, stored)
         self._matrix.sync()
         noted = self._described(chunk.ids, chunk.texts, stored, truncated)
@@ -262,6 +294,12 @@ class _Assembly:
             sync_directory(self.directory)
         self._work.note([noted])
         self.chunks, self.rows = self.chunks + 1, self.rows + noted.rows
+
+    def _cut(self, taken: Sequence[str]) -> int:
+        """Count the texts that the model cuts, each once, as where they are encoded."""
+        if not taken or not isinstance(self._model, TextEncoder):
+            return 0
+        return self._model.tokenize_candidates([*dict.fromkeys(taken)])[1]
 
     def take_over(self, table: CandidateTable, clock: OnProgress) -> None:
         """Copy a killed build's chunks, up to the first that does not fit the model, dtype or table."""

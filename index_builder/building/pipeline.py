@@ -43,7 +43,7 @@ from polyrank.index_builder.building.stages import (
     search_times,
     within,
 )
-from polyrank.index_builder.errors import StoreBusy, StoreUnavailable, disk_full_named
+from polyrank.index_builder.errors import GenerationError, StoreBusy, StoreUnavailable, disk_full_named
 from polyrank.index_builder.generation.candidates import CandidateTable, CandidateWriter
 from polyrank.index_builder.generation.generation import (
     CANDIDATES_FILE,
@@ -80,6 +80,7 @@ from polyrank.index_builder.vectors.redis import RedisEmbeddings
 from polyrank.model.durable import sync_directory
 from polyrank.model.errors import InvalidInput
 from polyrank.model.registry import ARCHITECTURES
+from polyrank.model.telling import telling
 from polyrank.model.text.language import count_languages
 
 _BATCH_ROWS = 8192
@@ -137,9 +138,41 @@ def build(
         counts = {ranges(1)[0]: rows.count} if parts == 1 else _cut(directory, parts)
         for count in counts.values():
             choose_index(options.index, count, model.dim)  # refuses too few rows before they are encoded
-        return Filled([PartPlan(slots, source) for slots in counts], rows.count, revision, rows.rejected, rows.log)
+        stored, not_taken = _stored(store, model, options.dtype)
+        return Filled(
+            parts=[PartPlan(slots, source) for slots in counts],
+            order_end=rows.count,
+            revision=revision,
+            rejected=rows.rejected,
+            rejected_log=rows.log,
+            stored=stored,
+            not_taken=not_taken,
+        )
 
     return make(store, model, options, fill, StageClock(progress))
+
+
+def _stored(store: GenerationStore, model: Model, dtype: str) -> tuple[StoredTexts | None, str | None]:
+    """What finds the vectors of the active generation, if this model would make the same; or why it is not used.
+
+    Every byte of it is checked before.
+    """
+    active = store.active_or_none()
+    if active is None or not ARCHITECTURES[model.architecture].embeds:
+        return None, None
+    made_by = active.model.fingerprint, active.backend, active.precision, active.dtype
+    # Of int8 the manifest does not tell the calibration, so nothing is taken there.
+    if made_by != (model.fingerprint, model.backend, model.rounding, dtype):
+        return None, None
+    try:
+        with telling(f"checking the vectors of generation {active.id}"):
+            for part in range(len(active.parts)):
+                store.open(active.id, part).close()
+            stored = store.stored_texts(active)
+            stored([])  # opens the files, which may be collected once another generation is active
+    except GenerationError as error:
+        return None, f"all texts are encoded: {error}"
+    return stored, None
 
 
 def check_parts(parts: int) -> None:
@@ -208,6 +241,9 @@ def make(store: GenerationStore, model: Model, options: BuildOptions, fill: Fill
         rejected_log=filled.rejected_log,
         truncated=work.truncated,
         resumed=work.resumed,
+        encoded=work.encoded,
+        taken=work.taken,
+        not_taken=filled.not_taken,
         seconds=clock.elapsed(),
     )
 
@@ -297,7 +333,11 @@ class _Making:
         new = [directory / path for path, plan in plans if plan.kept is None]
         count_pool(directory / MODEL_DIRECTORY, new, self._filled.statistics, self._clock)
         total, done = sum(len(CandidateTable(path / CANDIDATES_FILE)) for path in new), 0
-        work, known, built = Encodings(directory, leftover), list[Path](), list[BuiltPart | KeptPart]()
+        work, known, built = (
+            Encodings(directory, leftover, self._filled.stored),
+            list[Path](),
+            list[BuiltPart | KeptPart](),
+        )
         if new and len(plans) > 1:
             sync_directory(directory / PARTS)
             sync_directory(directory)
@@ -359,7 +399,7 @@ class _Making:
             files=describe_files(directory, kept),
             build=BuildStats(
                 seconds={stage: round(seconds, 6) for stage, seconds in clock.seconds.items()},
-                candidates_per_second=round((new - work.resumed) / seconds, 3),
+                candidates_per_second=round((new - work.resumed - work.taken) / seconds, 3),
                 rejected=filled.rejected,
                 truncated=work.truncated,
                 attempts=work.attempts,

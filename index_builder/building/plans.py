@@ -6,6 +6,7 @@ from pathlib import Path
 
 from polyrank.index_builder.building.encoding import VectorSource
 from polyrank.index_builder.building.stages import EncodedContext, StageClock, counted_anew
+from polyrank.index_builder.generation.generation import StoredTexts
 from polyrank.index_builder.generation.manifest import Manifest
 from polyrank.index_builder.generation.slots import Slots
 from polyrank.index_builder.index.choice import IndexSpec
@@ -50,6 +51,9 @@ class BuildResult:
         parts: those that were built; a compaction keeps others.
         rejected: rows left out; `rejected_log` lists them, or is None if there are none.
         resumed: candidates whose vectors a killed build had finished.
+        encoded: texts that were encoded.
+        taken: candidates whose vectors are those of the active generation.
+        not_taken: why none are, where they could be.
         counted: the candidates whose words a compaction has counted anew; None: it was none, or words do not count.
     """
 
@@ -59,6 +63,9 @@ class BuildResult:
     rejected_log: Path | None
     truncated: int
     resumed: int
+    encoded: int
+    taken: int
+    not_taken: str | None
     seconds: float
     counted: int | None = None
 
@@ -85,10 +92,18 @@ class BuildResult:
         cut = len(self.manifest.parts) > 1
         named = [(f"part {part.name}: " if cut else "", part) for part in self.parts]
         notes = [f"{name}{note}" for name, part in named for note in (part.index.why, part.warning) if note]
+        notes += [self.not_taken] if self.not_taken else []
         model = self.manifest.model
         if strange := why_foreign(model.name, model.languages, self.manifest.languages):
             notes.append(strange)
         return notes if self.counted is None else [*notes, counted_anew(self.counted)]
+
+    @property
+    def said_of_taken(self) -> list[str]:
+        """How many texts were encoded, where some were not."""
+        if not self.taken:
+            return []
+        return [f"{self.encoded} texts encoded, {self.taken} candidates keep the vectors that the last generation has"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +133,8 @@ class Filled:
 
     Attributes:
         statistics: by which words count; None: those of the parts.
+        stored: what finds texts in the generation before, of the same model and dtype.
+        not_taken: see `BuildResult`.
         copy_of: the active generation of which this one is a copy; None: it is none.
     """
 
@@ -129,6 +146,8 @@ class Filled:
     statistics: Statistics | None = None
     copy_of: str | None = None
     replaces: bool = True
+    stored: StoredTexts | None = None
+    not_taken: str | None = None
 
 
 # Writes the candidate tables into a build's directory, given the path of the log of bad rows, and says what they are.

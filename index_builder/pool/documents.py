@@ -132,6 +132,7 @@ class Fields:
 
     Of both at most `_MOST_COUNTED` names. `titled`: rows of BEIR's form whose title was put in front of the text.
     `repeated`: rows with an id of their own whose text another row has, too.
+    `decimal_commas`: columns of CSV whose numbers were read so.
     """
 
     def __init__(self) -> None:
@@ -139,6 +140,7 @@ class Fields:
         self._left_out: Counter[tuple[str, str]] = Counter()
         self._uncounted = False
         self.titled = self.repeated = 0
+        self.decimal_commas: list[str] = []
 
     def count(self, metadata: Mapping[str, Any]) -> None:
         """Take in the metadata of a row."""
@@ -161,6 +163,7 @@ class Fields:
             "fields": {name: {"kind": _one(kinds), "rows": kinds.total()} for name, kinds in self._kinds.items()},
             "repeated_texts": self.repeated,
             "left_out": [{"field": name, "why": why, "rows": rows} for (name, why), rows in self._left_out.items()],
+            **({"decimal_commas": self.decimal_commas} if self.decimal_commas else {}),
         }
 
     def lines(self) -> list[str]:
@@ -174,6 +177,8 @@ class Fields:
         if self.repeated:
             repeat = "repeats" if self.repeated == 1 else "repeat"
             lines.append(f"{_rows(self.repeated)} {repeat} a text under another id; all of them are kept")
+        if self.decimal_commas:
+            lines.append(f"numbers with decimal commas: {_some(map(_shown, self.decimal_commas))}")
         if self._left_out:
             left = [f"{_shown(name)} ({why}; {_rows(rows)})" for (name, why), rows in self._left_out.items()]
             lines.append(f"left out: {_some(left)}")

@@ -15,15 +15,16 @@ from typing import Any
 
 from polyrank.index_builder.errors import PoolEmpty, PoolInvalid
 from polyrank.index_builder.pool.documents import Fields, RowError, document, renamed
+from polyrank.index_builder.pool.excel import excel_rows
 from polyrank.index_builder.pool.parquet import parquet_rows
-from polyrank.index_builder.pool.text import column_kinds, csv_rows, json_rows
+from polyrank.index_builder.pool.text import Typed, column_kinds, csv_rows, json_rows, with_commas
 from polyrank.index_builder.vectors.local import hash_id, text_id
 
 NO_COLUMNS: Mapping[str, str] = MappingProxyType({})  # to be known by other names
 _FIRST_ROWS = 10
 _REASON_CHARACTERS = 300  # it may name a key or a column
-_CSV, _PARQUET = ".csv", ".parquet"
-_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", _CSV, _PARQUET)
+_CSV, _PARQUET, _EXCEL = ".csv", ".parquet", ".xlsx"
+_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", _CSV, _PARQUET, _EXCEL)
 
 _SLOT_BYTES = 8
 _BITS_IN_MEMORY = 17  # 2^17 slots are 1 MiB, for 65,536 hashes
@@ -44,7 +45,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A row that is left out: its file, its line (in a Parquet file its row; the first is 1) and why.
+    """A row that is left out: its file, its line (in a Parquet file or a workbook its row; the first is 1) and why.
 
     is_bad: something is wrong with it; otherwise it repeats a text, and neither row has an id.
     """
@@ -74,11 +75,12 @@ class PoolRows(Iterable[Candidate | Rejected]):
 
     def has_rows(self) -> bool:
         """Look at the first rows, which are read again later; raises PoolInvalid where a file is none."""
-        return bool(list(islice(self._raw(frozenset(), Fields()), _FIRST_ROWS)))
+        return bool(list(islice(self._raw({}, Fields()), _FIRST_ROWS)))
 
     def _read(self) -> Iterator[Candidate | Rejected]:
         tables = [path for path, suffix in self._files if suffix == _CSV]
         typed = column_kinds(tables, self._encoding, self._columns)
+        self.fields.decimal_commas = with_commas(typed)
         for path, line, row in self._raw(typed, self.fields):
             try:
                 yield self._candidate(row)
@@ -87,12 +89,14 @@ class PoolRows(Iterable[Candidate | Rejected]):
             except RowError as error:
                 yield Rejected(str(path), line, str(error)[:_REASON_CHARACTERS])
 
-    def _raw(self, typed: frozenset[str], fields: Fields) -> Iterator[tuple[Path, int, object]]:
+    def _raw(self, typed: Typed, fields: Fields) -> Iterator[tuple[Path, int, object]]:
         for path, suffix in self._files:
             if suffix == _CSV:
                 rows = csv_rows(path, self._encoding, self._columns, typed)
             elif suffix == _PARQUET:
                 rows = parquet_rows(path, fields, self._columns)
+            elif suffix == _EXCEL:
+                rows = excel_rows(path, fields, self._columns)
             else:
                 rows = ((line, renamed(row, self._columns)) for line, row in json_rows(path))
             for line, row in rows:
@@ -117,7 +121,7 @@ def read_pool(
     encoding: str | None = None,
     columns: Mapping[str, str] = NO_COLUMNS,
 ) -> PoolRows:
-    """Stream the rows of `.jsonl`, `.jsonl.gz`, `.jsonl.zst`, `.csv` and `.parquet` files, in order.
+    """Stream the rows of `.jsonl`, `.jsonl.gz`, `.jsonl.zst`, `.csv`, `.parquet` and `.xlsx` files, in order.
 
     What a row means is said in `documents`; a row without an id gets one that is made from a hash of the text. Blank
     lines are skipped. An id may occur only once in all files together. CSV files are read twice: see `spreadsheet`.

@@ -5,7 +5,8 @@ bar the one that gives a column `text`. A line `sep=;` before the header is beli
 encoding; without one it is UTF-8, or what is asked for. An empty cell is absent.
 
 A cell says no more than its letters. So a column is of numbers, or of true and false, if all its cells in all files of
-a pool are. `column_kinds` reads the files once for that, `csv_rows` once more for the rows.
+a pool are; of numbers, too, if all have decimal commas or no decimals. `column_kinds` reads the files once for that,
+`csv_rows` once more for the rows.
 """
 
 import codecs
@@ -14,7 +15,7 @@ import errno
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -50,8 +51,10 @@ _SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "vertical bar"}
 _NOTHING = "\x1f"  # where there is one column; a comma in a text does not separate then
 _SAID = re.compile(r"sep=([^\w\"\r\n])\r?\n?", re.IGNORECASE)
 _TRUE_FALSE = {"true": True, "false": False}
-# As JSON writes numbers, without an exponent. Not +49, 007, 1e5 or 1,5: whoever writes these may mean no number.
+# As JSON writes numbers, without an exponent. Not +49, 007 or 1e5: whoever writes these may mean no number.
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,15})(\.[0-9]+)?")
+_COMMA_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,15})(,[0-9]+)?")
+_THOUSANDS = re.compile(r"-?[1-9][0-9]{0,2},[0-9]{3}")
 _MOST = 2**53  # a larger one is rounded where numbers are floats, and likely an id
 _HINT = "name another encoding, such as windows-1252, with --encoding"
 _NO_TEXT = "\udcff"  # stands for bytes that the encoding does not have; no encoding has it
@@ -112,24 +115,45 @@ def _mark(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error(_MARK, _mark)
 
 
-def column_kinds(paths: Sequence[Path], encoding: str | None, columns: Mapping[str, str]) -> frozenset[str]:
-    """Return the columns in which all cells of all files are plain numbers, or all are true or false.
+Typed = Mapping[str, Callable[[str], bool | float | str]]
+"""What reads the cells of columns that are no texts."""
 
-    Columns that have a meaning of their own, such as `id`, are texts. Raises PoolInvalid as `csv_rows` does.
+
+def column_kinds(paths: Sequence[Path], encoding: str | None, columns: Mapping[str, str]) -> Typed:
+    """Return the columns in which all cells of all files are numbers, or all are true or false.
+
+    Decimals follow points, or in the whole column commas. Commas that all stand before three digits may also part
+    thousands: such a column is of texts, as are those that have a meaning of their own, such as `id`. Raises
+    PoolInvalid as `csv_rows` does.
     """
     kinds: dict[str, type] = {}
+    commas: dict[str, bool] = {}  # of columns whose cells may all have decimal commas: whether one surely has
     for path in paths:
         for _, row in _rows(path, encoding, columns):
-            if isinstance(row, dict):
-                for name, cell in row.items():
-                    if kinds.get(name) is not str:
-                        kind = type(_value(cell))
-                        kinds[name] = kind if kinds.get(name, kind) is kind else str
-    return frozenset(name for name, kind in kinds.items() if kind is not str and name not in KNOWN)
+            for name, cell in row.items() if isinstance(row, dict) else ():
+                if kinds.get(name) is not str:
+                    kind = type(_value(cell))
+                    if name not in kinds:
+                        commas[name] = False
+                    kinds[name] = kind if kinds.get(name, kind) is kind else str
+                if name in commas:
+                    if _COMMA_NUMBER.fullmatch(cell) and abs(_with_comma(cell)) < _MOST:
+                        commas[name] |= "," in cell and not _THOUSANDS.fullmatch(cell)
+                    else:
+                        del commas[name]
+    typed: dict[str, Callable[[str], bool | float | str]] = {}
+    typed |= {name: _value for name, kind in kinds.items() if kind is not str}
+    typed |= {name: _with_comma for name, is_sure in commas.items() if is_sure}
+    return {name: reads for name, reads in typed.items() if name not in KNOWN}
+
+
+def with_commas(typed: Typed) -> list[str]:
+    """Return the columns whose numbers have decimal commas."""
+    return [name for name, reads in typed.items() if reads is _with_comma]
 
 
 def csv_rows(
-    path: Path, encoding: str | None, columns: Mapping[str, str], typed: Collection[str]
+    path: Path, encoding: str | None, columns: Mapping[str, str], typed: Typed
 ) -> Iterator[tuple[int, object]]:
     """Yield the line number of each row and the object that a JSON line would hold, or a RowError.
 
@@ -141,7 +165,7 @@ def csv_rows(
         if isinstance(row, RowError):
             yield line, row
         else:
-            yield line, {name: _value(cell) if name in typed else cell for name, cell in row.items()}
+            yield line, {name: typed[name](cell) if name in typed else cell for name, cell in row.items()}
 
 
 def _value(cell: str) -> bool | float | str:
@@ -149,6 +173,10 @@ def _value(cell: str) -> bool | float | str:
     if _NUMBER.fullmatch(cell) and abs(number := float(cell)) < _MOST:
         return number
     return _TRUE_FALSE.get(cell.lower(), cell) if len(cell) <= len("false") else cell
+
+
+def _with_comma(cell: str) -> float:
+    return float(cell.replace(",", "."))
 
 
 def _rows(
@@ -266,17 +294,21 @@ def _separator(line: str, known: Callable[[Sequence[str]], int]) -> str:
 def _header(path: Path, cells: list[str], columns: Mapping[str, str], separator: str, encoding: str) -> list[str]:
     if not _is_valid(cells):
         raise PoolInvalid(path, f"the header is not valid {encoding}; {_HINT}")
+    between = {**_SEPARATORS, _NOTHING: "nothing"}.get(separator, repr(separator))
+    read = f"read as {encoding} with {between} between columns"
+    advice = f"begin the file with a line such as id,text, or {_HINT}"
+    return checked_header(path, cells, columns, f"the first line, {read},", advice)
+
+
+def checked_header(path: Path, cells: Sequence[str], columns: Mapping[str, str], found: str, advice: str) -> list[str]:
+    """Return the names of a table's columns; raises PoolInvalid, which says what was found and what to do."""
     try:
         require_columns([cell.strip() for cell in cells], columns)
     except RowError as error:
-        raise PoolInvalid(path, f"{error}: the first line names {shown_names(cells)}") from None
+        raise PoolInvalid(path, f"{error}: {found} names {shown_names(cells)}") from None
     names = column_names(cells, columns)
     if "text" not in names:
-        between = {**_SEPARATORS, _NOTHING: "nothing"}.get(separator, repr(separator))
-        read = f"read as {encoding} with {between} between columns"
-        found = f"the first line, {read}, names {shown_names(names)}"
-        advice = f"begin the file with a line such as id,text, or {_HINT}"
-        raise PoolInvalid(path, f"there is no column 'text': {found}; {advice}")
+        raise PoolInvalid(path, f"there is no column 'text': {found} names {shown_names(names)}; {advice}")
     if twice := [name for name, times in Counter(names).items() if name and times > 1]:
         raise PoolInvalid(path, f"the header names twice: {shown_names(twice)}")
     if len(cells) > MAX_FIELDS:

@@ -293,6 +293,10 @@ class GenerationStore:
         """What looks texts up in all of several parts; None: there is one, and who reads its log does that."""
         if len(manifest.parts) == 1:
             return None
+        return self.stored_texts(manifest)
+
+    def stored_texts(self, manifest: Manifest) -> StoredTexts:
+        """Return what looks texts up in all parts of a generation, without its updates."""
         path = self.path(manifest.id)
         paths = [path / manifest.directory(part) for part in range(len(manifest.parts))]
         return StoredTexts(paths, manifest.dim, manifest.dtype, manifest.late)

@@ -4,6 +4,10 @@ A turn may be a message in OpenAI's shape, as its SDK dumps it: an object of `ro
 a list of parts, or null where the assistant only calls a tool. Texts are read, of every role: instructions (`system`,
 `developer`) and outputs of tools are turns like any other. Images, sounds, files, thoughts and calls of tools are
 skipped. Parts of any other type, such as a link, are pieces of the text around them.
+
+Marks say of a reply that it is not right: `label: false` or `0` beside a response, `rejected: true`, `weight: 0`,
+`deleted: true`. A line so marked is no example. A turn so marked is no reply to learn from, and a deleted one is left
+out of the context.
 """
 
 from collections import Counter
@@ -27,6 +31,7 @@ TEXT_FIELDS: Final = {"text": "text", "input_text": "text", "output_text": "text
 UNSAID: Final = {"reasoning", "reasoning_text", "summary_text", "thinking"}  # types of parts that nobody was shown
 SELECTION_SHARE = 0.1  # of a small file is held out; the caller gives the number of examples for a large one
 REPEATS = "repeats another example"
+NOT_RIGHT = "the reply is marked as not right"
 RIGHT, WRONG = "right", "wrong"  # classes of a reply that was shown first: labels, which a calibration is fitted on
 
 
@@ -100,6 +105,10 @@ _BUFFER_BYTES = 1 << 16
 _MESSAGE = {"content", "text", "refusal", "tool_calls", "function_call"}  # one of these makes an object a message
 
 
+class NotRight(InvalidInput):
+    """The response of a line is marked as not right, so the line is no example; it is not a bad one."""
+
+
 class DialoguesInvalid(InvalidInput):
     """A file of dialogues cannot be used; the message names the file, the line and the reason."""
 
@@ -113,6 +122,7 @@ class Dialogue:
         candidates: the list to rank, gold reply included; empty if the example has none.
         label: place of the gold reply in `candidates`; -1 if there are none.
         negatives: replies known to be wrong, to train against.
+        no_replies: places of turns that are marked as no right replies.
         dialogue: name of the dialogue that the example is part of; empty if the file does not name it
             (conversations.py then finds it out).
         category: the class of context and response, or of the context's last turn, of an example for a classifier;
@@ -126,6 +136,7 @@ class Dialogue:
     negatives: tuple[str, ...] = ()
     dialogue: str = ""
     category: str = ""
+    no_replies: tuple[int, ...] = ()
 
     @property
     def is_single_text(self) -> bool:
@@ -133,9 +144,9 @@ class Dialogue:
         return bool(self.category) and self.response == self.category
 
 
-def read_dialogues(path: Path | str) -> Iterator[Dialogue]:
-    """Stream the examples of a file."""
-    return (_example(path, number, line) for number, line in read_lines(path))
+def read_dialogues(path: Path | str, marked: Counter[str] | None = None) -> Iterator[Dialogue]:
+    """Stream the examples of a file; `marked` counts the lines whose reply is marked as not right, by mark."""
+    return _examples(path, read_lines(path), Counter() if marked is None else marked)
 
 
 def read_lines(path: Path | str) -> Iterator[tuple[int, Dialogue | InvalidInput]]:
@@ -156,10 +167,16 @@ def new_dialogues(path: Path) -> Iterator[Callable[[Dialogue], object]]:
         yield lambda dialogue: stream.write(_line(dialogue))
 
 
-def _example(path: Path | str, number: int, line: Dialogue | InvalidInput) -> Dialogue:
-    if isinstance(line, InvalidInput):
-        raise DialoguesInvalid(f"{path}:{number}: {line}") from line
-    return line
+def _examples(
+    path: Path | str, lines: Iterable[tuple[int, Dialogue | InvalidInput]], marked: Counter[str]
+) -> Iterator[Dialogue]:
+    for number, line in lines:
+        if isinstance(line, NotRight):
+            marked[str(line)] += 1
+        elif isinstance(line, InvalidInput):
+            raise DialoguesInvalid(f"{path}:{number}: {line}") from line
+        else:
+            yield line
 
 
 def _parse(raw: dict[str, Any] | InvalidInput) -> Dialogue | InvalidInput:
@@ -177,25 +194,60 @@ def _dialogue(raw: dict[str, Any]) -> Dialogue:
     candidates = tuple(_texts(raw, "candidates"))
     told = raw.get("label")
     category = told if isinstance(told, str) and not candidates else ""
-    response = raw.get("response", category)
-    response = _said(response).text if _is_message(response) else response
+    given = raw.get("response", category)
+    response = _said(given).text if _is_message(given) else given
     if not isinstance(response, str) or not response.strip():
         raise InvalidInput("response must be a text")
-    conversation = Conversation.of(_turns(raw["context"]), _texts(raw, "persona"))
+    if (mark := _mark(raw, lists=bool(candidates)) or (_is_message(given) and _mark(given))) and not category:
+        raise NotRight(f"{NOT_RIGHT} ({mark})")
+    turns, no_replies = _turns(raw["context"])
+    conversation = Conversation.of(turns, _texts(raw, "persona"))
     label = -1 if category else _label(raw, candidates, response)
-    negatives = tuple(_texts(raw, "negatives"))
-    return Dialogue(conversation, response, candidates, label, negatives, str(raw.get("dialogue", "")), category)
+    negatives = (*_texts(raw, "negatives"), *_rejected(raw.get("rejected")))
+    dialogue = str(raw.get("dialogue", ""))
+    return Dialogue(conversation, response, candidates, label, negatives, dialogue, category, no_replies)
 
 
-def _turns(value: object) -> list[Turn]:
-    """Return the turns of a context, of texts and messages; messages without text say nothing, such as calls of tools.
+def _mark(fields: Mapping[str, Any], *, lists: bool = False) -> str | None:
+    """Return what marks a reply as not right, if anything does; `lists`: a label that is a number is a place."""
+    label, weight = fields.get("label"), fields.get("weight")
+    if label is False or (not lists and type(label) in (int, float) and label == 0):
+        return "label: false"
+    if type(weight) in (int, float) and weight == 0:
+        return "weight: 0"
+    return next((f"{name}: true" for name in ("rejected", "deleted") if fields.get(name) is True), None)
+
+
+def _rejected(value: Any) -> list[str]:
+    """Return what was rejected for the response: texts, or the last one of messages, which lead to it."""
+    if value is None or isinstance(value, bool):
+        return []
+    listed = value if isinstance(value, list) else [value]
+    if all(isinstance(each, str) for each in listed):
+        return [each for each in listed if each]
+    if not all(map(_is_message, listed)):
+        raise InvalidInput("rejected must be true or false, a text, a list of texts, a message, or messages up to it")
+    return [said] if (said := _said(listed[-1]).text) else []
+
+
+def _turns(value: object) -> tuple[list[Turn], tuple[int, ...]]:
+    """Return the turns of a context, of texts and messages, and the places of those that are marked as no right reply.
+
+    Messages without text say nothing, such as calls of tools; a deleted one was taken back.
 
     Raises InvalidInput where the value is no such list.
     """
     if not isinstance(value, list) or not all(isinstance(turn, str) or _is_message(turn) for turn in value):
         raise InvalidInput("context must be a list of texts, or of messages with role and content")
-    turns = [(turn, Turn(turn) if isinstance(turn, str) else _said(turn)) for turn in value]
-    return [turn for given, turn in turns if isinstance(given, str) or turn.text]
+    turns, no_replies = list[Turn](), list[int]()
+    for given in value:
+        if isinstance(given, str):
+            turns.append(Turn(given))
+        elif given.get("deleted") is not True and (said := _said(given)).text:
+            if _mark(given):
+                no_replies.append(len(turns))
+            turns.append(said)
+    return turns, tuple(no_replies)
 
 
 def _is_message(value: object) -> bool:
@@ -237,7 +289,12 @@ def _label(raw: dict[str, Any], candidates: tuple[str, ...], response: str) -> i
 
 
 def _line(dialogue: Dialogue) -> bytes:
-    row: dict[str, object] = {"context": [_written(turn) for turn in dialogue.conversation.turns]}
+    row: dict[str, object] = {
+        "context": [
+            {**_message(turn), "weight": 0} if at in dialogue.no_replies else _written(turn)
+            for at, turn in enumerate(dialogue.conversation.turns)
+        ]
+    }
     if dialogue.conversation.persona:
         row["persona"] = dialogue.conversation.persona
     row["response"] = dialogue.response
@@ -252,7 +309,11 @@ def _line(dialogue: Dialogue) -> bytes:
 
 
 def _written(turn: Turn) -> str | dict[str, str]:
-    return turn.text if turn.role is None else {"role": turn.role, "content": turn.text}
+    return turn.text if turn.role is None else _message(turn)
+
+
+def _message(turn: Turn) -> dict[str, str]:
+    return {**({} if turn.role is None else {"role": turn.role}), "content": turn.text}
 
 
 @dataclass(slots=True)
@@ -284,8 +345,8 @@ class Report:
 
     @property
     def bad(self) -> int:
-        """Number of bad lines; repeated examples are none."""
-        return self.dropped.total() - self.dropped[REPEATS]
+        """Number of bad lines; repeated examples are none, nor are lines whose reply is marked as not right."""
+        return sum(n for why, n in self.dropped.items() if why != REPEATS and not why.startswith(NOT_RIGHT))
 
     def require_few_bad(self, path: Path, max_rejected: float) -> None:
         """Raise TrainingDataInvalid where more than that share of the lines is bad."""

@@ -194,13 +194,13 @@ def _kept(lines: Iterable[tuple[int, Dialogue]], every_turn: bool, report: Repor
 def _every_turn(dialogue: Dialogue) -> Iterator[Dialogue]:
     """Yield an example for each earlier turn of the replying side, then the dialogue.
 
-    The turns are those of the assistant, where there is one; else every other one, from the end. Candidates and
-    negatives belong to the last reply alone.
+    The turns are those of the assistant, where there is one; else every other one, from the end. Those that are marked
+    as no right replies are left out. Candidates and negatives belong to the last reply alone.
     """
     turns = dialogue.conversation.turns
     assistants = [at for at, turn in enumerate(turns) if turn.role == _ASSISTANT]
     for at in assistants or range(len(turns) % 2, len(turns), 2):
-        if turns[at].text.strip() and any(turn.text.strip() for turn in turns[:at]):
+        if at not in dialogue.no_replies and turns[at].text.strip() and any(turn.text.strip() for turn in turns[:at]):
             conversation = Conversation(turns[:at], dialogue.conversation.persona)
             yield Dialogue(conversation, turns[at].text, dialogue=dialogue.dialogue)
     yield dialogue

@@ -1,6 +1,7 @@
 """The examples that `polyrank evaluate` measures models on; imports no torch, so that files are refused at once."""
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -56,9 +57,8 @@ def listed_examples(data: Path, limit: int | None, draw: Draw = AS_LISTED) -> Li
 
     Raises InvalidInput if the file cannot be read, or holds nothing to rank.
     """
-    dialogues = list(islice(read_dialogues(data), limit))
-    if any(dialogue.category for dialogue in dialogues):
-        raise InvalidInput(f"{data}: its labels are classes; give a classifier to measure how they are told")
+    dialogues = _read(data, limit)
+    require_no_classes(data, dialogues)
     draw = draw.settled(dialogues)
     listed, assumed = _with_candidates(data, dialogues, draw)
     examples = [(number, dialogue) for number, dialogue in enumerate(listed) if dialogue.candidates]
@@ -83,7 +83,21 @@ def classed_examples(data: Path, limit: int | None) -> Identified:
 
 def read_identified(data: Path, limit: int | None = None) -> Identified:
     """Read examples, and find out which are of one dialogue; raises InvalidInput where the file cannot be read."""
-    return _identified(data, islice(read_dialogues(data), limit))
+    return _identified(data, _read(data, limit))
+
+
+def require_no_classes(data: Path, dialogues: Iterable[Dialogue]) -> None:
+    """Raise InvalidInput where a label is a class: also a reply that is labelled `wrong` would count as right."""
+    if any(dialogue.category for dialogue in dialogues):
+        raise InvalidInput(f"{data}: its labels are classes; give a classifier to measure how they are told")
+
+
+def _read(data: Path, limit: int | None) -> list[Dialogue]:
+    marked = Counter[str]()
+    found = list(islice(read_dialogues(data, marked), limit))
+    for why, count in marked.items():
+        print(f"{data}: {count} lines were left out: {why}", file=sys.stderr)
+    return found
 
 
 def _identified(data: Path, dialogues: Iterable[Dialogue]) -> Identified:
@@ -102,7 +116,7 @@ def _with_candidates(data: Path, dialogues: Sequence[Dialogue], draw: Draw) -> I
     """Name all dialogues; draw candidates for examples without from all replies of the file, if that is wanted."""
     if not draw.count or all(dialogue.candidates for dialogue in dialogues):
         return _identified(data, dialogues)
-    every, assumed = read_identified(data)
+    every, assumed = _identified(data, read_dialogues(data))
     replies = ReplyDraw(every, draw.count, draw.seed)
     listed = [replies.candidates(number, dialogue) for number, dialogue in enumerate(every[: len(dialogues)])]
     return Identified(listed, assumed)

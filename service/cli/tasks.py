@@ -31,6 +31,7 @@ from polyrank.service.cli.examples import (
     listed_examples,
     read_identified,
     report_left_out,
+    require_no_classes,
 )
 
 Ranker = TypeVar("Ranker")
@@ -188,6 +189,7 @@ class PoolTask(_SearchTask):
         for row, text in enumerate(self._texts):
             rows_of.setdefault(folded_line(text), []).append(row)
         dialogues, assumed = read_identified(data, limit)
+        require_no_classes(data, dialogues)
         self._examples = [
             (number, dialogue, np.array(rows, np.int64))
             for number, dialogue in enumerate(dialogues)

@@ -172,7 +172,7 @@ def test_vectors_of_another_dimension_are_refused(root: Path) -> None:
     encode = encoder.encode_candidates
     encoder.encode_candidates = lambda *given: encode(*given)[:, :5]  # type: ignore[method-assign]
     with pytest.raises(BuildError, match=r"vectors of shape \(3, 5\), not \(3, 8\)"):
-        build(encoder, pool(3), root)
+        build(encoder, pool(3, "other "), root)
     assert_untouched(root)
 
 

@@ -40,12 +40,14 @@ REPOSITORY = Path(__file__).parents[2]
 Builder = Callable[..., WarmProcess]
 
 
-def write_pool(path: Path, count: int) -> str:
-    path.write_text("".join(f'{{"id": "c{i}", "text": "w{i % 40} w{i % 37} w{i % 7}"}}\n' for i in range(count)))
+def write_pool(path: Path, count: int, first: str = "w1") -> str:
+    texts = (f"{first} w{i % 40} w{i % 37} w{i % 7}" for i in range(count))
+    path.write_text("".join(f'{{"id": "c{i}", "text": "{text}"}}\n' for i, text in enumerate(texts)))
     return str(path)
 
 
 NO_FIELDS = "fields: none besides id and text\n"
+KEPT = "{} texts encoded, {} candidates keep the vectors that the last generation has\n"
 
 
 @pytest.fixture
@@ -101,7 +103,13 @@ def test_a_job_builds_with_the_model_named_and_then_with_the_active_generations(
     command = [sys.executable, "-m", "polyrank.index_builder", "--store", str(root), "--job", job_id]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True)
     record = JobStore(root).get(job_id)
-    assert (record.state, done.returncode, done.stdout, done.stderr) == (SUCCEEDED, 0, "", NO_FIELDS)
+    assert (record.state, done.returncode, done.stdout, done.stderr) == (
+        SUCCEEDED,
+        0,
+        "",
+        NO_FIELDS + KEPT.format(0, 30),
+    )
+    assert record.notes[-1] == KEPT.format(0, 30).strip()
     store = GenerationStore(root)
     assert store.current() == first.id
     assert record.generation is not None
@@ -197,11 +205,14 @@ def test_kills_leave_the_old_or_the_new_generation(builder: Builder, root: Path,
     process = builder(root, "--job", job_id)
     wait_for_stage(jobs, job_id)
     began = time.monotonic()
-    assert end(process) == (0, NO_FIELDS)
+    assert end(process) == (0, NO_FIELDS + KEPT.format(1900, 100))
     duration = time.monotonic() - began
     stages: list[str | None] = []
     for number in range(kills):
         old = store.current()
+        # Texts that the active generation lacks, so that there is something to encode; every other build meets what
+        # the one before has left of them.
+        request = JobRequest(pool=(write_pool(tmp_path / "q.jsonl", 2000, f"w{number // 2 + 2}"),))
         job_id = jobs.create(request).id
         process = builder(root, "--job", job_id)
         wait_for_stage(jobs, job_id)

@@ -59,6 +59,8 @@ def test_json_tells_what_was_built(capsys: Capture, store: Path, poly: Path, poo
         "recall@10": 1.0,
         "recall_of": "vectors",
         "resumed": 0,
+        "encoded": 50,
+        "taken": 0,
         "fields": {"n": {"kind": "number", "rows": 50}},
         "repeated_texts": 0,
         "left_out": [],
@@ -95,6 +97,9 @@ def test_words_tell_what_was_built(capsys: Capture, store: Path, poly: Path, poo
     assert (outcome.status, outcome.err) == (0, "fields: n (number, 50 rows)\n")
     current = GenerationStore(store).current()
     assert outcome.out.startswith(f"generation {current} is active: 50 candidates in ")
+    assert outcome.out.endswith(" s\n")
+    again = call(capsys, "build", "--model", poly, "--pool", pool, "--store", store).out
+    assert again.endswith(" s; 0 texts encoded, 50 candidates keep the vectors that the last generation has\n")
 
 
 def test_auto_tells_what_it_chose_and_by_which_times(

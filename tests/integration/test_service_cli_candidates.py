@@ -69,6 +69,53 @@ def test_a_list_is_a_pool_file(
     assert "filter: no candidate has the field lng; did you mean lang?" in nothing.err
 
 
+def test_sync_makes_the_candidates_those_of_the_files(
+    capsys: Capture, service: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidates, "PAGE", 9)
+    at = ("--url", service.url)
+    values = {
+        "price": 1e22,
+        "share": 0.1,
+        "whole": 5.0,
+        "big": 2**62,
+        "name": "Zoë \u0000",
+        "of": [{"b": 1, "a": None}],
+    }
+    rows = [*lines(capsys, "candidates", "list", *at), {"id": "odd", "text": "w1  \U0001f600", "metadata": values}]
+    file, other = write_rows(tmp_path / "a.jsonl", rows[:40]), write_rows(tmp_path / "b.jsonl", rows[40:])
+    done = call(capsys, "candidates", "sync", *at, file, other)
+    assert done.out == "1 added, 0 changed, 0 deleted, 60 unchanged; revision 1\n"
+
+    kept = rows[20:]
+    kept[3] = {**kept[3], "text": "w7 w8"}
+    kept[4] = {**kept[4], "metadata": {**kept[4]["metadata"], "n": -1}}
+    kept[7:7] = [{"text": f"a new one {number}"} for number in range(9)]
+    write_rows(file, kept)
+    counted = {"added": 9, "changed": 2, "deleted": 20, "unchanged": 39}
+    told = call(capsys, "candidates", "sync", *at, file, "--dry-run").out.splitlines()
+    assert [line.split()[0] for line in told[:-1]] == ["add"] * 9 + ["change"] * 2 + ["delete"] * 20
+    assert told[9:12] == [f"change {kept[3]['id']}", f"change {kept[4]['id']}", f"delete {rows[0]['id']}"]
+    assert told[-1] == "a dry run, nothing was changed; it would be: 9 added, 2 changed, 20 deleted, 39 unchanged"
+    assert call(capsys, "candidates", "sync", *at, file, "--dry-run", "--json").result == counted
+    synced = call(capsys, "candidates", "sync", *at, file, "--json").result
+    assert synced == {**counted, "revision": 1 + 2 + 3}  # 11 candidates and 20 ids, of which a call takes 7
+    stored = lines(capsys, "candidates", "list", *at)
+    assert sorted(each["text"] for each in stored) == sorted(each["text"] for each in kept)
+    assert all(each in stored for each in kept if each.get("id", "odd") != "odd")
+    again = call(capsys, "candidates", "sync", *at, file)
+    assert again.out == "0 added, 0 changed, 0 deleted, 50 unchanged\n"
+
+
+def test_sync_of_files_with_a_bad_row_or_none_changes_nothing(capsys: Capture, service: Served, tmp_path: Path) -> None:
+    at = ("--url", service.url)
+    file = write_rows(tmp_path / "pool.jsonl", [{"id": "new", "text": "w1"}, {"id": "c1", "text": ""}])
+    refused = call(capsys, "candidates", "sync", *at, file).failure()
+    assert refused.startswith(f"{file}: line 2: 'text' is empty; mend or remove it")
+    assert "there is no candidate" in call(capsys, "candidates", "sync", *at, write_rows(file, [])).failure()
+    assert [each["id"] for each in lines(capsys, "candidates", "list", *at)] == [each.id for each in pool(COUNT)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

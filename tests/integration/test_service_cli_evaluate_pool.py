@@ -69,6 +69,22 @@ def evaluated(capsys: Capture, *options: object) -> Row:
     return result
 
 
+@pytest.mark.parametrize("options", [(), ("--pool",)])
+def test_a_reply_that_is_marked_as_wrong_is_never_the_right_one(
+    capsys: Capture, checkpoints: Path, pool: Path, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """A wrong reply that the model puts first, because it is the context, would count as found."""
+    wrong = {"context": [TEXTS[0]], "response": TEXTS[0], "label": False}
+    data = write_rows(tmp_path / "data.jsonl", [wrong, *ROWS, {**wrong, "label": True, "rejected": True}])
+    given = ("evaluate", "--model", checkpoints / "poly", "--data", data, *options, *([pool] if options else []))
+    outcome = call(capsys, *given, "--json")
+    assert outcome.result["examples"] == len(ROWS)
+    for mark in ("label: false", "rejected: true"):
+        assert f"{data}: 1 lines were left out: the reply is marked as not right ({mark})" in outcome.err
+    write_rows(data, [*ROWS, {**wrong, "label": "wrong"}])
+    assert "its labels are classes" in call(capsys, *given).failure()
+
+
 # Equal scores come in the order drawn: of a pool by its texts, of a collection by the ids of its documents.
 BY_TEXT = [TEXTS.index(text) for text in drawn_order(TEXTS)]
 BY_ID = [int(name.removeprefix("d")) for name in drawn_order(f"d{n}" for n in range(150))]

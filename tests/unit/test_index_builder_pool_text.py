@@ -238,8 +238,13 @@ def test_a_column_of_plain_values_is_typed_and_an_empty_cell_is_absent(
         "0049 30 1234",
         "1e5",
         "1E5",
-        "1,5",
         "1.234,50",
+        "1,5,5",
+        "1,",
+        ",5",
+        "1,5e5",
+        "007,5",
+        "9007199254740992,5",
         "1 000",
         "5 €",
         " 5",
@@ -263,6 +268,34 @@ def test_a_column_of_plain_values_is_typed_and_an_empty_cell_is_absent(
 )
 def test_one_cell_that_is_no_plain_number_makes_its_column_texts(tmp_path: Path, odd: str) -> None:
     assert metadata(tmp_path, ["5", odd]) == ["5", odd]
+
+
+@pytest.mark.parametrize(
+    ("cells", "values"),
+    [
+        (["5", "", "49,90", "-3", "0,125"], [5, None, 49.9, -3, 0.125]),
+        (["1,5", "1,500"], [1.5, 1.5]),
+        (["0,125"], [0.125]),
+        (["1,500", "12,000"], ["1,500", "12,000"]),  # these may part thousands
+        (["1,5", "1.5"], ["1,5", "1.5"]),
+        (["1,5", "true"], ["1,5", "true"]),
+        (["1,5", "1,2,3"], ["1,5", "1,2,3"]),
+    ],
+)
+def test_a_column_may_have_decimal_commas(tmp_path: Path, cells: list[str], values: list[Any]) -> None:
+    assert metadata(tmp_path, cells) == values
+    pool = read_pool([tmp_path / "column.csv"])
+    list(pool)
+    are_numbers = isinstance(values[0], float | int)
+    assert ("numbers with decimal commas: x" in pool.fields.lines()) == are_numbers
+    assert pool.fields.described().get("decimal_commas", []) == (["x"] if are_numbers else [])
+
+
+def test_decimal_commas_are_those_of_a_column_in_all_files(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text("text;price;size\na;1,5;1,5\n")
+    (tmp_path / "2.csv").write_text("text;price;size\nb;2;L\n")
+    found = [row.metadata for row in read_pool([tmp_path / "1.csv", tmp_path / "2.csv"]) if isinstance(row, Candidate)]
+    assert found == [{"price": 1.5, "size": "1,5"}, {"price": 2, "size": "L"}]
 
 
 def test_columns_that_name_and_say_are_texts(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import gzip
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -111,6 +112,68 @@ def test_messages_are_turns(tmp_path: Path) -> None:
     with new_dialogues(tmp_path / "again.jsonl") as write:
         write(found)
     assert list(read_dialogues(tmp_path / "again.jsonl")) == [found]
+
+
+def test_a_response_that_is_marked_as_not_right_is_no_example(tmp_path: Path) -> None:
+    said = {"role": "assistant", "content": "yes"}
+    marked = [
+        line(label=False),
+        *(line(candidates=[], label=label) for label in (False, 0, 0.0)),
+        *(line(rejected=True), line(weight=0), line(weight=0.0), line(deleted=True)),
+        *(line(response={**said, "weight": 0}), line(response={**said, "deleted": True})),
+    ]
+    right = [
+        *(line(label=1), line(candidates=[], label=True), line(candidates=[], label=1)),
+        *(line(rejected=False), line(weight=0.5), line(weight=False), line(deleted=False)),
+        line(candidates=["yes", "no"], label=0),
+        line(response={**said, "weight": 1}),
+    ]
+    (tmp_path / "data.jsonl").write_bytes(b"".join(marked + right))
+    left_out = Counter[str]()
+    found = list(read_dialogues(tmp_path / "data.jsonl", left_out))
+    assert [each.response for each in found] == ["yes"] * len(right)
+    assert left_out == {
+        "the reply is marked as not right (label: false)": 4,
+        "the reply is marked as not right (rejected: true)": 1,
+        "the reply is marked as not right (weight: 0)": 3,
+        "the reply is marked as not right (deleted: true)": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    "rejected",
+    [
+        "never",
+        ["never"],
+        {"role": "assistant", "content": "never"},
+        [{"role": "user", "content": "hi"}, {"content": "never"}],
+    ],
+)
+def test_a_reply_that_was_rejected_for_the_response_is_a_negative(tmp_path: Path, rejected: Any) -> None:
+    [found] = read(tmp_path, line(negatives=["no"], rejected=rejected))
+    assert (found.response, found.negatives) == ("yes", ("no", "never"))
+    assert "rejected must be" in refused(tmp_path, line(rejected=7))
+
+
+def test_marked_turns_are_kept_as_no_replies_and_deleted_ones_are_left_out(tmp_path: Path) -> None:
+    context = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "taken back", "deleted": True},
+        {"role": "assistant", "content": "b", "weight": 0},
+        "c",
+        {"content": "d", "rejected": True},
+        {"role": "user", "content": "e", "weight": 1},
+    ]
+    [found] = read(tmp_path, line(context=context))
+    assert [turn.text for turn in found.conversation.turns] == ["a", "b", "c", "d", "e"]
+    assert found.no_replies == (1, 3)
+    with new_dialogues(tmp_path / "again.jsonl") as write:
+        write(found)
+    assert list(read_dialogues(tmp_path / "again.jsonl")) == [found]
+
+
+def test_a_class_that_is_no_text_stays_an_error(tmp_path: Path) -> None:
+    assert "response must be a text" in refused(tmp_path, b'{"context": ["where is it?"], "label": false}')
 
 
 def test_the_label_tells_which_of_equal_texts_is_meant(tmp_path: Path) -> None:

@@ -171,6 +171,24 @@ def test_of_messages_those_of_the_assistant_are_examples(tmp_path: Path) -> None
     assert [(len(one.conversation.turns), one.response) for one in found] == [(2, "b"), (5, "e"), (7, "g")]
 
 
+def test_replies_that_are_marked_as_not_right_are_learnt_from_nowhere(tmp_path: Path) -> None:
+    said = [("user", "a", 1), ("assistant", "b", 0), ("user", "c", 0), ("assistant", "d", 1), ("user", "e", 1)]
+    context = [{"role": role, "content": text, "weight": weight} for role, text, weight in said]
+    rows = [
+        {"context": context, "response": "f"},
+        {"context": ["g"], "response": "bad", "label": False},
+        {"context": ["h"], "response": "worse", "rejected": True},
+        {"context": ["i"], "response": "good", "rejected": "bad"},
+    ]
+    found = all_examples(tmp_path, rows, every_turn=True)
+    assert sorted(one.response for one in found) == ["d", "f", "good"]
+    assert [one.negatives for one in found if one.response == "good"] == [("bad",)]
+    fillers: Lines = [{"context": [f"filler {n}"], "response": f"filler {n}"} for n in range(10)]
+    _, report = read(tmp_path, rows + fillers, max_rejected=0.0)
+    assert report.bad == 0
+    assert "1 dropped: the reply is marked as not right (label: false) (first in line 2)" in str(report)
+
+
 def test_a_dialogue_that_the_replying_side_began_has_no_example_of_its_first_turn(tmp_path: Path) -> None:
     found = all_examples(tmp_path, [{"context": ["a", "b", "c", "d"], "response": "e"}], every_turn=True)
     assert [one.response for one in found] == ["c", "e"]

@@ -37,7 +37,9 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--model", required=True, help="checkpoint directory, base model name, or lexical (words alone)"
     )
-    parser.add_argument("--pool", required=True, nargs="+", type=Path, help=".jsonl[.gz|.zst], .csv or .parquet files")
+    parser.add_argument(
+        "--pool", required=True, nargs="+", type=Path, help=".jsonl[.gz|.zst], .csv, .parquet or .xlsx files"
+    )
     add_encoding_option(parser)
     parser.add_argument("--columns", type=_columns, default={}, metavar="text=NAME,id=NAME", help=_COLUMNS_HELP)
     parser.add_argument("--store", required=True, type=Path, help="the store's directory; made if need be")
@@ -76,6 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     cut = f" in {parts} parts," if parts > 1 else ""
     seconds = seconds_of(arguments)
     line = f"generation {built.generation} is {state}: {built.count} candidates{cut} in {seconds:.1f} s"
+    line = "; ".join([line, *built.said_of_taken])
     if built.resumed:
         print(f"{built.resumed} candidates had been encoded by a build that was killed", file=sys.stderr)
     if built.rejected:
@@ -161,6 +164,8 @@ def _described(built: "BuildResult", seconds: float) -> dict[str, Any]:
         "rejected_log": str(built.rejected_log) if built.rejected_log else None,
         "truncated": built.truncated,
         "resumed": built.resumed,
+        "encoded": built.encoded,
+        "taken": built.taken,
         "index": worst.index.kind,
         "index_times": worst.index.times,
         "recall@10": worst.recall.at_10,

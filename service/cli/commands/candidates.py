@@ -2,10 +2,12 @@
 
 import argparse
 import json
+import sqlite3
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from polyrank.service.cli.arguments import (
     add_encoding_option,
@@ -20,8 +22,9 @@ from polyrank.service.cli.parsing import ANY_COUNT, Within
 if TYPE_CHECKING:
     from polyrank.service.client.clients import Client
 
+T = TypeVar("T")
 PAGE = 1000
-# A call that puts candidates takes so many at most, and this share of the bytes that the service allows.
+# A call that puts or removes candidates takes so many at most, and this share of the bytes that the service allows.
 MOST_AT_ONCE = 1000
 SHARE_OF_BODY = 0.5
 
@@ -35,6 +38,7 @@ def add_to(commands: Any) -> None:
         ("list", _list, "print candidates, one JSON object a line, as pool files have them"),
         ("put", _put, "add candidates, or replace those with the same ids"),
         ("delete", _delete, "remove candidates"),
+        ("sync", _sync, "make the candidates those of pool files: put what differs, remove what they lack"),
     ):
         action = actions.add_parser(name, help=text)
         add_service_options(action)
@@ -48,10 +52,14 @@ def add_to(commands: Any) -> None:
             action.add_argument("--filter", metavar="JSON", help="a filter on metadata, as POST /rank takes it")
             action.add_argument("--limit", type=Within(ANY_COUNT), metavar="N", help="print so many; default: all")
         else:
+            several = "*" if name == "put" else "+"
             action.add_argument(
-                "pool", nargs="*", type=Path, metavar="FILE", help="pool files, as polyrank build takes"
+                "pool", nargs=several, type=Path, metavar="FILE", help="pool files, as polyrank build takes"
             )
             add_encoding_option(action)
+        if name == "sync":
+            action.add_argument("--dry-run", action="store_true", help="change nothing; print what would be changed")
+        elif name == "put":
             action.add_argument("--text", help="one candidate instead of files")
             action.add_argument("--id", metavar="ID", help="with --text; default: made from a hash of the text")
             action.add_argument("--metadata", metavar="JSON", help="with --text: an object")
@@ -117,13 +125,13 @@ def _rows(pools: list[Path], encoding: str | None) -> Iterator[dict[str, Any]]:
         yield {"id": candidate.id, "text": candidate.text, "metadata": candidate.metadata}
 
 
-def _batches(rows: Iterable[dict[str, Any]], service: "Client") -> Iterator[list[dict[str, Any]]]:
-    """Cut rows into lists that the service takes in one call."""
+def _batches(rows: Iterable[T], service: "Client") -> Iterator[list[T]]:
+    """Cut candidates, or ids, into lists that the service takes in one call."""
     from polyrank.service.client.attempts import Call
 
     limits = service.do(Call("GET", "/info", lambda told: told["limits"]))
     most, room = min(MOST_AT_ONCE, limits["max_candidates"]), SHARE_OF_BODY * limits["max_body_bytes"]
-    batch: list[dict[str, Any]] = []
+    batch: list[T] = []
     held = 0
     for row in rows:
         size = len(json.dumps(row))
@@ -144,3 +152,87 @@ def _delete(arguments: argparse.Namespace) -> int:
     line = f"{done.deleted} candidates deleted; revision {done.revision}"
     print_result(arguments, done.model_dump(mode="json", exclude={"generation"}), line)
     return 0
+
+
+# The rows of the files, as they are compared; what the service has of each id; and ids that the files lack. SQLite puts
+# it into a nameless file, so that memory does not grow with the pool.
+_COMPARISON = """
+    CREATE TABLE pool (place INTEGER PRIMARY KEY, id TEXT UNIQUE, row TEXT, stored TEXT);
+    CREATE TABLE gone (id TEXT PRIMARY KEY);
+"""
+
+
+def _sync(arguments: argparse.Namespace) -> int:
+    with (
+        service_of(arguments) as service,
+        Progress("candidates") as progress,
+        closing(sqlite3.connect("")) as found,
+    ):
+        found.executescript(_COMPARISON)
+        in_files = _keep_rows(found, arguments.pool, arguments.encoding, progress)
+        for at, stored in enumerate(_listed(service, None, None), 1):
+            known = found.execute("UPDATE pool SET stored = ? WHERE id = ?", (_compared(stored), stored["id"]))
+            if not known.rowcount:
+                found.execute("INSERT OR IGNORE INTO gone VALUES (?)", (stored["id"],))
+            progress("compare", at, None)
+
+        def asked(select: str) -> Iterator[Any]:
+            return (value for (value,) in found.execute(f"SELECT {select}"))
+
+        [new] = asked("count(*) FROM pool WHERE stored IS NULL")
+        [changed] = asked("count(*) FROM pool WHERE stored != row")
+        [gone] = asked("count(*) FROM gone")
+        facts = {"added": new, "changed": changed, "deleted": gone, "unchanged": in_files - new - changed}
+        counted = f"{new} added, {changed} changed, {gone} deleted, {facts['unchanged']} unchanged"
+        if arguments.dry_run:
+            if not arguments.json:
+                for verb, which in (
+                    ("add", "pool WHERE stored IS NULL ORDER BY place"),
+                    ("change", "pool WHERE stored != row ORDER BY place"),
+                    ("delete", "gone ORDER BY id"),
+                ):
+                    for candidate_id in asked(f"id FROM {which}"):
+                        print(f"{verb} {candidate_id}")
+            print_result(arguments, facts, f"a dry run, nothing was changed; it would be: {counted}")
+            return 0
+        revision, put, removed = None, 0, 0
+        # What is new comes first, so that no moment lacks both a reply and the one that takes its place.
+        differing = asked("row FROM pool WHERE stored IS NOT row ORDER BY place")
+        for rows in _batches(map(json.loads, differing), service):
+            put, revision = put + len(rows), service.upsert(rows).revision
+            progress("put", put, new + changed)
+        for ids in _batches(asked("id FROM gone ORDER BY id"), service):
+            removed, revision = removed + len(ids), service.delete(ids).revision
+            progress("delete", removed, gone)
+    line = counted if revision is None else f"{counted}; revision {revision}"
+    print_result(arguments, {**facts, "revision": revision}, line)
+    return 0
+
+
+def _keep_rows(found: sqlite3.Connection, pools: list[Path], encoding: str | None, progress: Progress) -> int:
+    """Keep all rows of pool files in their order; returns how many there are.
+
+    Raises PoolError where a row is bad, because the candidate that it stands for would be removed, or there is none.
+    """
+    from polyrank.index_builder.errors import PoolEmpty, PoolInvalid
+    from polyrank.index_builder.pool.rows import Candidate, read_pool
+
+    count = 0
+    for row in read_pool(pools, encoding=encoding):
+        if isinstance(row, Candidate):
+            compared = _compared({"id": row.id, "text": row.text, "metadata": row.metadata})
+            found.execute("INSERT INTO pool (id, row) VALUES (?, ?)", (row.id, compared))
+            count += 1
+            progress("read", count, None)
+        elif row.is_bad:
+            why = f"line {row.line}: {row.reason}; mend or remove it: what a bad row stands for would be deleted"
+            raise PoolInvalid(Path(row.file), why)
+    if not count:
+        raise PoolEmpty(
+            f"{', '.join(map(str, pools))}: there is no candidate, so all of the service's would be deleted"
+        )
+    return count
+
+
+def _compared(candidate: dict[str, Any]) -> str:
+    return json.dumps({name: candidate[name] for name in ("id", "text", "metadata")}, sort_keys=True)

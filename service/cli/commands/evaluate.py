@@ -52,7 +52,7 @@ def add_to(commands: Any) -> None:
     source.add_argument("--corpus", type=Path, metavar="F", help="documents in BEIR's form, .jsonl[.gz|.zst]")
     add("--queries", type=Path, metavar="F", help="queries in BEIR's form, with --corpus")
     add("--qrels", type=Path, metavar="F", help="judgements in BEIR's form, .tsv, with --corpus")
-    pool_help = "find the replies of --data among all texts of these, .jsonl[.gz|.zst], .csv or .parquet"
+    pool_help = "find the replies of --data among all texts of these, .jsonl[.gz|.zst], .csv, .parquet or .xlsx"
     add("--pool", nargs="+", type=Path, metavar="F", help=pool_help)
     add_encoding_option(parser)
     add("--reranker", metavar="MODEL", help="a cross-encoder, with --pool or --corpus")

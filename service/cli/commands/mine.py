@@ -28,7 +28,7 @@ def add_to(commands: Any) -> None:
     add = parser.add_argument
     add("--model", required=True, help="checkpoint directory, base model name, or lexical; no cross-encoder")
     add("--data", required=True, type=Path, help="dialogues, .jsonl[.gz|.zst]")
-    add("--pool", required=True, nargs="+", type=Path, help=".jsonl[.gz|.zst], .csv or .parquet files")
+    add("--pool", required=True, nargs="+", type=Path, help=".jsonl[.gz|.zst], .csv, .parquet or .xlsx files")
     add_encoding_option(parser)
     add("--output", required=True, type=Path, help="the dialogues with new `negatives`, .jsonl[.gz|.zst]")
     add("--negatives", type=Within(_DEPTHS), default=7, metavar="N", help="for each example; default: 7")
@@ -120,7 +120,7 @@ def _read_positives(data: Path, max_rejected: float) -> "Positives":
     report.require_few_bad(data, max_rejected)
     if not report.kept:
         raise InvalidInput(f"{data} holds no example; there is nothing to mine for")
-    if report.bad:
+    if report.dropped:
         print(f"{data}: {report}", file=sys.stderr)
     return positives
 
