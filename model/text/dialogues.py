@@ -99,6 +99,7 @@ class Dialogue:
             (conversations.py then finds it out).
         category: the class of context and response, or of the context's last turn, of an example for a classifier;
             else empty.
+        metadata: what is known of the dialogue, such as its language; training and evaluation do not read it.
     """
 
     conversation: Conversation
@@ -108,6 +109,7 @@ class Dialogue:
     negatives: tuple[str, ...] = ()
     dialogue: str = ""
     category: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def is_single_text(self) -> bool:
@@ -228,6 +230,8 @@ def _line(dialogue: Dialogue) -> bytes:
     row["negatives"] = dialogue.negatives
     if dialogue.dialogue:
         row["dialogue"] = dialogue.dialogue
+    if dialogue.metadata:
+        row["metadata"] = dialogue.metadata
     return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
 
 
