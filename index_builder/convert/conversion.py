@@ -7,7 +7,7 @@ on them by mistake. The pool has each reply once; its id is made from the text, 
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,17 +80,17 @@ class Converted:
     said: Said = field(default_factory=Said)
 
 
-def kind_of(path: Path, maps: Iterable[Map] | None = None) -> Kind:
+def kind_of(path: Path, maps: Iterable[Map] | None = None, encoding: str | None = None) -> Kind:
     """Tell the kind of a file or folder by the maps that come along, or by the given ones.
 
     Raises UnknownKind where not exactly one fits, PoolInvalid where it cannot be read.
     """
     files = _files(path)
     given = shipped().values() if maps is None else maps
-    fitting, nearly = kinds(path, files, given)
+    fitting, nearly = kinds(path, files, given, encoding)
     if len(fitting) == 1:
         return fitting[0]
-    rows, wrong = sampled(files[0][0]) if files else ([], None)
+    rows, wrong = sampled(files[0][0], encoding=encoding) if files else ([], None)
     if not rows and isinstance(wrong, PoolInvalid):
         raise wrong
     places = Places(rows)
@@ -126,29 +126,32 @@ def beginning_of_a_map(path: Path) -> tuple[Places, str]:
     return places, content or draft(places)
 
 
-def kinds_of(paths: Sequence[Path], named: Map | None, columns: dict[str, str]) -> list[Kind]:
+def kinds_of(
+    paths: Sequence[Path], named: Map | None, columns: Mapping[str, str], encoding: str | None = None
+) -> list[Kind]:
     """Return the kinds of files: by a map, by columns, or as they are told. Raises as `kind_of`.
 
     Raises InvalidInput, too, where files are of several kinds.
     """
     if columns and named is None and ({"conversation", "text"} <= {*columns} or {"right", "documents"} & {*columns}):
-        rows = [row for file, _ in _files(paths[0])[:1] for row in sampled(file)[0]]
+        rows = [row for file, _ in _files(paths[0])[:1] for row in sampled(file, encoding=encoding)[0]]
         own = columns_map(columns, rows, None)
         return [Kind(own, tuple(_files(path))) for path in paths]
     if named is not None:
-        found = [kinds(path, _files(path), [named])[0] for path in paths]
+        found = [kinds(path, _files(path), [named], encoding)[0] for path in paths]
         every = [
             each[0] if each else Kind(named, tuple(_files(path)), named.each[0])
             for path, each in zip(paths, found, strict=True)
         ]
     else:
-        every = [kind_of(path) for path in paths]
+        every = [kind_of(path, None, encoding) for path in paths]
     first, *others = {kind.map.called for kind in every}
     if others:
         raise InvalidInput(f"the files are {' and '.join(sorted([first, *others]))}; convert them one after the other")
     if columns:
         base = every[0]
-        rows = [placed(row, file) for file, _ in base.files[:1] for row in sampled(file, base.each, base.map.lines)[0]]
+        file = base.files[0][0]
+        rows = [placed(row, file) for row in sampled(file, base.each, base.map.lines, encoding)[0]]
         own = columns_map(columns, rows, base.map)
         every = [Kind(own, kind.files, kind.each) for kind in every]
     return every
@@ -202,6 +205,8 @@ def _read(
                     talks.add(part, file, number, split)
             except RowError as error:
                 yield file, number, split, error
+            except RecursionError:
+                yield file, number, split, RowError("nested too deep")
             except (orjson.JSONEncodeError, UnicodeEncodeError):
                 yield file, number, split, RowError(_UNSAID)
     if "documents" not in used.paths:

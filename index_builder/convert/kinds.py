@@ -14,7 +14,7 @@ from polyrank.model.errors import InvalidInput
 
 _LOOKED = 20  # records that are looked at
 _MOST_LOOKED = 1 << 17  # bad ones included: of an open quote, each of 131,072 characters may be the line of one
-_LOOKED_CHARACTERS = 16 << 20
+_LOOKED_CHARACTERS = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,14 @@ class Kind:
     each: str = ""
 
 
-def sampled(path: Path, each: str = "", lines: str = "") -> tuple[list[Object], RowError | PoolInvalid | None]:
+def sampled(
+    path: Path, each: str = "", lines: str = "", encoding: str | None = None
+) -> tuple[list[Object], RowError | PoolInvalid | None]:
     """Return the first records of a file, and the first thing that is wrong with it."""
     known: list[Object] = []
     wrong: RowError | PoolInvalid | None = None
     try:
-        for _, row in islice(records(path, None, each, lines or None, _LOOKED_CHARACTERS), _MOST_LOOKED):
+        for _, row in islice(records(path, encoding, each, lines or None, _LOOKED_CHARACTERS), _MOST_LOOKED):
             if isinstance(row, RowError):
                 wrong = wrong or row
             else:
@@ -44,7 +46,7 @@ def sampled(path: Path, each: str = "", lines: str = "") -> tuple[list[Object], 
 
 
 def kinds(
-    path: Path, files: Sequence[tuple[Path, str]], maps: Iterable[Map]
+    path: Path, files: Sequence[tuple[Path, str]], maps: Iterable[Map], encoding: str | None
 ) -> tuple[list[Kind], list[tuple[Map, list[str]]]]:
     """Return of which kinds a file or folder is, and those that nearly fit, each with the paths that are missing.
 
@@ -61,7 +63,7 @@ def kinds(
         if used.collection:
             fitting.append(Kind(used, own))
             continue
-        each, missing = _best(used, own[0][0], samples)
+        each, missing = _best(used, own[0][0], encoding, samples)
         # That a path is not there says little.
         there = [told for told in used.told_by if told not in missing and "null" not in told and told[:1] != "!"]
         if not missing:
@@ -71,12 +73,14 @@ def kinds(
     return fitting, sorted(nearly, key=lambda near: len(near[1]) / len(near[0].told_by))
 
 
-def _best(used: Map, file: Path, samples: dict[tuple[Path, str, str], list[Object]]) -> tuple[str, list[str]]:
+def _best(
+    used: Map, file: Path, encoding: str | None, samples: dict[tuple[Path, str, str], list[Object]]
+) -> tuple[str, list[str]]:
     """Return the place of the records that have most of a map's paths, and the paths that these lack."""
     best = used.each[0], list(used.told_by)
     for each in used.each:
         if (key := (file, each, used.lines)) not in samples:
-            known, wrong = sampled(*key)
+            known, wrong = sampled(*key, encoding)
             samples[key] = [] if used.lines and wrong else [placed(row, file) for row in known]
         for row in samples[key]:
             best = min(best, (each, [told for told in used.told_by if not _is_there(told, row)]), key=_lacking)

@@ -8,7 +8,7 @@ import sqlite3
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from polyrank.index_builder.convert.maps import Map
 from polyrank.index_builder.convert.rows import Object
 from polyrank.index_builder.convert.texts import has_tags, read, said
 from polyrank.index_builder.convert.times import readings
-from polyrank.index_builder.pool.documents import MAX_TEXT_CHARACTERS, RowError
+from polyrank.index_builder.pool.documents import MAX_TEXT_CHARACTERS, RowError, kept_metadata
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.model.text.dialogues import Dialogue
@@ -32,6 +32,7 @@ MOST_TURNS, MOST_CHARACTERS = 100, 100_000  # of one context; no model reads as 
 MOST_WRITTEN = 64_000_000  # characters of all contexts of a conversation; in a longer one each has fewer turns
 _LEAST_TURNS = 4
 _MOST_MESSAGE = 1 << 20  # characters
+_MOST_MESSAGES = 1_000_000  # of a conversation; each takes some 250 bytes of memory
 _MOST_NAMES = 10_000
 _BEFORE, _BETWEEN, _AFTER = -1, 0, 1
 _OTHER, _ANSWER, _CONTEXT = 0, 1, 2  # an answer may be context alone, where the record names the right one
@@ -145,7 +146,7 @@ class Talks:
     def _messages(self, record: Object) -> Iterator[tuple[Any, ...]]:
         """Yield what is said in a record, in order: as the columns of the table."""
         used = self._map
-        with_it = {"persona": _listed(used.find("persona", record), self._text), "kept": used.kept(record)}
+        with_it = {"persona": _listed(used.find("persona", record), self._text), "kept": self._kept(record)}
         with_it = {key: value for key, value in with_it.items() if value}
         if with_it and self._is_whole:  # times may put any message first
             yield _OTHER, None, None, _BEFORE, None, None, orjson.dumps({"text": "", **with_it})
@@ -207,6 +208,16 @@ class Talks:
         if text and not role:
             _count(self.said.ours if ours == _ANSWER else self.said.others, speaker or "")
         return ours, speaker, self._time(message), _BETWEEN, name, parent, data
+
+    def _kept(self, record: Object) -> Object:
+        """Return what becomes metadata, checked as that of a pool. Raises RowError."""
+        kept = self._map.kept(record)
+        if self._asked.redact:
+            kept = {name: _redacted(value, self._asked.redact) for name, value in kept.items()}
+        try:
+            return kept_metadata(kept)
+        except ValueError as error:
+            raise RowError(f"keep: {error}") from None
 
     def _beside(self, where: Any) -> Object:
         """Return what goes with a reply: the candidates that it was chosen from, and wrong ones."""
@@ -301,7 +312,10 @@ class Talks:
         query = (
             "SELECT row, ours, who, time, place, name, parent, length(data) FROM messages WHERE talk = ? ORDER BY row"
         )
-        rows = [Message(*row) for row in table.execute(query, (talk,))]
+        rows = [Message(*row) for row in islice(table.execute(query, (talk,)), _MOST_MESSAGES + 1)]
+        if len(rows) > _MOST_MESSAGES:
+            del rows[_MOST_MESSAGES:]
+            yield RowError(f"what comes after {_MOST_MESSAGES} messages of one conversation")
         times = [row.time for row in rows if row.time is not None]
         is_newest_first = bool(times) and times[0] > times[-1] and "right" not in self._map.paths
         turn = -1 if is_newest_first else 1
@@ -350,6 +364,14 @@ class Talks:
                 turns.append(_turn(above, text))
             row = above
         return turns[::-1]
+
+
+def _redacted(value: Any, redact: Callable[[str], str]) -> Any:
+    if isinstance(value, list):
+        return [_redacted(each, redact) for each in value]
+    if isinstance(value, dict):
+        return {name: _redacted(each, redact) for name, each in value.items()}
+    return redact(value) if isinstance(value, str) else value
 
 
 def _count(counter: Counter[str], name: str) -> None:

@@ -94,6 +94,8 @@ def _advice(arguments: argparse.Namespace) -> str | None:
     for path in (each for values in given for each in values if isinstance(each, Path) and each.is_file()):
         with suppress(RankingError, OSError):
             known = kind_of(path).map
+            if "documents" in known.paths and known.paths["text"] == "text":  # a pool as it is
+                continue
             return f"{path} looks like {known.about}: polyrank convert {quote(str(path))} --output DIR"
     return None
 

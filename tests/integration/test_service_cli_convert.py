@@ -158,6 +158,18 @@ def test_an_error_that_has_nothing_to_do_with_the_file_says_no_more(capsys: Capt
     assert "convert" not in call(capsys, "evaluate", "--model", "lexical", "--data", data).failure(1)
 
 
+def test_a_pool_as_it_is_is_not_taken_for_a_file_of_another_tool(capsys: Capture, tmp_path: Path) -> None:
+    pool = write_rows(tmp_path / "own.jsonl", [{"id": 1, "text": "x"}])
+    failure = call(capsys, "build", "--model", "lexical", "--pool", pool, "--store", tmp_path / "store").failure(1)
+    assert "convert" not in failure
+
+
+def test_columns_are_named_in_the_encoding_that_is_given(capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes("番号,役割,内容\n1,顧客,どこ?\n1,担当者,明日です。\n".encode("shift_jis"))
+    columns = ["--columns", "conversation=番号,who=役割,text=内容", "--answering", "担当者", "--encoding", "shift_jis"]
+    assert convert(capsys, tmp_path, tmp_path / "t.csv", *columns, "--json").result["examples"] == 1
+
+
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     with (tmp_path / "in.json").open("w") as file:
         file.write("[")

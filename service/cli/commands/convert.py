@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     named = _named(arguments)
     try:
-        kinds = kinds_of(arguments.files, named, arguments.columns)
+        kinds = kinds_of(arguments.files, named, arguments.columns, arguments.encoding)
     except UnknownKind as error:
         print(f"the fields of {arguments.files[0]}, each with an example:", file=sys.stderr)
         print("\n".join(error.fields.tree()), file=sys.stderr)
