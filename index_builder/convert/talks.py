@@ -76,12 +76,22 @@ class Message(NamedTuple):
 
 @dataclass(slots=True)
 class Said:
-    """What a person should know of the messages that were read."""
+    """What a person should know of the messages that were read.
+
+    Attributes:
+        ours: how many there are of each who answers.
+        others: how many there are of everybody else.
+        changed: how many texts were changed, by how.
+        passed: how many the map passes over.
+        missing: whom `--answering` names and who says nothing.
+        alternating: whether every other message counts as an answer, because nothing says who speaks.
+    """
 
     ours: Counter[str] = field(default_factory=Counter)
     others: Counter[str] = field(default_factory=Counter)
     changed: Counter[str] = field(default_factory=Counter)
     passed: int = 0
+    missing: Sequence[str] = ()
     alternating: bool = False
 
 
@@ -162,7 +172,8 @@ class Talks:
                 continue
             inside = {**message, "_record": record} if isinstance(message, dict) else message
             *columns, data = self._message(inside, above)
-            stack += [(each, columns[-2]) for each in reversed(used.find("replies", inside) or [])]
+            below = used.find("replies", inside)
+            stack += [(each, columns[-2]) for each in reversed(below if isinstance(below, list) else [])]
             if data["text"] or with_it or columns[-2] is not None or columns[0]:
                 yield *columns, orjson.dumps(data | with_it)
                 with_it = {}
@@ -190,7 +201,6 @@ class Talks:
             return _OTHER, None, None, _BEFORE, name, parent, {"text": ""}
         text = self._text(used.find("text", message) if "text" in used.paths else message)
         data: Object = {"text": text}
-        role = _ROLES.get(folded_line(speaker or ""))
         is_context = "right" in used.paths
         ours: int | None = None
         if self._by_path:
@@ -205,7 +215,7 @@ class Talks:
             data["learn"] = False
         if ours == _ANSWER:
             data |= self._beside(message)
-        if text and not role:
+        if text and (ours == _ANSWER or folded_line(speaker or "") not in _ROLES):
             _count(self.said.ours if ours == _ANSWER else self.said.others, speaker or "")
         return ours, speaker, self._time(message), _BETWEEN, name, parent, data
 
@@ -247,13 +257,21 @@ class Talks:
         self._table.execute("CREATE INDEX by_talk ON messages (talk, row)")
         if "time" in self._map.paths and self._asked.order != "file":
             self._read_times()
-        named = self._table.execute("SELECT COUNT(*) FROM messages WHERE ours IS NULL AND who IS NOT NULL").fetchone()
         self.said.alternating = "who" not in self._map.paths and not self._by_path and "right" not in self._map.paths
-        if named[0] and not self._asked.first_asks:
-            shown = ", ".join(f"{who} ({count})" for who, count in self.said.others.most_common(8))
+        spoken = {folded_line(who) for who in self.said.ours}
+        self.said.missing = [name for name in self._asked.answering if folded_line(name) not in spoken]
+        shown = ", ".join(f"{who} ({count})" for who, count in self.said.others.most_common(8))
+        unknown = "SELECT 1 FROM messages WHERE ours IS NULL AND who IS NOT NULL"
+        if not self._asked.first_asks and self._table.execute(unknown).fetchone():
             raise InvalidInput(
                 f"who answers? There are messages of {shown}; name those who answer by --answering, or say"
                 " --first-asks: who speaks first in a conversation asks, and all others answer"
+            )
+        if self._answering and shown and not spoken:
+            named = ", ".join(self._asked.answering or self._map.answering)
+            raise InvalidInput(
+                f"nobody called {named} says anything; there are messages of {shown}; name those who answer by"
+                " --answering"
             )
 
     def _read_times(self) -> None:

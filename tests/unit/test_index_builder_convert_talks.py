@@ -290,8 +290,9 @@ def test_records_of_one_conversation_are_joined_where_the_map_says_so(tmp_path: 
     pages = [{"c": 1, "m": [{"w": "user", "t": "q"}]}, {"c": 1, "m": [{"w": "agent", "t": "a"}]}]
     made(tmp_path, pages, {**LIST, "conversation": "c", "joined": True})
     assert pairs(tmp_path) == [(["q"], "a")]
+    (tmp_path / "x").mkdir()
     with pytest.raises(InvalidInput, match="nothing was kept"):
-        made(tmp_path / "x", pages, {**LIST, "conversation": "c"}) if (tmp_path / "x").mkdir() is None else None
+        made(tmp_path / "x", pages, {**LIST, "conversation": "c"})
 
 
 def test_metadata_of_a_reply_that_was_given_in_several_conversations_has_them_all(tmp_path: Path) -> None:
@@ -399,3 +400,18 @@ def test_a_conversation_that_never_ends_is_read_to_a_bound(tmp_path: Path, monke
     done = made(tmp_path, rows(("user", "q"), ("agent", "a"), ("agent", "b")), ROW)
     assert pairs(tmp_path) == [(["q"], "a")]
     assert done.left_out == {"what comes after 2 messages of one conversation": 1}
+
+
+def test_names_of_nobody_are_told(tmp_path: Path) -> None:
+    done = made(tmp_path, rows(("user", "q"), ("agent", "a")), ROW, answering=("Agent", "Agnet"))
+    assert done.said.missing == ["Agnet"]
+    with pytest.raises(
+        InvalidInput, match=r"nobody called Agnet says anything; there are messages of user \(1\), agent \(1\)"
+    ):
+        made(tmp_path, rows(("user", "q"), ("agent", "a")), ROW, answering=("Agnet",))
+
+
+@pytest.mark.parametrize("replies", ["text", {"a": 1}, 5, None])
+def test_replies_that_are_no_list_are_none(replies: object, tmp_path: Path) -> None:
+    made(tmp_path, [{"m": [{"w": "user", "t": "q"}, {"w": "agent", "t": "a", "r": replies}]}], {**LIST, "replies": "r"})
+    assert pairs(tmp_path) == [(["q"], "a")]

@@ -143,6 +143,7 @@ def _lines(done: "Converted") -> list[str]:
         ours = ", ".join(f"{who} {count:,}" for who, count in said.ours.most_common(5)) or "nobody"
         people = f" messages of {len(said.ours)}" if len(said.ours) > 1 else ""
         lines.append(f"answering: {ours}{people}; others: {said.others.total():,} messages")
+    lines += [f"--answering: nobody called {name!r} says anything" for name in said.missing]
     if said.alternating:
         lines.append("nothing says who speaks: every other message, from the last one back, counts as an answer")
     if said.passed:
