@@ -62,7 +62,7 @@ class Asked:
 
 
 class Message(NamedTuple):
-    """A message as it lies on the disk, but for its text and what goes with a reply, which take `size` bytes."""
+    """A message as it lies on the disk, but for its text, which has so many letters, and what goes with a reply."""
 
     row: int
     ours: int | None
@@ -71,7 +71,7 @@ class Message(NamedTuple):
     place: int
     name: str | None
     parent: str | None
-    size: int
+    letters: int
 
 
 @dataclass(slots=True)
@@ -112,7 +112,8 @@ class Talks:
         self.said, self._part, self._ended, self._stem = Said(), 0, True, ""
         table.execute("CREATE TABLE talks (talk INTEGER PRIMARY KEY, key TEXT UNIQUE, name, file, line, split)")
         table.execute(
-            "CREATE TABLE messages (row INTEGER PRIMARY KEY, talk INTEGER, ours, who, time, place, name, parent, data)"
+            "CREATE TABLE messages"
+            " (row INTEGER PRIMARY KEY, talk INTEGER, ours, who, time, place, name, parent, letters, data)"
         )
         if (asked.answering or asked.first_asks) and "who" not in used.paths:
             raise InvalidInput(f"{used.called}: the map does not say who speaks; add who = … to it")
@@ -135,7 +136,8 @@ class Talks:
             f"{stem}:{number}" if is_new else f"{stem}:{self._part}" if {"begins", "ends"} & {*used.paths} else stem
         )
         called = called if name is None else str(name).strip()
-        messages = list(self._messages(record))
+        said_here = self._messages(record)
+        messages = [(*columns, len(data["text"]), orjson.dumps(data)) for *columns, data in said_here]
         if not messages:
             if self._is_whole:
                 raise RowError("nothing is said where the map looks for it")
@@ -149,21 +151,22 @@ class Talks:
             () if is_new else (f"{split}\0{called}",),
         ).fetchone()
         self._table.executemany(
-            "INSERT INTO messages (talk, ours, who, time, place, name, parent, data) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO messages (talk, ours, who, time, place, name, parent, letters, data)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             ((talk, *message) for message in messages),
         )
 
     def _messages(self, record: Object) -> Iterator[tuple[Any, ...]]:
-        """Yield what is said in a record, in order: as the columns of the table."""
+        """Yield what is said in a record, in order: columns, and an object of the text and what goes with it."""
         used = self._map
         with_it = {"persona": _listed(used.find("persona", record), self._text), "kept": self._kept(record)}
         with_it = {key: value for key, value in with_it.items() if value}
         if with_it and self._is_whole:  # times may put any message first
-            yield _OTHER, None, None, _BEFORE, None, None, orjson.dumps({"text": "", **with_it})
+            yield _OTHER, None, None, _BEFORE, None, None, {"text": "", **with_it}
             with_it = {}
         for key, who in (("system", SYSTEM), ("first", USER)):
             if text := self._text(used.find(key, record)):
-                yield _OTHER, who, None, _BEFORE, None, None, orjson.dumps({"text": text})
+                yield _OTHER, who, None, _BEFORE, None, None, {"text": text}
         value = used.find("messages", record) if "messages" in used.paths else [record] if "text" in used.paths else []
         stack = [(each, None) for each in reversed(value if isinstance(value, list) else [value])]
         while stack:
@@ -175,14 +178,14 @@ class Talks:
             below = used.find("replies", inside)
             stack += [(each, columns[-2]) for each in reversed(below if isinstance(below, list) else [])]
             if data["text"] or with_it or columns[-2] is not None or columns[0]:
-                yield *columns, orjson.dumps(data | with_it)
+                yield *columns, data | with_it
                 with_it = {}
         if replies := _listed(used.find("right", record), self._text):
             data = {"text": replies[0], "also": replies[1:], **self._beside(record)}
             place = _AFTER if "messages" in used.paths else _BETWEEN
             time = self._time(record) if place == _BETWEEN else None
             _count(self.said.ours, ASSISTANT)
-            yield _ANSWER, ASSISTANT, time, place, None, None, orjson.dumps(data | with_it)
+            yield _ANSWER, ASSISTANT, time, place, None, None, data | with_it
         elif "right" in used.paths and self._is_whole:
             raise RowError(
                 "no reply that is right" + (", but a wrong one" if self._beside(record).get("wrong") else "")
@@ -327,9 +330,7 @@ class Talks:
 
     def _of(self, talk: int, name: str) -> Iterator[Dialogue | RowError]:
         table = self._table
-        query = (
-            "SELECT row, ours, who, time, place, name, parent, length(data) FROM messages WHERE talk = ? ORDER BY row"
-        )
+        query = "SELECT row, ours, who, time, place, name, parent, letters FROM messages WHERE talk = ? ORDER BY row"
         rows = [Message(*row) for row in islice(table.execute(query, (talk,)), _MOST_MESSAGES + 1)]
         if len(rows) > _MOST_MESSAGES:
             del rows[_MOST_MESSAGES:]
@@ -338,12 +339,13 @@ class Talks:
         is_newest_first = bool(times) and times[0] > times[-1] and "right" not in self._map.paths
         turn = -1 if is_newest_first else 1
         rows.sort(key=lambda row: (row.place, row.time or 0, turn * row.row if row.time is not None else row.row))
-        characters = sum(row.size for row in rows)
+        characters = sum(row.letters for row in rows)
         most = max(_LEAST_TURNS, min(MOST_TURNS, MOST_WRITTEN // max(1, characters)))
         is_tree = any(row.parent is not None for row in rows)
         if self.said.alternating:
-            kept = [row for row in rows if row.size > len(b'{"text":""}')]
-            rows = [row._replace(ours=int(at > 0 and (len(kept) - at) % 2 == 1)) for at, row in enumerate(kept)]
+            spoken = [row.row for row in rows if row.letters]
+            answers = {*spoken[::-2]} - {*spoken[:1]}
+            rows = [row._replace(ours=int(row.row in answers)) for row in rows]
         elif self._asked.first_asks and not self._answering:
             asks = next((row.who for row in rows if row.who and row.who.lower() not in _ROLES), None)
             rows = [row._replace(ours=int(row.who not in (None, asks))) if row.ours is None else row for row in rows]

@@ -247,7 +247,8 @@ def test_a_helpdesks_table(tmp_path: Path) -> None:
 
 
 def test_without_speakers_every_other_message_is_a_reply_and_that_is_said(tmp_path: Path) -> None:
-    done = made(tmp_path, [{"m": ["a", None, "b", "", "c"]}, {"m": ["a", "b", "c", "d"]}], {"messages": "m"})
+    own = {"messages": "m", "keep": {"n": "n"}}
+    done = made(tmp_path, [{"m": ["a", None, "b", "", "c"], "n": 1}, {"m": ["a", "b", "c", "d"]}], own)
     assert pairs(tmp_path) == [(["a", "b"], "c"), (["a"], "b"), (["a", "b", "c"], "d")]
     assert done.said.alternating
 
