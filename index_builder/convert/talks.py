@@ -207,7 +207,8 @@ class Talks:
         is_context = "right" in used.paths
         ours: int | None = None
         if self._by_path:
-            ours, speaker = int(used.holds("answers", message)), speaker or USER
+            ours = int(used.holds("answers", message))
+            speaker = speaker or (ASSISTANT if ours else USER)
         elif self._answering:
             ours = int(folded_line(speaker or "") in self._answering)
         elif is_context:

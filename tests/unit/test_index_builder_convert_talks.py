@@ -416,3 +416,10 @@ def test_names_of_nobody_are_told(tmp_path: Path) -> None:
 def test_replies_that_are_no_list_are_none(replies: object, tmp_path: Path) -> None:
     made(tmp_path, [{"m": [{"w": "user", "t": "q"}, {"w": "agent", "t": "a", "r": replies}]}], {**LIST, "replies": "r"})
     assert pairs(tmp_path) == [(["q"], "a")]
+
+
+def test_sides_without_names_are_told_as_sides(tmp_path: Path) -> None:
+    said = [{"c": 1, "t": "q", "in": True}, {"c": 1, "t": "a", "in": False}]
+    done = made(tmp_path, said, {"conversation": "c", "text": "t", "answers": "!in"})
+    assert (done.said.ours, done.said.others) == ({"assistant": 1}, {"user": 1})
+    assert [each["role"] for each in written(tmp_path)[0]["context"]] == ["user"]
