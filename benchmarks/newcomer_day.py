@@ -30,7 +30,6 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from benchmarks.load.drive import table
 
-from polyrank.index_builder.names import FOREIGN_FORMATS
 from polyrank.model.inference.disk_cache import DIRECTORY
 
 MOST_SECONDS, MOST_SILENT = 600.0, 5.0
@@ -135,10 +134,10 @@ class Day:
         self.silences: list[Silence] = []
         self.failed = ""
 
-    def go(self, file: Path, steps: int) -> None:
-        """Do all of it."""
+    def go(self, file: Path, steps: int, options: Sequence[str] = ()) -> None:
+        """Do all of it; `options` are those of convert."""
         dialogues, pool = Path("converted", "dialogues.jsonl"), Path("converted", "pool.jsonl")
-        self._run("convert", file, "--output", "converted")
+        self._run("convert", file, *options, "--output", "converted")
         model: Path = _BASE
         if (self._folder / dialogues).exists():
             model = Path("model")
@@ -310,13 +309,18 @@ def _qdrant(talks: Sequence[Talk], folder: Path) -> Path:
 WRITERS: dict[str, Callable[[Sequence[Talk], Path], Path]] = {
     "sharegpt": _sharegpt,
     "openai": _openai,
-    "convai2": _convai2,
+    "parlai": _convai2,
     "ubuntu-csv": _ubuntu,
-    "csv": _table,
+    "table": _table,
     "beir": _beir,
     "hf-dataset": _saved,
     "elasticsearch": _elasticsearch,
     "qdrant": _qdrant,
+}
+
+COLUMNS_OF_TABLE = {"conversation": "Ticket ID", "who": "Author Type", "text": "Body", "time": "Created At"}
+OPTIONS = {
+    "table": ("--columns", ",".join(f"{key}={it}" for key, it in COLUMNS_OF_TABLE.items()), "--answering", "agent")
 }
 
 
@@ -330,7 +334,7 @@ def lived(form: str, file: Path | None, steps: int, folder: Path, log: Callable[
     (own := folder / form).mkdir()
     given = WRITERS[form](sample(), own) if file is None else file.resolve()
     day, began = Day(own, folder / "compiled", log), time.monotonic()
-    day.go(given, steps)
+    day.go(given, steps, OPTIONS.get(form, ()))
     worst = max(day.silences, default=Silence(0.0, "", ""))
     return {
         "format": form,
@@ -350,7 +354,7 @@ def is_bad(row: dict[str, Any]) -> bool:
 def _given(text: str) -> tuple[str, Path | None]:
     form, _, file = text.partition("=")
     if form not in WRITERS:
-        raise argparse.ArgumentTypeError(f"{form!r} is none of {', '.join(FOREIGN_FORMATS)}")
+        raise argparse.ArgumentTypeError(f"{form!r} is none of {', '.join(WRITERS)}")
     return form, Path(file) if file else None
 
 

@@ -15,6 +15,7 @@ from unittest.mock import patch
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from polyrank.index_builder.convert.maps import shipped
 from polyrank.service import app
 from polyrank.service.cli import parser
 from polyrank.service.http.compat.lenient import Cutting, Ignored, Lenient, RefusedField
@@ -30,8 +31,9 @@ HELP_COLUMNS = "100"  # argparse wraps help at the terminal's width; the page mu
 
 
 def pages() -> dict[Path, str]:
-    """Return the generated part of each reference page."""
+    """Return the generated part of each page."""
     return {
+        DOCS / "how-to" / "your-files.md": maps_table(),
         DOCS / "reference" / "settings.md": settings_table(),
         DOCS / "reference" / "loop.md": loop_table(),
         DOCS / "reference" / "cli.md": command_help(),
@@ -59,6 +61,11 @@ def settings_table() -> str:
         for name, field in Settings.model_fields.items()
     ]
     return _table(("variable", "flag", "default", "meaning"), rows)
+
+
+def maps_table() -> str:
+    """Return a table of the maps that come along with `polyrank convert`."""
+    return _table(("map", "files"), [(f"`{name}`", used.about) for name, used in shipped().items()])
 
 
 def loop_table() -> str:

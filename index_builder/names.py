@@ -55,18 +55,3 @@ def is_encoding(name: str) -> bool:
     except (LookupError, ValueError):
         return False
     return True
-
-
-AUTO = "auto"
-# What `polyrank convert` reads, and what a message calls it.
-FOREIGN_FORMATS = {
-    "sharegpt": "conversations in ShareGPT's form",
-    "openai": "conversations in OpenAI's form",
-    "convai2": "dialogues in ParlAI's form, as ConvAI2",
-    "ubuntu-csv": "a table of the Ubuntu Dialogue Corpus",
-    "csv": "a table of messages, or of questions and answers",
-    "beir": "a collection in BEIR's form",
-    "hf-dataset": "a data set of Hugging Face's library",
-    "elasticsearch": "documents of Elasticsearch",
-    "qdrant": "points of Qdrant",
-}

@@ -6,8 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from polyrank.index_builder.convert.conversion import Converted, convert
-from polyrank.index_builder.convert.formats import Asked
+from polyrank.index_builder.convert.conversion import Converted, convert, kinds_of
+from polyrank.index_builder.convert.maps import shipped
+from polyrank.index_builder.convert.talks import Asked
 
 SHAREGPT: list[dict[str, Any]] = [
     {
@@ -49,14 +50,6 @@ PARLAI = (
     "text:bye\tlabels:see you\tepisode_done:True\n"
     "text:new\tlabels:indeed\tepisode_done:True\n"
 )
-UBUNTU_TRAIN = (
-    "Context,Utterance,Label\n"
-    '"hello __eou__ anyone ? __eou__ __eot__ yes , ""sure"" __eou__ __eot__",i see __eou__,1.0\n'
-    "a __eou__ __eot__,no __eou__,0.0\n"
-)
-UBUNTU_VALID = (
-    "Context,Ground Truth Utterance,Distractor_0,Distractor_1\nhi __eou__ __eot__,yo __eou__,d0 __eou__,d1 __eou__\n"
-)
 HELPDESK = (
     "Ticket ID;Created At;Sender Type;Body\n"
     '1;2026-01-02 10:00;customer;"Wo bleibt mein Päckchen?\nSeit Tagen!"\n'
@@ -66,6 +59,7 @@ HELPDESK = (
     ";2026-01-02 10:06;agent;Verloren\n"
     "2;2026-01-02 10:07;agent;\n"
 )
+COLUMNS = {"conversation": "Ticket ID", "who": "Sender Type", "text": "Body", "time": "Created At"}
 HITS = [
     {"_index": "faq", "_id": str(n), "_score": 1.0, "_source": {"body": f"text [{n}]", "tags": ["a"], "v": [0.5] * 64}}
     for n in range(3)
@@ -124,9 +118,10 @@ def beir(folder: Path) -> Path:
     return folder
 
 
-def converted(folder: Path, *files: Path, form: str = "auto", **asked: Any) -> Converted:
-    """Convert files into the folder's `out`."""
-    return convert(form, files, folder / "out", Asked(**asked), lambda *_: None)
+def converted(folder: Path, *files: Path, form: str | None = None, columns: Any = None, **asked: Any) -> Converted:
+    """Convert files into the folder's `out`, by the map of that name or by the one that fits."""
+    found = kinds_of(files, shipped()[form] if form else None, columns or {})
+    return convert(found, folder / "out", Asked(**asked), lambda *_: None)
 
 
 def written(folder: Path, name: str = "dialogues") -> list[dict[str, Any]]:

@@ -8,8 +8,8 @@ import pytest
 from benchmarks import newcomer_day
 from benchmarks.newcomer_day import Mark, Watched, longest
 
-from polyrank.index_builder.convert.conversion import convert
-from polyrank.index_builder.convert.formats import Asked
+from polyrank.index_builder.convert.conversion import convert, kinds_of
+from polyrank.index_builder.convert.talks import Asked
 
 SPEAKS = """
 import time
@@ -25,8 +25,9 @@ print("polyrank is ready on here", flush=True)
 def test_the_files_are_as_their_tools_write_them(form: str, tmp_path: Path) -> None:
     talks = newcomer_day.sample()
     path = newcomer_day.WRITERS[form](talks, tmp_path)
-    done = convert("auto", [path], tmp_path / "out", Asked(), lambda *_: None)
-    assert done.form == form
+    columns, answering = (newcomer_day.COLUMNS_OF_TABLE, ("agent",)) if form == "table" else ({}, ())
+    done = convert(kinds_of([path], None, columns), tmp_path / "out", Asked(answering), lambda *_: None)
+    assert done.map.called == {"table": "columns", "hf-dataset": "sharegpt"}.get(form, form)
     assert {*done.left_out} <= {"a reply with nothing said before it"}  # some begin with the side that answers
     assert done.candidates >= len({talk["response"] for talk in talks})
     assert (done.examples.total() >= len(talks)) == (form not in ("elasticsearch", "qdrant"))

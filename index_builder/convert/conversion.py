@@ -4,23 +4,33 @@ Examples of a split other than the training one go to a file of their own, `dial
 on them by mistake. The pool has each reply once; its id is made from the text, without case and white space.
 """
 
+import re
+import sqlite3
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import orjson
 
-from polyrank.index_builder.convert.formats import Asked, Found, read, recognised, why_unknown
-from polyrank.index_builder.convert.messages import Object
-from polyrank.index_builder.names import AUTO, FOREIGN_FORMATS
+from polyrank.index_builder.convert.collection import collection
+from polyrank.index_builder.convert.draft import Fields as Places
+from polyrank.index_builder.convert.draft import draft
+from polyrank.index_builder.convert.kinds import Kind, columns_map, kinds, placed, sampled
+from polyrank.index_builder.convert.maps import Map, shipped, shipped_text
+from polyrank.index_builder.convert.reads import Reads
+from polyrank.index_builder.convert.rows import Object, records, table_on_disk
+from polyrank.index_builder.convert.talks import Asked, Said, Talks
+from polyrank.index_builder.convert.texts import said
+from polyrank.index_builder.errors import PoolInvalid
 from polyrank.index_builder.pool.documents import Fields, RowError, document
 from polyrank.index_builder.pool.rows import SeenHashes
 from polyrank.index_builder.vectors.local import hash_id, text_id
 from polyrank.model.durable import filling
 from polyrank.model.errors import InvalidInput
+from polyrank.model.inputs import read_input
 from polyrank.model.text.dialogues import Dialogue, new_dialogues
 from polyrank.model.text.folding import text_key
 
@@ -28,10 +38,24 @@ DIALOGUES, POOL, REJECTED = "dialogues.jsonl", "pool.jsonl", "rejected.jsonl"
 _TRAINING = ("", "train")
 _MOST_LISTED = 10_000  # rejected rows, as of a build
 _MOST_REASONS = 100
+_MOST_UNREAD = 1000
+_MOST_VALUES = 20  # of a field of metadata, of a reply that was given in several conversations
 _ROWS_A_REPORT = 1000
 _REASON_CHARACTERS = 300
+_UNSAID = "half a surrogate pair, or what JSON cannot say"
+_SPLIT = re.compile(r"(train|validation|valid|dev|test)(?![a-z])", re.IGNORECASE)
+_NAME = re.compile(r"\w[\w.-]*")
 
 Progress = Callable[[str, int, int | None], object]
+Found = Dialogue | Object | RowError
+
+
+class UnknownKind(InvalidInput):
+    """No map fits a file, or several do; `fields` are those of its first records."""
+
+    def __init__(self, message: str, fields: Places) -> None:
+        super().__init__(message)
+        self.fields = fields
 
 
 @dataclass(slots=True)
@@ -42,61 +66,222 @@ class Converted:
         examples: how many there are, by the file that they are in.
         candidates: how many rows the pool has.
         left_out: how many rows or replies are left out, by reason.
+        unread: in how many records a field lies that no path reads, by its place.
+        first: where the first row of each reason, and of each place, is.
     """
 
-    form: str
+    map: Map
     examples: Counter[str] = field(default_factory=Counter)
     candidates: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
+    unread: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
     fields: Fields = field(default_factory=Fields)
+    said: Said = field(default_factory=Said)
 
 
-def format_of(paths: Sequence[Path], asked: Asked) -> str:
-    """Tell the format of files from what they hold.
+def kind_of(path: Path, maps: Iterable[Map] | None = None, encoding: str | None = None) -> Kind:
+    """Tell the kind of a file or folder by the maps that come along, or by the given ones.
 
-    Raises InvalidInput where they are of no format that is known, of several, or one is of another than the first.
+    Raises UnknownKind where not exactly one fits, PoolInvalid where it cannot be read.
     """
-    found = {path: recognised(path, asked.columns) for path in paths}
-    for path, forms in found.items():
-        if not forms:
-            raise InvalidInput(f"{path}: {why_unknown(path)}")
-        if len(forms) > 1:
-            named = " or ".join(f"{form} ({FOREIGN_FORMATS[form]})" for form in forms)
-            raise InvalidInput(f"{path} may be {named}; name it by --from")
-    [first, *others] = {forms[0] for forms in found.values()}
+    files = _files(path)
+    given = shipped().values() if maps is None else maps
+    fitting, nearly = kinds(path, files, given, encoding)
+    if len(fitting) == 1:
+        return fitting[0]
+    rows, wrong = sampled(files[0][0], encoding=encoding) if files else ([], None)
+    if not rows and isinstance(wrong, PoolInvalid):
+        raise wrong
+    places = Places(rows)
+    if fitting:
+        named = " or ".join(f"{kind.map.called} ({kind.map.about})" for kind in fitting)
+        raise UnknownKind(f"{path} may be {named}; name it by --from", places)
+    if not files:
+        raise PoolInvalid(path, "is a folder of no known kind, without .arrow or .parquet files; name the files in it")
+    if not rows:
+        raise InvalidInput(f"{path}: " + (f"no row can be read: {wrong}" if wrong else "there are no rows"))
+    close = "; ".join(f"{each.called} lacks {' and '.join(missing)}" for each, missing in nearly[:3])
+    raise UnknownKind(
+        f"{path}: no map fits it{f'; nearly fit: {close}' if close else ''}; write one: --draft map.toml begins it,"
+        " --map map.toml reads it; or name the columns of a table by --columns",
+        places,
+    )
+
+
+def beginning_of_a_map(path: Path) -> tuple[Places, str]:
+    """Return the fields of a file's first records, and a draft of a map; of a known kind it is that map's file.
+
+    Raises PoolInvalid or InvalidInput where no record can be read.
+    """
+    files = _files(path)
+    each, content = "", None
+    try:
+        kind = kind_of(path)
+        each, content = kind.each, shipped_text(kind.map.called)
+        files = list(kind.files)
+    except UnknownKind:
+        pass
+    places = Places(sampled(files[0][0], each)[0])
+    return places, content or draft(places)
+
+
+def kinds_of(
+    paths: Sequence[Path], named: Map | None, columns: Mapping[str, str], encoding: str | None = None
+) -> list[Kind]:
+    """Return the kinds of files: by a map, by columns, or as they are told. Raises as `kind_of`.
+
+    Raises InvalidInput, too, where files are of several kinds.
+    """
+    if columns and named is None and ({"conversation", "text"} <= {*columns} or {"right", "documents"} & {*columns}):
+        rows = [row for file, _ in _files(paths[0])[:1] for row in sampled(file, encoding=encoding)[0]]
+        own = columns_map(columns, rows, None)
+        return [Kind(own, tuple(_files(path))) for path in paths]
+    if named is not None:
+        found = [kinds(path, _files(path), [named], encoding)[0] for path in paths]
+        every = [
+            each[0] if each else Kind(named, tuple(_files(path)), named.each[0])
+            for path, each in zip(paths, found, strict=True)
+        ]
+    else:
+        every = [kind_of(path, None, encoding) for path in paths]
+    first, *others = {kind.map.called for kind in every}
     if others:
         raise InvalidInput(f"the files are {' and '.join(sorted([first, *others]))}; convert them one after the other")
-    return first
+    if columns:
+        base = every[0]
+        file = base.files[0][0]
+        rows = [placed(row, file) for row in sampled(file, base.each, base.map.lines, encoding)[0]]
+        own = columns_map(columns, rows, base.map)
+        every = [Kind(own, kind.files, kind.each) for kind in every]
+    return every
 
 
-def convert(form: str, paths: Sequence[Path], output: Path, asked: Asked, progress: Progress) -> Converted:
-    """Convert files of one format into a new or empty directory; files appear in it when all of them are complete.
+def convert(found: Sequence[Kind], output: Path, asked: Asked, progress: Progress) -> Converted:
+    """Convert files of one kind into a new or empty directory; files appear in it when all of them are complete.
 
-    Raises InvalidInput or PoolInvalid if a file cannot be read, is of no known format, or holds nothing to keep.
+    Raises InvalidInput or PoolInvalid if a file cannot be read, or holds nothing to keep, or it must be asked how.
     """
-    done = Converted(format_of(paths, asked) if form == AUTO else form)
-    with filling(output) as inside, ExitStack() as stack:
-        writer = _Writer(inside, stack, done)
-        rows = (found for path in paths for found in read(done.form, path, asked))
-        for count, (file, number, split, found) in enumerate(rows, 1):
-            writer.take(found, split, file, number)
+    used = found[0].map
+    done = Converted(used)
+    with filling(output) as inside, table_on_disk() as table, ExitStack() as stack:
+        writer = _Writer(inside, stack, done, table, asked)
+        read = _collections(found, table) if used.collection else _read(found, used, asked, table, writer)
+        for count, (file, number, split, each) in enumerate(read, 1):
+            writer.take(each, split, file, number)
             if count % _ROWS_A_REPORT == 0:
                 progress("convert", count, None)
+        writer.end()
         if not done.examples and not done.candidates:
             why = "; ".join(f"{reason} ({done.first[reason]})" for reason, _ in done.left_out.most_common(3))
-            raise InvalidInput(f"nothing was kept of {', '.join(map(str, paths))}: {why or 'there are no rows'}")
+            files = ", ".join(str(file) for kind in found for file, _ in kind.files[:3])
+            raise InvalidInput(f"nothing was kept of {files}: {why or 'there are no rows'}")
     return done
 
 
+def _collections(found: Sequence[Kind], table: sqlite3.Connection) -> Iterator[tuple[str | Path, int, str, Found]]:
+    for kind in found:
+        yield from collection(kind.files[0][0].parent, table)
+
+
+def _read(
+    found: Sequence[Kind], used: Map, asked: Asked, table: sqlite3.Connection, writer: "_Writer"
+) -> Iterator[tuple[str | Path, int, str, Found]]:
+    talks, reads = Talks(table, used, asked), Reads(used)
+    for place, file, split in ((kind.each, file, split) for kind in found for file, split in kind.files):
+        head: Object | None = None
+        for number, row in records(file, asked.encoding, place, used.lines or None):
+            try:
+                if isinstance(row, RowError):
+                    raise row
+                record = placed(row, file) | ({"_head": head} if head else {})
+                writer.unread(reads.unread(record), file, number)
+                head = record if "head" in used.paths and used.holds("head", record) else None
+                parts = _parts(used, record) if head is None else []
+                if "documents" in used.paths:
+                    yield from ((file, number, split, each) for part in parts for each in _documents(used, part))
+                    continue
+                for part in parts:
+                    talks.add(part, file, number, split)
+            except RowError as error:
+                yield file, number, split, error
+            except RecursionError:
+                yield file, number, split, RowError("nested too deep")
+            except (orjson.JSONEncodeError, UnicodeEncodeError):
+                yield file, number, split, RowError(_UNSAID)
+    if "documents" not in used.paths:
+        yield from talks.examples()
+        writer.said(talks.said)
+
+
+def _parts(used: Map, record: Object) -> list[Object]:
+    if "inside" not in used.paths:
+        return [record]
+    parts = used.find("inside", record)
+    return [{**part, "_record": record} for part in parts or () if isinstance(part, dict)]
+
+
+def _documents(used: Map, record: Object) -> Iterator[Object]:
+    found = used.find("documents", record)
+    for each in found if isinstance(found, list) else [found]:
+        if not isinstance(each, dict):
+            raise RowError("the row has no document")
+        inner = each if each is record else {**each, "_record": record}
+        text, name = said(used.find("text", inner)), used.find("name", inner)
+        if not text:
+            raise RowError("nothing at the path of the text; name another one by --columns text=…")
+        others = {key: value for key, value in used.kept(inner, text).items() if value != name}
+        nested = others.pop("metadata", None)
+        own = nested if isinstance(nested, dict) else {} if nested is None else {"metadata": nested}
+        yield {"text": text, "metadata": {**others, **own}} | ({} if name is None else {"id": str(name)})
+
+
+def _files(path: Path) -> list[tuple[Path, str]]:
+    """Return the files of a data set with the names of their splits, as `save_to_disk` and the hub lay them out."""
+    if not path.is_dir():
+        return [(path, "")]
+    if (path / "dataset_dict.json").is_file():
+        splits = _names(path / "dataset_dict.json", lambda facts: facts["splits"])
+        return [(file, split) for split in splits for file, _ in _files(path / split)]
+    if (path / "state.json").is_file():
+        names = _names(path / "state.json", lambda facts: [each["filename"] for each in facts["_data_files"]])
+        return [(path / name, "") for name in names]
+    tables = sorted(file for file in path.rglob("*") if file.suffix in (".arrow", ".parquet") and file.is_file())
+    return [(file, found[1] if (found := _SPLIT.match(file.name)) else "") for file in tables]
+
+
+def _names(path: Path, found: Callable[[Any], list[str]]) -> list[str]:
+    """Return the names of files or folders that a file of facts holds; none leads elsewhere."""
+    try:
+        names = found(orjson.loads(read_input(path)))
+        if all(_NAME.fullmatch(name) for name in names):
+            return names
+    except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
+        pass
+    raise PoolInvalid(path, "is not what the library datasets writes")
+
+
 class _Writer:
-    def __init__(self, output: Path, stack: ExitStack, done: Converted) -> None:
-        self._output, self._stack, self._done = output, stack, done
+    def __init__(
+        self, output: Path, stack: ExitStack, done: Converted, table: sqlite3.Connection, asked: Asked
+    ) -> None:
+        self._output, self._stack, self._done, self._table, self._asked = output, stack, done, table, asked
         self._dialogues: dict[str, Callable[[Dialogue], object]] = {}
         self._rows: dict[str, BinaryIO] = {}
         self._seen = SeenHashes(output)
+        table.execute("CREATE TABLE replies (key TEXT PRIMARY KEY, text, count, kept) WITHOUT ROWID")
+        table.execute("CREATE TABLE first (place INTEGER PRIMARY KEY, key)")
 
-    def take(self, found: Found, split: str, file: Path, number: int) -> None:
+    def said(self, what: Said) -> None:
+        self._done.said = what
+
+    def unread(self, places: Iterator[str], file: Path, number: int) -> None:
+        for place in dict.fromkeys(places):
+            if place in self._done.unread or len(self._done.unread) < _MOST_UNREAD:
+                self._done.unread[place] += 1
+                self._done.first.setdefault(place, f"{file}:{number}")
+
+    def take(self, found: Found, split: str, file: str | Path, number: int) -> None:
         try:
             if isinstance(found, RowError):
                 raise found
@@ -107,7 +292,7 @@ class _Writer:
         except RowError as error:
             self._leave_out(str(error)[:_REASON_CHARACTERS], file, number)
         except (TypeError, UnicodeEncodeError):  # orjson's error is a TypeError
-            self._leave_out("half a surrogate pair, or what JSON cannot say", file, number)
+            self._leave_out(_UNSAID, file, number)
 
     def _take_example(self, example: Dialogue, split: str) -> None:
         name = DIALOGUES if split in _TRAINING else f"dialogues-{split}.jsonl"
@@ -115,9 +300,34 @@ class _Writer:
             self._dialogues[name] = self._stack.enter_context(new_dialogues(self._output / name))
         self._dialogues[name](example)
         self._done.examples[name] += 1
-        if self._done.form != "beir" and self._seen.add(key := text_key(example.response)):
-            self._write(POOL, {"id": f"{key:016x}", "text": example.response})
+        if self._done.map.collection:
+            return
+        key = f"{text_key(example.response):016x}"
+        found = self._table.execute("SELECT count, kept FROM replies WHERE key = ?", (key,)).fetchone()
+        if found is None:
+            kept = orjson.dumps({field: [value] for field, value in example.metadata.items()})
+            self._table.execute("INSERT INTO replies VALUES (?, ?, 1, ?)", (key, example.response, kept))
+            self._table.execute("INSERT INTO first (key) VALUES (?)", (key,))
+            return
+        values = orjson.loads(found[1])
+        for field_, value in example.metadata.items():
+            several = values.setdefault(field_, [])
+            if value not in several and len(several) < _MOST_VALUES:
+                several.append(value)
+        update = "UPDATE replies SET count = ?, kept = ? WHERE key = ?"
+        self._table.execute(update, (found[0] + 1, orjson.dumps(values), key))
+
+    def end(self) -> None:
+        """Write the replies: each once, with the metadata of all conversations in which it was given."""
+        rows = self._table.execute("SELECT key, text, count, kept FROM first JOIN replies USING (key) ORDER BY place")
+        for key, text, count, kept in rows:
+            if count < self._asked.min_count:
+                self._done.left_out["a reply that was given too seldom for the pool (--min-count)"] += 1
+                continue
+            one = {name: them[0] if len(them) == 1 else them for name, them in orjson.loads(kept).items()}
+            self._write(POOL, {"id": key, "text": text, **({"metadata": one} if one else {})})
             self._done.candidates += 1
+            self._done.fields.count(one)
 
     def _take_document(self, row: Object) -> None:
         found = document(row, self._done.fields)
@@ -129,7 +339,7 @@ class _Writer:
         self._done.candidates += 1
         self._done.fields.count(found.metadata)
 
-    def _leave_out(self, reason: str, file: Path, number: int) -> None:
+    def _leave_out(self, reason: str, file: str | Path, number: int) -> None:
         left = self._done.left_out
         if left.total() < _MOST_LISTED:
             self._write(REJECTED, {"file": str(file), "line": number, "reason": reason})

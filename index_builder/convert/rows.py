@@ -1,7 +1,8 @@
-"""Read the rows of any file: JSON lines, JSON documents, tables with separators, Arrow and Parquet; all are streamed.
+"""Read the records of any file: JSON lines, JSON documents, tables with separators, lines of text, Arrow and Parquet.
 
-A JSON document may be a list of rows, or an object around one, as answers of Elasticsearch and Qdrant are. Rows are
-numbered from 1: by their line in JSON lines and CSV, by their place elsewhere.
+All are streamed. Records are numbered from 1: by their line in JSON lines, CSV and texts, by their place elsewhere. In
+a JSON document they may lie deep: `tickets[]` are the elements of the list `tickets`, `*` the values of an object, each
+with its name as `_key`. A list is always opened, and documents may follow each other.
 """
 
 import codecs
@@ -10,7 +11,7 @@ import io
 import json
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -24,112 +25,177 @@ from polyrank.index_builder.pool.parquet import plain_rows
 from polyrank.index_builder.pool.text import decoded, json_rows, lines_of, marked_encoding, opened, table_of
 from polyrank.model.inputs import open_input
 
-Rows = Iterator[tuple[int, dict[str, Any] | RowError]]
+Object = dict[str, Any]
+Rows = Iterator[tuple[int, Object | RowError]]
 
-BEGINNING_BYTES = 1 << 16  # what is looked at to tell what a file is
+_BEGINNING_BYTES = 1 << 16  # what is looked at to tell what a file is
 _CHUNK = 1 << 18
-_MOST_CHARACTERS = 64 << 20  # of one row of a JSON document
+_MOST_CHARACTERS = 64 << 20  # of one value of a JSON document
 _BATCH_ROWS = 128
 _PARQUET, _ARROW_FILE, _ARROW_STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
+_JSON = re.compile(r"\{|\[\s*([\[{\"\]]|$)")  # not [31.12.2026], as chats begin
 _SPACE = re.compile(r"[\s,]*")
-# A list of rows, or an object whose first list is known to hold rows; not one of the lines of JSON lines.
-_IN_OBJECT = r'"(?:hits|points|result)"\s*:\s*\[(?=\s*[{\]])'
-_LIST = re.compile(rf"\s*(?:\[|\{{(?:(?!\}}\s*\{{)[^\[\]])*?{_IN_OBJECT})")
-_NEXT_LIST = re.compile(rf"\A\s*\[|{_IN_OBJECT}")
-_BEGUN = 64  # characters of a name that one chunk begins and the next one ends
 _BY_LETTER = "polyrank-windows-1252"
+_MOST_MESSAGE = 1 << 20  # characters of one record of a text
 
 
 def beginning(path: Path) -> bytes:
     """Return the first bytes of a file, unfolded. Raises PoolInvalid where it cannot be read."""
     with opened(path) as stream:
-        return stream.read(BEGINNING_BYTES)
+        return stream.read(_BEGINNING_BYTES)
 
 
-def is_table(start: bytes) -> bool:
-    """Whether a file that begins so is Arrow's or Parquet's."""
-    return start.startswith((_PARQUET, _ARROW_FILE, _ARROW_STREAM))
-
-
-def is_json(start: bytes) -> bool:
-    """Whether a file that begins so is taken for JSON."""
-    return _text(start).lstrip().startswith(("{", "["))
+def is_text(start: bytes) -> bool:
+    """Whether a file that begins so is neither JSON nor a table of Arrow or Parquet."""
+    return not start.startswith((_PARQUET, _ARROW_FILE, _ARROW_STREAM)) and not _JSON.match(_text(start))
 
 
 def _text(start: bytes) -> str:
-    return start.decode(marked_encoding(start) or "UTF-8", "replace")
+    return start.decode(marked_encoding(start) or "UTF-8", "replace").lstrip("\ufeff \t\r\n")
 
 
-def rows_of(path: Path, encoding: str | None, known: Callable[[Sequence[str]], int]) -> Rows:
-    """Yield the number of each row and the object that it is, or a RowError in its place.
+def records(
+    path: Path, encoding: str | None, each: str = "", lines: str | None = None, most: int | None = None
+) -> Rows:
+    """Yield the number of each record and the object that it is, or a RowError in its place.
 
-    `encoding` is that of CSV; see `text_lines` for one without. `known` counts the names of a CSV header that mean
-    something; it decides between separators.
+    Args:
+        path: the file.
+        encoding: that of CSV and texts; None: UTF-8, and windows-1252 where bytes are not.
+        each: where records lie in a document.
+        lines: a regular expression for the lines of a text; a line that does not match goes on with the record before.
+        most: how many characters of a JSON document are looked at.
 
     Raises PoolInvalid where the file cannot be read, or not to its end.
     """
-    for number, row in _values_of(path, encoding, known):
-        yield number, row if isinstance(row, dict | RowError) else RowError("the row must be an object")
-
-
-def _values_of(path: Path, encoding: str | None, known: Callable[[Sequence[str]], int]) -> Iterator[tuple[int, object]]:
+    names = [name.removesuffix("[]") for name in each.split(".")] if each else []
     start = beginning(path)
-    if is_table(start):
-        return _table_rows(path, start)
-    if not is_json(start):
-        return _csv_rows(path, encoding, known)
-    return json_rows(path) if _is_lines(path, start) else _document_rows(path)
+    found: Iterator[tuple[int, object]]
+    if start.startswith((_PARQUET, _ARROW_FILE, _ARROW_STREAM)):
+        found = _table_rows(path, start)
+    elif is_text(start):
+        found = _text_records(path, encoding, lines) if lines else _csv_rows(path, encoding)
+    elif not _is_lines(path, start):
+        found, names = _document_rows(path, names, most), []
+    else:
+        found = json_rows(path)
+    for number, row in found:
+        inside = _inside(row, names) if isinstance(row, dict) else [row]
+        yield from ((number, each if isinstance(each, dict | RowError) else _NO_OBJECT) for each in inside)
+
+
+_NO_OBJECT = RowError("the row must be an object")
+
+
+def _inside(value: Any, names: Sequence[str]) -> Iterator[Any]:
+    if isinstance(value, list):
+        for each in value:
+            yield from _inside(each, names)
+    elif not names:
+        yield value
+    elif isinstance(value, dict):
+        inner = value.items() if names[0] == "*" else [(names[0], value[names[0]])] if names[0] in value else []
+        yield from (_keyed(each, key, names[0]) for key, it in inner for each in _inside(it, names[1:]))
+
+
+def _keyed(value: Any, key: str, name: str) -> Any:
+    return {**value, "_key": key} if name == "*" and isinstance(value, dict) else value
 
 
 def _is_lines(path: Path, start: bytes) -> bool:
     text = _text(start)
-    if _LIST.match(text) or marked_encoding(start) not in (None, "UTF-8-SIG"):
+    if marked_encoding(start) not in (None, "UTF-8-SIG") or text.startswith("["):
         return False
     if re.search(r"\.(jsonl|ndjson)(\.|$)", path.name.lower()):
         return True
     try:
-        return isinstance(orjson.loads(text.lstrip().partition("\n")[0]), dict)
+        return isinstance(orjson.loads(text.partition("\n")[0]), dict)
     except orjson.JSONDecodeError:
         return False
 
 
-def _document_rows(path: Path) -> Iterator[tuple[int, object]]:
-    """Rows of lists, of objects around lists, or of objects that follow each other."""
+def _document_rows(path: Path, names: Sequence[str], most: int | None) -> Iterator[tuple[int, object]]:
     with decoded(path, None, "strict") as stream:
+        source, number = _Source(path, stream, most), 0
         try:
-            yield from enumerate(_values(path, stream), 1)
+            while source.next():
+                for value in source.values(names):
+                    number += 1
+                    yield number, value
         except UnicodeDecodeError as error:
             raise PoolInvalid(path, f"is not {error.encoding.upper()}: {error.reason}") from error
-
-
-def _values(path: Path, stream: IO[str]) -> Iterator[object]:
-    decode, text = json.JSONDecoder().raw_decode, stream.read(_CHUNK)
-    first = _LIST.match(text)
-    at = first.end() if first else 0
-    while True:
-        at = _SPACE.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing, too
-        if text.startswith("]", at):
-            text = text[at + 1 :] + stream.read(_CHUNK)
-            while (found := _NEXT_LIST.search(text)) is None:
-                if not (more := stream.read(_CHUNK)):
-                    return
-                text = f".{text[-_BEGUN:]}{more}"  # the point, because a list that begins there is none of rows
-            at = found.end()
-            continue
-        try:
-            value, at = decode(text, at)
-            yield value
         except RecursionError:
             raise PoolInvalid(path, "a row is nested too deep") from None
-        except json.JSONDecodeError as error:  # perhaps because the row goes on
-            more = stream.read(max(_CHUNK, len(text) - at))
-            text, at = text[at:] + more, 0
-            if not more and not text.strip() and first is None:
-                return
-            if not more or len(text) > _MOST_CHARACTERS:
-                raise PoolInvalid(path, f"is not valid JSON, or cut off: {error.msg}") from None
         except ValueError:  # Python reads no number of more than 4,300 digits
             raise PoolInvalid(path, "a number has too many digits") from None
+
+
+class _Source:
+    """The values of a JSON text, which is read piece by piece."""
+
+    def __init__(self, path: Path, stream: IO[str], most: int | None) -> None:
+        self._path, self._stream, self._left = path, stream, most
+        self._text, self._at, self._decode = "", 0, json.JSONDecoder().raw_decode
+
+    def _more(self, count: int) -> bool:
+        count = count if self._left is None else min(count, self._left)
+        more = self._stream.read(count)
+        if more:
+            self._left = None if self._left is None else self._left - len(more)
+            self._text, self._at = self._text[self._at :] + more, 0
+        return bool(more)
+
+    def next(self) -> str:
+        """Return the next character that is neither space nor comma; "" at the end."""
+        while True:
+            self._at = _SPACE.match(self._text, self._at).end()  # type: ignore[union-attr]  # it matches nothing, too
+            if self._at < len(self._text):
+                return self._text[self._at]
+            if not self._more(_CHUNK):
+                return ""
+
+    def values(self, names: Sequence[str]) -> Iterator[Any]:
+        """Yield the values to which names lead from here."""
+        first = self.next()
+        if first == "[":
+            for _ in self._until("]"):
+                yield from self.values(names) if names else [self._value()]
+        elif first == "{" and names:
+            for _ in self._until("}"):
+                key = self._value()
+                if self.next() != ":":
+                    raise self._broken("a colon is missing")
+                self._at += 1
+                self.next()
+                if names[0] not in (key, "*"):
+                    self._value()
+                    continue
+                yield from (_keyed(each, key, names[0]) for each in self.values(names[1:]))
+        else:
+            yield self._value()
+
+    def _until(self, end: str) -> Iterator[None]:
+        self._at += 1
+        while (mark := self.next()) != end:
+            if not mark:
+                raise self._broken(f"{end} is missing")
+            yield None
+        self._at += 1
+
+    def _value(self) -> Any:
+        while True:
+            try:
+                value, end = self._decode(self._text, self._at)
+            except json.JSONDecodeError as error:  # perhaps because the value goes on
+                if len(self._text) - self._at > _MOST_CHARACTERS or not self._more(max(_CHUNK, len(self._text))):
+                    raise self._broken(error.msg) from None
+                continue
+            if end < len(self._text) or not self._more(_CHUNK):  # a number may go on
+                self._at = end
+                return value
+
+    def _broken(self, why: str) -> PoolInvalid:
+        return PoolInvalid(self._path, f"is not valid JSON, or cut off: {why}")
 
 
 def _table_rows(path: Path, start: bytes) -> Iterator[tuple[int, object]]:
@@ -151,13 +217,29 @@ def _batches(raw: io.BufferedReader, start: bytes) -> Iterator[pa.RecordBatch]:
     return (file.get_batch(at) for at in range(file.num_record_batches))
 
 
-def text_lines(path: Path, encoding: str | None = None) -> Iterator[str]:
-    """Yield the lines of a text with their ends, without an encoding those of UTF-8.
-
-    Each byte that cannot be UTF-8 is a letter of windows-1252 then.
-    """
+def _text_records(path: Path, encoding: str | None, lines: str) -> Iterator[tuple[int, object]]:
+    """Yield what a regular expression names in each line; other lines go on with `text`."""
+    pattern, found, first = re.compile(lines), None, 0
     with _text_of(path, encoding) as stream:
-        yield from lines_of(stream)
+        for number, line in enumerate(lines_of(stream), 1):
+            line = line.rstrip("\r\n").translate(_MARKS)
+            if len(line) <= _MOST_MESSAGE and (match := pattern.fullmatch(line)):
+                if found is not None:
+                    yield first, found
+                found, first = match.groupdict(), number
+            elif not line.strip():
+                continue
+            elif found is None or len(line) + len(found.get("text") or "") > _MOST_MESSAGE:
+                yield number, RowError("the line is not as the map says, or too long")
+            elif found.get("text") is None:
+                yield number, RowError("the line is not as the map says")
+            else:
+                found["text"] += f"\n{line}"
+        if found is not None:
+            yield first, found
+
+
+_MARKS = dict.fromkeys(map(ord, "\u200e\u200f\ufeff"))  # marks of direction, which phones write before names
 
 
 def _text_of(path: Path, encoding: str | None) -> AbstractContextManager[io.TextIOWrapper]:
@@ -173,12 +255,12 @@ def _letters(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error(_BY_LETTER, _letters)
 
 
-def _csv_rows(path: Path, encoding: str | None, known: Callable[[Sequence[str]], int]) -> Rows:
+def _csv_rows(path: Path, encoding: str | None) -> Rows:
     """Yield the cells by their columns; an empty one is None. Of columns of one name the first counts."""
     with _text_of(path, encoding) as stream:
         columns: dict[str, int] = {}
         count = 0
-        for line, cells in table_of(path, stream, known).rows:
+        for line, cells in table_of(path, stream, lambda names: 0).rows:
             if isinstance(cells, RowError):
                 yield line, cells
             elif not columns:

@@ -21,7 +21,8 @@ _MUCH_BYTES, _MOST_TIMES = 64 << 20, 100  # as of other compressed files
 def excel_rows(path: Path, fields: Fields, columns: Mapping[str, str]) -> Iterator[tuple[int, object]]:
     """Yield the number of each row below the header, as the sheet counts, and the object that a JSON line would hold.
 
-    `columns` as `column_names`. Rows with an error such as #N/A are RowErrors. Blank rows are skipped, and other sheets noted in `fields`.
+    `columns` as `column_names`. Rows with an error such as #N/A are RowErrors. Blank rows are skipped, and other
+    sheets noted in `fields`.
 
     Raises PoolInvalid for a file that is no workbook, or whose first visible sheet has no usable header.
     """

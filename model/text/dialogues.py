@@ -127,6 +127,7 @@ class Dialogue:
             (conversations.py then finds it out).
         category: the class of context and response, or of the context's last turn, of an example for a classifier;
             else empty.
+        metadata: what is known of the dialogue, such as its language; training and evaluation do not read it.
     """
 
     conversation: Conversation
@@ -137,6 +138,7 @@ class Dialogue:
     dialogue: str = ""
     category: str = ""
     no_replies: tuple[int, ...] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def is_single_text(self) -> bool:
@@ -305,6 +307,8 @@ def _line(dialogue: Dialogue) -> bytes:
     row["negatives"] = dialogue.negatives
     if dialogue.dialogue:
         row["dialogue"] = dialogue.dialogue
+    if dialogue.metadata:
+        row["metadata"] = dialogue.metadata
     return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from polyrank.index_builder.errors import PoolError
 from polyrank.index_builder.layout import why_no_store
-from polyrank.index_builder.names import FOREIGN_FORMATS, is_encoding
+from polyrank.index_builder.names import is_encoding
 from polyrank.model.errors import InvalidInput, RankingError, WrongKind
 from polyrank.model.inference.runners import (
     AUTO,
@@ -89,14 +89,15 @@ def foreign_files_named(arguments: argparse.Namespace) -> Iterator[None]:
 
 
 def _advice(arguments: argparse.Namespace) -> str | None:
-    from polyrank.index_builder.convert.formats import recognised
+    from polyrank.index_builder.convert.conversion import kind_of
 
     given = (value if isinstance(value, list) else [value] for value in vars(arguments).values())
     for path in (each for values in given for each in values if isinstance(each, Path) and each.is_file()):
         with suppress(RankingError, OSError):
-            if forms := recognised(path):
-                what = FOREIGN_FORMATS[forms[0]]
-                return f"{path} looks like {what}: polyrank convert --from {forms[0]} {quote(str(path))} --output DIR"
+            known = kind_of(path).map
+            if "documents" in known.paths and known.paths["text"] == "text":  # a pool as it is
+                continue
+            return f"{path} looks like {known.about}: polyrank convert {quote(str(path))} --output DIR"
     return None
 
 

@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 
 import orjson
 
-from polyrank.index_builder.convert.turns import is_role
 from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.service.errors import FeedbackTooOld, RateLimited, TooMuchFeedback
 from polyrank.service.feedback.identity import Identity, make_folder
@@ -29,6 +28,11 @@ MOST_LETTERS: Final = 40_000  # of all its events
 _LINE_BYTES = 200  # of an event in the log, without its text
 _EVENT_CHARACTERS = 1000  # of an event without its text, its objects included
 _REMEMBERED = 20_000  # events, so that the answer to one that comes again says so
+# What tools call who speaks. Another name may say who somebody is, and is not recorded.
+ROLES: Final = frozenset(
+    "user assistant system developer tool function human customer client visitor guest contact requester"
+    " agent support operator staff admin representative advisor bot chatbot ai model".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +172,7 @@ class Feedback:
         if (redaction := self._redaction) is not None and said is not None:
             try:
                 texts = [redaction.beginning(each["text"]) if "index" in each else None for each in shown]
-                # Another name than those that tools use may say who somebody is.
-                roles = [turn.role if is_role(turn.role) else None for turn in said.turns]
+                roles = [turn.role if turn.role and turn.role.lower() in ROLES else None for turn in said.turns]
                 said = Conversation(
                     tuple(Turn(redaction.end(turn.text), role) for turn, role in zip(said.turns, roles, strict=True)),
                     tuple(map(redaction.beginning, said.persona)),

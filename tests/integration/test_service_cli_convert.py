@@ -6,20 +6,19 @@ from pathlib import Path
 
 import pytest
 from command_line import Outcome, call, ended, start, write_rows
-from foreign import BULK, CONVAI2, HELPDESK, OPENAI, SCROLL, SHAREGPT, UBUNTU_VALID, beir, lines, saved
+from foreign import BULK, COLUMNS, CONVAI2, OPENAI, SCROLL, SHAREGPT, beir, lines, saved
+
+from polyrank.index_builder.convert.maps import shipped
 
 Capture = pytest.CaptureFixture[str]
 
-WITH_EXAMPLES = {
-    "sharegpt": json.dumps(SHAREGPT),
-    "openai": lines([*OPENAI, *[{"messages": ["q", f"a{n}"]} for n in range(3)]]),
-    "convai2": CONVAI2,
-    "ubuntu-csv": UBUNTU_VALID,
-    "csv": HELPDESK,
-    "beir": "",
-    "hf-dataset": "",
-}
-WITHOUT = {"elasticsearch": BULK, "qdrant": json.dumps(SCROLL)}
+REPLIES = [
+    {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": f"a{n}"}]} for n in range(3)
+]
+WITH_EXAMPLES = {"sharegpt": json.dumps(SHAREGPT), "openai": lines([*OPENAI, *REPLIES]), "parlai": CONVAI2}
+FOLDERS = ("beir", "hf-dataset")
+WITHOUT = {"elasticsearch-bulk": BULK, "qdrant": json.dumps(SCROLL)}
+TABLE = ["--columns", ",".join(f"{key}={column}" for key, column in COLUMNS.items())]
 
 
 def made(tmp_path: Path, form: str) -> Path:
@@ -35,13 +34,14 @@ def convert(capsys: Capture, tmp_path: Path, *arguments: object) -> Outcome:
     return call(capsys, "convert", *arguments, "--output", tmp_path / "out")
 
 
-@pytest.mark.parametrize("form", [*WITH_EXAMPLES, *WITHOUT])
+@pytest.mark.parametrize("form", [*WITH_EXAMPLES, *FOLDERS, *WITHOUT])
 @pytest.mark.parametrize("named", [False, True])
 def test_what_was_converted_is_evaluated_and_built(capsys: Capture, tmp_path: Path, form: str, named: bool) -> None:
-    found = convert(capsys, tmp_path, made(tmp_path, form), *(["--from", form] if named else []), "--json")
+    name = "sharegpt" if form == "hf-dataset" else form
+    found = convert(capsys, tmp_path, made(tmp_path, form), *(["--from", name] if named else []), "--json")
     result = found.result
-    assert result["format"] == form
-    assert found.err.startswith(f"read as {form}: ")
+    assert result["format"] == name
+    assert found.err.startswith(f"read as {name}: ")
     pool, dialogues = tmp_path / "out" / "pool.jsonl", tmp_path / "out" / "dialogues.jsonl"
     built = call(capsys, "build", "--model", "lexical", "--pool", pool, "--store", tmp_path / "store", "--json")
     assert built.result["count"] == result["candidates"] > 0
@@ -54,35 +54,74 @@ def test_what_was_converted_is_evaluated_and_built(capsys: Capture, tmp_path: Pa
 
 
 def test_what_is_printed(capsys: Capture, tmp_path: Path) -> None:
-    (tmp_path / "in.csv").write_text(HELPDESK)
-    outcome = convert(capsys, tmp_path, tmp_path / "in.csv")
+    rows = "1;2026-01-02 10:00;customer;q;\n1;2026-01-02 10:02;agent;a;glad\n2;2026-01-02 10:03;agent;hello;glad\n"
+    (tmp_path / "in.csv").write_text(f"Ticket ID;Created At;Sender Type;Body;Mood\n{rows}")
+    table = ["--columns", "conversation=Ticket ID,who=Sender Type,text=Body,time=Created At"]
+    outcome = convert(capsys, tmp_path, tmp_path / "in.csv", *table, "--answering", "agent")
     assert outcome.out.splitlines() == [
-        f"{tmp_path / 'out' / 'dialogues.jsonl'}: 2 examples",
-        f"{tmp_path / 'out' / 'pool.jsonl'}: 2 candidates",
+        f"{tmp_path / 'out' / 'dialogues.jsonl'}: 1 examples",
+        f"{tmp_path / 'out' / 'pool.jsonl'}: 1 candidates",
     ]
-    assert f"left out 1: the row has no text (first: {tmp_path / 'in.csv'}:8)" in outcome.err.splitlines()
+    said = outcome.err.splitlines()
+    assert "answering: agent 2; others: 1 messages" in said
+    assert f"not read: Mood (2, first: {tmp_path / 'in.csv'}:3)" in said
+    assert any(line.startswith("left out 1: a reply with nothing said before it (first: ") for line in said)
 
 
 def test_options_reach_the_reader(capsys: Capture, tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_bytes("Vorgang,Wer,Was\n1,Kunde,größer?\n1,Wir (Shop),ja €\n".encode("windows-1252"))
-    columns = ["--columns", "conversation=Vorgang,role=Wer,text=Was"]
-    who = ["--answering", "Wir (Shop)", "--encoding", "windows-1252"]
+    rows = "Vorgang,Wer,Was,Wann\n1,Kunde,größer? 4711 0815,1/3/2026 10:00\n1,Wir (Shop),ja €,2/3/2026 10:00\n"
+    (tmp_path / "t.csv").write_bytes(rows.encode("windows-1252"))
+    columns = ["--columns", "conversation=Vorgang,who=Wer,text=Was,time=Wann,texts=mail", "--order", "day-first"]
+    who = ["--answering", "wir (shop)", "--encoding", "windows-1252", "--redact", "--keep-quotes"]
     assert convert(capsys, tmp_path, tmp_path / "t.csv", *columns, *who, "--json").result["examples"] == 1
     assert "ja €" in (tmp_path / "out" / "pool.jsonl").read_text()
-    write_rows(tmp_path / "d.jsonl", [{"_id": "1", "_source": {"text": "x", "body": {"en": "y"}}}])
+    assert "größer? [number]" in (tmp_path / "out" / "dialogues.jsonl").read_text()
     (tmp_path / "second").mkdir()
-    convert(capsys, tmp_path / "second", tmp_path / "d.jsonl", "--text", "body.en")
-    assert '"text":"y"' in (tmp_path / "second" / "out" / "pool.jsonl").read_text()
+    asks = ["--first-asks", "--order", "file", "--min-count", "2"]
+    assert (
+        convert(capsys, tmp_path / "second", tmp_path / "t.csv", *columns[:2], *asks, "--json").result["candidates"]
+        == 0
+    )
+    write_rows(tmp_path / "d.jsonl", [{"_id": "1", "_source": {"text": "x", "body": {"en": "y"}}}])
+    (tmp_path / "third").mkdir()
+    convert(capsys, tmp_path / "third", tmp_path / "d.jsonl", "--columns", "text=_source.body.en")
+    assert '"text":"y"' in (tmp_path / "third" / "out" / "pool.jsonl").read_text()
+
+
+def test_a_file_of_no_kind_is_refused_with_its_fields_and_a_draft_reads_it(capsys: Capture, tmp_path: Path) -> None:
+    talk = {"vorgang": 7, "verlauf": [{"wer": "Kunde", "was": "Wo ist es?"}, {"wer": "Shop", "was": "Es kommt."}]}
+    write_rows(tmp_path / "in.jsonl", [talk])
+    refused = convert(capsys, tmp_path, tmp_path / "in.jsonl")
+    assert "  verlauf[].was  Wo ist es?" in refused.err.splitlines()
+    assert "no map fits it; write one: --draft map.toml begins it" in refused.err
+    own = tmp_path / "map.toml"
+    drafted = call(capsys, "convert", tmp_path / "in.jsonl", "--draft", own, "--json")
+    assert drafted.result == {"draft": str(own)}
+    assert 'text = "was"' in own.read_text()
+    assert convert(capsys, tmp_path, tmp_path / "in.jsonl", "--map", own, "--json").result["examples"] == 1
+    assert "is there already" in call(capsys, "convert", tmp_path / "in.jsonl", "--draft", own).failure(2)
+
+
+def test_the_draft_of_a_known_kind_is_its_map(capsys: Capture, tmp_path: Path) -> None:
+    call(capsys, "convert", made(tmp_path, "sharegpt"), "--draft", tmp_path / "map.toml")
+    assert 'messages = "conversations"' in (tmp_path / "map.toml").read_text()
 
 
 def test_wrong_usage(capsys: Capture, tmp_path: Path) -> None:
     path = made(tmp_path, "sharegpt")
     assert convert(capsys, tmp_path, tmp_path / "nowhere").failure(2) == f"{tmp_path / 'nowhere'}: no such file"
-    assert (
-        "'who' must be one of conversation, role, text, time"
-        in convert(capsys, tmp_path, path, "--columns", "who=x").misuse
-    )
-    assert "invalid choice" in convert(capsys, tmp_path, path, "--from", "word").misuse
+    assert "'who' must be a key of a map" in convert(capsys, tmp_path, path, "--columns", "who=").misuse
+    assert "'role' is no key of a map" in convert(capsys, tmp_path, path, "--columns", "role=x").failure(1)
+    assert "there is nothing at 'x'; the first rows have 'id'" in convert(
+        capsys, tmp_path, path, "--columns", "conversation=x,text=id"
+    ).failure(1)
+    assert "--from word: there is no such map, but argilla, " in convert(
+        capsys, tmp_path, path, "--from", "word"
+    ).failure(2)
+    assert "two maps" in convert(capsys, tmp_path, path, "--from", "openai", "--map", path).failure(2)
+    assert "two things" in convert(capsys, tmp_path, path, "--first-asks", "--answering", "x").failure(2)
+    assert "--min-count: must be" in convert(capsys, tmp_path, path, "--min-count", "0").misuse
+    assert "--output" in call(capsys, "convert", path).failure(2)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("x")
     assert "not an empty directory" in convert(capsys, tmp_path, path).failure(2)
@@ -100,7 +139,7 @@ def test_nothing_kept_is_a_failure(capsys: Capture, tmp_path: Path) -> None:
     [
         (["evaluate", "--model", "lexical", "--data"], "sharegpt"),
         (["evaluate", "--model", "lexical", "--data"], "openai"),
-        (["build", "--model", "lexical", "--store", "store", "--pool"], "elasticsearch"),
+        (["build", "--model", "lexical", "--store", "store", "--pool"], "elasticsearch-bulk"),
         (["train", "--only-evidence", "--base", "lexical", "--output", "new", "--train"], "openai"),
     ],
 )
@@ -110,12 +149,25 @@ def test_other_commands_say_how_a_file_of_another_tool_is_converted(
     monkeypatch.chdir(tmp_path)
     Path("in it.jsonl").write_text(lines(SHAREGPT) if form == "sharegpt" else {**WITH_EXAMPLES, **WITHOUT}[form])
     failure = call(capsys, *line, "in it.jsonl").failure(1)
-    assert failure.endswith(f": polyrank convert --from {form} 'in it.jsonl' --output DIR")
+    assert failure.endswith(": polyrank convert 'in it.jsonl' --output DIR")
+    assert f"looks like {shipped()[form].about}" in failure
 
 
 def test_an_error_that_has_nothing_to_do_with_the_file_says_no_more(capsys: Capture, tmp_path: Path) -> None:
     data = write_rows(tmp_path / "own.jsonl", [{"context": ["q"]}])
     assert "convert" not in call(capsys, "evaluate", "--model", "lexical", "--data", data).failure(1)
+
+
+def test_a_pool_as_it_is_is_not_taken_for_a_file_of_another_tool(capsys: Capture, tmp_path: Path) -> None:
+    pool = write_rows(tmp_path / "own.jsonl", [{"id": 1, "text": "x"}])
+    failure = call(capsys, "build", "--model", "lexical", "--pool", pool, "--store", tmp_path / "store").failure(1)
+    assert "convert" not in failure
+
+
+def test_columns_are_named_in_the_encoding_that_is_given(capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes("番号,役割,内容\n1,顧客,どこ?\n1,担当者,明日です。\n".encode("shift_jis"))
+    columns = ["--columns", "conversation=番号,who=役割,text=内容", "--answering", "担当者", "--encoding", "shift_jis"]
+    assert convert(capsys, tmp_path, tmp_path / "t.csv", *columns, "--json").result["examples"] == 1
 
 
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from foreign import (
     BULK,
+    COLUMNS,
     CONVAI2,
     HELPDESK,
     OPENAI,
@@ -17,7 +18,6 @@ from foreign import (
     SCROLL,
     SEARCH,
     SHAREGPT,
-    UBUNTU_TRAIN,
     converted,
     lines,
     saved,
@@ -26,7 +26,7 @@ from foreign import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyrank.index_builder.names import FOREIGN_FORMATS
+from polyrank.index_builder.convert.maps import shipped
 from polyrank.model.errors import RankingError
 from polyrank.model.text.dialogues import read_dialogues
 
@@ -37,7 +37,6 @@ SAMPLES = [
     lines(OPENAI),
     CONVAI2,
     PARLAI,
-    UBUNTU_TRAIN,
     HELPDESK,
     json.dumps(SEARCH),
     BULK,
@@ -57,7 +56,7 @@ def in_formats(folder: Path, conversations: list[list[tuple[bool, str]]]) -> lis
     (folder / "share.json").write_text(json.dumps(share, ensure_ascii=False))
     (folder / "chat.jsonl").write_text(lines(chat))
     with (folder / "table.csv").open("w", newline="") as file:
-        csv.writer(file, delimiter=";").writerows([["ticket", "role", "text"], *table])
+        csv.writer(file, delimiter=";").writerows([["Ticket ID", "Sender Type", "Body"], *table])
     return [folder / "share.json", folder / "chat.jsonl", folder / "table.csv", saved(folder / "saved", chat)]
 
 
@@ -72,11 +71,13 @@ def test_conversations_mean_the_same_in_every_format(conversations: list[list[tu
     with TemporaryDirectory() as directory:
         folder = Path(directory)
         for file in in_formats(folder, conversations):
+            columns = {key: COLUMNS[key] for key in ("conversation", "who", "text")} if file.suffix == ".csv" else None
+            answering = ("agent",) if columns else ()
             if not expected:
-                with pytest.raises(RankingError, match="nothing was kept"):
-                    converted(folder, file)
+                with pytest.raises(RankingError, match=r"nothing was kept|nobody called (agent|assistant|gpt, )"):
+                    converted(folder, file, columns=columns, answering=answering)
                 continue
-            converted(folder, file)
+            converted(folder, file, columns=columns, answering=answering)
             found = list(read_dialogues(folder / "out" / "dialogues.jsonl"))
             assert [([t.text for t in d.conversation.turns], d.response, d.dialogue) for d in found] == expected, file
             replies = {" ".join(response.split()) for _, response, _ in expected}
@@ -108,7 +109,7 @@ ANY_JSON: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-def settle(content: bytes, form: str) -> None:
+def settle(content: bytes, form: str | None) -> None:
     """Convert a file, or be refused with one line; nothing is left of what was refused."""
     with TemporaryDirectory() as directory:
         folder = Path(directory)
@@ -127,12 +128,14 @@ def settle(content: bytes, form: str) -> None:
 @given(
     st.sampled_from(SAMPLES),
     st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 40), st.binary(max_size=4)), max_size=4),
-    st.sampled_from(["auto", *FOREIGN_FORMATS]),
+    st.sampled_from([None, *shipped()]),
 )
-def test_a_damaged_file_is_converted_or_refused(sample: str, cuts: list[tuple[int, int, bytes]], form: str) -> None:
+def test_a_damaged_file_is_converted_or_refused(
+    sample: str, cuts: list[tuple[int, int, bytes]], form: str | None
+) -> None:
     settle(damaged(sample.encode(), cuts), form)
 
 
-@given(st.lists(ANY_JSON, max_size=4), st.booleans(), st.sampled_from(["auto", *FOREIGN_FORMATS]))
-def test_any_json_is_converted_or_refused(rows: list[Any], as_lines: bool, form: str) -> None:
+@given(st.lists(ANY_JSON, max_size=4), st.booleans(), st.sampled_from([None, *shipped()]))
+def test_any_json_is_converted_or_refused(rows: list[Any], as_lines: bool, form: str | None) -> None:
     settle((lines(rows) if as_lines else json.dumps(rows)).encode(), form)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from foreign import CONVAI2, HELPDESK, OPENAI, SHAREGPT, beir, converted, lines, saved, written
+from foreign import COLUMNS, CONVAI2, HELPDESK, OPENAI, SHAREGPT, beir, converted, lines, saved, written
 
 from polyrank.index_builder.convert import conversion as module
 from polyrank.index_builder.pool.documents import RowError
@@ -27,8 +27,13 @@ def pool(tmp_path: Path) -> list[Candidate]:
     return rows  # type: ignore[return-value]
 
 
+def said(*texts: str) -> dict[str, Any]:
+    return {"messages": [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts)]}
+
+
 def test_a_helpdesks_export_from_end_to_end(tmp_path: Path) -> None:
-    done = converted(tmp_path, file(tmp_path, HELPDESK.encode("windows-1252"), "tickets.csv"))
+    table = file(tmp_path, HELPDESK.encode("windows-1252"), "tickets.csv")
+    done = converted(tmp_path, table, columns=COLUMNS, answering=("agent",))
     asked = Turn("Wo bleibt mein Päckchen?\nSeit Tagen!", "user")
     found = [
         (each.conversation.turns, each.response, each.dialogue)
@@ -36,12 +41,8 @@ def test_a_helpdesks_export_from_end_to_end(tmp_path: Path) -> None:
     ]
     assert found == [((asked,), "Moment.", "1"), ((asked, Turn("Moment.", "assistant")), "Unterwegs.", "1")]
     assert [each.text for each in pool(tmp_path)] == ["Moment.", "Unterwegs."]
-    assert (done.form, done.examples, done.candidates) == ("csv", {"dialogues.jsonl": 2}, 2)
-    assert dict(done.left_out) == {
-        "the row names no conversation": 1,
-        "the row has no text": 1,
-        "no reply: nobody of the side that answers speaks": 1,
-    }
+    assert (done.map.called, done.examples, done.candidates) == ("columns", {"dialogues.jsonl": 2}, 2)
+    assert dict(done.left_out) == {"the row names no conversation": 1, "a reply without text": 1}
     assert written(tmp_path, "rejected")[0] == {
         "file": str(tmp_path / "tickets.csv"),
         "line": 7,
@@ -51,7 +52,7 @@ def test_a_helpdesks_export_from_end_to_end(tmp_path: Path) -> None:
 
 def test_the_pool_has_each_reply_once_under_an_id_that_does_not_depend_on_the_rest(tmp_path: Path) -> None:
     texts = ["Yes, please", "yes,  PLEASE", "no"]
-    rows = [{"messages": ["q", text]} for text in texts]
+    rows = [said("q", text) for text in texts]
     converted(tmp_path, file(tmp_path, lines(rows), "a.jsonl"))
     first = {each.id: each.text for each in pool(tmp_path)}
     (tmp_path / "second").mkdir()
@@ -77,7 +78,7 @@ def test_documents_with_one_id_are_one(tmp_path: Path) -> None:
 
 
 def test_what_json_cannot_say_is_left_out(tmp_path: Path) -> None:
-    half = '[{"messages": ["q", "bad \\ud800"]}, {"messages": ["q \\ud800", "x"]}, {"messages": ["q", "fine"]}]'
+    half = json.dumps([said("q", "bad \ud800"), said("q \ud800", "x"), said("q", "fine")])
     done = converted(tmp_path, file(tmp_path, half))
     assert dict(done.left_out) == {"half a surrogate pair, or what JSON cannot say": 2}
     assert [row["text"] for row in written(tmp_path, "pool")] == ["fine"]
@@ -91,24 +92,24 @@ def test_several_files_of_one_format(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("contents", "form", "reason"),
     [
-        (["a,b\n1,2\n"], "auto", "what wrote it cannot be told; name it by --from"),
-        (["a,b\n"], "auto", "there are no rows"),
-        (["a,b\n1\n"], "auto", "no row can be read; the first one, in line 2: the row has another number"),
-        (["a,b\n1\n"], "csv", "nothing was kept of .*: the row has another number"),
+        (["a,b\n1,2\n"], None, r"no map fits it; write one: --draft map\.toml begins it"),
+        (["a,b\n"], None, "there are no rows"),
+        (["a,b\n1\n"], None, "no row can be read: the row has another number"),
+        (["a,b\n1\n"], "question-answer", "nothing was kept of .*: the row has another number"),
         (
             [lines([{"id": 1, "payload": {"text": "x"}, **OPENAI[0]}])],
-            "auto",
-            "may be openai .* or qdrant .*; name it by --from",
+            None,
+            "may be openai .* or qdrant .*; name it by",
         ),
-        ([lines(SHAREGPT), CONVAI2], "auto", "the files are convai2 and sharegpt; convert them one after the other"),
-        (["{}"], "openai", "nothing was kept of .*: there are neither messages nor .*in0:1"),
+        ([lines(SHAREGPT), CONVAI2], None, "the files are parlai and sharegpt; convert them one after the other"),
+        (["{}"], "openai", "nothing was kept of .*: nothing is said where the map looks for it .*in0:1"),
         ([""], "openai", "nothing was kept of .*: there are no rows"),
         ([json.dumps(SHAREGPT)[:-9]], "sharegpt", "cut off"),
-        (["{}"], "beir", "is no collection of BEIR"),
+        (["{}"], "beir", "nothing was kept of .*: there are no rows"),
     ],
 )
 def test_files_that_cannot_be_converted_leave_nothing(
-    tmp_path: Path, contents: list[str], form: str, reason: str
+    tmp_path: Path, contents: list[str], form: str | None, reason: str
 ) -> None:
     files = [file(tmp_path, content, f"in{n}") for n, content in enumerate(contents)]
     with pytest.raises(Exception, match=reason) as caught:
@@ -119,18 +120,18 @@ def test_files_that_cannot_be_converted_leave_nothing(
 
 def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> Iterator[Any]:
-        yield from ((tmp_path, n, "", RowError("bad")) for n in range(3))
+        yield from ((n, RowError("bad")) for n in range(3))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "read", interrupted)
+    monkeypatch.setattr(module, "records", interrupted)
     (tmp_path / "out").mkdir()
     with pytest.raises(KeyboardInterrupt):
-        converted(tmp_path, tmp_path, form="openai")
+        converted(tmp_path, file(tmp_path, lines(OPENAI)), form="openai")
     assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
-    rows = [{"messages": ["q" * 100, f"a {n}"]} for n in range(100)]
+    rows = [said("q" * 100, f"a {n}") for n in range(100)]
     source = file(tmp_path, lines([{}, *rows]))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (8192, before[1]))  # holds the pool, and not the examples
@@ -145,8 +146,9 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path) -> None:
 def test_reasons_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_REASONS", 2)
     monkeypatch.setattr(module, "_MOST_LISTED", 3)
-    rows = [{f"field{n}": 1} for n in range(5)]
-    done = converted(tmp_path, file(tmp_path, lines([*rows, {"messages": ["q", "a"]}])), form="openai")
+    bad = ["{", "5", '{"id": []}', "[]", "null"]
+    rows = "\n".join([*bad, json.dumps(said("q", "a"))])
+    done = converted(tmp_path, file(tmp_path, rows, "in.jsonl"), form="openai")
     assert [count for _, count in done.left_out.most_common()] == [3, 1, 1]
     assert "other reasons" in done.left_out
     assert len(written(tmp_path, "rejected")) == 3

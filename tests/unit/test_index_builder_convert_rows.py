@@ -11,15 +11,22 @@ import pytest
 from foreign import SEARCH, SHAREGPT, lines
 
 from polyrank.index_builder.convert import rows as module
-from polyrank.index_builder.convert.rows import rows_of, table_on_disk, text_lines
+from polyrank.index_builder.convert.rows import records, table_on_disk
 from polyrank.index_builder.errors import PoolInvalid
 from polyrank.index_builder.pool.documents import RowError
 
 
-def read(tmp_path: Path, content: str | bytes, name: str = "file.json", encoding: str | None = None) -> list[object]:
+def read(
+    tmp_path: Path,
+    content: str | bytes,
+    name: str = "file.json",
+    encoding: str | None = None,
+    each: str = "",
+    lines: str | None = None,
+) -> list[object]:
     path = tmp_path / name
     path.write_bytes(content.encode() if isinstance(content, str) else content)
-    found = list(rows_of(path, encoding, len))
+    found = list(records(path, encoding, each, lines))
     return [str(row) if isinstance(row, RowError) else row for _, row in found]
 
 
@@ -59,7 +66,7 @@ def test_rows_are_found_wherever_a_chunk_ends(tmp_path: Path, chunk: int, monkey
 def test_answers_of_a_search_one_after_the_other_hold_their_hits_alone(tmp_path: Path) -> None:
     hits = SEARCH["hits"]["hits"]  # type: ignore[index]
     for content in (json.dumps(SEARCH), json.dumps(SEARCH, indent=2)):
-        assert read(tmp_path, f"{content}\n{content}") == [*hits, *hits]
+        assert read(tmp_path, f"{content}\n{content}", each="hits.hits[]") == [*hits, *hits]
 
 
 def test_a_bad_line_costs_itself_alone(tmp_path: Path) -> None:
@@ -122,7 +129,7 @@ def test_json_of_windows(tmp_path: Path, encoding: str, as_lines: bool) -> None:
 @pytest.mark.parametrize("between", ["", '"of": {"buckets": [%s]}, ' % ("1, " * 300_000 + "1")])
 def test_lists_of_several_answers_are_all_read(tmp_path: Path, between: str) -> None:
     page = '{"hits": {"hits": [{"_id": "1"}]}, %s"took": 1}\n'
-    assert read(tmp_path, (page % between) * 3, "pages.json") == [{"_id": "1"}] * 3
+    assert read(tmp_path, (page % between) * 3, "pages.json", each="hits.hits[]") == [{"_id": "1"}] * 3
 
 
 @pytest.mark.parametrize("content", ["\n \nid;text\n1;a\n", "id;text\r1;a\r", "id;text;text\n1;a;b\n"])
@@ -150,7 +157,7 @@ def test_arrow_and_parquet_as_lists_of_objects(tmp_path: Path) -> None:
         with pa.OSFile(str(tmp_path / name), "wb") as file, make(file, table.schema) as writer:
             writer.write_table(table)
     for name in ("a.parquet", "b.arrow", "c.arrow"):
-        assert [row for _, row in rows_of(tmp_path / name, None, len)] == SHAREGPT, name
+        assert [row for _, row in records(tmp_path / name, None)] == SHAREGPT, name
 
 
 @pytest.mark.parametrize("start", [b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"])
@@ -165,13 +172,59 @@ def test_compressed_files(tmp_path: Path) -> None:
     with pa.output_stream(str(tmp_path / "s.json.zst"), "zstd") as stream:
         stream.write(json.dumps(SHAREGPT).encode())
     for name in ("s.json.gz", "s.json.zst"):
-        assert [row for _, row in rows_of(tmp_path / name, None, len)] == SHAREGPT
+        assert [row for _, row in records(tmp_path / name, None)] == SHAREGPT
 
 
 def test_bytes_that_are_no_utf8_are_letters_of_windows(tmp_path: Path) -> None:
     content = "\ufeffgrüß\r\n".encode() + "größer €,".encode("windows-1252") + "größer\n".encode() + b"\x81\n"
-    (tmp_path / "t.txt").write_bytes(content)
-    assert list(text_lines(tmp_path / "t.txt")) == ["grüß\r\n", "größer €,größer\n", "\ufffd\n"]
+    found = read(tmp_path, content, "t.txt", lines=r"(?P<text>.+)")
+    assert found == [{"text": text} for text in ("grüß", "größer €,größer", "\ufffd")]
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("chunk", [1, 7, 1 << 18])
+def test_records_lie_where_the_map_says(
+    tmp_path: Path, indent: int | None, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_CHUNK", chunk)
+    content = {"before": [{"a": 0}], "n": 12, "x": {"a": {"y": [{"a": 1}]}, "b": {"y": [{"a": 2}, {"a": 3}]}, "c": {}}}
+    text = json.dumps(content, indent=indent)
+    assert read(tmp_path, text, each="before[]") == [{"a": 0}]
+    assert read(tmp_path, text, each="x.a.y[]") == [{"a": 1}]
+    assert read(tmp_path, text, each="x.*.y[]") == [{"a": 1, "_key": "a"}, {"a": 2, "_key": "b"}, {"a": 3, "_key": "b"}]
+    assert read(tmp_path, f"[{text}, {text}]", each="before[]") == [{"a": 0}] * 2
+    assert read(tmp_path, text, each="nowhere[]") == []
+
+
+def test_a_file_is_looked_at_within_a_bound(tmp_path: Path) -> None:
+    (tmp_path / "f.json").write_text("[" + '{"a": 1},\n' * 1000 + '{"a": "' + "x" * 1000)
+    found = records(tmp_path / "f.json", None, most=5000)
+    assert [row for _, row in zip(range(400), found, strict=False)] == [(n, {"a": 1}) for n in range(1, 401)]
+    with pytest.raises(PoolInvalid, match="cut off"):
+        list(found)
+
+
+def test_lines_that_do_not_match_go_on_with_the_one_before(tmp_path: Path) -> None:
+    content = "lost\n\u200e[1] Max: a\nb\n\n[2] Ben: c\r\n[3] Max: \u200e\n"
+    found = read(tmp_path, content, "t.txt", lines=r"\[(?P<at>\d)\] (?P<who>\w+): (?P<text>.*)")
+    assert found == [
+        "the line is not as the map says, or too long",
+        {"at": "1", "who": "Max", "text": "a\nb"},
+        {"at": "2", "who": "Ben", "text": "c"},
+        {"at": "3", "who": "Max", "text": ""},
+    ]
+
+
+def test_a_message_of_a_text_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_MESSAGE", 20)
+    found = read(tmp_path, "a: x\n" + "more\n" * 5 + "a: " + "y" * 30 + "\n", "t.txt", lines=r"a: (?P<text>.*)")
+    assert found == ["the line is not as the map says, or too long"] * 2 + [{"text": "x\nmore\nmore\nmore\nmore"}]
+
+
+def test_a_text_that_begins_with_a_bracket_is_no_json(tmp_path: Path) -> None:
+    assert read(tmp_path, "[31.12.2026] a\n", "t.txt", lines=r"\[(?P<at>[\d.]+)\] (?P<text>.*)") == [
+        {"at": "31.12.2026", "text": "a"}
+    ]
 
 
 def fill_a_disk() -> None:

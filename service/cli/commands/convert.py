@@ -2,23 +2,23 @@
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from polyrank.index_builder.names import AUTO, FOREIGN_FORMATS
-from polyrank.service.cli.arguments import add_encoding_option, require_unused
+from polyrank.service.cli.arguments import add_encoding_option, require_unused, require_writable
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
+from polyrank.service.cli.parsing import ANY_COUNT, Within
 
 if TYPE_CHECKING:
     from polyrank.index_builder.convert.conversion import Converted
+    from polyrank.index_builder.convert.maps import Map
 
-_PARTS = ("conversation", "role", "text", "time")
-_SHOWN_REASONS = 10
+_SHOWN = 10
 _DESCRIPTION = """Write other tools' files as polyrank's: one example for each reply of the side that answers in
-DIR/dialogues.jsonl, each reply or document once in DIR/pool.jsonl, and what was left out in DIR/rejected.jsonl. FILE
-may end in .gz or .zst, and is a folder for beir and hf-dataset."""
-
-_ANSWERING = "who answers, as the files call them; default: by common names of roles, else all but who speaks first"
+DIR/dialogues.jsonl, each reply or document once in DIR/pool.jsonl, and what was left out in DIR/rejected.jsonl. Maps
+say where each thing lies in the files of a tool; which one fits is told by the first records. FILE may end in .gz or
+.zst, and may be a folder."""
 
 
 def add_to(commands: Any) -> None:
@@ -26,15 +26,20 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser("convert", help="turn files of other tools into dialogues and a pool")
     parser.description = _DESCRIPTION
     add = parser.add_argument
-    add("files", nargs="+", type=Path, metavar="FILE", help="all of one format")
-    formats = (AUTO, *FOREIGN_FORMATS)
-    add(
-        "--from", dest="form", choices=formats, default=AUTO, help=f"what wrote them; default: {AUTO}, by their content"
-    )
-    add("--output", required=True, type=Path, metavar="DIR", help="new or empty")
-    add("--answering", nargs="+", default=[], metavar="NAME", help=_ANSWERING)
-    add("--columns", type=_columns, default={}, metavar="PART=COLUMN,…", help=f"of a table: {', '.join(_PARTS)}")
-    add("--text", metavar="FIELD", help="where the text of a document is; inside an object: body.en")
+    add("files", nargs="+", type=Path, metavar="FILE", help="all of one kind")
+    add("--from", dest="form", metavar="NAME", help="the map that comes along; default: told by the files' content")
+    add("--map", type=Path, metavar="FILE", help="a map of your own")
+    add("--draft", type=Path, metavar="FILE", help="write the beginning of a map for the files, and convert nothing")
+    add("--output", type=Path, metavar="DIR", help="new or empty; needed unless --draft")
+    add("--columns", type=_columns, default={}, metavar="KEY=COLUMN,…", help="keys of a map: conversation=Ticket ID,…")
+    add("--answering", nargs="+", default=[], metavar="NAME", help="who answers, as the files call them")
+    add("--first-asks", action="store_true", help="who speaks first in a conversation asks, and all others answer")
+    orders = ("file", "day-first", "month-first")
+    add("--order", choices=orders, help="of messages: as in the file; or by times, and what stands first in days")
+    add("--keep-quotes", action="store_true", help="keep what mails quote, and their signatures")
+    add("--redact", action="store_true", help="take out addresses, numbers and the like, as of feedback")
+    often = "put a reply into the pool if it was given N times; default: 1"
+    add("--min-count", type=Within(ANY_COUNT), default=1, metavar="N", help=often)
     add_encoding_option(
         parser, "of .csv files, such as windows-1252; default: UTF-8, and windows-1252 where bytes are not"
     )
@@ -43,52 +48,125 @@ def add_to(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Convert, and say what was written and what was left out."""
-    from polyrank.index_builder.convert.conversion import convert
-    from polyrank.index_builder.convert.formats import Asked
-    from polyrank.index_builder.convert.turns import plain_name
+    """Convert, and say what was written, what was left out and what was not read."""
+    from polyrank.index_builder.convert.conversion import UnknownKind, convert, kinds_of
+    from polyrank.index_builder.convert.talks import Asked
 
     for file in arguments.files:
         if not file.exists():
             raise UsageError(f"{file}: no such file")
+    if arguments.draft:
+        return _draft(arguments)
+    if arguments.output is None:
+        raise UsageError("name a new directory by --output, or a file by --draft")
     require_unused("--output", arguments.output)
-    answering = frozenset(map(plain_name, arguments.answering))
-    asked = Asked(arguments.columns, arguments.text, answering, arguments.encoding)
+    if arguments.first_asks and arguments.answering:
+        raise UsageError("--first-asks and --answering say two things; give one")
+    redact: Callable[[str], str] | None = None
+    if arguments.redact:
+        from polyrank.service.feedback.redaction import redacted
+
+        redact = redacted
+    asked = Asked(
+        answering=tuple(arguments.answering),
+        first_asks=arguments.first_asks,
+        order=arguments.order,
+        keep_quotes=arguments.keep_quotes,
+        redact=redact,
+        min_count=arguments.min_count,
+        encoding=arguments.encoding,
+    )
+    named = _named(arguments)
+    try:
+        kinds = kinds_of(arguments.files, named, arguments.columns, arguments.encoding)
+    except UnknownKind as error:
+        print(f"the fields of {arguments.files[0]}, each with an example:", file=sys.stderr)
+        print("\n".join(error.fields.tree()), file=sys.stderr)
+        raise
     with Progress("rows") as progress:
-        done = convert(arguments.form, arguments.files, arguments.output, asked, progress)
-    _say_left_out(done)
+        done = convert(kinds, arguments.output, asked, progress)
+    for line in _lines(done):
+        print(line, file=sys.stderr)
     written = [f"{arguments.output / name}: {count} examples" for name, count in done.examples.items()]
     if done.candidates:
         written.append(f"{arguments.output / 'pool.jsonl'}: {done.candidates} candidates")
     facts = {
-        "format": done.form,
+        "format": done.map.called,
         "output": str(arguments.output),
         "examples": done.examples.total(),
         "files": dict(done.examples),
         "candidates": done.candidates,
+        "answering": dict(done.said.ours),
+        "others": dict(done.said.others),
+        "changed": dict(done.said.changed),
         "left_out": [
-            {"reason": reason, "count": count, "first": done.first[reason]}
+            {"reason": reason, "count": count, "first": done.first.get(reason)}
             for reason, count in done.left_out.most_common()
         ],
+        "unread": [{"field": place, "count": n, "first": done.first[place]} for place, n in done.unread.most_common()],
     }
     print_result(arguments, facts, *written)
     return 0
 
 
-def _say_left_out(done: "Converted") -> None:
-    print(f"read as {done.form}: {FOREIGN_FORMATS[done.form]}", file=sys.stderr)
-    for reason, count in done.left_out.most_common(_SHOWN_REASONS):
-        print(f"left out {count}: {reason} (first: {done.first[reason]})", file=sys.stderr)
-    if (more := len(done.left_out) - _SHOWN_REASONS) > 0:
-        print(f"… and {more} more reasons; see rejected.jsonl", file=sys.stderr)
-    if done.candidates and not done.examples:
-        for line in done.fields.lines():
-            print(line, file=sys.stderr)
+def _named(arguments: argparse.Namespace) -> "Map | None":
+    from polyrank.index_builder.convert.maps import read_map, shipped
+
+    if arguments.map and arguments.form:
+        raise UsageError("--map and --from name two maps; give one")
+    if arguments.map:
+        return read_map(arguments.map)
+    if arguments.form and arguments.form not in shipped():
+        raise UsageError(f"--from {arguments.form}: there is no such map, but {', '.join(shipped())}")
+    return shipped()[arguments.form] if arguments.form else None
+
+
+def _draft(arguments: argparse.Namespace) -> int:
+    from polyrank.index_builder.convert.conversion import beginning_of_a_map
+
+    require_writable("--draft", arguments.draft, arguments.files)
+    if arguments.draft.exists():
+        raise UsageError(f"--draft {arguments.draft} is there already; name a new file")
+    fields, content = beginning_of_a_map(arguments.files[0])
+    arguments.draft.write_text(content)
+    tree = [f"the fields of {arguments.files[0]}, each with an example:", *fields.tree()]
+    print("\n".join(tree), file=sys.stderr)
+    advice = f"correct it, then: polyrank convert --map {arguments.draft} FILE --output DIR"
+    print_result(arguments, {"draft": str(arguments.draft)}, f"{arguments.draft}: the beginning of a map; {advice}")
+    return 0
+
+
+def _lines(done: "Converted") -> list[str]:
+    said = done.said
+    lines = [f"read as {done.map.called}: {done.map.about}"]
+    if said.ours or said.others:
+        ours = ", ".join(f"{who} {count:,}" for who, count in said.ours.most_common(5)) or "nobody"
+        people = f" messages of {len(said.ours)}" if len(said.ours) > 1 else ""
+        lines.append(f"answering: {ours}{people}; others: {said.others.total():,} messages")
+    lines += [f"--answering: nobody called {name!r} says anything" for name in said.missing]
+    if said.alternating:
+        lines.append("nothing says who speaks: every other message, from the last one back, counts as an answer")
+    if said.passed:
+        lines.append(f"passed over {said.passed} messages that are none, as the map says (only)")
+    lines += [f"texts {how}: {count}" for how, count in said.changed.most_common()]
+    for reason, count in done.left_out.most_common(_SHOWN):
+        lines.append(
+            f"left out {count}: {reason}" + (f" (first: {done.first[reason]})" if reason in done.first else "")
+        )
+    if (more := len(done.left_out) - _SHOWN) > 0:
+        lines.append(f"… and {more} more reasons; see rejected.jsonl")
+    if done.unread:
+        shown = [f"{place} ({n}, first: {done.first[place]})" for place, n in done.unread.most_common(_SHOWN)]
+        more = len(done.unread) - _SHOWN
+        lines.append(
+            f"not read: {', '.join(shown)}" + (f" and {more} more fields, which --json names" if more > 0 else "")
+        )
+    return lines + (done.fields.lines() if done.candidates and not done.examples else [])
 
 
 def _columns(text: str) -> dict[str, str]:
     pairs = [each.partition("=") for each in text.split(",")]
     named = {part.strip(): column.strip() for part, _, column in pairs}
-    if wrong := [part for part, column in named.items() if part not in _PARTS or not column]:
-        raise argparse.ArgumentTypeError(f"{wrong[0]!r} must be one of {', '.join(_PARTS)}, with = and a column")
+    if wrong := [part for part, column in named.items() if not part or not column]:
+        raise argparse.ArgumentTypeError(f"{wrong[0]!r} must be a key of a map, with = and a column")
     return named

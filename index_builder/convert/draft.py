@@ -1,0 +1,125 @@
+"""What a file of an unknown kind holds: a tree of its fields with examples, and the beginning of a map."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from polyrank.index_builder.convert.rows import Object
+from polyrank.index_builder.convert.texts import has_tags
+from polyrank.index_builder.convert.times import readings
+
+_MOST_FIELDS, _MOST_DEPTH, _MOST_KEYS = 60, 8, 40
+_EXAMPLE = 60  # characters
+
+
+class Fields:
+    """The fields of records: by their places, of which `[]` marks a list, the values that lie there."""
+
+    def __init__(self, rows: Sequence[Object]) -> None:
+        self.values: dict[str, list[Any]] = {}
+        for row in rows:
+            self._take(row, "", 0)
+
+    def _take(self, value: Any, place: str, depth: int) -> None:
+        if isinstance(value, dict) and depth < _MOST_DEPTH:
+            names = [*value] if len(value) <= _MOST_KEYS else [*value][:1]
+            for name in names:
+                shown = (
+                    "*"
+                    if len(value) > _MOST_KEYS
+                    else name
+                    if name.isascii() and name.isidentifier()
+                    else json.dumps(name, ensure_ascii=False)
+                )
+                self._take(value[name], f"{place}.{shown}" if place else shown, depth + 1)
+        elif isinstance(value, list) and depth < _MOST_DEPTH:
+            for each in value[:20]:
+                self._take(each, f"{place}[]", depth + 1)
+        elif value not in (None, "") and len(self.values) < 1000:
+            self.values.setdefault(place, []).append(value)
+
+    def tree(self) -> Iterator[str]:
+        """Yield the lines of a tree: the places and an example of each."""
+        wide = min(40, max(map(len, self.values), default=0))
+        for place, values in list(self.values.items())[:_MOST_FIELDS]:
+            example = " ".join(str(values[0]).split())
+            example = example if len(example) <= _EXAMPLE else f"{example[:_EXAMPLE]}…"
+            yield f"  {place:<{wide}}  {example if example.isprintable() else repr(example)}"
+        if len(self.values) > _MOST_FIELDS:
+            yield f"  … and {len(self.values) - _MOST_FIELDS} more fields"
+
+
+def draft(fields: Fields) -> str:
+    """Return the beginning of a map: what seems to be where, and beside it what else may be."""
+    values = {place: them for place, them in fields.values.items() if not any(map(_is_object, them))}
+    texts = sorted(filter(lambda place: _is_text(values[place]), values), key=lambda place: -_length(values[place]))
+    text = next((place for place in texts if "[]" in place), next(iter(texts), ""))
+    holder = text.rpartition("[]")[0]  # the list of messages
+    each, _, messages = holder.rpartition("[].")
+    each = f"{each}[]" if each else ""
+    own = [place for place in values if place.startswith(f"{holder}[]")] if holder else [*values]
+    of_record = [place for place in values if place.startswith(each) and place not in own] if holder else own
+    times = [place for place in own if place != text and _is_time(values[place])]
+    others = [place for place in own if place not in (text, *times)]
+    who = sorted((place for place in others if 1 < _distinct(values[place]) <= 5), key=lambda it: _distinct(values[it]))
+    ids = [place for place in of_record if place.split(".")[-1].strip('"').lower().endswith(("id", "key"))]
+    repeated = [
+        it
+        for it in of_record
+        if it not in (text, *times, *who[:1]) and (holder or _distinct(values[it]) < len(values[it]))
+    ]
+    conversation = list(dict.fromkeys([*ids, *repeated]))
+    seen = list(dict.fromkeys(str(value) for value in (values[who[0]] if who else ())))
+    told = [
+        _inside(place, each) for place in dict.fromkeys([text or next(iter(values), ""), *conversation[:1], *who[:1]])
+    ]
+    is_html = any(has_tags(str(value)) for value in values.get(text, ()))
+    lines = [
+        'about = "what wrote these files"',
+        f"told_by = {json.dumps([place.replace('[]', '[0]') for place in told], ensure_ascii=False)}",
+        _line("each", [each] if each else [], "where records lie in a document"),
+        _line("conversation", [_inside(place, each) for place in conversation], "which conversation a record is of"),
+        _line("messages", [messages] if holder else [], "the list of messages; without it each record is one"),
+        _line("text", [_inside(text, f"{holder}[]" if holder else "")] if text else [], "what a message says"),
+        _line(
+            "who", [_inside(place, f"{holder}[]" if holder else "") for place in who], "who says it: a name, or a role"
+        ),
+        f"answering = {json.dumps(seen[-1:], ensure_ascii=False)}  # which of {', '.join(seen) or 'them'} answers",
+        _line("time", [_inside(place, f"{holder}[]" if holder else "") for place in times], "when"),
+        f'texts = "{"html" if is_html else "plain"}"  # or entities, html, mail',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _inside(place: str, holder: str) -> str:
+    return place.removeprefix(holder).removeprefix(".") or "@"
+
+
+def _is_object(value: Any) -> bool:
+    return not isinstance(value, str | int | float)
+
+
+def _distinct(values: Sequence[Any]) -> int:
+    return len({*map(str, values)})
+
+
+def _line(key: str, places: Sequence[str], meaning: str) -> str:
+    also = f"; or {', '.join(places[1:4])}" if places[1:] else ""
+    said = f"{key} = {json.dumps(places[0] if places else '', ensure_ascii=False)}  # {meaning}{also}"
+    return said if places else f"# {said}"
+
+
+def _is_text(values: Sequence[Any]) -> bool:
+    return any(isinstance(each, str) and " " in each.strip() for each in values) and not _is_time(values)
+
+
+def _is_time(values: Sequence[Any]) -> bool:
+    texts = [str(each) for each in values]
+    numbers = [each for each in values if isinstance(each, int | float)]
+    if any(isinstance(each, bool) for each in values) or any(not 1e8 < each < 1e14 for each in numbers):
+        return False
+    return not any(text.isdigit() and len(text) < 9 for text in texts) and bool(readings(lambda: texts, None)[0])
+
+
+def _length(values: Sequence[Any]) -> float:
+    return sum(len(str(each)) for each in values) / len(values)

@@ -1,0 +1,211 @@
+"""Where each thing lies in the records of a tool: a map is a file of paths in JMESPath, and no code knows a tool.
+
+Paths of a message are read in the message, those of a record in the record; `_record` is the record around a message,
+or around one of its parts (`inside`). `_file`, `_folder` and `_key` say where the record lies, and `_head` is the
+record before that is its head. Besides the functions of JMESPath there are:
+
+    split(text, mark)       the parts of a text between marks
+    spoken(text, names)     [{who, text}] of a text in which lines begin with a name and a colon
+    rows(object)            the objects of an object of lists
+    parsed(text)            what a text of JSON says
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jmespath
+import orjson
+from jmespath import functions
+from jmespath.exceptions import JMESPathError
+
+from polyrank.index_builder.convert.rows import Object
+from polyrank.index_builder.convert.texts import FORMS
+from polyrank.index_builder.pool.documents import RowError
+from polyrank.model.errors import InvalidInput
+from polyrank.model.inputs import read_input
+
+PATHS = (
+    *("head", "inside", "conversation", "begins", "ends", "messages", "first", "system", "persona", "right"),
+    *(
+        "documents",
+        "text",
+        "who",
+        "answers",
+        "time",
+        "only",
+        "learn",
+        "name",
+        "parent",
+        "replies",
+        "candidates",
+        "wrong",
+    ),
+)
+OF_RECORD = PATHS[: PATHS.index("documents") + 1]
+_SHIPPED = Path(__file__).parent / "maps"
+
+
+_KINDS = {"collection": bool, "joined": bool, "told_by": list, "each": list, "answering": list}
+_WANTED = {bool: "true or false", list: "a list of texts", str: "a text"}
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """A map, as its file says it; see `docs/how-to/your-files.md`.
+
+    Attributes:
+        called: its name.
+        told_by: paths that are there in a record of this kind.
+        each: where records lie in a document, one place or several of which one holds them.
+        files: of a folder, those that are read.
+        lines: a regular expression for the lines of a text.
+        collection: whether it is a folder of documents, queries and judgements.
+        joined: whether records of one conversation are parts of it, though they hold lists of messages.
+        texts: what the texts are, one of `FORMS`.
+        answering: who answers, as `who` says it.
+        keep: what becomes metadata: names and their paths, or the path of an object.
+        paths: all others.
+    """
+
+    called: str
+    about: str = ""
+    told_by: tuple[str, ...] = ()
+    each: tuple[str, ...] = ("",)
+    files: str = ""
+    lines: str = ""
+    collection: bool = False
+    joined: bool = False
+    texts: str = "plain"
+    answering: tuple[str, ...] = ()
+    keep: Mapping[str, str] | str = field(default_factory=dict)
+    paths: Mapping[str, str] = field(default_factory=dict)
+
+    def find(self, key: str, where: Any) -> Any:
+        """Return what lies at a path of the map; None: nothing does, or the map has none. Raises RowError."""
+        return found(self.paths[key], where, key) if key in self.paths else None
+
+    def holds(self, key: str, where: Any) -> bool:
+        """Whether what lies at a path is true, and not `no`, `false` or 0."""
+        value = self.find(key, where)
+        return bool(value) and str(value).strip().lower() not in ("false", "no", "0", "0.0", "f", "n")
+
+    def kept(self, record: Object, text: str | None = None) -> Object:
+        """Return the metadata of a record, without vectors and the text itself. Raises RowError."""
+        if isinstance(self.keep, str):
+            source = found(self.keep, record, "keep") or {}
+            source = source if isinstance(source, dict) else {}
+            source = {key: value for key, value in source.items() if not key.startswith("_") and value != text}
+        else:
+            source = {key: found(path, record, "keep") for key, path in self.keep.items()}
+        return {key: value for key, value in source.items() if value is not None and not _is_vector(value)}
+
+
+def _is_vector(value: object) -> bool:
+    return isinstance(value, list) and len(value) >= 16 and {*map(type, value)} <= {int, float}
+
+
+class _Functions(functions.Functions):
+    @functions.signature({"types": ["string", "null"]}, {"types": ["string"]})
+    def _func_split(self, text: str | None, mark: str) -> list[str]:
+        return [part.strip() for part in (text or "").split(mark) if part.strip()]
+
+    @functions.signature({"types": ["string", "null"]}, {"types": ["array"]})
+    def _func_spoken(self, text: str | None, names: list[str]) -> list[Object]:
+        found = re.split(rf"^\s*({'|'.join(map(re.escape, names))}):", text or "", flags=re.MULTILINE)
+        return [{"who": who, "text": said.strip()} for who, said in zip(found[1::2], found[2::2], strict=True)]
+
+    @functions.signature({"types": ["object", "array", "null"]})
+    def _func_rows(self, value: Any) -> list[Any]:
+        if not isinstance(value, dict):
+            return value or []
+        lists = {name: cells for name, cells in value.items() if isinstance(cells, list)}
+        return [dict(zip(lists, cells, strict=True)) for cells in zip(*lists.values(), strict=False)]
+
+    @functions.signature({"types": []})
+    def _func_parsed(self, value: Any) -> Any:
+        try:
+            return orjson.loads(value) if isinstance(value, str) else value
+        except orjson.JSONDecodeError:
+            return value
+
+
+_OPTIONS = jmespath.Options(custom_functions=_Functions())
+
+
+@cache
+def _compiled(path: str) -> Any:
+    return jmespath.compile(path)
+
+
+def found(path: str, where: Any, key: str) -> Any:
+    """Return what lies at a path. Raises RowError where a function of it cannot take what it is given."""
+    try:
+        return _compiled(path).search(where, _OPTIONS)
+    except (JMESPathError, TypeError, ValueError, AttributeError) as error:
+        raise RowError(f"{key}: {error}"[:200]) from None
+    except RecursionError:
+        raise RowError("nested too deep") from None
+
+
+def checked(path: str, key: str, source: str) -> str:
+    """Return a path; raises InvalidInput where it is none."""
+    try:
+        _compiled(path)
+    except JMESPathError as error:
+        raise InvalidInput(f"{source}: {key} is no path of JMESPath: {' '.join(str(error).split())}") from None
+    return path
+
+
+@cache
+def shipped() -> dict[str, Map]:
+    """Return the maps that come along, by their names."""
+    return {path.stem: read_map(path) for path in sorted(_SHIPPED.glob("*.toml"), key=lambda it: it.stem)}
+
+
+def shipped_text(name: str) -> str:
+    """Return the file of a map that comes along."""
+    return (_SHIPPED / f"{name}.toml").read_text()
+
+
+def read_map(path: Path) -> Map:
+    """Read the file of a map. Raises InvalidInput for anything else, with what is wrong."""
+    try:
+        content = tomllib.loads(read_input(path).decode())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InvalidInput(f"{path} is no map: {getattr(error, 'strerror', None) or error}") from None
+    return map_of(path.stem, content, str(path))
+
+
+def map_of(called: str, content: Object, source: str) -> Map:
+    """Make a map of what its file says. Raises InvalidInput, with what is wrong."""
+    own = [each.name for each in fields(Map) if each.name not in ("called", "paths")]
+    values: Object = {}
+    for key, value in content.items():
+        if key not in own and key not in PATHS:
+            raise InvalidInput(f"{source}: {key!r} is no key of a map; there are {', '.join([*sorted(own), *PATHS])}")
+        kind = _KINDS.get(key, str)
+        value = [value] if kind is list and isinstance(value, str) else value
+        inside = list(value.values()) if key == "keep" and isinstance(value, dict) else value
+        if inside is value and not isinstance(value, kind):
+            raise InvalidInput(f"{source}: {key} must be {_WANTED[kind]}")
+        texts = inside if isinstance(inside, list) else [inside] if isinstance(inside, str) else []
+        if not all(isinstance(each, str) for each in texts):
+            raise InvalidInput(f"{source}: {key} must be a list of texts")
+        for path in texts if key in (*PATHS, "told_by", "keep") else []:
+            checked(path, key, source)
+        values[key] = tuple(value) if kind is list else value
+    paths = {key: values.pop(key) for key in [*values] if key in PATHS}
+    if values.get("texts", "plain") not in FORMS:
+        raise InvalidInput(f"{source}: texts must be one of {', '.join(FORMS)}")
+    try:
+        re.compile(values.get("lines", ""))
+    except re.error as error:
+        raise InvalidInput(f"{source}: lines is no regular expression: {error}") from None
+    if not values.get("collection") and not {"messages", "text", "right"} & set(paths):
+        raise InvalidInput(f"{source}: it says neither messages, nor text, nor right: nothing can be read by it")
+    return Map(called, paths=paths, **values)

@@ -1,0 +1,444 @@
+"""From records to examples: what was said is put on the disk, ordered by its times, and told apart by who answers.
+
+Everything that can be refused is refused before the first example is made: a time that cannot be read, or that nobody
+has told who answers.
+"""
+
+import sqlite3
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, islice
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+from polyrank.index_builder.convert.maps import Map
+from polyrank.index_builder.convert.rows import Object
+from polyrank.index_builder.convert.texts import has_tags, read, said
+from polyrank.index_builder.convert.times import readings
+from polyrank.index_builder.pool.documents import MAX_TEXT_CHARACTERS, RowError, kept_metadata
+from polyrank.model.errors import InvalidInput
+from polyrank.model.text.assembly import Conversation, Turn
+from polyrank.model.text.dialogues import Dialogue
+from polyrank.model.text.folding import folded_line
+
+USER, ASSISTANT, SYSTEM, TOOL = "user", "assistant", "system", "tool"
+# What tools of language models call those who are neither; every other name is one of a side.
+_ROLES = {"system": SYSTEM, "developer": SYSTEM, **dict.fromkeys(["tool", "function", "observation"], TOOL)}
+MOST_TURNS, MOST_CHARACTERS = 100, 100_000  # of one context; no model reads as much
+MOST_WRITTEN = 64_000_000  # characters of all contexts of a conversation; in a longer one each has fewer turns
+_LEAST_TURNS = 4
+_MOST_MESSAGE = 1 << 20  # characters
+_MOST_MESSAGES = 1_000_000  # of a conversation; each takes some 250 bytes of memory
+_MOST_NAMES = 10_000
+_BEFORE, _BETWEEN, _AFTER = -1, 0, 1
+_OTHER, _ANSWER, _CONTEXT = 0, 1, 2  # an answer may be context alone, where the record names the right one
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How files are to be read, beside their map.
+
+    Attributes:
+        answering: who answers, as `who` says it; empty: the map tells it.
+        first_asks: who speaks first in a conversation asks, and all others answer.
+        order: `file` for that of the file, or how days and months stand in times; None: times tell it.
+        keep_quotes: keep what mails quote, and their signatures.
+        redact: is given each text, and returns what may be kept of it.
+        min_count: how often a reply must have been given to be in the pool.
+        encoding: of tables and texts; None: UTF-8, or windows-1252.
+    """
+
+    answering: tuple[str, ...] = ()
+    first_asks: bool = False
+    order: str | None = None
+    keep_quotes: bool = False
+    redact: Callable[[str], str] | None = None
+    min_count: int = 1
+    encoding: str | None = None
+
+
+class Message(NamedTuple):
+    """A message as it lies on the disk, but for its text, which has so many letters, and what goes with a reply."""
+
+    row: int
+    ours: int | None
+    who: str | None
+    time: float | None
+    place: int
+    name: str | None
+    parent: str | None
+    letters: int
+
+
+@dataclass(slots=True)
+class Said:
+    """What a person should know of the messages that were read.
+
+    Attributes:
+        ours: how many there are of each who answers.
+        others: how many there are of everybody else.
+        changed: how many texts were changed, by how.
+        passed: how many the map passes over.
+        missing: whom `--answering` names and who says nothing.
+        alternating: whether every other message counts as an answer, because nothing says who speaks.
+    """
+
+    ours: Counter[str] = field(default_factory=Counter)
+    others: Counter[str] = field(default_factory=Counter)
+    changed: Counter[str] = field(default_factory=Counter)
+    passed: int = 0
+    missing: Sequence[str] = ()
+    alternating: bool = False
+
+
+class Talks:
+    """The conversations of all files, on the disk.
+
+    Args:
+        table: a database for them alone.
+        used: the map by which records are read.
+        asked: what was asked beside it.
+    """
+
+    def __init__(self, table: sqlite3.Connection, used: Map, asked: Asked) -> None:
+        self._table, self._map, self._asked = table, used, asked
+        self._answering = frozenset(map(folded_line, asked.answering or used.answering))
+        self._by_path = "answers" in used.paths and not asked.answering
+        self._is_whole = "messages" in used.paths or "text" not in used.paths
+        self.said, self._part, self._ended, self._stem = Said(), 0, True, ""
+        table.execute("CREATE TABLE talks (talk INTEGER PRIMARY KEY, key TEXT UNIQUE, name, file, line, split)")
+        table.execute(
+            "CREATE TABLE messages"
+            " (row INTEGER PRIMARY KEY, talk INTEGER, ours, who, time, place, name, parent, letters, data)"
+        )
+        if (asked.answering or asked.first_asks) and "who" not in used.paths:
+            raise InvalidInput(f"{used.called}: the map does not say who speaks; add who = … to it")
+
+    def add(self, record: Object, file: Path, number: int, split: str) -> None:
+        """Take in a record. Raises RowError where it cannot be read."""
+        used = self._map
+        if self._stem != (stem := file.name.partition(".")[0]):
+            self._stem, self._part, self._ended = stem, 0, True
+        if self._ended or used.holds("begins", record):
+            self._part += 1
+        self._ended = "ends" in used.paths and used.holds("ends", record)
+        name = used.find("conversation", record)
+        if name is not None and not isinstance(name, str | int | float):
+            raise RowError("conversation is neither a text nor a number")
+        if "conversation" in used.paths and not self._is_whole and (name is None or not str(name).strip()):
+            raise RowError("the row names no conversation")
+        is_new = self._is_whole and not used.joined
+        called = (
+            f"{stem}:{number}" if is_new else f"{stem}:{self._part}" if {"begins", "ends"} & {*used.paths} else stem
+        )
+        called = called if name is None else str(name).strip()
+        said_here = self._messages(record)
+        messages = [(*columns, len(data["text"]), orjson.dumps(data)) for *columns, data in said_here]
+        if not messages:
+            if self._is_whole:
+                raise RowError("nothing is said where the map looks for it")
+            return
+        self._table.execute(
+            "INSERT OR IGNORE INTO talks (key, name, file, line, split) VALUES (?, ?, ?, ?, ?)",
+            (None if is_new else f"{split}\0{called}", called, str(file), number, split),
+        )
+        [talk] = self._table.execute(
+            "SELECT last_insert_rowid()" if is_new else "SELECT talk FROM talks WHERE key = ?",
+            () if is_new else (f"{split}\0{called}",),
+        ).fetchone()
+        self._table.executemany(
+            "INSERT INTO messages (talk, ours, who, time, place, name, parent, letters, data)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            ((talk, *message) for message in messages),
+        )
+
+    def _messages(self, record: Object) -> Iterator[tuple[Any, ...]]:
+        """Yield what is said in a record, in order: columns, and an object of the text and what goes with it."""
+        used = self._map
+        with_it = {"persona": _listed(used.find("persona", record), self._text), "kept": self._kept(record)}
+        with_it = {key: value for key, value in with_it.items() if value}
+        if with_it and self._is_whole:  # times may put any message first
+            yield _OTHER, None, None, _BEFORE, None, None, {"text": "", **with_it}
+            with_it = {}
+        for key, who in (("system", SYSTEM), ("first", USER)):
+            if text := self._text(used.find(key, record)):
+                yield _OTHER, who, None, _BEFORE, None, None, {"text": text}
+        value = used.find("messages", record) if "messages" in used.paths else [record] if "text" in used.paths else []
+        stack = [(each, None) for each in reversed(value if isinstance(value, list) else [value])]
+        while stack:
+            message, above = stack.pop()
+            if message is None:
+                continue
+            inside = {**message, "_record": record} if isinstance(message, dict) else message
+            *columns, data = self._message(inside, above)
+            below = used.find("replies", inside)
+            stack += [(each, columns[-2]) for each in reversed(below if isinstance(below, list) else [])]
+            if data["text"] or with_it or columns[-2] is not None or columns[0]:
+                yield *columns, data | with_it
+                with_it = {}
+        if replies := _listed(used.find("right", record), self._text):
+            data = {"text": replies[0], "also": replies[1:], **self._beside(record)}
+            place = _AFTER if "messages" in used.paths else _BETWEEN
+            time = self._time(record) if place == _BETWEEN else None
+            _count(self.said.ours, ASSISTANT)
+            yield _ANSWER, ASSISTANT, time, place, None, None, data | with_it
+        elif "right" in used.paths and self._is_whole:
+            raise RowError(
+                "no reply that is right" + (", but a wrong one" if self._beside(record).get("wrong") else "")
+            )
+
+    def _message(self, message: Any, above: str | None) -> tuple[Any, ...]:
+        used = self._map
+        name, parent = (None if (it := used.find(key, message)) is None else str(it) for key in ("name", "parent"))
+        parent = above if parent is None else parent
+        who = used.find("who", message)
+        if isinstance(who, dict | list):
+            raise RowError(f"who is {'an object' if isinstance(who, dict) else 'a list'}; name a field in it")
+        speaker = None if who is None else str(who).strip()
+        if "only" in used.paths and not used.holds("only", message):
+            self.said.passed += 1
+            return _OTHER, None, None, _BEFORE, name, parent, {"text": ""}
+        text = self._text(used.find("text", message) if "text" in used.paths else message)
+        data: Object = {"text": text}
+        is_context = "right" in used.paths
+        ours: int | None = None
+        if self._by_path:
+            ours = int(used.holds("answers", message))
+            speaker = speaker or (ASSISTANT if ours else USER)
+        elif self._answering:
+            ours = int(folded_line(speaker or "") in self._answering)
+        elif is_context:
+            ours = _OTHER
+        if ours and is_context:
+            ours = _CONTEXT
+        if ours and "learn" in used.paths and not used.holds("learn", message):
+            data["learn"] = False
+        if ours == _ANSWER:
+            data |= self._beside(message)
+        if text and (ours == _ANSWER or folded_line(speaker or "") not in _ROLES):
+            _count(self.said.ours if ours == _ANSWER else self.said.others, speaker or "")
+        return ours, speaker, self._time(message), _BETWEEN, name, parent, data
+
+    def _kept(self, record: Object) -> Object:
+        """Return what becomes metadata, checked as that of a pool. Raises RowError."""
+        kept = self._map.kept(record)
+        if self._asked.redact:
+            kept = {name: _redacted(value, self._asked.redact) for name, value in kept.items()}
+        try:
+            return kept_metadata(kept)
+        except ValueError as error:
+            raise RowError(f"keep: {error}") from None
+
+    def _beside(self, where: Any) -> Object:
+        """Return what goes with a reply: the candidates that it was chosen from, and wrong ones."""
+        beside = {key: _listed(self._map.find(key, where), self._text) for key in ("candidates", "wrong")}
+        return {key: texts for key, texts in beside.items() if texts}
+
+    def _time(self, where: Any) -> str | None:
+        time = None if self._asked.order == "file" else self._map.find("time", where)
+        return None if time is None or isinstance(time, dict | list) or not str(time).strip() else str(time).strip()
+
+    def _text(self, value: Any) -> str:
+        text = said(value).strip()
+        if len(text) > _MOST_MESSAGE:
+            raise RowError(f"the text has more than {_MOST_MESSAGE} characters")
+        if self._map.texts != "plain" and (read_text := read(text, self._map.texts, self._asked.keep_quotes)) != text:
+            self.said.changed[f"read as {self._map.texts}"] += 1
+            text = read_text
+        elif self._map.texts == "plain" and has_tags(text):
+            self.said.changed['with marks of HTML, kept: texts = "html" reads them'] += 1
+        if self._asked.redact and (redacted := self._asked.redact(text)) != text:
+            self.said.changed["redacted"] += 1
+            text = redacted
+        return text
+
+    def _settle(self) -> None:
+        """Decide how times are read and who answers. Raises InvalidInput where that cannot be told."""
+        self._table.execute("CREATE INDEX by_talk ON messages (talk, row)")
+        if "time" in self._map.paths and self._asked.order != "file":
+            self._read_times()
+        self.said.alternating = "who" not in self._map.paths and not self._by_path and "right" not in self._map.paths
+        spoken = {folded_line(who) for who in self.said.ours}
+        self.said.missing = [name for name in self._asked.answering if folded_line(name) not in spoken]
+        shown = ", ".join(f"{who} ({count})" for who, count in self.said.others.most_common(8))
+        unknown = "SELECT 1 FROM messages WHERE ours IS NULL AND who IS NOT NULL"
+        if not self._asked.first_asks and self._table.execute(unknown).fetchone():
+            raise InvalidInput(
+                f"who answers? There are messages of {shown}; name those who answer by --answering, or say"
+                " --first-asks: who speaks first in a conversation asks, and all others answer"
+            )
+        if self._answering and shown and not spoken:
+            named = ", ".join(self._asked.answering or self._map.answering)
+            raise InvalidInput(
+                f"nobody called {named} says anything; there are messages of {shown}; name those who answer by"
+                " --answering"
+            )
+
+    def _read_times(self) -> None:
+        table, column = self._table, "SELECT time FROM messages WHERE time IS NOT NULL ORDER BY row"
+        order: Any = self._asked.order
+        if table.execute(column).fetchone() is None:
+            return
+        ways, bad = readings(lambda: (time for (time,) in table.execute(column)), order)
+        if not ways:
+            place = "SELECT file, line FROM messages JOIN talks USING (talk) WHERE time = ?"
+            [file, line] = table.execute(place, (bad,)).fetchone()
+            raise InvalidInput(
+                f"the time {str(bad)[:60]!r} (in the conversation that begins in {file}:{line}) cannot be read, or not"
+                " as the others; --order file takes messages as they stand in the file"
+            )
+        lacking = table.execute(
+            "SELECT file, line, name FROM talks WHERE talk IN (SELECT talk FROM messages WHERE place = 0 AND"
+            " (name IS NULL AND parent IS NULL) GROUP BY talk HAVING COUNT(time) BETWEEN 1 AND COUNT(*) - 1) LIMIT 1"
+        ).fetchone()
+        if lacking:
+            raise InvalidInput(
+                f"a message of the conversation {lacking[2]!r} (of {lacking[0]}:{lacking[1]}) has no time, and others"
+                " have one; --order file takes messages as they stand in the file"
+            )
+        [example] = table.execute(f"{column} LIMIT 1").fetchone()
+        table.execute("ALTER TABLE messages ADD COLUMN other")
+        rows = table.execute("SELECT row, time FROM messages WHERE time IS NOT NULL")
+        while many := rows.fetchmany(10_000):
+            update = "UPDATE messages SET time = ?, other = ? WHERE row = ?"
+            table.executemany(update, [(ways[0](time), ways[-1](time), row) for row, time in many])
+        if len(ways) > 1 and not self._is_one_order():
+            raise InvalidInput(
+                f"does the day or the month stand first in times such as {example!r}? Say --order day-first or --order"
+                " month-first"
+            )
+
+    def _is_one_order(self) -> bool:
+        rows = self._table.execute("SELECT talk, other FROM messages WHERE place = 0 ORDER BY talk, time, row")
+        for _, talk in groupby(rows, itemgetter(0)):
+            times = [time for _, time in talk if time is not None]
+            if times != sorted(times):
+                return False
+        return True
+
+    def examples(self) -> Iterator[tuple[str, int, str, Dialogue | RowError]]:
+        """Yield the file, the line and the split of each conversation with each of its examples, or why it has none.
+
+        Raises InvalidInput, before the first one, where times cannot be read or nothing tells who answers.
+        """
+        self._settle()
+        for talk, name, file, line, split in self._table.execute("SELECT talk, name, file, line, split FROM talks"):
+            yield from ((file, line, split, found) for found in self._of(talk, name))
+
+    def _of(self, talk: int, name: str) -> Iterator[Dialogue | RowError]:
+        table = self._table
+        query = "SELECT row, ours, who, time, place, name, parent, letters FROM messages WHERE talk = ? ORDER BY row"
+        rows = [Message(*row) for row in islice(table.execute(query, (talk,)), _MOST_MESSAGES + 1)]
+        if len(rows) > _MOST_MESSAGES:
+            del rows[_MOST_MESSAGES:]
+            yield RowError(f"what comes after {_MOST_MESSAGES} messages of one conversation")
+        times = [row.time for row in rows if row.time is not None]
+        is_newest_first = bool(times) and times[0] > times[-1] and "right" not in self._map.paths
+        turn = -1 if is_newest_first else 1
+        rows.sort(key=lambda row: (row.place, row.time or 0, turn * row.row if row.time is not None else row.row))
+        characters = sum(row.letters for row in rows)
+        most = max(_LEAST_TURNS, min(MOST_TURNS, MOST_WRITTEN // max(1, characters)))
+        is_tree = any(row.parent is not None for row in rows)
+        if self.said.alternating:
+            spoken = [row.row for row in rows if row.letters]
+            answers = {*spoken[::-2]} - {*spoken[:1]}
+            rows = [row._replace(ours=int(row.row in answers)) for row in rows]
+        elif self._asked.first_asks and not self._answering:
+            asks = next((row.who for row in rows if row.who and row.who.lower() not in _ROLES), None)
+            rows = [row._replace(ours=int(row.who not in (None, asks))) if row.ours is None else row for row in rows]
+
+        def data(row: Message) -> Object:
+            [(content,)] = table.execute("SELECT data FROM messages WHERE row = ?", (row.row,))
+            found: Object = orjson.loads(content)
+            return found
+
+        by_name = {row.name: row for row in rows if row.name is not None} if is_tree else {}
+        persona: list[str] = []
+        kept_fields: Object = {}
+        context: deque[Turn] = deque(maxlen=most)
+        has_reply = False
+        for row in rows:
+            message = data(row)
+            persona += [each for each in message.get("persona", ()) if each not in persona]
+            kept_fields = {**message.get("kept", {}), **kept_fields}
+            if row.ours == _ANSWER:
+                has_reply = True
+                turns = self._ancestors(row, by_name, most, data) if is_tree else list(context)
+                yield from _examples(message, _bounded(turns), name, persona, kept_fields)
+            if message["text"] and not is_tree:
+                context.append(_turn(row, message["text"]))
+        if not has_reply:
+            yield RowError("no reply: nobody of the side that answers speaks")
+
+    def _ancestors(
+        self, row: Message, by_name: dict[str, Message], most: int, data: Callable[[Message], Object]
+    ) -> list[Turn]:
+        turns: list[Turn] = []
+        seen = {row.row}
+        while len(turns) < most and (above := by_name.get(row.parent or "")) and above.row not in seen:
+            seen.add(above.row)
+            if text := data(above)["text"]:
+                turns.append(_turn(above, text))
+            row = above
+        return turns[::-1]
+
+
+def _redacted(value: Any, redact: Callable[[str], str]) -> Any:
+    if isinstance(value, list):
+        return [_redacted(each, redact) for each in value]
+    if isinstance(value, dict):
+        return {name: _redacted(each, redact) for name, each in value.items()}
+    return redact(value) if isinstance(value, str) else value
+
+
+def _count(counter: Counter[str], name: str) -> None:
+    counter[name if name in counter or len(counter) < _MOST_NAMES else "others"] += 1
+
+
+def _turn(row: Message, text: str) -> Turn:
+    if row.ours:
+        return Turn(text, ASSISTANT)
+    return Turn(text, None if row.who is None else _ROLES.get(folded_line(row.who), USER))
+
+
+def _bounded(turns: Sequence[Turn]) -> list[Turn]:
+    """Return the last turns, so many as may stand in a context."""
+    characters = 0
+    kept: list[Turn] = []
+    for turn in reversed(turns):
+        characters += len(turn.text)
+        if kept and characters > MOST_CHARACTERS:
+            break
+        kept.append(turn)
+    return kept[::-1]
+
+
+def _listed(value: Any, text: Callable[[Any], str]) -> list[str]:
+    """Return the texts of a value that is one or a list of them, each once."""
+    values = value if isinstance(value, list) else [] if value is None else [value]
+    return list(dict.fromkeys(each for each in map(text, values) if each))
+
+
+def _examples(
+    message: Object, turns: Sequence[Turn], name: str, persona: Sequence[str], kept: Object
+) -> Iterator[Dialogue | RowError]:
+    for reply in [message["text"], *message.get("also", ())]:
+        if not reply.strip():
+            yield RowError("a reply without text")
+        elif len(reply) > MAX_TEXT_CHARACTERS:
+            yield RowError(f"a reply of more than {MAX_TEXT_CHARACTERS} characters")
+        elif not message.get("learn", True):
+            yield RowError("a reply that is not to be learnt, as it says itself")
+        elif not any(turn.role not in (SYSTEM, ASSISTANT) for turn in turns):
+            yield RowError("a reply with nothing said before it")
+        else:
+            given = message.get("candidates", [])
+            listed = given if reply in given or not given else [reply, *given]
+            wrong = tuple(each for each in message.get("wrong", ()) if each != reply)
+            label = listed.index(reply) if listed else -1
+            said_before = Conversation(tuple(turns), tuple(persona))
+            yield Dialogue(said_before, reply, tuple(listed), label, wrong, name, metadata=kept)

@@ -1,0 +1,98 @@
+"""What a message says."""
+
+import time
+
+import pytest
+
+from polyrank.index_builder.convert.texts import has_tags, read, said
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("a", "a"),
+        (None, ""),
+        (5, "5"),
+        (True, ""),
+        (
+            [
+                {"type": "text", "text": "a"},
+                {"type": "image_url", "image_url": {"url": "u"}},
+                {"type": "x", "content": "b"},
+            ],
+            "a\nb",
+        ),
+        (["a ", {"type": "bold", "text": "b"}, None, "."], "a b."),
+        ({"content": [{"type": "refusal", "refusal": "no"}]}, "no"),
+        ([[[[[["deep"]]]]]], "deep"),
+        ({"other": "x"}, ""),
+    ],
+)
+def test_all_parts_are_read(value: object, text: str) -> None:
+    assert said(value) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "form", "found"),
+    [
+        ("<p>Hi <b>you</b>,</p><p>a<br>b &amp; c</p><script>x()</script>", "html", "Hi you,\n\na\nb & c"),
+        ("line\nby line &lt;b&gt;", "html", "line\nby line <b>"),
+        ("a < b and b > c", "html", "a < b and b > c"),
+        ("R&uuml;ckgabe &#38; Co", "entities", "Rückgabe & Co"),
+        ("<@U1> see <https://x.example|here> &gt;", "entities", "<@U1> see <https://x.example|here> >"),
+        ("R&uuml;ckgabe <p>", "plain", "R&uuml;ckgabe <p>"),
+        ("<div>" * 5000 + "x", "html", ""),
+    ],
+)
+def test_html_and_entities(text: str, form: str, found: str) -> None:
+    assert read(text, form, keep_quotes=True) == found
+
+
+@pytest.mark.parametrize(
+    ("mail", "kept"),
+    [
+        ("It left.\n\nOn Mon, Jan 5, 2026 at 3:04 PM Anna <a@x.example> wrote:\n> Where?\n> Bye", "It left."),
+        ("Unterwegs.\n\nAm 05.01.2026 um 15:04 schrieb Anna <a@x.example>:\n> Wo?", "Unterwegs."),
+        ("発送しました。\n\n2026年1月5日(月) 15:04 Anna <a@x.example>:\n> どこ？", "発送しました。"),
+        ("It left.\r\n\r\nVon: A\r\nGesendet: B\r\nAn: C\r\nBetreff: D\r\n\r\nalt", "It left."),
+        ("Please reset it.\n\nBest regards,\nAnna\nShop", "Please reset it."),
+        ("Hello\n--\nBen\n", "Hello"),
+        ("Step 1\n- do a\n- do b\nIt works!", "Step 1\n- do a\n- do b\nIt works!"),
+        (
+            "<p>It left.</p><p>On Fri, Jan 2, 2026 at 10:05 AM Shop &lt;s@x.example&gt; wrote:<br>&gt; Where?</p>",
+            "It left.",
+        ),
+        ("> only quoted", "> only quoted"),
+        (
+            "Thanks,\n" + "\n".join(f"step {n}" for n in range(20)),
+            "Thanks,\n" + "\n".join(f"step {n}" for n in range(20)),
+        ),
+        ("  indented\n\n\n\n\nlast", "indented\n\n\n\n\nlast"),
+    ],
+)
+def test_what_a_mail_quotes_and_its_signature_are_cut(mail: str, kept: str) -> None:
+    assert read(mail, "mail", keep_quotes=False) == kept
+    assert "Where" in read("a\n\nOn 1.1.2026 B wrote:\n> Where?", "mail", keep_quotes=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "\n" * 50_000 + "x",
+        "On " * 20_000,
+        "Am 1.1.2026 schrieb " * 5000,
+        ("On " * 50 + "\n") * 500,
+        "> " * 20_000,
+        ("wrote " * 26 + "\n") * 500,
+    ],
+)
+def test_a_mail_that_is_made_to_be_slow_takes_bounded_time(bad: str) -> None:
+    began = time.process_time()
+    read(bad, "mail", keep_quotes=False)
+    assert time.process_time() - began < 10
+
+
+def test_tags() -> None:
+    assert has_tags("a<br/>b")
+    assert not any(map(has_tags, ("a < b", "<3", "i <- 5", "<>")))
