@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from polyrank.model.checkpoint.files import CONFIG_FILE, write_config
 from polyrank.model.checkpoint.quantised import (
@@ -17,6 +18,7 @@ from polyrank.model.checkpoint.quantised import (
     read_quantisation,
 )
 from polyrank.model.config import QuantisationConfig
+from polyrank.model.inference import openvino_backend
 from polyrank.model.inference.int8 import linear_maps, width_of
 from polyrank.model.inference.tracing import traced
 from polyrank.model.quantisation.calibration import parts_of
@@ -62,3 +64,8 @@ def quantised_checkpoint(path: Path, reach: float = 8.0, **proof: Any) -> Path:
     }
     write_config(path / CONFIG_FILE, replace(ranker.config, quantisation=QuantisationConfig(**said)))
     return path
+
+
+def on_any_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let int8 run without VNNI as well: the sums of these tiny models do not overflow 16 bits."""
+    monkeypatch.setattr(openvino_backend, "_sums_bytes_right", lambda: True)

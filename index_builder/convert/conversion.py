@@ -16,9 +16,8 @@ from typing import Any, BinaryIO
 import orjson
 
 from polyrank.index_builder.convert.collection import collection
-from polyrank.index_builder.convert.draft import Fields as Places
-from polyrank.index_builder.convert.draft import draft
-from polyrank.index_builder.convert.kinds import Kind, columns_map, kinds, placed, sampled
+from polyrank.index_builder.convert.draft import Tree, draft
+from polyrank.index_builder.convert.kinds import Recognised, columns_map, kinds, placed, sampled
 from polyrank.index_builder.convert.maps import Map, shipped, shipped_text
 from polyrank.index_builder.convert.reads import Reads
 from polyrank.index_builder.convert.rows import Object, records, table_on_disk
@@ -53,7 +52,7 @@ Found = Dialogue | Object | RowError
 class UnknownKind(InvalidInput):
     """No map fits a file, or several do; `fields` are those of its first records."""
 
-    def __init__(self, message: str, fields: Places) -> None:
+    def __init__(self, message: str, fields: Tree) -> None:
         super().__init__(message)
         self.fields = fields
 
@@ -80,7 +79,7 @@ class Converted:
     said: Said = field(default_factory=Said)
 
 
-def kind_of(path: Path, maps: Iterable[Map] | None = None, encoding: str | None = None) -> Kind:
+def kind_of(path: Path, maps: Iterable[Map] | None = None, encoding: str | None = None) -> Recognised:
     """Tell the kind of a file or folder by the maps that come along, or by the given ones.
 
     Raises UnknownKind where not exactly one fits, PoolInvalid where it cannot be read.
@@ -93,7 +92,7 @@ def kind_of(path: Path, maps: Iterable[Map] | None = None, encoding: str | None 
     rows, wrong = sampled(files[0][0], encoding=encoding) if files else ([], None)
     if not rows and isinstance(wrong, PoolInvalid):
         raise wrong
-    places = Places(rows)
+    places = Tree(rows)
     if fitting:
         named = " or ".join(f"{kind.map.called} ({kind.map.about})" for kind in fitting)
         raise UnknownKind(f"{path} may be {named}; name it by --from", places)
@@ -109,7 +108,7 @@ def kind_of(path: Path, maps: Iterable[Map] | None = None, encoding: str | None 
     )
 
 
-def beginning_of_a_map(path: Path) -> tuple[Places, str]:
+def beginning_of_a_map(path: Path) -> tuple[Tree, str]:
     """Return the fields of a file's first records, and a draft of a map; of a known kind it is that map's file.
 
     Raises PoolInvalid or InvalidInput where no record can be read.
@@ -122,13 +121,13 @@ def beginning_of_a_map(path: Path) -> tuple[Places, str]:
         files = list(kind.files)
     except UnknownKind:
         pass
-    places = Places(sampled(files[0][0], each)[0])
+    places = Tree(sampled(files[0][0], each)[0])
     return places, content or draft(places)
 
 
 def kinds_of(
     paths: Sequence[Path], named: Map | None, columns: Mapping[str, str], encoding: str | None = None
-) -> list[Kind]:
+) -> list[Recognised]:
     """Return the kinds of files: by a map, by columns, or as they are told. Raises as `kind_of`.
 
     Raises InvalidInput, too, where files are of several kinds.
@@ -136,11 +135,11 @@ def kinds_of(
     if columns and named is None and ({"conversation", "text"} <= {*columns} or {"right", "documents"} & {*columns}):
         rows = [row for file, _ in _files(paths[0])[:1] for row in sampled(file, encoding=encoding)[0]]
         own = columns_map(columns, rows, None)
-        return [Kind(own, tuple(_files(path))) for path in paths]
+        return [Recognised(own, tuple(_files(path))) for path in paths]
     if named is not None:
         found = [kinds(path, _files(path), [named], encoding)[0] for path in paths]
         every = [
-            each[0] if each else Kind(named, tuple(_files(path)), named.each[0])
+            each[0] if each else Recognised(named, tuple(_files(path)), named.each[0])
             for path, each in zip(paths, found, strict=True)
         ]
     else:
@@ -153,11 +152,11 @@ def kinds_of(
         file = base.files[0][0]
         rows = [placed(row, file) for row in sampled(file, base.each, base.map.lines, encoding)[0]]
         own = columns_map(columns, rows, base.map)
-        every = [Kind(own, kind.files, kind.each) for kind in every]
+        every = [Recognised(own, kind.files, kind.each) for kind in every]
     return every
 
 
-def convert(found: Sequence[Kind], output: Path, asked: Asked, progress: Progress) -> Converted:
+def convert(found: Sequence[Recognised], output: Path, asked: Asked, progress: Progress) -> Converted:
     """Convert files of one kind into a new or empty directory; files appear in it when all of them are complete.
 
     Raises InvalidInput or PoolInvalid if a file cannot be read, or holds nothing to keep, or it must be asked how.
@@ -179,13 +178,15 @@ def convert(found: Sequence[Kind], output: Path, asked: Asked, progress: Progres
     return done
 
 
-def _collections(found: Sequence[Kind], table: sqlite3.Connection) -> Iterator[tuple[str | Path, int, str, Found]]:
+def _collections(
+    found: Sequence[Recognised], table: sqlite3.Connection
+) -> Iterator[tuple[str | Path, int, str, Found]]:
     for kind in found:
         yield from collection(kind.files[0][0].parent, table)
 
 
 def _read(
-    found: Sequence[Kind], used: Map, asked: Asked, table: sqlite3.Connection, writer: "_Writer"
+    found: Sequence[Recognised], used: Map, asked: Asked, table: sqlite3.Connection, writer: "_Writer"
 ) -> Iterator[tuple[str | Path, int, str, Found]]:
     talks, reads = Talks(table, used, asked), Reads(used)
     for place, file, split in ((kind.each, file, split) for kind in found for file, split in kind.files):

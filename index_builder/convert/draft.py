@@ -12,7 +12,7 @@ _MOST_FIELDS, _MOST_DEPTH, _MOST_KEYS = 60, 8, 40
 _EXAMPLE = 60  # characters
 
 
-class Fields:
+class Tree:
     """The fields of records: by their places, of which `[]` marks a list, the values that lie there."""
 
     def __init__(self, rows: Sequence[Object]) -> None:
@@ -49,7 +49,7 @@ class Fields:
             yield f"  … and {len(self.values) - _MOST_FIELDS} more fields"
 
 
-def draft(fields: Fields) -> str:
+def draft(fields: Tree) -> str:
     """Return the beginning of a map: what seems to be where, and beside it what else may be."""
     values = {place: them for place, them in fields.values.items() if not any(map(_is_object, them))}
     texts = sorted(filter(lambda place: _is_text(values[place]), values), key=lambda place: -_length(values[place]))

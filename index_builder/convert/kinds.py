@@ -18,7 +18,7 @@ _LOOKED_CHARACTERS = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class Recognised:
     """A map, the files that it reads, each with its split, and where their records lie."""
 
     map: Map
@@ -47,13 +47,13 @@ def sampled(
 
 def kinds(
     path: Path, files: Sequence[tuple[Path, str]], maps: Iterable[Map], encoding: str | None
-) -> tuple[list[Kind], list[tuple[Map, list[str]]]]:
+) -> tuple[list[Recognised], list[tuple[Map, list[str]]]]:
     """Return of which kinds a file or folder is, and those that nearly fit, each with the paths that are missing.
 
     `files` are those of a data set in a folder, or the file itself.
     """
     samples: dict[tuple[Path, str, str], list[Object]] = {}
-    fitting: list[Kind] = []
+    fitting: list[Recognised] = []
     nearly: list[tuple[Map, list[str]]] = []
     for used in maps:
         globbed = sorted(file for file in path.glob(used.files) if file.is_file()) if used.files else []
@@ -61,13 +61,13 @@ def kinds(
         if not own or (used.lines and not is_text(beginning(own[0][0]))):
             continue
         if used.collection:
-            fitting.append(Kind(used, own))
+            fitting.append(Recognised(used, own))
             continue
         each, missing = _best(used, own[0][0], encoding, samples)
         # That a path is not there says little.
         there = [told for told in used.told_by if told not in missing and "null" not in told and told[:1] != "!"]
         if not missing:
-            fitting.append(Kind(used, own, each))
+            fitting.append(Recognised(used, own, each))
         elif there:
             nearly.append((used, missing))
     return fitting, sorted(nearly, key=lambda near: len(near[1]) / len(near[0].told_by))

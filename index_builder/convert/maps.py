@@ -169,7 +169,7 @@ def shipped() -> dict[str, Map]:
 
 def shipped_text(name: str) -> str:
     """Return the file of a map that comes along."""
-    return (_SHIPPED / f"{name}.toml").read_text()
+    return (_SHIPPED / f"{name}.toml").read_text("utf-8")
 
 
 def read_map(path: Path) -> Map:

@@ -31,7 +31,7 @@ from polyrank.service.feedback import files
 from polyrank.service.feedback.files import Erased, Growing
 from polyrank.service.feedback.records import Event, Ranking
 from polyrank.service.feedback.redaction import RedactionFailed
-from polyrank.service.feedback.seen import Seen
+from polyrank.service.feedback.seen import ShownReplies
 from polyrank.service.observe.metrics import Metrics
 
 MOST_RANKINGS: Final = 1000  # that wait
@@ -100,7 +100,7 @@ class Log:
     def __init__(self, folder: Path, days: int, most_bytes: int, metrics: Metrics) -> None:
         self._folder, self._days, self._most_bytes, self._metrics = folder, days, most_bytes, metrics
         self._file_bytes = min(files.MOST_BYTES, most_bytes // 16)
-        self.seen = Seen(folder)
+        self.seen = ShownReplies(folder)
         self._late: list[_EventsWait] = []
         self._queue: SimpleQueue[_Waiting | None] = SimpleQueue()
         self._given = self._taken = 0  # characters; one thread counts each up

@@ -29,9 +29,11 @@ _LINE_BYTES = 200  # of an event in the log, without its text
 _EVENT_CHARACTERS = 1000  # of an event without its text, its objects included
 _REMEMBERED = 20_000  # events, so that the answer to one that comes again says so
 # What tools call who speaks. Another name may say who somebody is, and is not recorded.
-ROLES: Final = frozenset(
-    ["user", "assistant", "system", "developer", "tool", "function", "human", "customer", "client", "visitor", "guest", "contact", "requester", "agent", "support", "operator", "staff", "admin", "representative", "advisor", "bot", "chatbot", "ai", "model"]
-)
+ROLES: Final = frozenset((
+    "user", "assistant", "system", "developer", "tool", "function", "human", "customer", "client", "visitor",
+    "guest", "contact", "requester", "agent", "support", "operator", "staff", "admin", "representative",
+    "advisor", "bot", "chatbot", "ai", "model",
+))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ class _Shown(NamedTuple):
     texts: tuple[int | None, ...]
 
 
-class Seen:
+class ShownReplies:
     """The rankings of one log that this process knows. Used by one thread."""
 
     def __init__(self, folder: Path) -> None:

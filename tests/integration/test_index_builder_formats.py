@@ -45,7 +45,7 @@ def built(root: Path, pool: Path) -> tuple[str, dict[str, FileEntry]]:
     """Build; returns the generation and its files, after a look at what was said of the fields."""
     rows = read_pool([pool], root)
     generation = build(HashEncoder(), rows, root, OPTIONS).generation
-    assert rows.fields.described() == {"fields": FIELDS, "left_out": []}
+    assert rows.fields.described() == {"fields": FIELDS, "repeated_texts": 0, "left_out": []}
     return generation, GenerationStore(root).verify(generation).files
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 from tiny import write_checkpoint
-from tiny_int8 import PROOF, quantised_checkpoint
+from tiny_int8 import PROOF, on_any_processor, quantised_checkpoint
 
 import polyrank
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
@@ -59,7 +59,8 @@ def test_bytes_of_anything_else_are_refused(content: bytes) -> None:
 
 
 @pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
+def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    on_any_processor(monkeypatch)
     return quantised_checkpoint(write_checkpoint(tmp_path, "poly", seed=0, architecture="poly", n_codes=4))
 
 

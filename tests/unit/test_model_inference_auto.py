@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from tiny import write_base, write_checkpoint
-from tiny_int8 import quantised_checkpoint
+from tiny_int8 import on_any_processor, quantised_checkpoint
 
 import polyrank
 from polyrank.model import processor
@@ -203,6 +203,7 @@ def test_what_is_not_named_is_chosen_from_what_the_processor_computes_in(
 def test_int8_is_offered_for_what_was_quantised(
     monkeypatch: pytest.MonkeyPatch, backend: str, precision: str, expected: list[str]
 ) -> None:
+    on_any_processor(monkeypatch)
     monkeypatch.setattr(openvino_backend, "_capabilities", lambda: ["FP32", "BF16", "INT8"])
     found = Quantisation({}, "")
     assert [" ".join(each.runner) for each in candidates(backend, precision, CPU, found)] == expected
@@ -234,7 +235,8 @@ def test_int8_needs_a_processor_whose_sums_do_not_overflow(
         processor.told.cache_clear()
 
 
-def test_int8_is_refused_where_it_cannot_run(tmp_path: Path) -> None:
+def test_int8_is_refused_where_it_cannot_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_any_processor(monkeypatch)
     plain = write_checkpoint(tmp_path, "plain", seed=0, architecture="bi")
     with pytest.raises(InvalidInput, match=r"plain is not quantised, so it has no int8; run polyrank quantise first$"):
         polyrank.load(plain, backend="auto", precision="int8")
@@ -257,6 +259,7 @@ def test_int8_is_refused_where_it_cannot_run(tmp_path: Path) -> None:
 @pytest.fixture
 def quantised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkpoint whose int8 is the fastest here."""
+    on_any_processor(monkeypatch)
     monkeypatch.setattr(
         auto, "measured", lambda forwards, _: {each: 1 + 9 * (each.precision != "int8") for each in forwards}
     )

@@ -59,7 +59,7 @@ def test_an_empty_value_is_refused(capsys: pytest.CaptureFixture[str], words: tu
 @pytest.mark.parametrize(
     "words",
     [
-        ("feedback", "erase", "--store", "S", "--store", "T", "--conversation", "a"),
+        ("feedback", "status", "--store", "S", "--store", "T"),
         ("rank", "hi", "--top-k", "3", "--top-k=4"),
         ("rank", "hi", "--url", "http://a", "--url", "http://a"),
         ("build", "--activate", "--no-activate"),

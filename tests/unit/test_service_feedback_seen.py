@@ -13,7 +13,7 @@ from polyrank.service.feedback import seen
 from polyrank.service.feedback.files import Growing
 from polyrank.service.feedback.identity import Identity, make_folder
 from polyrank.service.feedback.records import Event, Ranking, Shown
-from polyrank.service.feedback.seen import Seen
+from polyrank.service.feedback.seen import ShownReplies
 
 IDENTITY = Identity(b"k" * 32)
 
@@ -38,7 +38,7 @@ def append(growing: Growing, *records: Ranking) -> None:
 
 
 def test_an_event_is_about_what_was_shown_or_it_is_not(folder: Path) -> None:
-    known = Seen(folder)
+    known = ShownReplies(folder)
     plain = ranking(Shown("a", 0.5), Shown("b", 0.4), below=("c",))
     sent = ranking(Shown("a", 0.5), Shown(None, 0.4, "hello"))
     textless = ranking(Shown(None, 0.4))
@@ -59,7 +59,7 @@ def test_what_others_write_is_read_when_it_is_asked_for(folder: Path) -> None:
     old, later = ranking(at=time.time() - 5), [ranking() for _ in range(4)]
     before, closed = Growing(folder), Growing(folder)
     append(before, old)
-    known = Seen(folder)
+    known = ShownReplies(folder)
     assert not known.lacks(old.id), "it may be anywhere"
     append(before, later[0])
     append(closed, later[1])
@@ -77,7 +77,7 @@ def test_what_others_write_is_read_when_it_is_asked_for(folder: Path) -> None:
 
 
 def test_half_a_line_is_read_when_it_is_whole(folder: Path) -> None:
-    known, growing, one = Seen(folder), Growing(folder), ranking()
+    known, growing, one = ShownReplies(folder), Growing(folder), ranking()
     line = orjson.dumps(one) + b"\n"
     os.write(growing._descriptor, line[:50])
     known.catch_up(None)
@@ -89,7 +89,7 @@ def test_half_a_line_is_read_when_it_is_whole(folder: Path) -> None:
 
 
 def test_of_other_hosts_nothing_is_known(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = Seen(folder)
+    known = ShownReplies(folder)
     elsewhere = Identity(b"k" * 32)
     elsewhere._host = b"xx"
     assert not known.lacks(elsewhere.ranking_id(time.time() + 1))
@@ -97,7 +97,7 @@ def test_of_other_hosts_nothing_is_known(folder: Path, monkeypatch: pytest.Monke
 
 def test_what_is_forgotten_is_not_called_lost(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seen, "MOST_RANKINGS", 3)
-    known, at = Seen(folder), time.time() + 1
+    known, at = ShownReplies(folder), time.time() + 1
     made = [ranking(at=at + number) for number in range(5)]
     for each in made:
         known.note(each)
@@ -109,7 +109,7 @@ def test_what_is_forgotten_is_not_called_lost(folder: Path, monkeypatch: pytest.
 
 
 def test_of_a_file_that_grew_by_much_only_the_end_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    known, growing = Seen(folder), Growing(folder)
+    known, growing = ShownReplies(folder), Growing(folder)
     made = [ranking(at=time.time() + 0.001) for _ in range(20)]
     append(growing, *made)
     monkeypatch.setattr(seen, "_MOST_BYTES", growing.size // 2)

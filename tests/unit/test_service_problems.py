@@ -19,6 +19,7 @@ NEVER_ANSWERED = {
     index_errors.LeaseLost,
     index_errors.ClusterUnavailable,
     index_errors.SwitchOvertaken,
+    service_errors.EraseUnfinished,
     service_errors.FeedbackUnusable,
     service_errors.LoopBusy,
     service_errors.LoopFailed,

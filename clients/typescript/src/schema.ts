@@ -1637,9 +1637,14 @@ export interface components {
             answer: boolean;
             /**
              * Probability
-             * @description that the first result is right, by the calibration of the model that placed it; null: there is no result, or its score is of a stage that is not calibrated
+             * @description that the first result is right, by the calibration of the model that placed it; null: there is no result, its score is of a stage that is not calibrated, or `reason` says why
              */
             probability: number | null;
+            /**
+             * Reason
+             * @description why the probability is not known; `language`: the pool is in none of the model's languages
+             */
+            reason?: "language" | null;
             /**
              * Threshold
              * @description as asked for
@@ -2492,6 +2497,7 @@ export interface components {
              * @description the classifier's classes
              */
             labels: string[] | null;
+            languages: components["schemas"]["LanguagesOut"] | null;
             limits: components["schemas"]["LimitsOut"];
             /** Max Batch Requests */
             max_batch_requests: number | null;
@@ -2614,6 +2620,24 @@ export interface components {
         };
         JsonValue: unknown;
         /**
+         * LanguagesOut
+         * @description Languages, ISO 639-1.
+         */
+        LanguagesOut: {
+            /**
+             * Model
+             * @description those that the model learnt; empty: that is not known
+             */
+            model: string[];
+            /**
+             * Pool
+             * @description how many texts of a sample of the pool look to be in each; empty where the model names none
+             */
+            pool: {
+                [key: string]: number;
+            };
+        };
+        /**
          * LateRowsOut
          * @description What is stored of each candidate for a second stage.
          */
@@ -2672,6 +2696,11 @@ export interface components {
             counts_words: boolean;
             /** Fingerprint */
             fingerprint: string;
+            /**
+             * Languages
+             * @description those that it learnt, ISO 639-1; empty: that is not known
+             */
+            languages: string[];
             /** Name */
             name: string;
             /** Precision */
@@ -3908,6 +3937,7 @@ export type InfoOut = components['schemas']['InfoOut'];
 export type JobOut = components['schemas']['JobOut'];
 export type JobsOut = components['schemas']['JobsOut'];
 export type JsonValue = components['schemas']['JsonValue'];
+export type LanguagesOut = components['schemas']['LanguagesOut'];
 export type LateRowsOut = components['schemas']['LateRowsOut'];
 export type LimitsOut = components['schemas']['LimitsOut'];
 export type LiveOut = components['schemas']['LiveOut'];
