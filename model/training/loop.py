@@ -208,7 +208,7 @@ class Training:
         return objective(self.student, self.config, device, words)
 
     def run(self, watch: Watch, on_progress: OnProgress = no_progress) -> None:
-        """Train to the end, or until the selection loss has not improved for `patience` looks.
+        """Train to the end, or until `patience` looks have not been the best so far.
 
         Raises TrainingDiverged where the loss is not a finite number, OutOfMemory where a step or a look does not fit.
         """
@@ -299,7 +299,12 @@ class Training:
         return 0 < self.config.patience <= self.progress.looks_without
 
     def _look(self, selection: Sequence[list[Dialogue]], watch: Watch, on_progress: OnProgress) -> None:
-        """Measure the selection slice, and write a checkpoint if its loss is the best so far."""
+        """Measure the selection slice, and write a checkpoint if it is the best so far.
+
+        The best has the highest R@1; of equal ones, the lowest loss. The loss alone would prefer scores that
+        tell little: a base's that lie close together, to those of a model that ranks better and is too sure of
+        it. How sure a score may be is fitted later, by the calibration.
+        """
         progress, began = self.progress, time.monotonic()
         seen = look(self.student.encoder, self._objective, selection, on_progress)
         self._forecast.look_seconds = time.monotonic() - began
@@ -307,10 +312,12 @@ class Training:
         watch("look", progress.step, self.steps, figures)
         self._accelerator.log({f"selection/{name}": value for name, value in figures.items()}, progress.step)
         self._schedule.observe(progress.step, seen.loss)
-        if seen.loss < progress.best_loss:  # never true of NaN
-            if math.isinf(progress.best_loss):
+        is_first, best = math.isinf(progress.best_loss), (progress.best_recall, -progress.best_loss)
+        if math.isfinite(seen.loss) and (is_first or (seen.recall_at_1, -seen.loss) > best):
+            if is_first:
                 self._save_state()  # whoever is killed while the first checkpoint is written goes on from here
-            progress.best_loss, progress.best_step, progress.looks_without = seen.loss, progress.step, 0
+            progress.best_recall, progress.best_loss = seen.recall_at_1, seen.loss
+            progress.best_step, progress.looks_without = progress.step, 0
             if self._accelerator.is_main_process:
                 self.student.save(self._output, {"step": progress.step, "selection": figures})
         else:

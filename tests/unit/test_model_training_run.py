@@ -93,10 +93,11 @@ def test_the_output_holds_the_best_look(base: Path, data: Path, tmp_path: Path, 
         config = settings(base, **{**KINDS[kind], "learning_rate": rate, "looks": 3.0})
         output = tmp_path / f"{rate}"
         ranker, seen = run(config, data, output)
-        best_step, best = min(seen.looks, key=lambda each: (each[1], each[0]))
-        if seen.looks[-1][1] > best:
+        order = [(-recall, loss, step) for recall, (step, loss) in zip(seen.recalls, seen.looks, strict=True)]
+        _, best, best_step = min(order)
+        if best_step != seen.looks[-1][0]:
             break
-    assert seen.looks[-1][1] > best
+    assert best_step != seen.looks[-1][0]
     assert ranker.config.training["step"] == best_step
     assert ranker.config.training["selection"]["loss"] == best
     again = settings(output, **{**KINDS[kind], "lora_rank": 0})
@@ -673,6 +674,23 @@ def test_a_look_that_is_no_number_is_never_the_best(
     assert len(seen.looks) > 4
     assert ranker.config.training["step"] == seen.looks[2][0]
     assert ranker.config.training["selection"]["loss"] == 1.5
+
+
+def test_the_best_look_ranks_best_and_of_equal_ones_loses_least(
+    base: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An untrained model whose scores say little has a lower loss than one that has learnt and is too sure of it."""
+    looks = chain([(2.0, 0.1), (3.0, 0.5), (2.9, 0.5), (1.0, 0.4)], repeat((3.0, 0.5)))
+
+    def measure(_: LateObjective, batch: Batch) -> Measured:
+        loss, share = next(looks)
+        return Measured(loss, share * len(batch.examples), len(batch.examples))
+
+    monkeypatch.setattr(LateObjective, "measure", measure)
+    ranker, seen = run(settings(base, steps=40, looks=2.0), data, tmp_path / "out")
+    assert len(seen.looks) > 4
+    assert ranker.config.training["step"] == seen.looks[2][0]
+    assert ranker.config.training["selection"]["loss"] == 2.9
 
 
 def test_a_model_that_is_no_number_from_the_start_is_told(base: Path, data: Path, tmp_path: Path) -> None:
