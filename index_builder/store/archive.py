@@ -37,6 +37,7 @@ _OTHERS = f"its generations are not those that its {_HISTORY} and {_CURRENT} nam
 # What an archive may hold that strangers wrote. Vectors shrink by a tenth, texts to a fourth; zeros to a 30,000th.
 _MOST_TIMES, _MOST_UNFOLDED = 500, 64 << 20  # times what was read of it, and so many bytes more
 _MOST_READ, _MOST_DESCRIBED = 16 << 20, 64 << 10  # bytes of what is read into memory: a manifest, and a header
+_MOST_BETWEEN = 4 * _MOST_DESCRIBED  # bytes of all headers of an entry
 _MOST_FILES, _MOST_DEEP, _MOST_LETTERS = 20_000, 8, 200  # of a generation
 _CHUNK_BYTES = 1 << 20
 
@@ -161,13 +162,18 @@ def restore(source: BinaryIO, root: Path, progress: Progress) -> Backup:
         try:
             with (
                 pa.CompressedInputStream(cast(Any, folded), "zstd") as packed,
-                tarfile.open(fileobj=packed, mode="r|", tarinfo=_Header) as tar,
+                tarfile.open(fileobj=cast(Any, unfolded := _Unfolded(packed)), mode="r|", tarinfo=_Header) as tar,
             ):
-                history, current = _unpack(tar, folded, inside, progress)
+                history, current = _unpack(tar, folded, unfolded, inside, progress)
                 behind = cast(IO[bytes], tar.fileobj).read(2 * tarfile.RECORDSIZE)
                 if len(behind) >= 2 * tarfile.RECORDSIZE or behind.strip(b"\0"):
                     raise BackupInvalid(f"it goes on behind {_CURRENT}, its end")
-        except (tarfile.TarError, ValueError, RecursionError) as error:  # a header's numbers are no numbers
+        except (
+            tarfile.TarError,
+            ValueError,
+            LookupError,
+            RecursionError,
+        ) as error:  # a header's numbers are no numbers
             raise BackupInvalid(f"it is cut off, or no archive: {error}") from error
         except OSError as error:
             if error.errno is not None:  # of the system, not of the decompressor
@@ -200,6 +206,24 @@ class _Folded:
         self._unfolded += size
         if self._unfolded > _MOST_UNFOLDED + _MOST_TIMES * self._read:
             raise BackupInvalid(f"it unfolds to more than {_MOST_TIMES} times its size")
+
+
+class _Unfolded:
+    """The archive as `tarfile` reads it, which may take no more than is left to read: a header may have no end.
+
+    Attributes:
+        left: so many bytes.
+    """
+
+    def __init__(self, packed: IO[bytes]) -> None:
+        self._packed, self.left = packed, _MOST_BETWEEN
+
+    def read(self, size: int) -> bytes:
+        content = self._packed.read(size)
+        self.left -= len(content)
+        if self.left < 0:
+            raise BackupInvalid(f"it describes an entry by more than {_MOST_BETWEEN} bytes, which no backup does")
+        return content
 
 
 class _Header(tarfile.TarInfo):
@@ -262,7 +286,9 @@ class _Contents:
         return BytesIO(read)
 
 
-def _unpack(tar: tarfile.TarFile, folded: _Folded, inside: Path, progress: Progress) -> tuple[list[str], str]:
+def _unpack(
+    tar: tarfile.TarFile, folded: _Folded, unfolded: _Unfolded, inside: Path, progress: Progress
+) -> tuple[list[str], str]:
     """Write what an archive holds, up to CURRENT; returns its history and the active generation."""
     done, contents = 0, _Contents(inside)
     for member in tar:
@@ -270,6 +296,7 @@ def _unpack(tar: tarfile.TarFile, folded: _Folded, inside: Path, progress: Progr
         content = tar.extractfile(member) if is_plain else None
         if content is None:
             raise _strange(member.name)
+        unfolded.left = member.size + _MOST_BETWEEN
         admitted, target = contents.admit(member.name, member.size, content), inside / member.name
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("xb") as file:

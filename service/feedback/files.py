@@ -244,7 +244,7 @@ def rewrite(folder: Path, name: str, drops: Callable[[Line | None], bool]) -> No
                 accounts[_account_of(parsed)] += len(line)
     if not accounts:
         (folder / f"{name}{CLOSED}").unlink(missing_ok=True)
-    elif is_less or not (folder / f"{name}{CLOSED}").exists():
+    elif is_less or accounts != accounts_of(folder, name):
         _write_closed(folder, name, accounts, drops)
 
 

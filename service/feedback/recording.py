@@ -220,12 +220,7 @@ class Feedback:
         events = [replace(each, by=by) for each in new.values()]
         if events:
             self._bounds.take(by, events)
-            size = sum(_EVENT_CHARACTERS + len(each.text or "") for each in events)
-            try:
-                await asyncio.wrap_future(self._log.add(partial(self._judged, events, unknown), size))
-            except BaseException:
-                self._bounds.give_back(events)
-                raise
+            await self._write(events, unknown)
         left_out = {(each.ranking, each.id) for each in unknown}
         for key in new.keys() - left_out:
             self._known[key] = None
@@ -234,6 +229,19 @@ class Feedback:
         for kind, count in Counter(each.kind for each in events if (each.ranking, each.id) not in left_out).items():
             self._metrics.count_feedback_events(kind, count)
         return Taken(len(events) - len(unknown), len(told) - len(events), len(unknown))
+
+    async def _write(self, events: Sequence[Event], unknown: list[Event]) -> None:
+        """Have events written that were counted, and wait for that; errors as `add`."""
+        size = sum(_EVENT_CHARACTERS + len(each.text or "") for each in events)
+        written = None
+        try:
+            written = self._log.add(partial(self._judged, events, unknown), size)
+            await asyncio.wrap_future(written)
+        except BaseException:
+            # Whoever gives up waiting does not keep them from being written, once the log's thread has them.
+            if written is None or written.cancel() or (written.done() and written.exception() is not None):
+                self._bounds.give_back(events)
+            raise
 
     def _judged(self, events: Sequence[Event], unknown: list[Event], is_over: bool) -> list[Event] | None:
         """Return them as they are recorded, on the log's thread; None: a ranking is not there yet, and may come still.

@@ -75,8 +75,10 @@ class ShownReplies:
 
     def catch_up(self, own: str | None) -> None:
         """Read what other processes have written; `own` is the name of the file of this one."""
+        if own is not None:
+            self._finished.add(own)
         for name in self._names():
-            if name != own and name not in self._finished:
+            if name not in self._finished:
                 is_closed = (self._folder / f"{name}{CLOSED}").exists()
                 with suppress(OSError):  # what cannot be read is not known
                     self._read_on(name)
@@ -89,22 +91,19 @@ class ShownReplies:
         return sorted(name for name in found if name.partition("-")[2].startswith(self._host))
 
     def _read_on(self, name: str) -> None:
-        """Read the whole lines that were added to a file."""
+        """Read the whole lines that were added to a file, or all of one that was closed."""
         with files.opened(self._folder, name) as stream:
             if stream.seekable():
                 at = self._read.get(name, 0)
                 if (newest := os.fstat(stream.fileno()).st_size - _MOST_BYTES) > at:
                     self._since, at = time.time(), newest
                 stream.seek(at)
-            else:  # it was closed, and its first line says what it holds
-                stream.readline(files.MOST_BYTES)
-                at, left = 0, self._read.get(name, 0)
-                while left and (passed := stream.read(min(left, _MOST_BYTES))):
-                    at, left = at + len(passed), left - len(passed)
+            else:  # lines may have been taken out of it, so nobody knows how far it was read
+                at = 0
             while (line := stream.readline(files.MOST_BYTES)).endswith(b"\n"):
                 at += len(line)
                 parsed = files.parsed_line(line)
-                if parsed is not None and parsed.get("kind") == RANKING:
+                if parsed is not None and parsed.get("kind") == RANKING and str(parsed.get("id")) not in self._shown:
                     with suppress(ValueError):
                         self.note(RANKINGS.validate_python(parsed))
             self._read[name] = at

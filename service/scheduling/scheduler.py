@@ -215,9 +215,10 @@ class Scheduler:
         try:
             return await waiter.future
         except BaseException as error:
-            now = self._clock()
-            ran = same.ran if same.runs_since is None else same.ran + now - same.runs_since
-            if same.runs_since is None and now - self._beat > LONG_SECONDS:
+            now, ran, since = self._clock(), same.ran, same.runs_since  # which the thread may end meanwhile
+            if since is not None:
+                ran += now - since
+            elif now - self._beat > LONG_SECONDS:
                 ran += now - self._beat
             work.had = min(ran, now - waiter.since)
             if isinstance(error, asyncio.CancelledError):

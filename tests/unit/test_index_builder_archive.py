@@ -428,6 +428,34 @@ def test_headers_of_headers_take_no_memory(tmp_path: Path, count: int, size: int
     assert len(str(caught.value)) < 400
 
 
+def sparse_without_end(info: tarfile.TarInfo) -> bytes:
+    """A header of an old sparse file, which says that its list goes on in the next block."""
+    info.type = tarfile.GNUTYPE_SPARSE
+    made = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    made[482] = 1
+    made[148:156] = b"%06o\0 " % (sum(made[:148]) + 8 * ord(" ") + sum(made[156:]))
+    return bytes(made)
+
+
+def newer_sparse_without_end(info: tarfile.TarInfo) -> bytes:
+    info.size = 1 << 30
+    info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "1"}
+    return info.tobuf(tarfile.PAX_FORMAT) + b"99999999\n".ljust(512, b"1")
+
+
+@pytest.mark.parametrize(
+    ("begin", "block"),
+    [(sparse_without_end, (b"00000000001\0" * 42) + b"\1" * 8), (newer_sparse_without_end, b"1\n" * 256)],
+)
+@pytest.mark.parametrize(("blocks", "why"), [(600, "describes an entry by more than"), (2, "cut off, or no archive")])
+def test_a_header_without_end_is_not_read_on(tmp_path: Path, begin: Any, block: bytes, blocks: int, why: str) -> None:
+    to = Kept()
+    with pa.CompressedOutputStream(cast(Any, to), "zstd") as stream:
+        stream.write(begin(tarfile.TarInfo("a")) + block * blocks)
+    with pytest.raises(BackupInvalid, match=why):
+        restored(to.content, tmp_path / "new")
+
+
 def test_a_directory_that_holds_something_is_left_alone(active: GenerationStore, tmp_path: Path) -> None:
     content, _ = backed_up(active)
     before = files(active.root)

@@ -11,6 +11,7 @@ from secrets import token_hex
 from typing import Any
 
 import orjson
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -339,6 +340,20 @@ def test_the_largest_account_alone_loses_lines_its_oldest_first(folder: Path) ->
     put_closed(folder, newer, *mine)
     assert limit(folder, 30, 5000) < 5000
     assert written(folder) == [each.id for each in honest[:5]], "its own events drive out no rankings"
+
+
+def test_a_file_whose_accounts_are_others_than_it_says_is_made_smaller(folder: Path) -> None:
+    named = [named_at(timedelta(hours=hours)) for hours in (3, 2)]
+    for name in named:
+        put_closed(folder, name, *[ranking(number) for number in range(100)])
+    closed = folder / f"{named[0]}.jsonl.zst"
+    with pa.CompressedOutputStream(str(closed), "zstd") as stream:
+        stream.write(b'{"kind":"accounts","bytes":{"of nobody":99999}}\n' + content(*map(ranking, range(100))))
+    assert limit(folder, 30, 100) == 0
+    put_closed(folder, named[0], ranking(1))
+    with pa.CompressedOutputStream(str(closed), "zstd") as stream:
+        stream.write(content(*map(ranking, range(100))))
+    assert limit(folder, 30, 100) == 0
 
 
 def test_a_damaged_file_is_removed_where_the_log_is_too_large(folder: Path) -> None:

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from polyrank.service.feedback import seen
-from polyrank.service.feedback.files import Growing
+from polyrank.service.feedback.files import Erased, Growing
 from polyrank.service.feedback.identity import Identity, make_folder
 from polyrank.service.feedback.records import Event, Ranking, Shown
 from polyrank.service.feedback.seen import ShownReplies
@@ -118,3 +118,32 @@ def test_of_a_file_that_grew_by_much_only_the_end_is_read(folder: Path, monkeypa
     assert 5 < len(known._shown) < 12
     assert not any(known.lacks(each.id) for each in made)
     growing.close()
+
+
+def test_what_it_wrote_itself_is_counted_once_when_its_file_is_closed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seen, "MOST_REPLIES", 6)
+    known = ShownReplies(folder)
+    for _ in range(3):
+        own, made = Growing(folder), [ranking() for _ in range(4)]
+        append(own, *made)
+        for each in made:
+            known.note(each)
+        own.close()
+        known.catch_up(None)
+    for each in made:
+        assert not known.has_shown(event(each, reply="never shown"))
+
+
+def test_what_a_file_that_became_shorter_holds_is_read(folder: Path) -> None:
+    known, others = ShownReplies(folder), Growing(folder)
+    erased, kept, later = ranking(below=("x",) * 100), ranking(), ranking()
+    append(others, erased, kept)
+    known.catch_up(None)
+    append(others, later)
+    Erased(folder).add(folder, [erased.id], time.time())
+    others.close()
+    known.catch_up(None)
+    assert not known.lacks(kept.id)
+    assert not known.lacks(later.id)

@@ -588,6 +588,31 @@ def test_who_is_cancelled_is_told_how_long_the_thread_has_worked_for_it(
     assert asyncio.run(scene()) == [pytest.approx(seconds), pytest.approx(of_the_other)]
 
 
+def test_who_is_cancelled_while_its_batch_ends_is_cancelled(bench: Bench) -> None:
+    class Ending(Work):
+        """Its batch ends when somebody has looked whether it runs."""
+
+        @property
+        def runs_since(self) -> float | None:  # type: ignore[override]
+            found, self._since = self._since, None
+            return found
+
+        @runs_since.setter
+        def runs_since(self, since: float | None) -> None:
+            self._since = since
+
+    async def scene() -> Any:
+        runs = Ending(bench.model, [1.0], [10])
+        bench.model.opened.clear()
+        bench.model.entered.clear()
+        running = asyncio.create_task(bench.scheduler.run("context", runs, math.inf))
+        assert await asyncio.to_thread(bench.model.entered.wait, 10)
+        running.cancel()
+        return await settled(running)
+
+    assert [type(each) for each in asyncio.run(scene())] == [asyncio.CancelledError]
+
+
 def test_a_batch_that_fails_at_once_does_not_make_work_look_cheap(bench: Bench) -> None:
     asyncio.run(bench.run(range(200), lane="pair", forward=bench.takes(0.001)))
     before = bench.scheduler.predict("pair", [10] * 200)

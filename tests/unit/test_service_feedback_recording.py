@@ -1,0 +1,49 @@
+"""How much is taken of what callers send about rankings."""
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from polyrank.service.errors import TooMuchFeedback
+from polyrank.service.feedback.files import Growing, lines, names
+from polyrank.service.feedback.identity import folder_of
+from polyrank.service.feedback.recording import MOST_EVENTS, Feedback
+from polyrank.service.feedback.records import Event
+from polyrank.service.observe.metrics import Metrics
+
+
+def events(ranking: str, count: int) -> list[Event]:
+    return [Event(kind="none_good", id=f"e{number}", at=time.time(), ranking=ranking) for number in range(count)]
+
+
+def test_what_is_written_counts_though_nobody_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reached, goes_on = threading.Event(), threading.Event()
+
+    def sync(self: Growing) -> None:
+        reached.set()
+        assert goes_on.wait(30)
+
+    monkeypatch.setattr(Growing, "sync", sync)
+    recorded = Feedback(tmp_path, None, 30, 1 << 20, Metrics())
+
+    async def give_up() -> None:
+        one, other = (recorded.identity.ranking_id(time.time() - 60) for _ in range(2))
+        being_written = asyncio.create_task(recorded.add(events(one, MOST_EVENTS)))
+        assert await asyncio.to_thread(reached.wait, 30)
+        waiting = asyncio.create_task(recorded.add(events(other, MOST_EVENTS)))
+        await asyncio.sleep(0)
+        for each in (being_written, waiting):
+            each.cancel()
+        await asyncio.wait((being_written, waiting))
+        goes_on.set()
+        with pytest.raises(TooMuchFeedback):
+            await recorded.add(events(one, 1))
+        assert (await recorded.add(events(other, MOST_EVENTS))).accepted == MOST_EVENTS
+
+    asyncio.run(give_up())
+    recorded.close()
+    folder = folder_of(tmp_path)
+    assert sum(1 for name in names(folder) for _ in lines(folder, name)) == 2 * MOST_EVENTS
