@@ -222,11 +222,14 @@ def _text_records(path: Path, encoding: str | None, lines: str) -> Iterator[tupl
     pattern, found, first = re.compile(lines), None, 0
     with _text_of(path, encoding) as stream:
         for number, line in enumerate(lines_of(stream), 1):
-            line = line.rstrip("\r\n").translate(_MARKS)
-            if len(line) <= _MOST_MESSAGE and (match := pattern.fullmatch(line)):
+            marked = line.rstrip("\r\n").lstrip(_MARKS)
+            line = marked.translate(_WITHOUT_MARKS)
+            # A map may tell a message by its marks, and most do not know of them.
+            if len(marked) <= _MOST_MESSAGE and (match := pattern.fullmatch(marked) or pattern.fullmatch(line)):
                 if found is not None:
                     yield first, found
-                found, first = match.groupdict(), number
+                groups = match.groupdict().items()
+                found, first = {name: it and it.translate(_WITHOUT_MARKS) for name, it in groups}, number
             elif not line.strip():
                 continue
             elif found is None or len(line) + len(found.get("text") or "") > _MOST_MESSAGE:
@@ -239,7 +242,8 @@ def _text_records(path: Path, encoding: str | None, lines: str) -> Iterator[tupl
             yield first, found
 
 
-_MARKS = dict.fromkeys(map(ord, "\u200e\u200f\ufeff"))  # marks of direction, which phones write before names
+_MARKS = "\u200e\u200f\ufeff"  # of direction, which phones write before names
+_WITHOUT_MARKS = dict.fromkeys(map(ord, _MARKS))
 
 
 def _text_of(path: Path, encoding: str | None) -> AbstractContextManager[io.TextIOWrapper]:

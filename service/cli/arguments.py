@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from polyrank.model.rankers.networks import LateRanker
     from polyrank.service.client.clients import Client
 
+_PARTS = ("text", "id")
+_COLUMNS_HELP = (
+    "columns of tables, or fields of .jsonl, that hold texts and ids; default: those of the names text and id"
+)
 _ENCODING_HELP = "of .csv pools; default: UTF-8, or what their first bytes say"
 L = TypeVar("L")
 REFERENCE = Runner(TORCH, FLOAT32)
@@ -54,11 +58,28 @@ def _encoding(name: str) -> str:
     return name
 
 
-def read_candidates(pools: Sequence[Path], encoding: str | None) -> Iterator["Candidate"]:
+def add_columns_option(parser: Any) -> None:
+    """Add `--columns`, for pool files."""
+    parser.add_argument("--columns", type=_columns, default={}, metavar="text=NAME,id=NAME", help=_COLUMNS_HELP)
+
+
+def _columns(text: str) -> dict[str, str]:
+    pairs = [each.partition("=") for each in text.split(",")]
+    named = {part.strip(): column.strip() for part, _, column in pairs}
+    if wrong := [part for part, column in named.items() if part not in _PARTS or not column]:
+        raise argparse.ArgumentTypeError(f"{wrong[0]!r} must be text or id, with = and a column")
+    if len({*named.values()}) < len(pairs):
+        raise argparse.ArgumentTypeError("name each part and each column once")
+    return named
+
+
+def read_candidates(
+    pools: Sequence[Path], encoding: str | None, columns: Mapping[str, str] | None = None
+) -> Iterator["Candidate"]:
     """Stream the good rows of a pool; after the last one, report those that were left out on standard error."""
     from polyrank.index_builder.pool.rows import read_pool
 
-    return _good(read_pool(pools, encoding=encoding))
+    return _good(read_pool(pools, encoding=encoding, columns=columns or {}))
 
 
 def _good(rows: "Iterable[Candidate | Rejected]") -> Iterator["Candidate"]:

@@ -99,8 +99,10 @@ class Distinct:
         # Near-equal texts share one of their first words in any fixed order; long words are rare.
         first = sorted(own, key=lambda each: (-len(each[0]), each))[: len(own) - math.ceil(NEAR * len(own)) + 1]
         alike = [self._before.setdefault((numbers, each), []) for each in first]
-        if any(len(own & other) >= NEAR * len(own | other) for others in alike for other in others[-MOST_COMPARED:]):
-            return False
+        for other in {other for others in alike for other in others[-MOST_COMPARED:]}:
+            shorter, longer = sorted((len(own), len(other)))
+            if shorter >= NEAR * longer and (shared := len(own & other)) >= NEAR * (shorter + longer - shared):
+                return False
         for others in alike:
             others.append(own)
         return True

@@ -107,6 +107,20 @@ def test_sync_makes_the_candidates_those_of_the_files(
     assert again.out == "0 added, 0 changed, 0 deleted, 50 unchanged\n"
 
 
+def test_files_with_columns_of_other_names_are_put_and_synced(capsys: Capture, service: Served, tmp_path: Path) -> None:
+    file = tmp_path / "antworten.csv"
+    file.write_text("Nummer;Antwort\n7;w1 w2\n8;w3\n")
+    given = (str(file), "--columns", "text=Antwort,id=Nummer", "--url", service.url)
+    assert call(capsys, "candidates", "put", *given).out.startswith("2 candidates put")
+    done = call(capsys, "candidates", "sync", *given)
+    assert done.out.startswith("0 added, 0 changed, ")
+    assert ", 2 unchanged" in done.out
+    assert {each["id"]: each["text"] for each in lines(capsys, "candidates", "list", *given[3:])} == {
+        "7": "w1 w2",
+        "8": "w3",
+    }
+
+
 def test_sync_of_files_with_a_bad_row_or_none_changes_nothing(capsys: Capture, service: Served, tmp_path: Path) -> None:
     at = ("--url", service.url)
     file = write_rows(tmp_path / "pool.jsonl", [{"id": "new", "text": "w1"}, {"id": "c1", "text": ""}])
@@ -122,6 +136,7 @@ def test_sync_of_files_with_a_bad_row_or_none_changes_nothing(capsys: Capture, s
         (("put",), "give either pool files or --text"),
         (("put", "pool.jsonl", "--text", "a"), "give either pool files or --text"),
         (("put", "pool.jsonl", "--id", "a"), "--id and --metadata go with --text"),
+        (("put", "--text", "a", "--columns", "text=b"), "--encoding and --columns go with files"),
         (("put", "--text", "a", "--metadata", "[]"), "--metadata must be a JSON object"),
         (("list", "--filter", "lang=en"), "--filter is no JSON"),
         (("list", "--filter", '{"price": NaN}'), "--filter is no JSON (NaN, infinite numbers"),

@@ -187,6 +187,31 @@ def test_days_of_slack_and_lines_of_whatsapp_are_ordered_by_their_times(tmp_path
     assert [reply for _, reply in read(tmp_path / "second")] == [A, A2]
 
 
+@pytest.mark.parametrize("private", ["false", "FALSE", "False", "No", "no", "0"])
+def test_a_note_of_zendesk_is_no_reply_however_a_program_writes_the_table(private: str, tmp_path: Path) -> None:
+    (tmp_path / "z.csv").write_text(FILES["zendesk-csv"].read_text().replace("Agent,false", f"Agent,{private}"))
+    converted(tmp_path, tmp_path / "z.csv")
+    assert read(tmp_path) == TWO
+
+
+def test_what_a_phone_writes_in_place_of_a_message_is_none(tmp_path: Path) -> None:
+    said = [
+        "[01.02.26, 10:00:00] Anna: \u200eNachrichten sind Ende-zu-Ende-verschlüsselt.",
+        f"[01.02.26, 10:00:01] \u200eBen: {Q}",
+        "\u200e[01.02.26, 10:00:02] Anna: \u200eBild weggelassen",
+        "\u200e[01.02.26, 10:00:03] Anna: \u200e<Anhang: 7.jpg>",
+        f"\u200e[01.02.26, 10:00:04] Anna: {A} \u200e<Diese Nachricht wurde bearbeitet.>",
+    ]
+    (tmp_path / "iphone.txt").write_text("\n".join(said))
+    converted(tmp_path / "1", tmp_path / "iphone.txt", answering=("Anna",))
+    assert read(tmp_path / "1") == [([Q], A)]
+    texts = ["<Médias omis>", "null", "You deleted this message", "Diese Nachricht wurde gelöscht", A]
+    said = [f"01/02/26, 10:00 - Ben: {Q}", *(f"01/02/26, 10:01 - Anna: {text}" for text in texts)]
+    (tmp_path / "android.txt").write_text("\n".join(said))
+    converted(tmp_path / "2", tmp_path / "android.txt", answering=("Anna",))
+    assert read(tmp_path / "2") == [([Q], A)]
+
+
 @pytest.mark.parametrize("name", [name for name in FILES if FILES[name].suffix == ".jsonl"])
 def test_a_field_that_nothing_reads_is_named_with_its_first_record(name: str, tmp_path: Path) -> None:
     file = tmp_path / FILES[name].name

@@ -8,7 +8,7 @@ import pytest
 from command_line import call, options
 
 from polyrank.service.cli import arguments as files
-from polyrank.service.cli.commands import build, convert, mine
+from polyrank.service.cli.commands import convert, mine
 from polyrank.service.cli.parsing import CommandParser, Within
 from polyrank.service.settings import bounds_of
 
@@ -20,7 +20,7 @@ def test_every_number_that_a_command_takes_has_bounds() -> None:
         dest for _, dest in unbounded
     }
     read = {action.type for _, action in options() if not isinstance(action.type, Within)}
-    assert read - {int, float} == {None, Path, files._encoding, mine._margin, convert._columns, build._columns}
+    assert read - {int, float} == {None, Path, files._encoding, mine._margin, convert._columns, files._columns}
 
 
 @pytest.mark.slow

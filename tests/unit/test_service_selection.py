@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -405,3 +406,19 @@ def test_a_model_without_calibration_is_refused_before_it_is_asked(tmp_path: Pat
         rank(serving, asked(answer_if=0.5))
     with pytest.raises(NotCalibrated, match=r"the reranker overlap has no calibration.*and start the server with the"):
         rank(serving, asked(answer_if=0.5, top_n=3), WordCross())
+
+
+def test_texts_that_begin_alike_are_compared_with_each_other_once() -> None:
+    def seconds(texts: list[str]) -> float:
+        distinct, begun = selection.Distinct(), time.process_time()
+        assert all(map(distinct.admit, texts))
+        return time.process_time() - begun
+
+    draw = Random(3)
+    names = ["".join(draw.choices("abcdefghij", k=12)) for _ in range(2040)]
+    short = ["".join(draw.choices("abcdefghij", k=5)) for _ in range(500)]
+    ends = [draw.sample(short, 60) for _ in range(150)]
+    alike = [" ".join([*names[:40], *end]) for end in ends]
+    different = [" ".join([*draw.sample(names, 40), *end]) for end in ends]
+    # Where each pair was compared for each word of its beginning, it took ten times as long.
+    assert seconds(alike) < 4 * seconds(different)

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 from polyrank.index_builder.names import DTYPE_NAMES, AskedOptions, BuildCommand
 from polyrank.model.errors import InvalidInput
 from polyrank.model.options import options_of
-from polyrank.service.cli.arguments import add_encoding_option, add_runner_options, chosen_runner, loaded
+from polyrank.service.cli.arguments import (
+    add_columns_option,
+    add_encoding_option,
+    add_runner_options,
+    chosen_runner,
+    loaded,
+)
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result, seconds_of
 from polyrank.service.cli.parsing import add_options_of, given
 from polyrank.service.cli.waiting import add_wait_option, loading, require_server
@@ -25,10 +31,6 @@ if TYPE_CHECKING:
     from polyrank.model.text.assembly import Conversation
 
 _SEED = 0
-_PARTS = ("text", "id")
-_COLUMNS_HELP = (
-    "columns of tables, or fields of .jsonl, that hold texts and ids; default: those of the names text and id"
-)
 
 
 def add_to(commands: Any) -> None:
@@ -41,7 +43,7 @@ def add_to(commands: Any) -> None:
         "--pool", required=True, nargs="+", type=Path, help=".jsonl[.gz|.zst], .csv, .parquet or .xlsx files"
     )
     add_encoding_option(parser)
-    parser.add_argument("--columns", type=_columns, default={}, metavar="text=NAME,id=NAME", help=_COLUMNS_HELP)
+    add_columns_option(parser)
     parser.add_argument("--store", required=True, type=Path, help="the store's directory; made if need be")
     add_options_of(parser.add_argument, options_of(AskedOptions), dtype=DTYPE_NAMES)
     add_options_of(parser.add_argument, options_of(BuildCommand))
@@ -89,16 +91,6 @@ def run(arguments: argparse.Namespace) -> int:
     by = {} if encoders is None else {"encoders": arguments.encoders, "encoder_retries": encoders.retries}
     print_result(arguments, {**_described(built, seconds), **pool.fields.described(), **by}, line)
     return 0
-
-
-def _columns(text: str) -> dict[str, str]:
-    pairs = [each.partition("=") for each in text.split(",")]
-    named = {part.strip(): column.strip() for part, _, column in pairs}
-    if wrong := [part for part, column in named.items() if part not in _PARTS or not column]:
-        raise argparse.ArgumentTypeError(f"{wrong[0]!r} must be text or id, with = and a column")
-    if len({*named.values()}) < len(pairs):
-        raise argparse.ArgumentTypeError("name each part and each column once")
-    return named
 
 
 def _check_cluster(arguments: argparse.Namespace) -> None:

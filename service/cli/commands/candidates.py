@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from polyrank.service.cli.arguments import (
+    add_columns_option,
     add_encoding_option,
     add_service_options,
     json_object,
@@ -57,6 +58,7 @@ def add_to(commands: Any) -> None:
                 "pool", nargs=several, type=Path, metavar="FILE", help="pool files, as polyrank build takes"
             )
             add_encoding_option(action)
+            add_columns_option(action)
         if name == "sync":
             action.add_argument("--dry-run", action="store_true", help="change nothing; print what would be changed")
         elif name == "put":
@@ -103,7 +105,9 @@ def _put(arguments: argparse.Namespace) -> int:
         raise UsageError("give either pool files or --text")
     if arguments.text is None and (arguments.id or arguments.metadata):
         raise UsageError("--id and --metadata go with --text; in files, each candidate has its own")
-    rows = _rows(arguments.pool, arguments.encoding) if arguments.text is None else [_one(arguments)]
+    if arguments.text is not None and (arguments.encoding or arguments.columns):
+        raise UsageError("--encoding and --columns go with files")
+    rows = _rows(arguments) if arguments.text is None else [_one(arguments)]
     count, revision = 0, None
     with service_of(arguments) as service, Progress("candidates") as progress:
         for batch in _batches(rows, service):
@@ -120,8 +124,8 @@ def _one(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"id": arguments.id, "text": arguments.text, "metadata": metadata}
 
 
-def _rows(pools: list[Path], encoding: str | None) -> Iterator[dict[str, Any]]:
-    for candidate in read_candidates(pools, encoding):
+def _rows(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    for candidate in read_candidates(arguments.pool, arguments.encoding, arguments.columns):
         yield {"id": candidate.id, "text": candidate.text, "metadata": candidate.metadata}
 
 
@@ -169,7 +173,7 @@ def _sync(arguments: argparse.Namespace) -> int:
         closing(sqlite3.connect("")) as found,
     ):
         found.executescript(_COMPARISON)
-        in_files = _keep_rows(found, arguments.pool, arguments.encoding, progress)
+        in_files = _keep_rows(found, arguments, progress)
         for at, stored in enumerate(_listed(service, None, None), 1):
             known = found.execute("UPDATE pool SET stored = ? WHERE id = ?", (_compared(stored), stored["id"]))
             if not known.rowcount:
@@ -209,7 +213,7 @@ def _sync(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _keep_rows(found: sqlite3.Connection, pools: list[Path], encoding: str | None, progress: Progress) -> int:
+def _keep_rows(found: sqlite3.Connection, arguments: argparse.Namespace, progress: Progress) -> int:
     """Keep all rows of pool files in their order; returns how many there are.
 
     Raises PoolError where a row is bad, because the candidate that it stands for would be removed, or there is none.
@@ -218,7 +222,7 @@ def _keep_rows(found: sqlite3.Connection, pools: list[Path], encoding: str | Non
     from polyrank.index_builder.pool.rows import Candidate, read_pool
 
     count = 0
-    for row in read_pool(pools, encoding=encoding):
+    for row in read_pool(arguments.pool, encoding=arguments.encoding, columns=arguments.columns):
         if isinstance(row, Candidate):
             compared = _compared({"id": row.id, "text": row.text, "metadata": row.metadata})
             found.execute("INSERT INTO pool (id, row) VALUES (?, ?)", (row.id, compared))
@@ -229,7 +233,7 @@ def _keep_rows(found: sqlite3.Connection, pools: list[Path], encoding: str | Non
             raise PoolInvalid(Path(row.file), why)
     if not count:
         raise PoolEmpty(
-            f"{', '.join(map(str, pools))}: there is no candidate, so all of the service's would be deleted"
+            f"{', '.join(map(str, arguments.pool))}: there is no candidate, so all of the service's would be deleted"
         )
     return count
 
