@@ -160,20 +160,14 @@ def restore(source: BinaryIO, root: Path, progress: Progress) -> Backup:
     with filling(root, last=_CURRENT) as inside:
         folded = _Folded(source)
         try:
-            with (
-                pa.CompressedInputStream(cast(Any, folded), "zstd") as packed,
-                tarfile.open(fileobj=cast(Any, unfolded := _Unfolded(packed)), mode="r|", tarinfo=_Header) as tar,
-            ):
-                history, current = _unpack(tar, folded, unfolded, inside, progress)
-                behind = cast(IO[bytes], tar.fileobj).read(2 * tarfile.RECORDSIZE)
+            with pa.CompressedInputStream(cast(Any, folded), "zstd") as packed:
+                unfolded = _Unfolded(cast(IO[bytes], packed))
+                with tarfile.open(fileobj=cast(IO[bytes], unfolded), mode="r|", tarinfo=_Header) as tar:
+                    history, current = _unpack(tar, folded, unfolded, inside, progress)
+                    behind = cast(IO[bytes], tar.fileobj).read(2 * tarfile.RECORDSIZE)
                 if len(behind) >= 2 * tarfile.RECORDSIZE or behind.strip(b"\0"):
                     raise BackupInvalid(f"it goes on behind {_CURRENT}, its end")
-        except (
-            tarfile.TarError,
-            ValueError,
-            LookupError,
-            RecursionError,
-        ) as error:  # a header's numbers are no numbers
+        except (tarfile.TarError, ValueError, LookupError, RecursionError) as error:  # a header's numbers are none
             raise BackupInvalid(f"it is cut off, or no archive: {error}") from error
         except OSError as error:
             if error.errno is not None:  # of the system, not of the decompressor
