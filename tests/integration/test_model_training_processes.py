@@ -20,7 +20,7 @@ from polyrank.model.training.state import read_state
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 RECIPE = [
-    "--architecture=poly", "--steps=120", "--batch-size=8", "--learning-rate=0.01", "--warmup-steps=2",
+    "--architecture=poly", "--batch-size=8", "--learning-rate=0.01", "--warmup-steps=2",
     "--dropout=0.1", "--precision=no", "--max-context-tokens=40", "--max-candidate-tokens=16", "--json",
 ]  # fmt: skip
 
@@ -54,7 +54,7 @@ def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(
     warm_python: WarmPython, base: Path, data: Path, tmp_path: Path
 ) -> None:
     def train(name: str, *flags: str) -> WarmProcess:
-        given = ["--base", base, "--train", data, "--output", tmp_path / name, *RECIPE, *flags]
+        given = ["--base", base, "--train", data, "--output", tmp_path / name, *RECIPE, "--steps=120", *flags]
         return forked(warm_python, "train", *given, **ONE_THREAD)
 
     step = killed_with_a_state(train("out"), tmp_path / "out", 0)

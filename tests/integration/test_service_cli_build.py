@@ -97,9 +97,10 @@ def test_words_tell_what_was_built(capsys: Capture, store: Path, poly: Path, poo
     assert (outcome.status, outcome.err) == (0, "fields: n (number, 50 rows)\n")
     current = GenerationStore(store).current()
     assert outcome.out.startswith(f"generation {current} is active: 50 candidates in ")
-    assert outcome.out.endswith(" s\n")
+    assert outcome.out.endswith(" s; running servers load it now\n")
     again = call(capsys, "build", "--model", poly, "--pool", pool, "--store", store).out
-    assert again.endswith(" s; 0 texts encoded, 50 candidates keep the vectors that the last generation has\n")
+    kept = "0 texts encoded, 50 candidates keep the vectors that the last generation has"
+    assert again.endswith(f" s; {kept}; running servers load it now\n")
 
 
 def test_auto_tells_what_it_chose_and_by_which_times(

@@ -21,7 +21,6 @@ from polyrank.model import processor
 Capture = pytest.CaptureFixture[str]
 QUICK = [
     *("--steps", 4, "--batch-size", 8, "--warmup-steps", 0, "--learning-rate", 0.01, "--dropout", 0),
-    *("--precision", "no"),
     *("--max-context-tokens", 40, "--max-candidate-tokens", 16),
 ]
 
@@ -43,12 +42,14 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
         huggingface_hub.close_session()
 
 
-def train(capsys: Capture, base: Path, tmp_path: Path, *more: object, architecture: str = "bi") -> Outcome:
+def train(
+    capsys: Capture, base: Path, tmp_path: Path, *more: object, architecture: str = "bi", precision: str = "no"
+) -> Outcome:
     data = tmp_path / "data.jsonl"
     if not data.exists():
         write_examples(data)
     fixed = ["--architecture", architecture, "--base", base, "--train", data, "--output", tmp_path / "mine"]
-    return call(capsys, "train", *fixed, *QUICK, *more)
+    return call(capsys, "train", *fixed, *QUICK, "--precision", precision, *more)
 
 
 def header(card: str) -> dict[str, Any]:
@@ -63,7 +64,7 @@ def test_the_card_says_in_which_precision_it_ran(
     capsys: Capture, monkeypatch: pytest.MonkeyPatch, base: Path, tmp_path: Path, flags: str, ran: str
 ) -> None:
     monkeypatch.setattr(processor, "told", lambda: {"flags": flags})
-    result = train(capsys, base, tmp_path, "--precision", "auto", "--json").result
+    result = train(capsys, base, tmp_path, "--json", precision="auto").result
     assert result["settings"]["precision"] == ran
     assert f"| `precision` | `{ran}` |" in (tmp_path / "mine" / "README.md").read_text()
 
