@@ -17,6 +17,7 @@ from polyrank.service.app import create_app
 from polyrank.service.settings import Settings
 
 MOST_MISSED = 1  # a busy machine is slower; what held the loop missed two to ninety
+PIECE_BYTES = 64 * 1024
 TRIES = 3
 MOST_BYTES = 1 << 20
 MOST_LEFT = 5000  # objects; what is cached takes fewer, and a list that was kept had 20,000
@@ -42,7 +43,12 @@ def beaten(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, B
 
 def ask(served: Served, call: Call) -> None:
     headers = {"Content-Type": "application/json", **call.headers}
-    answer = served.client.request(call.method, call.path, content=call.body, headers=headers)
+    pieces: list[bytes] | bytes = call.body
+    if len(call.body) > PIECE_BYTES:
+        # The client copies what is left of a body after each piece that it has sent, and holds up this process by that.
+        headers["Content-Length"] = f"{len(call.body)}"
+        pieces = [call.body[at : at + PIECE_BYTES] for at in range(0, len(call.body), PIECE_BYTES)]
+    answer = served.client.request(call.method, call.path, content=pieces, headers=headers)
     assert answer.status_code != 500
 
 
