@@ -24,6 +24,13 @@ from polyrank.model.inference.tracing import traced
 from polyrank.model.quantisation.calibration import parts_of
 from polyrank.model.rankers.networks import NetworkRanker, load_network
 
+
+def require_int8() -> None:
+    """Skip the test on a processor that does not compute in int8."""
+    if not openvino_backend.is_supported("int8"):
+        pytest.skip("this processor does not compute in int8")
+
+
 PROOF: dict[str, Any] = {
     "lists": 3000,
     "conversations": 900,

@@ -128,7 +128,7 @@ class Seen:
         self.reports: list[Report] = []
         self.losses: list[float] = []
         self.looks: list[tuple[int, float]] = []
-        self.recalls: list[float] = []  # of these looks
+        self.rescaled: list[float] = []  # of these looks
 
     def survey(self, path: Path, report: Report) -> None:
         """A file was read."""
@@ -138,7 +138,7 @@ class Seen:
         """A step was made, or a look taken."""
         if event == "look":
             self.looks.append((step, figures["loss"]))
-            self.recalls.append(figures["recall_at_1"])
+            self.rescaled.append(figures["rescaled_loss"])
         else:
             self.losses.append(figures["loss"])
 

@@ -89,9 +89,14 @@ _SEED = 0  # the same in every run, so that runs can be compared
 
 
 class Look(NamedTuple):
-    """Figures of the slice: mean loss, share of gold replies ranked first in their batch, mean cosine of the codes."""
+    """Figures of the slice.
+
+    loss: mean loss. rescaled_loss: mean cross entropy at the scale of scores that suits them best. recall_at_1: share
+    of gold replies ranked first in their batch. code_cosine: mean cosine of the codes.
+    """
 
     loss: float
+    rescaled_loss: float
     recall_at_1: float
     code_cosine: float
 
@@ -129,8 +134,10 @@ def look(
     on_progress("looking", done, examples)
     encoder.train()
     rows = sum(batch.rows for batch in measured)
+    at_each_scale = zip(*([batch.rows * loss for loss in batch.rescaled] for batch in measured), strict=True)
     return Look(
         loss=sum(batch.loss * batch.rows for batch in measured) / rows,
+        rescaled_loss=min(map(sum, at_each_scale)) / rows,
         recall_at_1=sum(batch.first for batch in measured) / rows,
         code_cosine=sum(batch.code_cosine * batch.rows for batch in measured) / rows,
     )
@@ -301,9 +308,9 @@ class Training:
     def _look(self, selection: Sequence[list[Dialogue]], watch: Watch, on_progress: OnProgress) -> None:
         """Measure the selection slice, and write a checkpoint if it is the best so far.
 
-        The best has the highest R@1; of equal ones, the lowest loss. The loss alone would prefer scores that
-        tell little: a base's that lie close together, to those of a model that ranks better and is too sure of
-        it. How sure a score may be is fitted later, by the calibration.
+        The best has the lowest loss at the scale that suits its scores best, because a calibration fits the scale
+        later. At their own scale, scores that tell little, such as a base's that lie close together, lose less than
+        those of a model that ranks better and is too sure of it. R@1 tells too little over a small slice.
         """
         progress, began = self.progress, time.monotonic()
         seen = look(self.student.encoder, self._objective, selection, on_progress)
@@ -312,12 +319,10 @@ class Training:
         watch("look", progress.step, self.steps, figures)
         self._accelerator.log({f"selection/{name}": value for name, value in figures.items()}, progress.step)
         self._schedule.observe(progress.step, seen.loss)
-        is_first, best = math.isinf(progress.best_loss), (progress.best_recall, -progress.best_loss)
-        if math.isfinite(seen.loss) and (is_first or (seen.recall_at_1, -seen.loss) > best):
-            if is_first:
+        if math.isfinite(seen.loss) and seen.rescaled_loss < progress.best_loss:
+            if math.isinf(progress.best_loss):
                 self._save_state()  # whoever is killed while the first checkpoint is written goes on from here
-            progress.best_recall, progress.best_loss = seen.recall_at_1, seen.loss
-            progress.best_step, progress.looks_without = progress.step, 0
+            progress.best_loss, progress.best_step, progress.looks_without = seen.rescaled_loss, progress.step, 0
             if self._accelerator.is_main_process:
                 self.student.save(self._output, {"step": progress.step, "selection": figures})
         else:

@@ -76,12 +76,19 @@ class Prepared(NamedTuple):
     scored: Callable[[Sequence[Encoded]], ScoredBatch]
 
 
+SCALES = 2.0 ** torch.arange(-6, 6.5, 0.5)
+
+
 class Measured(NamedTuple):
-    """Figures of one batch: loss, rows whose gold reply came first, rows, likeness of the context vectors."""
+    """Figures of one batch: loss, rows whose gold reply came first, rows, likeness of the context vectors.
+
+    rescaled: mean cross entropy of the gold replies where scores are multiplied by each of SCALES.
+    """
 
     loss: float
     first: float
     rows: int
+    rescaled: Sequence[float]
     code_cosine: float = 0.0
 
 
@@ -127,7 +134,9 @@ class Objective(ABC, Generic[E, C]):
         prepared = self.prepare(self._with_labels(batch))
         loss, scores, gold, allowed, codes = prepared.scored([encode() for encode in prepared.chunks])
         cosine = 0.0 if codes is None else code_cosine(codes)
-        return Measured(loss.item(), gold_first(scores, gold, allowed), len(scores), cosine)
+        return Measured(
+            loss.item(), gold_first(scores, gold, allowed), len(scores), rescaled(scores, gold, allowed), cosine
+        )
 
     def _with_labels(self, batch: Batch) -> Batch:
         """Let every class compete in every batch, where scores of their names tell the classes."""
@@ -135,6 +144,13 @@ class Objective(ABC, Generic[E, C]):
 
 
 AnyObjective = Objective[Any, Any]
+
+
+def rescaled(scores: Tensor, gold: Tensor, allowed: Tensor) -> list[float]:
+    """Return the mean cross entropy of the gold replies at each of SCALES. Arguments as in ScoredBatch."""
+    known = allowed.scatter(1, gold[:, None], True)
+    own = scores.float()
+    return [F.cross_entropy((own * scale).masked_fill(~known, -torch.inf), gold).item() for scale in SCALES.tolist()]
 
 
 def gold_first(scores: Tensor, gold: Tensor, allowed: Tensor) -> float:

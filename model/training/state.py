@@ -25,7 +25,6 @@ class RunProgress:
     """Where a run is. `seconds`: how long it took so far, the time before it was resumed included."""
 
     step: int = 0
-    best_recall: float = 0.0
     best_loss: float = math.inf
     best_step: int = 0
     looks_without: int = 0

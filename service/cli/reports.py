@@ -25,7 +25,12 @@ _LETTERS = 1000
 _TURNS = 6
 _LABEL_LETTERS = 15  # beside a chart; of a generation's id they are the second when it was built
 
-_HEADINGS = {"loss": "Loss", "recall_at_1": "R@1 over held-out examples", "code_cosine": "Mean cosine of the codes"}
+_HEADINGS = {
+    "loss": "Loss",
+    "rescaled_loss": "Loss at the scale that suits the scores best",
+    "recall_at_1": "R@1 over held-out examples",
+    "code_cosine": "Mean cosine of the codes",
+}
 _SMOOTHED = 20
 _HEAD = ("generation", "candidates", "index", "recall@10", "recall@100", "p50, ms", "p99, ms", "model", "state")
 

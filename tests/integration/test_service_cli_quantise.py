@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from command_line import Outcome, call, write_rows
 from tiny import write_base, write_checkpoint
+from tiny_int8 import require_int8
 
 import polyrank
 from polyrank.model.checkpoint.files import CONFIG_FILE
@@ -28,6 +29,7 @@ ROWS: list[dict[str, Any]] = [
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    require_int8()
     monkeypatch.setattr(needs, "CALIBRATED_ON", 20)
 
 

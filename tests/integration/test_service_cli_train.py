@@ -98,7 +98,7 @@ def test_the_result_is_one_object(capsys: Capture, base: Path, data: Path, valid
     ranker = polyrank.load(tmp_path / "out")
     assert (result["output"], result["fingerprint"]) == (str(tmp_path / "out"), ranker.fingerprint)
     assert {**ranker.config.training, "seconds": result["seconds"]}.items() <= result.items()
-    assert set(result["selection"]) == {"loss", "recall_at_1", "code_cosine"}
+    assert set(result["selection"]) == {"loss", "rescaled_loss", "recall_at_1", "code_cosine"}
     evaluated = call(capsys, "evaluate", "--model", tmp_path / "out", "--data", valid, "--json").result
     assert without_times(result["valid"]) == without_times(evaluated)
     assert json.dumps(evaluated).count("recall@1") >= 1
@@ -106,7 +106,7 @@ def test_the_result_is_one_object(capsys: Capture, base: Path, data: Path, valid
     right = [replies[ranker.rank(row["context"], replies)[0][0]] == row["response"] for row in rows(120)[80:]]
     assert sum(right) > 30, "a guess has 10 of 40"
     page = (tmp_path / "run.html").read_text()
-    assert page.count("<polyline") == 4, "loss while training, and three figures of the held-out examples"
+    assert page.count("<polyline") == 5, "loss while training, and four figures of the held-out examples"
     assert f"{result['valid']['recall@1']:.4f}" in page
 
 
@@ -126,7 +126,7 @@ def test_progress(capsys: Capture, caplog: pytest.LogCaptureFixture, base: Path,
     assert re.fullmatch(rf"{tmp_path}/out: trained 20 steps in \d+ s\n", outcome.out)
     survey, first, *others = outcome.err.splitlines()
     assert survey == f"{data}: 72 examples, 8 held out"
-    figures = r"loss \d+\.\d{4}  recall_at_1 [01]\.\d{4}  code_cosine -?\d\.\d{4}"
+    figures = r"loss \d+\.\d{4}  rescaled_loss \d+\.\d{4}  recall_at_1 [01]\.\d{4}  code_cosine -?\d\.\d{4}"
     assert first.startswith("look 0 of 20: ")
     assert all(re.fullmatch(rf"look \d+ of 20: {figures}", line) for line in (first, *others))
     assert others[-1].startswith("look 20 of 20: ")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from tiny import write_base
-from tiny_int8 import quantised_checkpoint
+from tiny_int8 import quantised_checkpoint, require_int8
 
 import polyrank
 from polyrank.model import threads
@@ -116,6 +116,7 @@ def test_every_precision_is_kept_for_itself(precision: str, tmp_path: Path, disk
 
 
 def test_int8_is_made_anew_for_another_calibration(tmp_path: Path, disk: DiskCache, unread: list[str]) -> None:
+    require_int8()
     path = checkpoint(tmp_path)
     found = []
     for reach in (8.0, 8.0, 9.0):

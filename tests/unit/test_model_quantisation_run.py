@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tiny import write_checkpoint
-from tiny_int8 import quantised_checkpoint
+from tiny_int8 import quantised_checkpoint, require_int8
 
 import polyrank
 from polyrank.model.evaluation.rankings import rank_lists
@@ -56,6 +56,7 @@ def first_right(ranker: NetworkRanker) -> np.ndarray:
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["bi", "cross"])
 def test_it_says_what_int8_changes(tmp_path: Path, architecture: str) -> None:
+    require_int8()
     path = quantised_checkpoint(write_checkpoint(tmp_path, "mine", seed=0, architecture=architecture))
     ours = polyrank.load(path, backend="openvino", precision="int8")
     reference = polyrank.load(path)

@@ -252,14 +252,15 @@ class Counting:
     def measure(self, batch: Batch) -> Measured:
         assert not self._encoder.training
         self.draws.append(batch.draw.random())
-        return Measured(float(batch.examples[0]), 1, len(batch.examples), 0.5)  # type: ignore[arg-type]
+        loss = float(batch.examples[0])  # type: ignore[arg-type]
+        return Measured(loss, 1, len(batch.examples), [9.0, loss], 0.5)
 
 
 def test_a_look_weighs_batches_by_their_rows_and_leaves_the_encoder_in_training() -> None:
     encoder = torch.nn.Linear(1, 1).train()
     objective = Counting(encoder)
     found = look(encoder, objective, [[1.0, 0, 0], [3.0]])  # type: ignore[list-item]
-    assert found == Look(loss=pytest.approx(1.5), recall_at_1=0.5, code_cosine=0.5)
+    assert found == Look(loss=pytest.approx(1.5), rescaled_loss=pytest.approx(1.5), recall_at_1=0.5, code_cosine=0.5)
     assert encoder.training
     first = objective.draws
     look(encoder, again := Counting(encoder), [[1.0, 0, 0], [3.0]])  # type: ignore[list-item]

@@ -9,6 +9,7 @@ from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
@@ -93,8 +94,7 @@ def test_the_output_holds_the_best_look(base: Path, data: Path, tmp_path: Path, 
         config = settings(base, **{**KINDS[kind], "learning_rate": rate, "looks": 3.0})
         output = tmp_path / f"{rate}"
         ranker, seen = run(config, data, output)
-        order = [(-recall, loss, step) for recall, (step, loss) in zip(seen.recalls, seen.looks, strict=True)]
-        _, best, best_step = min(order)
+        best_step, best = seen.looks[np.argmin(seen.rescaled)]
         if best_step != seen.looks[-1][0]:
             break
     assert best_step != seen.looks[-1][0]
@@ -241,7 +241,7 @@ def test_it_stops_when_nothing_improves(base: Path, data: Path, tmp_path: Path) 
     config = settings(base, steps=500, learning_rate=1e-9, code_learning_rate=1e-9, looks=3.0, patience=3)
     _, seen = run(config, data, tmp_path / "out")
     assert len(seen.losses) < 500
-    best = min(range(len(seen.looks)), key=lambda at: seen.looks[at][1])
+    best = int(np.argmin(seen.rescaled))
     assert len(seen.looks) == best + 1 + 3
 
 
@@ -649,7 +649,7 @@ def test_a_look_has_as_many_replies_as_a_step(base: Path, tmp_path: Path, monkey
 
     def measure(_: LateObjective, batch: Batch) -> Measured:
         sizes.append(len(batch.examples))
-        return Measured(1.0, 0, len(batch.examples))
+        return Measured(1.0, 0, len(batch.examples), [1.0])
 
     monkeypatch.setattr(LateObjective, "measure", measure)
     config = settings(base, batch_size=2, extra_replies=4, steps=1)
@@ -667,7 +667,7 @@ def test_a_look_that_is_no_number_is_never_the_best(
     losses = chain([2.0, value, 1.5, value, 1.7], repeat(value))
 
     def measure(_: LateObjective, batch: Batch) -> Measured:
-        return Measured(next(losses), 0, len(batch.examples))
+        return Measured(loss := next(losses), 0, len(batch.examples), [loss])
 
     monkeypatch.setattr(LateObjective, "measure", measure)
     ranker, seen = run(settings(base, steps=40, looks=2.0), data, tmp_path / "out")
@@ -676,15 +676,15 @@ def test_a_look_that_is_no_number_is_never_the_best(
     assert ranker.config.training["selection"]["loss"] == 1.5
 
 
-def test_the_best_look_ranks_best_and_of_equal_ones_loses_least(
+def test_the_best_look_has_the_lowest_loss_at_the_scale_that_suits_it(
     base: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An untrained model whose scores say little has a lower loss than one that has learnt and is too sure of it."""
-    looks = chain([(2.0, 0.1), (3.0, 0.5), (2.9, 0.5), (1.0, 0.4)], repeat((3.0, 0.5)))
+    looks = chain([(2.0, [2.0, 2.1]), (3.0, [1.6, 3.0]), (2.9, [1.5, 2.9]), (1.0, [1.7, 1.8])], repeat((3.0, [1.6])))
 
     def measure(_: LateObjective, batch: Batch) -> Measured:
-        loss, share = next(looks)
-        return Measured(loss, share * len(batch.examples), len(batch.examples))
+        loss, rescaled = next(looks)
+        return Measured(loss, 0, len(batch.examples), rescaled)
 
     monkeypatch.setattr(LateObjective, "measure", measure)
     ranker, seen = run(settings(base, steps=40, looks=2.0), data, tmp_path / "out")
