@@ -38,9 +38,9 @@ def served(warm_python: WarmPython) -> Iterator[Serve]:
     """Starts servers on free ports; returns the process and its URL once it is ready."""
     started: list[subprocess.Popen[str] | WarmProcess] = []
 
-    def begin(*flags: object, cold: bool = False, **environment: str) -> tuple[Any, str]:
+    def begin(*flags: object, cold: bool = False, port: str = "0", **environment: str) -> tuple[Any, str]:
         begun = start if cold else partial(forked, warm_python)
-        process = begun("serve", "--port", "0", *flags, POLYRANK_DRAIN_DELAY_S="0", **environment)
+        process = begun("serve", "--port", port, *flags, POLYRANK_DRAIN_DELAY_S="0", **environment)
         started.append(process)
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -78,7 +78,7 @@ def test_ready_killed_started_again_and_stopped(capsys: Capture, served: Serve, 
     assert same_within_rounding(mine, theirs)
     process.kill()
     assert ended(process).status == -signal.SIGKILL
-    again, same_url = served("--store", store, "--port", url.rsplit(":", 1)[1])
+    again, same_url = served("--store", store, port=url.rsplit(":", 1)[1])
     assert (same_url, get(f"{url}/readyz")["generation"]) == (url, active)
     again.send_signal(signal.SIGTERM)
     outcome = ended(again)

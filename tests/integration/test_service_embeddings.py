@@ -25,6 +25,7 @@ from polyrank.service.http.compat import embeddings
 from polyrank.service.http.compat.cohere import AnyErrorOut, CohereEmbedOut
 from polyrank.service.http.compat.openai import EmbeddingsOut, ModelsOut, OpenAiErrorOut
 from polyrank.service.http.compat.tei import EmbedOut, SimilarityOut, TeiErrorOut, TokenizeOut
+from polyrank.service.http.plumbing import bodies
 from polyrank.service.settings import Settings
 
 TEXTS = ["w1 w2", "w3", "w1 w2 w4 w5"]
@@ -127,10 +128,11 @@ def test_many_letters_are_checked_beside_the_event_loop(
 ) -> None:
     build_store(tmp_path / "store")
     checked_by: set[str] = set()
+    monkeypatch.setattr(bodies, "INLINE_VALUES", 200)  # fewer letters than with the usual bound do
     monkeypatch.setattr(embeddings, "check_limit", lambda *_: checked_by.add(threading.current_thread().name))
     with TestClient(create_app(Settings(store=tmp_path / "store"), load)) as client:
         for path, body in (("/embed", {"inputs": []}), ("/v2/embed", {"texts": [], "max_tokens": 5})):
-            sent = {name: ["w1 " * (letters // 3)] * 250 if value == [] else value for name, value in body.items()}
+            sent = {name: ["w1 " * (letters // 3)] * 60 if value == [] else value for name, value in body.items()}
             assert client.post(path, json=sent).status_code == 200
     assert [name == "reading_0" for name in checked_by] == [is_beside]
 
