@@ -17,7 +17,7 @@ texts=$OUTPUT/texts
 run() { # name, flags: one run, then how much words count, fitted on what was held out
   [ -e "$OUTPUT/$1/polyrank.json" ] && [ ! -e "$OUTPUT/$1/training-state.pt" ] && return
   polyrank train --output "$OUTPUT/$1" --held-out 300 --seed 11 \
-    --lora-rank 64 --schedule cosine --warmup-steps 100 --looks 5 --dropout 0.1 --precision bf16 \
+    --lora-rank "${RANK:-64}" --schedule cosine --warmup-steps 100 --looks 5 --dropout 0.1 --precision bf16 \
     --chunk-tokens "${CHUNK_TOKENS:-4096}" \
     --max-turns 6 --max-context-tokens 128 --max-candidate-tokens 48 "${@:2}"
 }
@@ -30,8 +30,9 @@ english() { # name, flags: persona chat, desks, talk; the weights are shares of 
     --weights 4 1 4 2.5 2.5 0.7 0.6 0.4
 }
 
-with_chinese() {
-  run "$@" --languages en zh --train "$texts"/{convai2_train,convai2_partners,star,multiwoz22_train,ubuntu_irc}.jsonl.zst \
+with_chinese() { # languages: of those that polyrank tells apart the base knows all
+  run "$@" --languages ar bg bn ca cs da de el en es et fa fi fr he hi hr hu id it ja ko lt lv nl no pl pt ro ru sk sl \
+    sv ta th tr uk ur vi zh --train "$texts"/{convai2_train,convai2_partners,star,multiwoz22_train,ubuntu_irc}.jsonl.zst \
     "$texts"/{zh_crosswoz,zh_kdconv,chitchat,synthetic_persona_chat,taskmaster4}.jsonl.zst \
     --weights 4 1 3 1.5 1 1 1 0.5 0.5 0.2
 }
@@ -55,7 +56,7 @@ for name in "$@"; do
       english chat-poly "${minilm[@]}" --architecture poly --n-codes 64 --steps "${STEPS:-1918}" "${late[@]}"
       quantise chat-poly ;;
     chat-multi)
-      with_chinese chat-multi --base intfloat/multilingual-e5-small --architecture poly --n-codes 64 \
+      RANK=32 with_chinese chat-multi --base intfloat/multilingual-e5-small --architecture poly --n-codes 64 \
         --steps "${STEPS:-1918}" "${late[@]}"
       quantise chat-multi ;;
     chat-large)
