@@ -230,7 +230,7 @@ class Training:
         self._accelerator.init_trackers("")
         on_progress("reading what is held out", 0, None)
         selection = selection_batches(self._corpora, self._batch_size + self.config.extra_replies)
-        if math.isinf(self.progress.best_loss):
+        if math.isinf(self.progress.best[0]):
             self._look(selection, watch, on_progress)
             self._save_state()
         rows = self._rows_from_here()
@@ -310,7 +310,8 @@ class Training:
 
         The best has the lowest loss at the scale that suits its scores best, because a calibration fits the scale
         later. At their own scale, scores that tell little, such as a base's that lie close together, lose less than
-        those of a model that ranks better and is too sure of it. R@1 tells too little over a small slice.
+        those of a model that ranks better and is too sure of it. R@1 tells too little over a small slice. Where every
+        reply held out comes first, a large scale makes every loss 0, and the loss at their own scale decides.
         """
         progress, began = self.progress, time.monotonic()
         seen = look(self.student.encoder, self._objective, selection, on_progress)
@@ -319,15 +320,16 @@ class Training:
         watch("look", progress.step, self.steps, figures)
         self._accelerator.log({f"selection/{name}": value for name, value in figures.items()}, progress.step)
         self._schedule.observe(progress.step, seen.loss)
-        if math.isfinite(seen.loss) and seen.rescaled_loss < progress.best_loss:
-            if math.isinf(progress.best_loss):
+        if math.isfinite(seen.loss) and (seen.rescaled_loss, seen.loss) < progress.best:
+            if math.isinf(progress.best[0]):
                 self._save_state()  # whoever is killed while the first checkpoint is written goes on from here
-            progress.best_loss, progress.best_step, progress.looks_without = seen.rescaled_loss, progress.step, 0
+            progress.best, progress.best_step = (seen.rescaled_loss, seen.loss), progress.step
+            progress.looks_without = 0
             if self._accelerator.is_main_process:
                 self.student.save(self._output, {"step": progress.step, "selection": figures})
         else:
             progress.looks_without += 1
-        if math.isinf(progress.best_loss):
+        if math.isinf(progress.best[0]):
             raise TrainingDiverged(f"the loss is {seen.loss} before the first step; give another --base or --precision")
 
     def _save_state(self) -> None:

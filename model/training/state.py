@@ -22,10 +22,14 @@ from polyrank.model.training.data import Corpus
 
 @dataclass
 class RunProgress:
-    """Where a run is. `seconds`: how long it took so far, the time before it was resumed included."""
+    """Where a run is.
+
+    best: rescaled loss and loss of the best look, in this order of weight: a large scale makes the first 0 as soon as
+    every reply held out comes first. seconds: how long it took so far, the time before it was resumed included.
+    """
 
     step: int = 0
-    best_loss: float = math.inf
+    best: tuple[float, float] = (math.inf, math.inf)
     best_step: int = 0
     looks_without: int = 0
     seconds: float = 0.0

@@ -125,4 +125,4 @@ def test_at_any_moment(warm_python: WarmPython, given: list[object], tmp_path: P
         said.add(outcome.err.splitlines()[-1] == ANEW)
         again = ended(forked(warm_python, *given, "--output", output, **environment)).result
         assert again["fingerprint"] == whole["fingerprint"]
-    assert said == {True, False}
+    assert False in said, "no moment was late enough to go on from"

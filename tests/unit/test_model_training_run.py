@@ -676,11 +676,25 @@ def test_a_look_that_is_no_number_is_never_the_best(
     assert ranker.config.training["selection"]["loss"] == 1.5
 
 
+@pytest.mark.parametrize(
+    ("told", "best"),
+    [
+        pytest.param(
+            [(2.0, [2.0, 2.1]), (3.0, [1.6, 3.0]), (2.9, [1.5, 2.9]), (1.0, [1.7, 1.8]), (3.0, [1.6])], 2, id="too sure"
+        ),
+        pytest.param([(6.0, [1.4]), (0.6, [0.0]), (0.2, [0.1]), (0.1, [0.0]), (0.3, [0.0])], 3, id="all come first"),
+    ],
+)
 def test_the_best_look_has_the_lowest_loss_at_the_scale_that_suits_it(
-    base: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    base: Path,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    told: list[tuple[float, list[float]]],
+    best: int,
 ) -> None:
     """An untrained model whose scores say little has a lower loss than one that has learnt and is too sure of it."""
-    looks = chain([(2.0, [2.0, 2.1]), (3.0, [1.6, 3.0]), (2.9, [1.5, 2.9]), (1.0, [1.7, 1.8])], repeat((3.0, [1.6])))
+    looks = chain(told, repeat(told[-1]))
 
     def measure(_: LateObjective, batch: Batch) -> Measured:
         loss, rescaled = next(looks)
@@ -689,8 +703,8 @@ def test_the_best_look_has_the_lowest_loss_at_the_scale_that_suits_it(
     monkeypatch.setattr(LateObjective, "measure", measure)
     ranker, seen = run(settings(base, steps=40, looks=2.0), data, tmp_path / "out")
     assert len(seen.looks) > 4
-    assert ranker.config.training["step"] == seen.looks[2][0]
-    assert ranker.config.training["selection"]["loss"] == 2.9
+    assert ranker.config.training["step"] == seen.looks[best][0]
+    assert ranker.config.training["selection"]["loss"] == told[best][0]
 
 
 def test_a_model_that_is_no_number_from_the_start_is_told(base: Path, data: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from polyrank.model.errors import OutputInUse
 from polyrank.model.training.config import LOGS, STATE_FILE
 from polyrank.model.training.state import begun_in, read_state, require_unused, write_state
 
-STATE: dict[str, Any] = {"parameters": {"w": torch.arange(5000.0)}, "progress": {"step": 3, "best_loss": 0.5}}
+STATE: dict[str, Any] = {"parameters": {"w": torch.arange(5000.0)}, "progress": {"step": 3, "best": (0.5, 0.4)}}
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
