@@ -32,6 +32,7 @@ _ASKED = 1 + FEATURES.index("asked")
 _LEAST = {_LATE: _LEAST_LATE, 1 + FEATURES.index("names"): 0.0}
 _WORDS = [place for place, name in enumerate(FEATURES, 1) if name not in (*TEXT_FEATURES, "asked")]
 _SAID = [place for place, name in enumerate(FEATURES, 1) if name in TEXT_FEATURES]
+_SAID_AT = [place - 1 for place in _SAID]
 _EVERY = range(1, 1 + len(FEATURES))
 
 
@@ -59,7 +60,9 @@ class ScoredList(NamedTuple):
 class Figures(NamedTuple):
     """How often the right reply is first, over lists whose dialogues the weights were not fitted on.
 
-    `repeats`: with an earlier turn of the conversation among them.
+    plain: of the right replies that nobody said before: no wrong one was, so a repeated reply would lose by "said"
+        what nothing in these lists gains by it. Desks repeat canned replies.
+    repeats: of all, with an earlier turn of the conversation among them.
     """
 
     plain: float
@@ -90,12 +93,14 @@ def shares(files: Files) -> dict[str, Figures]:
 
 def _figures(files: Files, places: Sequence[int]) -> Figures:
     fitted = [_fitted(_fold(files, 1 - fold), places) for fold in (0, 1)]
-    of_files = [
-        [(_is_first(each, fitted[each.fold], False), _is_first(each, fitted[each.fold], True)) for each in file]
-        for file in files
-        if file
-    ]
-    return Figures(*_mean([np.mean(firsts, axis=0) for firsts in of_files], of_files).tolist())
+
+    def share(some: Files, repeats: bool) -> float:
+        some = [file for file in some if file]
+        firsts = [np.mean([_is_first(each, fitted[each.fold], repeats) for each in file]) for file in some]
+        return float(_mean(firsts, some)) if some else 0.0
+
+    new = [[each for each in file if not each.features[0, _SAID_AT].any()] for file in files]
+    return Figures(share(new, False), share(files, True))
 
 
 def _mean(numbers: Sequence[ArrayLike], files: Sequence[Sized]) -> NDArray[np.float64]:

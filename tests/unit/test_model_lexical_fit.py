@@ -88,3 +88,13 @@ def test_shares_say_what_each_feature_adds() -> None:
     assert together == pytest.approx(figures["without before"].plain, abs=0.01)
     assert figures["all features"].repeats > figures["without said"].repeats + 0.1
     assert figures["without said"].plain == together
+
+
+def test_replies_that_a_desk_repeats_say_nothing_against_words() -> None:
+    """In lists without an earlier turn "said" can only cost: there the replies that were said before are left out."""
+    plain, desk = lists(500, 0), lists(500, 0)
+    for each in desk[::5]:
+        each.features[0, FEATURES.index("said")] = 2.0
+    told = shares([plain])["all features"].plain, shares([desk])["all features"].plain
+    assert told[1] == pytest.approx(told[0], abs=0.02)
+    assert shares([desk])["all features"].plain > shares([desk])["without words"].plain
