@@ -1,19 +1,21 @@
-"""What hostile callers do that is more than one request of `worst.py`: slow senders, raw bytes, texts that differ.
+"""What hostile callers do that is more than one request of `worst.py`: slow senders, raw bytes, bursts, feedback.
 
-Each attack is one function, which returns the status of the answer or how it ended.
+Each attack is one function, which returns the status of the answer or how it ended, of a burst those of all requests.
 """
 
 import http.client
 import json
 import random
+import selectors
 import socket
+import string
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from benchmarks.load.worst import HOSTILE, JSON, Call, worst
 
@@ -24,6 +26,7 @@ COUNTING_ANEW = {
 }
 HEAD = b"POST /rank HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 ASK = b'{"context": "hello", "candidates": ["a", "b"]}'
+WORDS = ("where", "is", "my", "order", "please", "cancel", "it", "send", "the", "money", "back", "to", "me", "why")
 LIVEZ = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
@@ -38,6 +41,13 @@ class Target:
         """Return a connection whose waits end."""
         return socket.create_connection((self.host, self.port), timeout=PATIENCE_SECONDS)
 
+    def used(self) -> socket.socket:
+        """Return a connection that has had an answer."""
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=PATIENCE_SECONDS)
+        connection.request("GET", "/livez")
+        connection.getresponse().read()
+        return cast(socket.socket, connection.sock)
+
     def send(self, *parts: bytes) -> str:
         """Send bytes, a moment apart; returns the status of the first answer, or how the connection ended."""
         with closing(self.connect()) as connection:
@@ -47,13 +57,16 @@ class Target:
             head = connection.recv(64)
         return head[9:12].decode(errors="replace") or "ended"
 
-    def call(self, call: Call) -> str:
-        """Send one request and read all of its answer; returns the status."""
+    def answer(self, call: Call) -> tuple[str, bytes]:
+        """Send one request; returns the status and the body of its answer."""
         with closing(http.client.HTTPConnection(self.host, self.port, timeout=PATIENCE_SECONDS)) as connection:
             connection.request(call.method, call.path, call.body, dict(call.headers))
             answer = connection.getresponse()
-            answer.read()
-        return str(answer.status)
+            return str(answer.status), answer.read()
+
+    def call(self, call: Call) -> str:
+        """Send one request and read all of its answer; returns the status."""
+        return self.answer(call)[0]
 
     def ask(self, method: str, path: str, body: Any, **headers: str) -> str:
         """Send a body of JSON; returns the status."""
@@ -74,7 +87,7 @@ class Target:
         return "left"
 
 
-Attack = Callable[[Target, random.Random], str]
+Attack = Callable[[Target, random.Random], str | Sequence[str]]
 
 
 def slow_text(draw: random.Random, letters: int = 19_000) -> str:
@@ -188,10 +201,89 @@ def new_texts(target: Target, draw: random.Random) -> str:
     return target.ask("POST", "/rank", {"context": "hello", "candidates": texts, "timeout_ms": draw.choice((1, 500))})
 
 
-ATTACKS: Sequence[Attack] = (
-    upgrade, trailers, small_chunks, no_http, pipelining, never_reading, unfinished, half_heads, slow_bodies, cut_off,
-    slow_texts, slow_updates, new_texts,
-)  # fmt: skip
+def feedback(target: Target, draw: random.Random) -> str:
+    """Say of a ranking as much as may be said, and more: texts that nothing compresses, again, of others, of nobody."""
+    status, told = target.answer(Call("", "POST", "/rank", json.dumps({"context": "hello", "top_k": 3}).encode()))
+    if status != "200":
+        return status
+    ranking = json.loads(told).get("ranking_id", "")
+    if draw.random() < 0.2:
+        ranking = ranking[:-1] + draw.choice("0123456789abcdef")
+    letters = draw.choice((390, 390, 4_000))
+    text = "".join(draw.choices(string.ascii_letters, k=letters))
+    for turn in range(draw.choice((1, 5))):
+        written = {"ranking_id": ranking, "kind": "written"}
+        events = [{**written, "event_id": f"{turn % 2} {at}", "text": text[at:] + text[:at]} for at in range(100)]
+        wrong = {"ranking_id": ranking, "event_id": f"{turn}", "kind": "chosen", "id": "never shown"}
+        status = target.ask("POST", "/feedback", {"events": [wrong, *events[1:]]})
+    return status
+
+
+def burst(
+    target: Target, draw: random.Random, count: int, a_second: float = 0.0, are_old: bool = False
+) -> Sequence[str]:
+    """Send a ranking over each of so many connections, at once or so many a second; returns all their statuses.
+
+    `are_old`: each connection has had an answer before. Plain sockets: asyncio would take longer for a connection than
+    the server.
+    """
+    old = [target.used() for _ in range(count if are_old else 0)]
+    answers, selector, began = list[str](), selectors.DefaultSelector(), time.monotonic()
+    opened: dict[socket.socket, tuple[float, bytearray]] = {}
+    number = 0
+
+    def end(connection: socket.socket, status: str) -> None:
+        del opened[connection]
+        selector.unregister(connection)
+        connection.close()
+        answers.append(status)
+
+    while number < count or opened:
+        now = time.monotonic()
+        while number < count and (due := began + (number / a_second if a_second else 0.0)) <= now:
+            connection = old[number] if are_old else socket.socket()
+            connection.setblocking(False)
+            if not are_old:
+                connection.connect_ex((target.host, target.port))
+            opened[connection] = due, bytearray()
+            selector.register(connection, selectors.EVENT_WRITE)
+            number += 1
+        for key, event in selector.select(0.001):
+            connection = cast(socket.socket, key.fileobj)
+            try:
+                if event & selectors.EVENT_WRITE:
+                    body = json.dumps({"context": " ".join(draw.sample(WORDS, k=6)), "top_k": 300}).encode()
+                    connection.send(HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+                    selector.modify(connection, selectors.EVENT_READ)
+                    continue
+                piece, got = connection.recv(1 << 18), opened[connection][1]
+            except OSError as error:
+                end(connection, type(error).__name__)
+                continue
+            got += piece
+            head, _, content = got.partition(b"\r\n\r\n")
+            length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+            if not piece or (length and len(content) >= int(length)):
+                end(connection, head[9:12].decode() or "ended")
+        while opened and next(iter(opened.values()))[0] < now - PATIENCE_SECONDS:
+            end(next(iter(opened)), "none")
+    return answers
+
+
+ATTACKS: Mapping[str, Attack] = {
+    **{
+        each.__name__: each
+        for each in (
+            upgrade, trailers, small_chunks, no_http, pipelining, never_reading, unfinished, half_heads, slow_bodies,
+            cut_off, slow_texts, slow_updates, new_texts, feedback,
+        )
+    },
+    **{
+        f"{count} {'old' if are_old else 'new'} connections": partial(burst, count=count, are_old=are_old)
+        for are_old in (False, True) for count in (300, 900)
+    },
+    "1000 connections a second": partial(burst, count=3_000, a_second=1000.0),
+}  # fmt: skip
 
 
 def request(call: Call, target: Target, _draw: random.Random) -> str:
@@ -207,6 +299,6 @@ def kinds(words: Sequence[str] = ()) -> list[Mapping[str, Attack]]:
     """
     named = {f"{call.method} {call.path[:40]}: {call.what}": partial(request, call) for call in worst()}
     requests = {name: each for name, each in named.items() if name not in COUNTING_ANEW}
-    groups: list[Mapping[str, Attack]] = [requests, {each.__name__: each for each in ATTACKS}]
+    groups: list[Mapping[str, Attack]] = [requests, ATTACKS]
     found = [{name: group[name] for name in group if not words or any(w in name for w in words)} for group in groups]
     return [group for group in found if group]

@@ -70,11 +70,15 @@ class Running:
 
     def resident_bytes(self) -> int:
         """Return its memory, that of its children included."""
-        found = subprocess.run(
-            ["ps", "-o", "rss=", "--pid", str(self.pid), "--ppid", str(self.pid)],
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        return sum(map(int, found.stdout.split())) * 1024
+        return sum(self._told("rss")) * 1024
+
+    def spent(self) -> int:
+        """Return its whole processor seconds, those of its children included."""
+        return sum(self._told("cputimes"))
+
+    def _told(self, column: str) -> list[int]:
+        command = ["ps", "-o", f"{column}=", "--pid", str(self.pid), "--ppid", str(self.pid)]
+        return [*map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())]
 
 
 @contextmanager

@@ -1,11 +1,14 @@
 """Honest callers beside hostile ones: their answers must be right, in time, and memory may not grow.
 
-    python -m benchmarks.load.hostile [--seconds 600] [--hostile 3] [--pause 0.5] [--only WORDS ...] [--each]
+    python -m benchmarks.load.hostile [--seconds 600] [--workers 2] [--hostile 3] [--pause 0.5] [--only WORDS ...]
+        [--each]
 
-The honest callers send requests whose answers are known from a calm server. The hostile ones, in a process of their
-own, send at random the requests of `worst.py` and do what `attacks.py` names; with `--each`, one kind after the other,
-16 callers without a pause. A third process asks for /livez at a steady beat. Prints a line of JSON for the calm before,
-each load and the calm after: what hostile callers were answered, and what honest callers, the beat and memory did.
+The honest callers send requests whose answers are known from a calm server, and say of each which reply was chosen. The
+hostile ones, in a process of their own, send at random the requests of `worst.py` and do what `attacks.py` names; with
+`--each`, one kind after the other, 16 callers without a pause. Two more processes ask for /livez at a steady beat, over
+a kept connection and over new ones. Prints a line of JSON for the calm before, each load and the calm after: what
+hostile callers were answered, and what honest callers, the beats and memory did. The last line says how many events
+were acknowledged to honest callers, and how many of them the log holds once the server has stopped.
 """
 
 import argparse
@@ -14,6 +17,7 @@ import json
 import multiprocessing
 import os
 import random
+import resource
 import statistics
 import sys
 import threading
@@ -31,17 +35,19 @@ from urllib.parse import urlsplit
 from benchmarks.load.attacks import Attack, Target, kinds
 from benchmarks.load.drive import OURS, Running, add_options, cores, mix_of, resident_while, serving, store_of, warm
 from benchmarks.load.figures import percentile_ms
-from benchmarks.load.threads import spent
 from benchmarks.load.worst import BODIES, HOSTILE, JSON, Call
 from benchmarks.timing import machine
+
+from polyrank.service.feedback.reading import uses
 
 EACH_PER_S = 4.0  # requests of an honest caller
 REQUESTS = 500  # distinct ones, at most; a short run sends fewer
 CALM_SECONDS = 60.0  # at most; a shorter load is compared with as short a calm
 TIMEOUT_MS = 10_000
 # A compaction counts the words of what attackers added, after which other answers are right.
-SETTINGS = {"max_timeout_ms": TIMEOUT_MS, "compact_after": 0}
+SETTINGS = {"max_timeout_ms": TIMEOUT_MS, "compact_after": 0, "feedback": "texts"}
 BEAT_SECONDS = 0.02  # between two requests for /livez
+NEW_BEAT_SECONDS = 0.05  # the same, where each has a connection of its own
 STALLED_SECONDS = 60.0  # a beat without an answer for so long has none
 APART = 1e-3  # scores may differ so much: texts are read in other batches
 REFUSED = (429, 503, 504)  # with these the server says that it has no time for a request
@@ -60,10 +66,11 @@ def attack(
             group = draw.choice(groups)
             name = draw.choice([*group])
             try:
-                answer = group[name](target, draw)
+                ended = group[name](target, draw)
             except (OSError, http.client.HTTPException) as error:
-                answer = type(error).__name__
-            answers[f"{name}: {answer}" if is_mixed else answer] += 1
+                ended = type(error).__name__
+            every = [ended] if isinstance(ended, str) else ended
+            answers.update(f"{name}: {each}" if is_mixed else each for each in every)
             time.sleep(draw.uniform(0, pause))
 
     _together([threading.Thread(target=one, args=(random.Random(seed + number),)) for number in range(callers)])
@@ -92,8 +99,8 @@ class Beats:
     failed: int
 
 
-def beat(until: float, target: Target) -> Beats:
-    """Ask for /livez every `BEAT_SECONDS` over a kept connection until a time of the monotonic clock.
+def beat(until: float, target: Target, apart: float = BEAT_SECONDS, are_new: bool = False) -> Beats:
+    """Ask for /livez so often, in seconds, over a kept or new connections until a time of the monotonic clock.
 
     A server that stalls pays for each beat that is due meanwhile.
     """
@@ -108,12 +115,14 @@ def beat(until: float, target: Target) -> Beats:
             answer = connection.getresponse()
             answer.read()
             failed += answer.status != 200
+            if are_new:
+                connection.close()
         except (OSError, http.client.HTTPException):
             connection.close()
             failed += 1
         now = time.monotonic()
         late = [now - due]
-        while (due := due + BEAT_SECONDS) <= now:
+        while (due := due + apart) <= now:
             late.append(now - due)
         seconds += late
         missed += len(late) - 1
@@ -123,11 +132,17 @@ def beat(until: float, target: Target) -> Beats:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What an honest caller got: `wrong` says why an answer was not as it should be."""
+    """What an honest caller got.
+
+    Attributes:
+        wrong: why an answer was not as it should be.
+        said: what was said of it: the ranking, where the event was acknowledged; an empty text, where it was not.
+    """
 
     seconds: float
     status: int
     wrong: str | None
+    said: str | None = None
 
 
 def difference(expected: Sequence[Mapping[str, Any]], got: Sequence[Mapping[str, Any]]) -> str | None:
@@ -152,15 +167,23 @@ class Honest:
         self._callers = callers
         self._bodies = [json.dumps(each).encode() for each in requests]
         with closing(self._connect()) as connection:
-            self._expected = [self._ask(connection, body)[1] for body in self._bodies]
+            self._expected = [self._ask(connection, body)[1]["results"] for body in self._bodies]
 
     def _connect(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection(self._target.host, self._target.port, timeout=TIMEOUT_MS / 1000 + 5)
 
-    def _ask(self, connection: http.client.HTTPConnection, body: bytes) -> tuple[int, Any]:
-        connection.request("POST", "/rank", body, dict(JSON))
+    def _ask(self, connection: http.client.HTTPConnection, body: bytes, path: str = "/rank") -> tuple[int, Any]:
+        connection.request("POST", path, body, dict(JSON))
         answer = connection.getresponse()
-        return answer.status, json.loads(answer.read()).get("results")
+        return answer.status, json.loads(answer.read())
+
+    def _say(self, connection: http.client.HTTPConnection, told: Any) -> str:
+        """Say that the first reply was chosen; returns the ranking, or an empty text where nothing is acknowledged."""
+        first = told["results"][0]
+        reply = {"text": first["text"]} if first["id"] is None else {"id": first["id"]}
+        event = {"ranking_id": told["ranking_id"], "event_id": "a", "kind": "chosen", **reply}
+        status, taken = self._ask(connection, json.dumps({"events": [event]}).encode(), "/feedback")
+        return told["ranking_id"] if status == 200 and taken["accepted"] + taken["repeated"] else ""
 
     def _one(self, number: int, until: float, seen: list[Seen]) -> None:
         draw, due = random.Random(number), time.monotonic()
@@ -168,14 +191,21 @@ class Honest:
         while (due := max(due + draw.expovariate(EACH_PER_S), time.monotonic())) < until:
             time.sleep(max(due - time.monotonic(), 0))
             at = draw.randrange(len(self._bodies))
-            began = time.monotonic()
+            began, said = time.monotonic(), None
             try:
-                status, results = self._ask(connection, self._bodies[at])
-                wrong = f"status {status}" if status != 200 else difference(self._expected[at], results)
+                status, told = self._ask(connection, self._bodies[at])
+                wrong = f"status {status}" if status != 200 else difference(self._expected[at], told["results"])
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
                 status, wrong = 0, repr(error)
-            seen.append(Seen(time.monotonic() - began, status, wrong))
+            took = time.monotonic() - began
+            if status == 200:
+                try:
+                    said = self._say(connection, told)
+                except (OSError, http.client.HTTPException):
+                    connection.close()
+                    said = ""
+            seen.append(Seen(took, status, wrong, said))
         connection.close()
 
     def run(self, until: float) -> list[Seen]:
@@ -198,6 +228,8 @@ def honest_figures(seen: Sequence[Seen]) -> dict[str, Any]:
         "right": sum(each.wrong is None for each in seen),
         "wrong": len(wrong),
         "refused": sum(each.status in REFUSED for each in seen),
+        "said": sum(bool(each.said) for each in seen),
+        "not_said": sum(each.said == "" for each in seen),
         **_times([each.seconds for each in seen]),
         "reasons": Counter(wrong).most_common(5),
     }
@@ -205,10 +237,10 @@ def honest_figures(seen: Sequence[Seen]) -> dict[str, Any]:
 
 def settle(server: Running) -> None:
     """Wait, up to a minute, until a server does hardly anything: a kind may leave work to those after it."""
-    for _ in range(60):
-        before = sum(spent(server.pid).values())
-        time.sleep(1.0)
-        if sum(spent(server.pid).values()) - before < 0.1:
+    for _ in range(30):
+        before = server.spent()
+        time.sleep(2.0)
+        if server.spent() == before:
             return
 
 
@@ -220,30 +252,43 @@ def use_all(target: Target) -> None:
 
 
 def stretch(
-    server: Running, target: Target, honest: Honest, processes: Executor, kind: str, seconds: float, *attacks: Any
+    server: Running,
+    target: Target,
+    honest: Honest,
+    processes: Executor,
+    acknowledged: list[str],
+    kind: str,
+    seconds: float,
+    *attacks: Any,
 ) -> dict[str, Any]:
-    """Let the honest callers and the beat run for so long, beside attacks if there are any; returns the figures."""
+    """Let the honest callers and the beats run for so long, beside attacks if there are any; returns the figures."""
     settle(server)
     until = time.monotonic() + seconds  # this clock is the same in all processes
     attacking = processes.submit(attack, until, target, *attacks) if attacks else None
     beating, asking = processes.submit(beat, until, target), processes.submit(honest.run, until)
+    beating_new = processes.submit(beat, until, target, NEW_BEAT_SECONDS, True)
     sizes = [size >> 20 for _, size in resident_while(server, seconds)]
     livez, ends = beating.result(), [len(sizes) * at // 10 for at in range(11)]
+    new, seen = beating_new.result(), asking.result()
+    acknowledged += [each.said for each in seen if each.said]
     return {
         "kind": kind,
         "answers": dict(sorted(attacking.result().items())) if attacking else {},
         "livez": len(livez.seconds),
         "missed": livez.missed,
-        "failed": livez.failed,
+        "failed": livez.failed + new.failed,
         **_times(livez.seconds, "livez_"),
-        **honest_figures(asking.result()),
+        **_times(new.seconds, "livez_new_"),
+        **honest_figures(seen),
         "resident_mib": max(sizes),
         "resident_tenths_mib": [statistics.median(sizes[at:end]) for at, end in pairwise(ends) if end > at],
     }
 
 
-def pin() -> None:
-    """Keep a process off the server's core."""
+def prepare() -> None:
+    """Keep a process off the server's core, and let it open many connections."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if (other := cores()[1]) is not None:
         os.sched_setaffinity(0, {other})
 
@@ -258,24 +303,27 @@ def hostile(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     )
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["__main__", "benchmarks.load.drive"])  # imported once for all processes
-    with (
-        store_of(options) as store,
-        serving(store, SETTINGS, options.polyrank) as server,
-        ProcessPoolExecutor(3, context, initializer=pin) as processes,
-    ):
-        mix, parts = mix_of(options), urlsplit(server.url)
-        warm(server, mix)
-        requests = mix.realistic(sent=0.33, fresh=0.1, top_k=10, timeout_ms=TIMEOUT_MS)  # a third bring candidates
-        distinct = min(REQUESTS, int(options.honest * EACH_PER_S * options.seconds))
-        target = Target(parts.hostname or "", parts.port or 80)
-        use_all(target)
-        honest = Honest(target, options.honest, [next(requests) for _ in range(distinct)])
-        list(processes.map(time.sleep, [1.0] * 3))  # each process has started
-        run = partial(stretch, server, target, honest, processes)
-        yield machine() | run("calm before", calm_seconds)
-        for kind, chosen in loads:
-            yield run(kind, options.seconds, chosen, callers, pause, options.seed)
-        yield run("calm after", calm_seconds)
+    acknowledged = list[str]()
+    with store_of(options) as store:
+        with (
+            serving(store, SETTINGS | {"workers": options.workers}, options.polyrank) as server,
+            ProcessPoolExecutor(4, context, initializer=prepare) as processes,
+        ):
+            mix, parts = mix_of(options), urlsplit(server.url)
+            warm(server, mix)
+            requests = mix.realistic(sent=0.33, fresh=0.1, top_k=10, timeout_ms=TIMEOUT_MS)  # a third bring candidates
+            distinct = min(REQUESTS, int(options.honest * EACH_PER_S * options.seconds))
+            target = Target(parts.hostname or "", parts.port or 80)
+            use_all(target)
+            honest = Honest(target, options.honest, [next(requests) for _ in range(distinct)])
+            list(processes.map(time.sleep, [1.0] * 4))  # each process has started
+            run = partial(stretch, server, target, honest, processes, acknowledged)
+            yield machine() | run("calm before", calm_seconds)
+            for kind, chosen in loads:
+                yield run(kind, options.seconds, chosen, callers, pause, options.seed)
+            yield run("calm after", calm_seconds)
+        kept = {use.ranking.id for use in uses(store) if any(event.kind == "chosen" for event in use.events)}
+        yield {"acknowledged": len(acknowledged), "lost": len({*acknowledged} - kept)}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -284,6 +332,7 @@ def parser() -> argparse.ArgumentParser:
     made.set_defaults(seconds=600.0)
     made.add_argument("--hostile", type=int, help="attackers at a time; default: 3, and 16 with --each")
     made.add_argument("--honest", type=int, default=5, help="each sends four requests a second; default: 5")
+    made.add_argument("--workers", type=int, default=1, help="of the server; default: 1")
     made.add_argument("--pause", type=float, help="seconds at most after an attack; default: 0.5, and 0 with --each")
     made.add_argument("--only", nargs="+", default=(), metavar="WORDS", help="kinds whose name holds one of these")
     made.add_argument("--each", action="store_true", help="one kind after the other, each for all of the seconds")

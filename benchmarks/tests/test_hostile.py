@@ -13,7 +13,7 @@ from functools import partial
 
 import pytest
 from benchmarks.load import drive, hostile
-from benchmarks.load.attacks import ATTACKS, COUNTING_ANEW, Attack, Target, kinds
+from benchmarks.load.attacks import ATTACKS, COUNTING_ANEW, Attack, Target, burst, kinds
 from benchmarks.load.hostile import Seen
 from benchmarks.load.worst import HOSTILE, MOST_BYTES, worst
 
@@ -52,11 +52,31 @@ def listening(answer: Callable[[int], bytes], is_kept: bool = False) -> Iterator
             serving.join()
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_every_attack_is_sent_and_says_how_it_ended(attack: Attack, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", [name for name in ATTACKS if "connections" not in name])
+def test_every_attack_is_sent_and_says_how_it_ended(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     with listening(lambda number: REFUSAL) as target:
-        assert {attack(target, random.Random(seed)) for seed in range(4)} <= {"422", "left"}
+        assert {ATTACKS[name](target, random.Random(seed)) for seed in range(4)} <= {"422", "left"}
+
+
+@pytest.mark.parametrize("are_old", [False, True])
+def test_a_burst_tells_what_each_connection_was_answered(are_old: bool) -> None:
+    with listening(lambda number: GOOD, is_kept=True) as target:
+        assert burst(target, random.Random(), 50, are_old=are_old) == ["200"] * 50
+
+
+def test_feedback_is_sent_about_a_ranking() -> None:
+    sent: list[bytes] = []
+    told = b'{"ranking_id": "ab"}'
+
+    def answer(number: int) -> bytes:
+        sent.append(b"")
+        body = told if number == 0 else b"{}"
+        return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(body), body)
+
+    with listening(answer) as target:
+        assert ATTACKS["feedback"](target, random.Random(1)) == "200"
+    assert len(sent) > 1
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +149,7 @@ def test_honest_callers_get_right_answers_beside_hostile_ones(monkeypatch: pytes
     allowed = {"GET /rankx: no such path": {"404"}, "cut_off": {"left"}}
     monkeypatch.setattr(drive, "WARM_SECONDS", 1.0)
     options = ["--seconds", "1.5", "--hostile", "2", "--honest", "2", "--each", "--only", *allowed]
-    before, *loads, after = hostile.hostile(hostile.parser().parse_args(options))
+    before, *loads, after, feedback = hostile.hostile(hostile.parser().parse_args(options))
     assert [each["kind"] for each in loads] == [*allowed]
     for each in loads:
         assert each["answers"].keys() == allowed[each["kind"]]
@@ -138,6 +158,8 @@ def test_honest_callers_get_right_answers_beside_hostile_ones(monkeypatch: pytes
         assert (each["wrong"], each["failed"]) == (0, 0), each["reasons"]
         assert each["livez"] > each["missed"]
         assert each["resident_mib"] > 100
+    assert feedback["acknowledged"] == sum(each["said"] for each in (before, *loads, after)) > 0
+    assert feedback["lost"] == 0
 
 
 def test_a_mixed_load_counts_the_answers_of_each_kind_that_words_choose() -> None:

@@ -134,6 +134,9 @@ class _Functions(functions.Functions):
             return value
 
 
+MOST_BYTES = 16 << 10  # of a map; keys of many parts take a time that grows with their square
+# Of a path. Each list that it makes may hold all that it was made of twice, so few of them take all memory.
+MOST_DEEP, MOST_MADE = 64, 12
 _OPTIONS = jmespath.Options(custom_functions=_Functions())
 
 
@@ -153,12 +156,27 @@ def found(path: str, where: Any, key: str) -> Any:
 
 
 def checked(path: str, key: str, source: str) -> str:
-    """Return a path; raises InvalidInput where it is none."""
+    """Return a path; raises InvalidInput where it is none, or is too deep or large for a map."""
     try:
-        _compiled(path)
+        deep, made = _sizes(_compiled(path).parsed)
     except JMESPathError as error:
         raise InvalidInput(f"{source}: {key} is no path of JMESPath: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        deep = made = MOST_DEEP + 1
+    if deep > MOST_DEEP or made > MOST_MADE:
+        raise InvalidInput(f"{source}: {key} may be {MOST_DEEP} parts deep, and make {MOST_MADE} lists and objects")
     return path
+
+
+def _sizes(parsed: Any) -> tuple[int, int]:
+    """Return how deep an expression is, and how many lists and objects it makes."""
+    deep = made = 0
+    level = [parsed]
+    while level:
+        deep += 1
+        made += sum(each["type"] in ("multi_select_list", "multi_select_dict") for each in level)
+        level = [part for each in level for part in each["children"] if isinstance(part, dict)]
+    return deep, made
 
 
 @cache
@@ -175,7 +193,7 @@ def shipped_text(name: str) -> str:
 def read_map(path: Path) -> Map:
     """Read the file of a map. Raises InvalidInput for anything else, with what is wrong."""
     try:
-        content = tomllib.loads(read_input(path).decode())
+        content = tomllib.loads(read_input(path, MOST_BYTES).decode())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise InvalidInput(f"{path} is no map: {getattr(error, 'strerror', None) or error}") from None
     return map_of(path.stem, content, str(path))

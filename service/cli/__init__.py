@@ -124,7 +124,7 @@ def _unwritable() -> bool:
 
 def _say(message: str, status: int) -> int:
     line = " ".join(message.splitlines())  # a library or a server may have said several lines
-    print(f"polyrank: {line}", file=sys.stderr)
+    print(f"polyrank: {logs.harmless(line)}", file=sys.stderr)
     return status
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from polyrank.model.errors import RankingError
 from polyrank.model.telling import told_meanwhile, told_now
+from polyrank.service.observe.logs import harmless
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -53,7 +54,7 @@ def print_result(arguments: argparse.Namespace, facts: Mapping[str, Any], *lines
         print_json(facts)
     else:
         for line in lines:
-            print(line)
+            print(harmless(line))
 
 
 def print_json(result: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from io import BufferedReader
 from pathlib import Path
 from secrets import token_hex
@@ -61,6 +61,11 @@ def names(folder: Path, since: float = 0.0) -> list[str]:
         return []
     ids = {name.split(".")[0] for name in found if not since or _written_at(folder / name) >= since}
     return sorted(filter(is_time_id, ids))
+
+
+def stamped(at: float) -> str:
+    """Return how the time ids of files of a time begin, given in seconds since the epoch."""
+    return stamp(datetime.fromtimestamp(max(at, 0.0), UTC))
 
 
 def _written_at(path: Path) -> float:
@@ -221,10 +226,9 @@ def _close(folder: Path, name: str, accounts: Mapping[str, int] | None = None) -
     `accounts`: how many bytes it holds of each; None: that is not known.
     """
     path = folder / f"{name}{OPEN}"
-    if erased := Erased(folder):
+    erased = Erased(folder)
+    if erased or accounts is None:
         rewrite(folder, name, erased.holds)
-    elif accounts is None:
-        rewrite(folder, name, lambda _: False)
     elif path.stat().st_size:
         _write_closed(folder, name, accounts)
     path.unlink()
@@ -257,12 +261,11 @@ def _write_closed(
             first = {"kind": _ACCOUNTS, "bytes": dict(accounts)}
             compressed.write(orjson.dumps(first, option=orjson.OPT_APPEND_NEWLINE))
             if drops is None:
-                for _, line in written_lines(stream):
-                    compressed.write(line if line.endswith(b"\n") else line + b"\n")
-                return
-            for line, parsed in _lines_of(stream):
-                if not drops(parsed):
-                    compressed.write(line if line.endswith(b"\n") else line + b"\n")
+                kept = (line for _, line in written_lines(stream))
+            else:
+                kept = (line for line, parsed in _lines_of(stream) if not drops(parsed))
+            for line in kept:
+                compressed.write(line if line.endswith(b"\n") else line + b"\n")
 
 
 def accounts_of(folder: Path, name: str) -> Counter[str]:
@@ -280,13 +283,13 @@ def accounts_of(folder: Path, name: str) -> Counter[str]:
     return Counter()
 
 
-def limit(folder: Path, days: int, most_bytes: int) -> int:
-    """Remove what is too old, then the oldest of the largest account until the log has no more bytes.
+def limit(folder: Path, oldest: float, most_bytes: int) -> int:
+    """Remove what is older than a time, then the oldest of the largest account until the log has no more bytes.
 
     Bytes are those of lines before they are compressed. Returns how many there are. A file counts as old as the last
-    line that it may hold. Raises OSError.
+    line that it may hold. `oldest` is in seconds since the epoch. Raises OSError.
     """
-    too_old = stamp(datetime.now(UTC) - timedelta(days=days, seconds=MOST_SECONDS))
+    too_old = stamped(oldest - MOST_SECONDS)
     held: dict[str, Counter[str]] = {}
     for name in names(folder):
         if name < too_old and not (folder / f"{name}{OPEN}").exists():
@@ -364,7 +367,7 @@ class Erased:
         lines = (
             f"{time!r} {name}\n"
             for name, time in self.times.items()
-            if time > at - _REMEMBERED_SECONDS or stamp(datetime.fromtimestamp(time, UTC)) >= oldest
+            if time > at - _REMEMBERED_SECONDS or stamped(time) >= oldest
         )
         write_atomically(folder / self.FILE, "".join(lines).encode())
 

@@ -42,6 +42,8 @@ _LOOK_SECONDS, _TIDY_SECONDS = 1.0, 60.0  # between looks at what was erased, an
 _TOLD_SECONDS = 60.0  # between two lines that say the same
 _END_SECONDS = 30.0
 LATE_SECONDS: Final = 1.0  # that events wait for their rankings
+DAY_SECONDS: Final = 86_400.0
+_JUMP_SECONDS = 3600.0  # of the clock, between two looks
 
 Record = TypeVar("Record", Ranking, Event)
 
@@ -86,6 +88,31 @@ def _made(record: Record) -> _Made[Record]:
     return _Made(record, orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
 
 
+class _Age:
+    """Tells what is too old. In the day after the clock has jumped nothing is: the whole log might seem to be.
+
+    Where it jumped before this process began, the log tells: it has files that are too old, but none of the half of the
+    time that is just before.
+    """
+
+    def __init__(self, folder: Path, days: int) -> None:
+        """Raises OSError."""
+        self._seconds = days * DAY_SECONDS
+        now = time.time()
+        kept, half = (files.stamped(now - part * self._seconds) for part in (1.0, 0.5))
+        older = [name for name in files.names(folder) if name < half]
+        self._is_known = not older or older[-1] > kept
+        self._since, self._offset = time.monotonic(), now - time.monotonic()
+
+    def oldest(self) -> float:
+        """Return before when something is too old, in seconds since the epoch."""
+        now, steady = time.time(), time.monotonic()
+        if abs(now - steady - self._offset) > _JUMP_SECONDS:
+            self._since, self._is_known = steady, False
+        self._offset = now - steady
+        return now - self._seconds if self._is_known or steady - self._since >= DAY_SECONDS else 0.0
+
+
 class Log:
     """The log of one store, as one process writes it. One thread at a time may hand lines over.
 
@@ -98,7 +125,8 @@ class Log:
     """
 
     def __init__(self, folder: Path, days: int, most_bytes: int, metrics: Metrics) -> None:
-        self._folder, self._days, self._most_bytes, self._metrics = folder, days, most_bytes, metrics
+        self._folder, self._most_bytes, self._metrics = folder, most_bytes, metrics
+        self._age = _Age(folder, days)
         self._file_bytes = min(files.MOST_BYTES, most_bytes // 16)
         self.seen = ShownReplies(folder)
         self._late: list[_EventsWait] = []
@@ -117,6 +145,10 @@ class Log:
     def file_name(self) -> str | None:
         """The time id of the file that is being written; of use on the log's thread."""
         return None if self._file is None else self._file.name
+
+    def oldest(self) -> float:
+        """Return before when a ranking is too old, in seconds since the epoch; any thread may ask."""
+        return self._age.oldest()
 
     def record(self, make: Callable[[], Ranking], characters: int) -> bool:
         """Have a ranking's line made and written, on the log's thread; returns False where it finds no room."""
@@ -224,7 +256,6 @@ class Log:
             if self._file is not None and self._file.size + len(content) > self._file_bytes:
                 self._close()
             if self._file is not None and self._file.is_gone():
-                self._sync()
                 self._leave()
             if self._file is None:
                 self._file, self._began = Growing(self._folder), time.monotonic()
@@ -232,7 +263,6 @@ class Log:
                 self._file.append(content, accounts)
             finally:
                 if not self._file.is_whole:
-                    self._sync()
                     self._leave()
 
     def _sync(self) -> None:
@@ -263,14 +293,14 @@ class Log:
         now = time.monotonic()
         if now - self._looked < _LOOK_SECONDS:
             return
-        self._looked = now
+        self._looked, oldest = now, self.oldest()
         self._learn_erased()
         if self._file is not None and now - self._began > files.MOST_SECONDS:
             self._close()
         if now - self._tidied < _TIDY_SECONDS:
             return
         self._tidied = now
-        size = files.limit(self._folder, self._days, self._most_bytes)
+        size = files.limit(self._folder, oldest, self._most_bytes)
         self._metrics.show_feedback_bytes(size)
         if size > self._most_bytes:  # in files that are open
             self._close()
@@ -287,6 +317,7 @@ class Log:
                 self.tell("a file of feedback cannot be closed yet", error)
 
     def _leave(self) -> None:
+        self._sync()
         if self._file is not None:
             self._file.leave()
             self._file = None

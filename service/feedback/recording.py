@@ -21,7 +21,6 @@ from polyrank.service.feedback.records import KINDS, MOST_SHOWN, Event, Ranking,
 from polyrank.service.feedback.redaction import MOST_CHARACTERS, REPLY_CHARACTERS, Redaction, RedactionFailed
 from polyrank.service.observe.metrics import Metrics
 
-DAY_SECONDS: Final = 86_400
 HOUR_SECONDS: Final = 3600
 MOST_EVENTS: Final = 100  # of one ranking
 MOST_LETTERS: Final = 40_000  # of all its events
@@ -94,7 +93,7 @@ class _Bounds:
             hour, passed = divmod(int(time.time()), HOUR_SECONDS)
             if hour != self._hour:
                 self._hour, self._callers = hour, {}
-            taken = self._callers.get(by, 0) + sum(_LINE_BYTES + _letters(each) for each in events)
+            taken = self._callers.get(by, 0) + _bytes_of(events)
             if taken > self._most_of_caller:
                 raise RateLimited(HOUR_SECONDS - passed)
             self._callers[by] = taken
@@ -104,8 +103,10 @@ class _Bounds:
         while len(self._rankings) > _REMEMBERED:
             self._rankings.popitem(last=False)
 
-    def give_back(self, events: Sequence[Event]) -> None:
-        """Count events of rankings no more that could not be written: they will come again."""
+    def give_back(self, by: str | None, events: Sequence[Event]) -> None:
+        """Count events no more that could not be written: they will come again."""
+        if by is not None and by in self._callers:  # unless another hour has begun
+            self._callers[by] = max(0, self._callers[by] - _bytes_of(events))
         for each in events:
             count, letters = self._rankings.get(each.ranking, (1, _letters(each)))
             self._rankings[each.ranking] = count - 1, letters - _letters(each)
@@ -113,6 +114,10 @@ class _Bounds:
 
 def _letters(event: Event) -> int:
     return min(len(event.text or ""), REPLY_CHARACTERS)
+
+
+def _bytes_of(events: Sequence[Event]) -> int:
+    return sum(_LINE_BYTES + _letters(each) for each in events)
 
 
 class Feedback:
@@ -208,7 +213,7 @@ class Feedback:
             DiskFull, OSError: they cannot be written.
             Overloaded: too much waits to be written.
         """
-        oldest = time.time() - self._days * DAY_SECONDS
+        oldest = self._log.oldest()
         for each in told:
             if self.identity.checked(each.ranking).at < oldest:
                 raise FeedbackTooOld(each.ranking, self._days)
@@ -220,7 +225,7 @@ class Feedback:
         events = [replace(each, by=by) for each in new.values()]
         if events:
             self._bounds.take(by, events)
-            await self._write(events, unknown)
+            await self._write(by, events, unknown)
         left_out = {(each.ranking, each.id) for each in unknown}
         for key in new.keys() - left_out:
             self._known[key] = None
@@ -230,7 +235,7 @@ class Feedback:
             self._metrics.count_feedback_events(kind, count)
         return Taken(len(events) - len(unknown), len(told) - len(events), len(unknown))
 
-    async def _write(self, events: Sequence[Event], unknown: list[Event]) -> None:
+    async def _write(self, by: str | None, events: Sequence[Event], unknown: list[Event]) -> None:
         """Have events written that were counted, and wait for that; errors as `add`."""
         size = sum(_EVENT_CHARACTERS + len(each.text or "") for each in events)
         written = None
@@ -240,7 +245,7 @@ class Feedback:
         except BaseException:
             # Whoever gives up waiting does not keep them from being written, once the log's thread has them.
             if written is None or written.cancel() or (written.done() and written.exception() is not None):
-                self._bounds.give_back(events)
+                self._bounds.give_back(by, events)
             raise
 
     def _judged(self, events: Sequence[Event], unknown: list[Event], is_over: bool) -> list[Event] | None:

@@ -146,6 +146,8 @@ def figures(root: Path) -> FeedbackFigures:
                 if reply.id not in shown:
                     shown[reply.id] = _Seen(replace(ranking, shown=(reply,), said=None))
                 shown[reply.id].count(rank, outcome)
+        if len(shown) > _MOST_HELD:
+            shown = _most_often(shown, lambda each: each.shown)
         if ranking.said is not None and ranking.said.turns:
             contexts.add(ranking.said.turns[-1].text, outcome.kind in ("written", "none_good"))
     found.generations, found.days = (dict(sorted(each.items())) for each in (found.generations, found.days))

@@ -26,6 +26,16 @@ FLUSH_SECONDS: Final = 1.0
 _AGAIN_SECONDS: Final = 0.05
 
 
+# What a terminal obeys, and what turns the order of letters around: names and texts of others may hold it.
+_OBEYED = {ord(each): f"\\x{ord(each):02x}" for each in map(chr, (*range(32), *range(127, 160))) if each not in "\n\t"}
+_OBEYED |= {at: f"\\u{at:04x}" for at in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
+
+
+def harmless(text: str) -> str:
+    """Return a text with escapes in place of what a terminal would obey."""
+    return text.translate(_OBEYED)
+
+
 class TextFormat(logging.Formatter):
     """`time level logger message key=value ...`."""
 
@@ -36,7 +46,7 @@ class TextFormat(logging.Formatter):
         """Append the record's own fields to the message line."""
         pairs = " ".join(f"{name}={value}" for name, value in _fields(record).items())
         head, newline, rest = super().format(record).partition("\n")
-        return f"{head} {pairs}{newline}{rest}" if pairs else head + newline + rest
+        return harmless((f"{head} {pairs.replace(chr(10), ' ')}" if pairs else head) + newline + rest)
 
 
 class JsonFormat(logging.Formatter):

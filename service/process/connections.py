@@ -156,7 +156,7 @@ class Turns:
 
 # Who would wait longer for its beginning is refused.
 BEGIN_SECONDS: Final = 2.0
-BEGINNINGS: Final = 2
+BEGINNINGS: Final = 2  # one of each line
 FEWEST_TURNS: Final = 8  # tell how long a turn takes
 
 
@@ -165,35 +165,40 @@ class Beginnings:
 
     To begin costs the loop a millisecond or more. If all that wait began in one turn, whatever came behind them, a
     probe or a new connection, would wait for all of them. So the loop looks for new ones after each few.
+
+    Connections that have had an answer have a line of their own, so that a burst of new ones does not hold them up.
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._new, self._known = deque[asyncio.Future[None]](), deque[asyncio.Future[None]]()
         self._rate, self._looked_at = Rate(FEWEST_TURNS), 0.0
 
-    def is_late(self) -> bool:
+    def is_late(self, is_known: bool) -> bool:
         """Whether a request that comes now would wait too long, if turns go on as they lately did."""
-        return self._rate.measured(len(self._waiting)) > BEGIN_SECONDS
+        own, other = (self._known, self._new) if is_known else (self._new, self._known)
+        return self._rate.measured(len(own) + min(len(own), len(other))) > BEGIN_SECONDS
 
-    async def turn(self) -> None:
-        """Wait until a request may begin."""
+    async def turn(self, is_known: bool) -> None:
+        """Wait until a request may begin; `is_known`: its connection has had an answer."""
         loop = asyncio.get_running_loop()
-        if not self._waiting:
+        if not self._new and not self._known:
             self._looked_at = time.monotonic()
             loop.call_soon(self._next, loop)
-        self._waiting.append(begins := loop.create_future())
+        begins = loop.create_future()
+        (self._known if is_known else self._new).append(begins)
         await begins
 
     def _next(self, loop: asyncio.AbstractEventLoop) -> None:
         now = time.monotonic()
-        if len(self._waiting) > BEGINNINGS:  # a turn with less to do says nothing of those with more
+        if len(self._new) + len(self._known) > BEGINNINGS:  # a turn with less to do says nothing of those with more
             self._rate.learn(BEGINNINGS, now - self._looked_at)
         self._looked_at = now
-        for _ in range(min(BEGINNINGS, len(self._waiting))):
-            begins = self._waiting.popleft()
-            if not begins.done():  # cancelled
-                begins.set_result(None)
-        if self._waiting:
+        for line, other in ((self._known, self._new), (self._new, self._known)):
+            if line or other:
+                begins = (line or other).popleft()
+                if not begins.done():  # cancelled
+                    begins.set_result(None)
+        if self._new or self._known:
             loop.call_soon(self._next, loop)
 
 
@@ -269,6 +274,7 @@ class Connection(H11Protocol):
         self._refused = False
         self._waits = False  # for a turn
         self._is_more = False  # than may be
+        self._is_known = False  # by an answer that it has had
         self._serve, self.app = self.app, self._begun
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
@@ -320,6 +326,7 @@ class Connection(H11Protocol):
 
     def on_response_complete(self) -> None:
         """Go on with the next request; one that has already come waits for its turn, and reading does, too."""
+        self._is_known = True
         self.server_state.turns.end(self)
         is_next = self.conn.their_state is h11.DONE and self.conn.unread_bytes > 0
         self._waits = is_next and not self.transport.is_closing()
@@ -354,14 +361,14 @@ class Connection(H11Protocol):
             self.end_after_answer()
         if scope["path"] not in QUIET:
             scope["state"]["arrived"] = time.monotonic()
-            await self.server_state.beginnings.turn()
+            await self.server_state.beginnings.turn(self._is_known)
             if self.cycle.disconnected:
                 return
         await self._serve(scope, receive, send)
 
     def _refuses(self, path: str) -> bool:
         """Refuse a request, unless it is a probe, on a connection too many, or where its turn would be late."""
-        if path in QUIET or not (self._is_more or self.server_state.beginnings.is_late()):
+        if path in QUIET or not (self._is_more or self.server_state.beginnings.is_late(self._is_known)):
             return False
         if self._is_more:
             self._refuse_more()

@@ -73,9 +73,10 @@ class DrainingServer(uvicorn.Server):
         return contextlib.nullcontext()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to accept, then call `on_ready`."""
+        """Start to accept on the sockets of the caller, then call `on_ready`. Without any uvicorn binds its own."""
+        assert sockets, "a server without a socket listens to nobody"
         # uvloop accepts one connection of a socket in a turn of the loop, in which requests go on, too.
-        await super().startup([each.dup() for each in sockets or () for _ in range(ACCEPTS_A_TURN)])
+        await super().startup([each.dup() for each in sockets for _ in range(ACCEPTS_A_TURN)])
         self._on_ready()
 
     async def on_tick(self, counter: int) -> bool:

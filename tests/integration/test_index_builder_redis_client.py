@@ -1,13 +1,16 @@
 """The client's own limits, on a real server: in time, and whole under many threads."""
 
+import resource
 import signal
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
-from redis.utils import HIREDIS_AVAILABLE
 from redis_process import RedisProcess, with_secret
 
 from polyrank.index_builder.errors import StoreUnavailable
@@ -23,8 +26,42 @@ def connected(url: str, timeout_seconds: float, max_connections: int = 8) -> Ite
         disconnect(client)
 
 
-def test_answers_are_parsed_by_hiredis() -> None:
-    assert HIREDIS_AVAILABLE
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"*1000000000\r\n:1\r\n",
+        b"*1\r\n*1000000000\r\n",
+        b"*1\r\n" * 100_000,
+        b"$1000000000\r\nx",
+        b":" + b"9" * 5000 + b"\r\n",
+    ],
+    ids=["many values", "many within", "deep", "a large value", "a large number"],
+)
+def test_a_short_answer_takes_no_memory_and_no_time(answer: bytes) -> None:
+    """hiredis made room for a billion values at once: 8 GB, and seconds until they were free, in which nothing ran."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def lie() -> None:
+            with listener.accept()[0] as connection:
+                while connection.recv(65536):
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=lie)
+        thread.start()
+        address = f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
+        soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+        with connected(address, 0.5) as client:
+            resource.setrlimit(resource.RLIMIT_AS, (_address_space() + (1 << 30), hard))
+            try:
+                with pytest.raises(StoreUnavailable, match="Redis failed"), translated():
+                    client.mget("x")
+            finally:
+                resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        thread.join()
+
+
+def _address_space() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 def test_more_threads_than_connections_wait_instead_of_failing(redis_tcp_url: str) -> None:

@@ -170,6 +170,20 @@ def test_columns_are_named_in_the_encoding_that_is_given(capsys: Capture, tmp_pa
     assert convert(capsys, tmp_path, tmp_path / "t.csv", *columns, "--json").result["examples"] == 1
 
 
+def test_names_in_a_file_do_nothing_to_a_terminal(capsys: Capture, tmp_path: Path) -> None:
+    """They may clear it, set its title, or turn the order of letters around."""
+    names = ("\x1b[2J", "\x1b]0;title\x07", "\u202edesrever", "\x9b2J", "a\rb")
+    for at, rest in enumerate(
+        ({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}, {})
+    ):
+        file = write_rows(tmp_path / f"{at}.jsonl", [{**rest, **dict.fromkeys(names, "\x1b[31mred")}] * 3)
+        found = call(capsys, "convert", file, "--output", tmp_path / f"out{at}")
+        assert found.status == at
+        said = found.out + found.err
+        assert "title" in said
+        assert not {*said} & {*"\x1b\x07\u202e\x9b\r"}
+
+
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     with (tmp_path / "in.json").open("w") as file:
         file.write("[")

@@ -235,7 +235,7 @@ def test_probes_overtake_requests_that_wait_to_begin(tmp_path: Path) -> None:
 def test_who_would_begin_too_late_is_told_at_once(
     server: Served, monkeypatch: pytest.MonkeyPatch, parts: list[bytes]
 ) -> None:
-    monkeypatch.setattr(connections.Beginnings, "is_late", lambda _: True)
+    monkeypatch.setattr(connections.Beginnings, "is_late", lambda *_: True)
     before = server.metric("rejected_total", reason="busy")
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
         for part in parts:

@@ -249,6 +249,9 @@ def test_trees_are_read_below_their_replies() -> None:
     ("content", "reason"),
     [
         ({"text": "a["}, "text is no path of JMESPath"),
+        ({"text": "[" * 1000 + "a" + "]" * 1000}, "text may be 64 parts deep"),
+        ({"text": "a" + "|@" * 400}, "text may be 64 parts deep"),
+        ({"text": "a" + "|[@,@][]" * 20}, "make 12 lists and objects"),
         ({"txt": "a"}, "'txt' is no key of a map; there are about, "),
         ({"about": "x"}, "it says neither messages, nor text, nor right"),
         ({"text": 5}, "text must be a text"),
@@ -265,7 +268,7 @@ def test_a_map_that_cannot_be_used_says_why(content: dict[str, Any], reason: str
         map_of("m", content, "m.toml")
 
 
-@pytest.mark.parametrize("content", [b"a = ", b"\xff", b"[" * 10_000])
+@pytest.mark.parametrize("content", [b"a = ", b"\xff", b"[" * 10_000, b"a." * 50_000 + b"a = 1"])
 def test_a_file_that_is_no_map_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "m.toml").write_bytes(content)
     for path in (tmp_path / "m.toml", tmp_path / "none.toml"):

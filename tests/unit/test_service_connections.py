@@ -99,8 +99,10 @@ def test_a_turn_that_nobody_ends_is_over_after_a_while(monkeypatch: pytest.Monke
     asyncio.run(_endless())
 
 
-async def _begins(beginnings: Beginnings, number: int, begun: list[int], do: Callable[[], object] = list) -> None:
-    await beginnings.turn()
+async def _begins(
+    beginnings: Beginnings, number: int, begun: list[int], do: Callable[[], object] = list, is_known: bool = False
+) -> None:
+    await beginnings.turn(is_known)
     begun.append(number)
     do()
 
@@ -124,17 +126,31 @@ def test_a_few_requests_begin_in_a_turn_of_the_loop_in_order() -> None:
     asyncio.run(_a_few_in_a_turn())
 
 
+async def _two_lines() -> None:
+    beginnings, begun = Beginnings(), list[int]()
+    asked = [(number, False) for number in range(10)] + [(number, True) for number in range(100, 103)]
+    await asyncio.gather(*(_begins(beginnings, number, begun, is_known=is_known) for number, is_known in asked))
+    assert begun[:6] == [100, 0, 101, 1, 102, 2], "one of each line"
+    assert begun[6:] == [*range(3, 10)]
+
+
+def test_connections_that_have_had_an_answer_do_not_wait_for_a_burst_of_new_ones() -> None:
+    asyncio.run(_two_lines())
+
+
 async def _late() -> None:
-    beginnings, begun, found = Beginnings(), list[int](), list[bool]()
+    beginnings, begun, found, known = Beginnings(), list[int](), list[bool](), list[bool]()
 
     def work() -> None:
         time.sleep(0.002)
-        found.append(beginnings.is_late())
+        found.append(beginnings.is_late(False))
+        known.append(beginnings.is_late(True))
 
-    assert not beginnings.is_late()
+    assert not beginnings.is_late(False)
     await asyncio.gather(*(_begins(beginnings, number, begun, work) for number in range(100)))
     assert found[40], "60 wait, each for two milliseconds at least"
-    assert not beginnings.is_late(), "nobody waits"
+    assert not any(known), "none of these is on a connection that has had an answer"
+    assert not beginnings.is_late(False), "nobody waits"
 
 
 def test_who_would_wait_long_comes_too_late(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -297,6 +297,10 @@ def named_at(age: timedelta) -> str:
     return f"{stamp(datetime.now(UTC) - age)}-00000000"
 
 
+def days_ago(days: int) -> float:
+    return time.time() - days * log.DAY_SECONDS
+
+
 def put_closed(folder: Path, name: str, *records: Ranking | Event) -> int:
     """Write a closed file; returns how many bytes its lines have."""
     path = folder / f"{name}.jsonl"
@@ -316,12 +320,12 @@ def test_what_is_too_old_goes_then_the_oldest_until_the_rest_fits(folder: Path) 
     living = Growing(folder)
     append(living, event(9))
     (folder / "key").write_bytes(bytes(32))
-    assert limit(folder, 30, 10_000) == 4 * size + living.size
-    assert limit(folder, 1, 10_000) == 2 * size + living.size
+    assert limit(folder, days_ago(30), 10_000) == 4 * size + living.size
+    assert limit(folder, days_ago(1), 10_000) == 2 * size + living.size
     assert names(folder) == [*kept[2:], living.name]
-    assert limit(folder, 1, size + living.size) == size + living.size
+    assert limit(folder, days_ago(1), size + living.size) == size + living.size
     assert names(folder) == [kept[3], living.name]
-    assert limit(folder, 1, 1) == living.size, "a file that is open stays"
+    assert limit(folder, days_ago(1), 1) == living.size, "a file that is open stays"
     assert (folder / "key").exists()
     living.close()
 
@@ -332,13 +336,13 @@ def test_the_largest_account_alone_loses_lines_its_oldest_first(folder: Path) ->
     flood = [event(number, text="x" * 1000, by="bb") for number in range(100, 110)]
     older, newer = named_at(timedelta(hours=2)), named_at(timedelta(hours=1))
     size = put_closed(folder, older, *honest, *flood) + put_closed(folder, newer, *flood)
-    assert limit(folder, 30, size - 1) < size - 10_000
+    assert limit(folder, days_ago(30), size - 1) < size - 10_000
     assert written(folder) == [*(each.id for each in honest), *(each.id for each in flood)]
-    assert limit(folder, 30, 5000) < 5000
+    assert limit(folder, days_ago(30), 5000) < 5000
     assert written(folder) == [each.id for each in honest]
     mine = [event(number, by="aa") for number in range(5, 90)]
     put_closed(folder, newer, *mine)
-    assert limit(folder, 30, 5000) < 5000
+    assert limit(folder, days_ago(30), 5000) < 5000
     assert written(folder) == [each.id for each in honest[:5]], "its own events drive out no rankings"
 
 
@@ -349,11 +353,11 @@ def test_a_file_whose_accounts_are_others_than_it_says_is_made_smaller(folder: P
     closed = folder / f"{named[0]}.jsonl.zst"
     with pa.CompressedOutputStream(str(closed), "zstd") as stream:
         stream.write(b'{"kind":"accounts","bytes":{"of nobody":99999}}\n' + content(*map(ranking, range(100))))
-    assert limit(folder, 30, 100) == 0
+    assert limit(folder, days_ago(30), 100) == 0
     put_closed(folder, named[0], ranking(1))
     with pa.CompressedOutputStream(str(closed), "zstd") as stream:
         stream.write(content(*map(ranking, range(100))))
-    assert limit(folder, 30, 100) == 0
+    assert limit(folder, days_ago(30), 100) == 0
 
 
 def test_a_damaged_file_is_removed_where_the_log_is_too_large(folder: Path) -> None:
@@ -361,16 +365,60 @@ def test_a_damaged_file_is_removed_where_the_log_is_too_large(folder: Path) -> N
     put_closed(folder, name, *(event(number, text=token_hex(500)) for number in range(20)))
     path = folder / f"{name}.jsonl.zst"
     path.write_bytes(path.read_bytes()[:-100])
-    assert limit(folder, 30, 1000) == 0
+    assert limit(folder, days_ago(30), 1000) == 0
     assert not path.exists()
 
 
 def test_a_file_that_cannot_be_closed_keeps_none_from_being_removed(folder: Path, begin: Open) -> None:
+    put_closed(folder, named_at(timedelta(days=20)), event(1))
     (folder / "20200101T000000000000-00000000.jsonl").mkdir()
     old = folder / "20200102T000000000000-00000000.jsonl.zst"
     old.touch()
     begin()
     until(lambda: not old.exists())
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """What the two clocks of a log say more than they should."""
+    more = {"time": 0.0, "monotonic": 0.0}
+    for name, real in (("time", time.time), ("monotonic", time.monotonic)):
+        monkeypatch.setattr(log.time, name, lambda name=name, real=real: real() + more[name])
+    return more
+
+
+def pass_seconds(clock: dict[str, float], seconds: float) -> None:
+    for name in clock:
+        clock[name] += seconds
+
+
+@pytest.mark.parametrize("jump", [400 * log.DAY_SECONDS, 7300.0, -7300.0])
+def test_in_the_day_after_the_clock_jumped_nothing_is_too_old(
+    folder: Path, begin: Open, clock: dict[str, float], jump: float
+) -> None:
+    put_closed(folder, named_at(timedelta(days=20)), event(1))
+    begun = begin()
+    assert begun.oldest() == pytest.approx(days_ago(30), abs=60)
+    clock["time"] += jump
+    assert begun.oldest() == 0.0
+    pass_seconds(clock, log.DAY_SECONDS - 60)
+    begun._tidied = -1e9
+    until(lambda: begun._tidied > 0)
+    assert (begun.oldest(), written(folder)) == (0.0, ["e1"])
+    pass_seconds(clock, 70)
+    assert begun.oldest() == pytest.approx(time.time() - 30 * log.DAY_SECONDS, abs=60)
+    until(lambda: written(folder) == (["e1"] if jump < 1e6 else []))
+
+
+def test_a_jump_before_the_log_was_opened_leaves_a_day_too(folder: Path, begin: Open, clock: dict[str, float]) -> None:
+    put_closed(folder, named_at(timedelta(hours=1)), event(1))
+    clock["time"] += 400 * log.DAY_SECONDS
+    assert begin().oldest() == 0.0, "all of it seems to be too old"
+    put_closed(folder, f"{files.stamped(log.time.time())}-00000000", event(2))
+    begun = begin()
+    assert begun.oldest() == 0.0, "so it does though it goes on"
+    pass_seconds(clock, log.DAY_SECONDS)
+    until(lambda: written(folder) == ["e2"])
 
 
 def test_a_log_that_is_too_large_by_its_open_files_closes_them(folder: Path, begin: Open) -> None:

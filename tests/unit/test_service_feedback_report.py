@@ -14,6 +14,8 @@ from service_fakes import build_store
 
 from polyrank.index_builder.pool.rows import Candidate
 from polyrank.service.cli.reports import write_feedback
+from polyrank.service.feedback import report
+from polyrank.service.feedback.records import Shown
 from polyrank.service.feedback.report import FEW, SHOWN_OFTEN, Lack, Share, Untaken, figures
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)> \"'& \u202eright to left"
@@ -131,3 +133,15 @@ def test_a_page_of_little_says_what_is_missing(store: Path, tmp_path: Path) -> N
     text = Page(tmp_path / "ids.html").text
     assert "Contexts are not recorded; polyrank serve --feedback texts records them" in text
     assert "Replies that were shown 10 times or more: 0." in text
+
+
+def test_ids_that_callers_made_up_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "_MOST_HELD", 20)
+    uses = []
+    for number in range(40 * SHOWN_OFTEN):
+        ids = ["a", *(f"made up {number} {place}" for place in range(5)), *(["rare"] if number % 40 == 20 else [])]
+        uses.append(use(number, "Hi", ("none_good",), shown=tuple(Shown(each, 0.0) for each in ids)))
+    write_log(tmp_path, uses)
+    found = figures(tmp_path)
+    assert [(each.id, each.shown) for each in found.untaken] == [("a", 40 * SHOWN_OFTEN)]
+    assert found.shown_often == 1, "what came ten times over all of the log is held no more than what came once"

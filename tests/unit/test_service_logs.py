@@ -165,6 +165,11 @@ def test_what_json_cannot_say_is_a_text(pipe: Pipe) -> None:
     assert (line["large"], line["rows"], line["level"]) == (str(2**64), 7, "info")
 
 
+def test_what_others_say_is_no_line_of_its_own_and_nothing_that_a_terminal_obeys() -> None:
+    record = logging.makeLogRecord({"msg": "failed: \x1b[2J", "fields": {"why": "a\n2026-01-01 INFO all is well\x07"}})
+    assert TextFormat().format(record).endswith("failed: \\x1b[2J why=a 2026-01-01 INFO all is well\\x07")
+
+
 @pytest.mark.parametrize(("level", "printed"), [("error", []), ("info", ["a warning"])])
 def test_warnings_of_libraries_keep_to_the_level(level: str, printed: list[str]) -> None:
     script = (

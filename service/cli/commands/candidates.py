@@ -19,6 +19,7 @@ from polyrank.service.cli.arguments import (
 )
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_json, print_result
 from polyrank.service.cli.parsing import ANY_COUNT, Within
+from polyrank.service.observe.logs import harmless
 
 if TYPE_CHECKING:
     from polyrank.service.client.clients import Client
@@ -152,7 +153,7 @@ def _delete(arguments: argparse.Namespace) -> int:
     with service_of(arguments) as service:
         done = service.delete(arguments.ids)
     if done.missing_ids and not arguments.json:
-        print(f"not there: {', '.join(done.missing_ids)}", file=sys.stderr)
+        print(harmless(f"not there: {', '.join(done.missing_ids)}"), file=sys.stderr)
     line = f"{done.deleted} candidates deleted; revision {done.revision}"
     print_result(arguments, done.model_dump(mode="json", exclude={"generation"}), line)
     return 0
@@ -196,7 +197,7 @@ def _sync(arguments: argparse.Namespace) -> int:
                     ("delete", "gone ORDER BY id"),
                 ):
                     for candidate_id in asked(f"id FROM {which}"):
-                        print(f"{verb} {candidate_id}")
+                        print(harmless(f"{verb} {candidate_id}"))
             print_result(arguments, facts, f"a dry run, nothing was changed; it would be: {counted}")
             return 0
         revision, put, removed = None, 0, 0

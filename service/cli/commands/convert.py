@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from polyrank.service.cli.arguments import add_encoding_option, require_unused, require_writable
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result
 from polyrank.service.cli.parsing import ANY_COUNT, Within
+from polyrank.service.observe.logs import harmless
 
 if TYPE_CHECKING:
     from polyrank.index_builder.convert.conversion import Converted
@@ -81,12 +82,12 @@ def run(arguments: argparse.Namespace) -> int:
         kinds = kinds_of(arguments.files, named, arguments.columns, arguments.encoding)
     except UnknownKind as error:
         print(f"the fields of {arguments.files[0]}, each with an example:", file=sys.stderr)
-        print("\n".join(error.fields.tree()), file=sys.stderr)
+        print(harmless("\n".join(error.fields.tree())), file=sys.stderr)
         raise
     with Progress("rows") as progress:
         done = convert(kinds, arguments.output, asked, progress)
     for line in _lines(done):
-        print(line, file=sys.stderr)
+        print(harmless(line), file=sys.stderr)
     written = [f"{arguments.output / name}: {count} examples" for name, count in done.examples.items()]
     if done.candidates:
         written.append(f"{arguments.output / 'pool.jsonl'}: {done.candidates} candidates")
@@ -130,7 +131,7 @@ def _draft(arguments: argparse.Namespace) -> int:
     fields, content = beginning_of_a_map(arguments.files[0])
     arguments.draft.write_text(content)
     tree = [f"the fields of {arguments.files[0]}, each with an example:", *fields.tree()]
-    print("\n".join(tree), file=sys.stderr)
+    print(harmless("\n".join(tree)), file=sys.stderr)
     advice = f"correct it, then: polyrank convert --map {arguments.draft} FILE --output DIR"
     print_result(arguments, {"draft": str(arguments.draft)}, f"{arguments.draft}: the beginning of a map; {advice}")
     return 0

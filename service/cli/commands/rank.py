@@ -24,6 +24,7 @@ from polyrank.service.cli.arguments import (
 )
 from polyrank.service.cli.output import UsageError, print_json
 from polyrank.service.cli.parsing import Within
+from polyrank.service.observe.logs import harmless
 
 if TYPE_CHECKING:
     from polyrank.index_builder.generation.generation import Generation
@@ -107,7 +108,7 @@ def print_results(answer: dict[str, Any]) -> None:
     for result in results:
         columns = [result["scores"].get(name) for name in parts] if "cross" in parts else [result["score"]]
         scores = "  ".join(f"{'-':>8}" if score is None else f"{score:8.3f}" for score in columns)
-        print(f"{result['rank']:3}  {scores}  {result['text']}")
+        print(f"{result['rank']:3}  {scores}  {harmless(result['text'])}")
 
 
 def print_decision(decision: dict[str, Any]) -> None:
@@ -148,7 +149,7 @@ def print_explained(answer: dict[str, Any]) -> None:
     by_id = {each["id"]: each for each in explanation["candidates"]}
     alone = len(by_id) == 1
     for result in answer["results"]:
-        print(f"{result['rank']:3}  {result['score']:8.3f}  {result['text']}")
+        print(f"{result['rank']:3}  {result['score']:8.3f}  {harmless(result['text'])}")
         if (candidate := by_id.get(result["id"])) is not None:
             for title, numbers in _lines(tokens, candidate, alone):
                 print(f"               {title:<9} {numbers}")
