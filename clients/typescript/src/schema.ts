@@ -2954,7 +2954,7 @@ export interface components {
             expect?: components["schemas"]["ExpectIn"] | null;
             /**
              * Filter
-             * @description on metadata; all keys must hold. A field (`a.b`: the field `b` of the object `a`): a value, a list (any of it), or an object of `gt`, `gte`, `lt`, `lte` (numbers or strings) and `exists` (true or false). `$and`, `$or`: a list of filters; `$not`: a filter
+             * @description on metadata; all keys must hold. A field (`a.b`: the field `b` of the object `a`): a value, a list (any of it), or an object of `gt`, `gte`, `lt`, `lte` (numbers; ISO 8601 dates and times, or `now`, `now-7d`; other strings) and `exists` (true or false). `$and`, `$or`: a list of filters; `$not`: a filter
              * @default null
              * @example {
              *       "lang": [
