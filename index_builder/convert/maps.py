@@ -26,6 +26,7 @@ from jmespath.exceptions import JMESPathError
 from polyrank.index_builder.convert.rows import Object
 from polyrank.index_builder.convert.texts import FORMS
 from polyrank.index_builder.pool.documents import RowError
+from polyrank.index_builder.pool.truth import is_false
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inputs import read_input
 
@@ -90,9 +91,9 @@ class Map:
         return found(self.paths[key], where, key) if key in self.paths else None
 
     def holds(self, key: str, where: Any) -> bool:
-        """Whether what lies at a path is true, and not `no`, `false` or 0."""
+        """Whether what lies at a path is true, and no text such as `no`, `FALSCH` or 0."""
         value = self.find(key, where)
-        return bool(value) and str(value).strip().lower() not in ("false", "no", "0", "0.0", "f", "n")
+        return bool(value) and not is_false(str(value))
 
     def kept(self, record: Object, text: str | None = None) -> Object:
         """Return the metadata of a record, without vectors and the text itself. Raises RowError."""

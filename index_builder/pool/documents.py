@@ -134,8 +134,9 @@ class Fields:
 
     Of both at most `_MOST_COUNTED` names. `titled`: rows of BEIR's form whose title was put in front of the text.
     `repeated`: rows with an id of their own whose text another row has, too.
-    `decimal_commas`: columns of CSV whose numbers were read so. A date or a time of ISO 8601 is a `time`; a field that
-    holds other dates, or other texts beside as many times, is told with one of them.
+    `decimal_commas`, `answers`: columns of CSV whose numbers were read so, and those with words for true and false. A
+    date or a time of ISO 8601 is a `time`; a field that holds other dates, or other texts beside as many times, is told
+    with one of them.
     """
 
     def __init__(self) -> None:
@@ -146,6 +147,7 @@ class Fields:
         self._uncounted = False
         self.titled = self.repeated = 0
         self.decimal_commas: list[str] = []
+        self.answers: list[str] = []
 
     def count(self, metadata: Mapping[str, Any]) -> None:
         """Take in the metadata of a row."""
@@ -173,6 +175,7 @@ class Fields:
             "repeated_texts": self.repeated,
             "left_out": [{"field": name, "why": why, "rows": rows} for (name, why), rows in self._left_out.items()],
             **({"decimal_commas": self.decimal_commas} if self.decimal_commas else {}),
+            **({"answers": self.answers} if self.answers else {}),
             **({"no_times": no_times} if (no_times := self._no_times()) else {}),
         }
 
@@ -185,7 +188,7 @@ class Fields:
         }
 
     def lines(self) -> list[str]:
-        """Return what a person should know of the fields, at most six lines of bounded length."""
+        """Return what a person should know of the fields, at most seven lines of bounded length."""
         found = [f"{_shown(name)} ({_with_rows(kinds)})" for name, kinds in self._kinds.items()]
         lines = [f"fields: {_some(found)}" if found else "fields: none besides id and text"]
         if self._uncounted:
@@ -197,6 +200,8 @@ class Fields:
             lines.append(f"{_rows(self.repeated)} {repeat} a text under another id; all of them are kept")
         if self.decimal_commas:
             lines.append(f"numbers with decimal commas: {_some(map(_shown, self.decimal_commas))}")
+        if self.answers:
+            lines.append(f"words read as true and false: {_some(map(_shown, self.answers))}")
         if no_times := self._no_times():
             shown = _some(f"{_shown(name)} (such as {_shown(other)})" for name, other in no_times.items())
             lines.append(f"dates that ranges pass over: {shown}; they compare those such as 2026-12-31 alone")

@@ -187,7 +187,7 @@ def test_days_of_slack_and_lines_of_whatsapp_are_ordered_by_their_times(tmp_path
     assert [reply for _, reply in read(tmp_path / "second")] == [A, A2]
 
 
-@pytest.mark.parametrize("private", ["false", "FALSE", "False", "No", "no", "0"])
+@pytest.mark.parametrize("private", ["false", "FALSE", "False", "No", "no", "0", "FALSCH", "FAUX", "nein", "いいえ"])
 def test_a_note_of_zendesk_is_no_reply_however_a_program_writes_the_table(private: str, tmp_path: Path) -> None:
     (tmp_path / "z.csv").write_text(FILES["zendesk-csv"].read_text().replace("Agent,false", f"Agent,{private}"))
     converted(tmp_path, tmp_path / "z.csv")

@@ -2924,7 +2924,7 @@ export interface components {
             candidates?: (string | components["schemas"]["CandidateIn"])[] | null;
             /**
              * Collapse
-             * @description answer with the best of near-equal texts alone: 9 of 10 words that either has are in both, in one order
+             * @description answer with the best of near-equal texts alone: 9 of 10 words of either are in both, in one order
              * @default false
              */
             collapse?: boolean | null;
