@@ -36,6 +36,9 @@ _PARQUET, _ARROW_FILE, _ARROW_STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
 _JSON = re.compile(r"\{|\[\s*([\[{\"\]]|$)")  # not [31.12.2026], as chats begin
 _SPACE = re.compile(r"[\s,]*")
 _BY_LETTER = "polyrank-windows-1252"
+_LOOKED_BYTES, _GUESSED_BYTES = 4 << 20, 1 << 16  # of a table or a text without a mark, to tell its encoding
+_FEWEST_GUESSED = 12  # bytes beside ASCII; less tells nothing
+_NO_UTF_8, _OTHER = re.compile("[\udc80-\udcff]"), re.compile("[\u0370-\u1dff\u2e80-\uffef]")  # no Latin letters
 _MOST_MESSAGE = 1 << 20  # characters of one record of a text
 
 
@@ -61,7 +64,7 @@ def records(
 
     Args:
         path: the file.
-        encoding: that of CSV and texts; None: UTF-8, and windows-1252 where bytes are not.
+        encoding: that of CSV and texts; None: UTF-8, with single bytes of windows-1252, or else `guessed_encoding`.
         each: where records lie in a document.
         lines: a regular expression for the lines of a text; a line that does not match goes on with the record before.
         most: how many characters of a JSON document are looked at.
@@ -247,7 +250,30 @@ _WITHOUT_MARKS = dict.fromkeys(map(ord, _MARKS))
 
 
 def _text_of(path: Path, encoding: str | None) -> AbstractContextManager[io.TextIOWrapper]:
-    return decoded(path, encoding, "replace" if encoding else _BY_LETTER)
+    guessed = None if encoding else guessed_encoding(path)
+    return decoded(path, encoding or guessed, "replace" if encoding or guessed else _BY_LETTER)
+
+
+def guessed_encoding(path: Path) -> str | None:
+    """Return the encoding of a table or a text that is not in UTF-8 but for some letters; None: it is, or is JSON.
+
+    A library tells scripts apart. Languages in Latin letters are too alike: they are taken for windows-1252.
+    """
+    with opened(path) as stream:
+        start = stream.read(_LOOKED_BYTES)
+    if marked_encoding(start) or not is_text(start):
+        return None
+    text = start.decode(errors="surrogateescape")
+    wrong = len(_NO_UTF_8.findall(text[:-3]))  # the last letter may be cut
+    if not wrong or 2 * wrong < sum(letter > "\x7f" for letter in text):
+        return None
+    from charset_normalizer import from_bytes
+
+    lines = b"".join(line for line in start.splitlines(keepends=True) if not line.isascii())[:_GUESSED_BYTES]
+    lines = lines[: lines.rfind(b"\n") + 1] or lines
+    best = from_bytes(lines).best()
+    beside, others = sum(byte > 127 for byte in lines), len(_OTHER.findall(str(best or "")))
+    return best.encoding if best and beside >= _FEWEST_GUESSED and 4 * others > beside else "windows-1252"
 
 
 def _letters(error: UnicodeError) -> tuple[str, int]:

@@ -279,6 +279,19 @@ def test_a_function_that_cannot_take_what_is_there_costs_the_record() -> None:
         used.find("text", {"n": 5})
 
 
+def test_a_draft_finds_texts_without_spaces_and_marks_of_notes(tmp_path: Path) -> None:
+    says = [
+        ("荷物はいつ届きますか？", "顧客", "TRUE"),
+        ("明日お届けの予定です。", "担当者", "TRUE"),
+        ("要注意", "担当者", "FALSE"),
+    ]
+    rows = "".join(f"7,{text},{who},2026/11/01 10:0{n},{public}\n" for n, (text, who, public) in enumerate(says))
+    (tmp_path / "t.csv").write_text(f"番号,本文,種別,日時,公開\n{rows}")
+    _, draft = beginning_of_a_map(tmp_path / "t.csv")
+    for line in ('text = "\\"本文\\""', 'who = "\\"種別\\""', 'time = "\\"日時\\""', '# only = "\\"公開\\""'):
+        assert f"\n{line}" in draft, draft
+
+
 # What no map knows, and what is to be changed in its draft.
 TURNS = [("Kunde", Q), ("Mitarbeiter", A), ("Kunde", Q2), ("Mitarbeiter", A2)]
 AT = ["02.01.2026 10:00", "02.01.2026 10:05", "02.01.2026 10:09", "13.01.2026 10:12"]
