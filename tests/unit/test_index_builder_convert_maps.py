@@ -24,7 +24,7 @@ WRONG, TWO = "No idea.", [([Q], A), ([Q, A, Q2], A2)]
 NAMED = ("slack", "discord", "telegram", "whatsapp", "teams")  # the file says who speaks, and nobody who answers
 # Every other sample gives TWO.
 OTHERS: dict[str, list[tuple[list[str], str]]] = {
-    "argilla": [([Q, A, Q2], A2), ([Q], A)],
+    "argilla": [([Q, A, Q2], A2), ([Q], A), ([Q], A)],
     "beir": [(["query 0"], "Title 0 text 0")],
     "chatgpt": [([Q], A), ([Q], "Which parcel?"), ([Q, A, Q2], A2)],
     "dolly": [([f"{Q2}\n{Q}"], A2)],
