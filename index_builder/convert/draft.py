@@ -60,7 +60,8 @@ def draft(fields: Tree) -> str:
     holder = text.rpartition("[]")[0]  # the list of messages
     each, _, messages = holder.rpartition("[].")
     each = f"{each}[]" if each else ""
-    own = [place for place in values if place.startswith(f"{holder}[]")] if holder else [*values]
+    inner = f"{holder}[]" if holder else ""
+    own = [place for place in values if place.startswith(inner)]
     of_record = [place for place in values if place.startswith(each) and place not in own] if holder else own
     times = [place for place in own if place != text and _is_time(values[place])]
     others = [place for place in own if place not in (text, *times)]
@@ -81,17 +82,15 @@ def draft(fields: Tree) -> str:
     is_html = any(has_tags(str(value)) for value in values.get(text, ()))
     lines = [
         'about = "what wrote these files"',
-        f"told_by = {json.dumps([place.replace('[]', '[0]') for place in told], ensure_ascii=False)}",
+        f"told_by = {json.dumps(told, ensure_ascii=False)}",
         _line("each", [each] if each else [], "where records lie in a document"),
         _line("conversation", [_inside(place, each) for place in conversation], "which conversation a record is of"),
         _line("messages", [messages] if holder else [], "the list of messages; without it each record is one"),
-        _line("text", [_inside(text, f"{holder}[]" if holder else "")] if text else [], "what a message says"),
-        _line(
-            "who", [_inside(place, f"{holder}[]" if holder else "") for place in who], "who says it: a name, or a role"
-        ),
+        _line("text", [_inside(text, inner)] if text else [], "what a message says"),
+        _line("who", [_inside(place, inner) for place in who], "who says it: a name, or a role"),
         f"answering = {json.dumps(seen[-1:], ensure_ascii=False)}  # which of {', '.join(seen) or 'them'} answers",
-        _line("time", [_inside(place, f"{holder}[]" if holder else "") for place in times], "when"),
-        _line("only", marks, "whether it is a message, and no note", is_sure=False),
+        _line("time", [_inside(place, inner) for place in times], "when"),
+        _line("only", [_inside(place, inner) for place in marks], "whether it is one, and no note", is_sure=False),
         f'texts = "{"html" if is_html else "plain"}"  # or entities, html, mail',
     ]
     return "\n".join(lines) + "\n"
