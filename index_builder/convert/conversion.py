@@ -135,9 +135,10 @@ def kinds_of(
     Raises InvalidInput, too, where files are of several kinds.
     """
     if columns and named is None and ({"conversation", "text"} <= {*columns} or {"right", "documents"} & {*columns}):
-        rows = [row for file, _ in _files(paths[0])[:1] for row in sampled(file, encoding=encoding)[0]]
+        each = columns.get("each", "")
+        rows = [row for file, _ in _files(paths[0])[:1] for row in sampled(file, each, encoding=encoding)[0]]
         own = columns_map(columns, rows, None)
-        return [Recognised(own, tuple(_files(path))) for path in paths]
+        return [Recognised(own, tuple(_files(path)), each) for path in paths]
     if named is not None:
         found = [kinds(path, _files(path), [named], encoding)[0] for path in paths]
         every = [

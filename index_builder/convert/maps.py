@@ -8,6 +8,8 @@ record before that is its head. Besides the functions of JMESPath there are:
     spoken(text, names)     [{who, text}] of a text in which lines begin with a name and a colon
     rows(object)            the objects of an object of lists
     parsed(text)            what a text of JSON says
+    no(value)               whether a value is false, or a text that says so in any language, such as FALSCH
+    unmangled(text)         the text whose bytes in UTF-8 were written as letters, as Facebook does
 """
 
 import re
@@ -133,6 +135,17 @@ class _Functions(functions.Functions):
             return orjson.loads(value) if isinstance(value, str) else value
         except orjson.JSONDecodeError:
             return value
+
+    @functions.signature({"types": []})
+    def _func_no(self, value: Any) -> bool:
+        return not value or is_false(str(value))
+
+    @functions.signature({"types": ["string", "null"]})
+    def _func_unmangled(self, text: str | None) -> str | None:
+        try:
+            return text and text.encode("latin-1").decode()
+        except UnicodeError:
+            return text
 
 
 _OPTIONS = jmespath.Options(custom_functions=_Functions())

@@ -78,6 +78,28 @@ def test_an_encoding_that_was_guessed_is_said(capsys: Capture, tmp_path: Path) -
     assert f"{tmp_path / 't.csv'} is not in UTF-8: read as cp932; or name it by --encoding" in found.err.splitlines()
 
 
+@pytest.mark.parametrize(
+    ("content", "columns"),
+    [
+        (
+            {"talks": [{"id": 1, "said": [{"by": {"kind": "c"}, "text": "q"}, {"by": {"kind": "us"}, "text": "a"}]}]},
+            "each=talks[],conversation=id,messages=said,text=text,who=by.kind",
+        ),
+        (
+            "Nr;Wer;Text;intern\n1;c;q;FALSCH\n1;us;no;WAHR\n1;us;a;FALSCH\n",
+            "conversation=Nr,text=Text,who=Wer,only=no(intern)",
+        ),
+    ],
+)
+def test_columns_may_lead_into_lists_and_say_what_is_no_note(
+    capsys: Capture, tmp_path: Path, content: object, columns: str
+) -> None:
+    (tmp_path / "in").write_text(content if isinstance(content, str) else json.dumps(content))
+    convert(capsys, tmp_path, tmp_path / "in", "--columns", columns, "--answering", "us", "--json")
+    [row] = map(json.loads, (tmp_path / "out" / "dialogues.jsonl").read_text().splitlines())
+    assert ([turn["content"] for turn in row["context"]], row["response"]) == (["q"], "a")
+
+
 def test_options_reach_the_reader(capsys: Capture, tmp_path: Path) -> None:
     rows = "Vorgang,Wer,Was,Wann\n1,Kunde,größer? 4711 0815,1/3/2026 10:00\n1,Wir (Shop),ja €,2/3/2026 10:00\n"
     (tmp_path / "t.csv").write_bytes(rows.encode("windows-1252"))

@@ -22,7 +22,14 @@ MAPS = Path(__file__).parents[2] / "index_builder/convert/maps"
 PAGE = Path(__file__).parents[2] / "docs/how-to/your-files.md"
 Q, A, Q2, A2 = "Where is my parcel?", "What is its number?", "It is 5519.", "It comes tomorrow."
 WRONG, TWO = "No idea.", [([Q], A), ([Q, A, Q2], A2)]
-NAMED = ("slack", "discord", "telegram", "whatsapp", "teams")  # the file says who speaks, and nobody who answers
+NAMED = (
+    "slack",
+    "discord",
+    "telegram",
+    "whatsapp",
+    "teams",
+    "messenger",
+)  # the file says who speaks, and nobody who answers
 # Every other sample gives TWO.
 OTHERS: dict[str, list[tuple[list[str], str]]] = {
     "argilla": [([Q, A, Q2], A2), ([Q], A), ([Q], A)],
@@ -193,6 +200,43 @@ def test_a_note_of_zendesk_is_no_reply_however_a_program_writes_the_table(privat
     (tmp_path / "z.csv").write_text(FILES["zendesk-csv"].read_text().replace("Agent,false", f"Agent,{private}"))
     converted(tmp_path, tmp_path / "z.csv")
     assert read(tmp_path) == TWO
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        ("2/1/26, 10:0{n} a.\u00a0m. - ", "2/1/26, 9:0{n} p.\u00a0m. - "),
+        ("[2/1/26, 10:0{n}:00\u202fAM] ", "[2/1/26, 9:0{n}:00\u202fPM] "),
+        ("\u200f٢\u200f/١\u200f/٢٠٢٦، ١٠:٠{n} ص - ", "\u200f٢\u200f/١\u200f/٢٠٢٦، ٩:٠{n} م - "),
+        ("2026. 1. 2. 오전 10:0{n} - ", "2026. 1. 2. 오후 9:0{n} - "),
+        ("2026/01/02 10:0{n} - ", "2026/01/02 21:0{n} - "),
+    ],
+)
+def test_chats_of_whatsapp_in_other_languages(begin: tuple[str, str], tmp_path: Path) -> None:
+    said = [f"{begin[n > 1].format(n=n)}{('Max', 'Anna')[n % 2]}: {text}" for n, text in enumerate([Q, A, Q2, A2])]
+    (tmp_path / "chat.txt").write_text("\n".join(said[::-1]))
+    converted(tmp_path, tmp_path / "chat.txt", answering=("Anna",), order="day-first")
+    assert read(tmp_path) == TWO
+
+
+def test_letters_that_facebook_wrote_as_bytes_are_read(tmp_path: Path) -> None:
+    said = [
+        {"sender_name": who, "content": text.encode().decode("latin-1")}
+        for who, text in (("Ben", "Wo?"), ("Zoë", "Später, 👍"))
+    ]
+    said = [
+        {**each, "sender_name": each["sender_name"].encode().decode("latin-1"), "timestamp_ms": n + 1}
+        for n, each in enumerate(said)
+    ]
+    (tmp_path / "m.json").write_text(json.dumps({"participants": [{"name": "x"}], "messages": said, "title": "x"}))
+    converted(tmp_path, tmp_path / "m.json", answering=("Zoë",))
+    assert read(tmp_path) == [(["Wo?"], "Später, 👍")]
+
+
+def test_a_table_of_three_columns_is_not_taken_for_triples(tmp_path: Path) -> None:
+    (tmp_path / "t.tsv").write_text("Ticket\tWer\tText\n1\tKunde\tWo?\n1\tAnna\tHier.\n")
+    with pytest.raises(UnknownKind, match="no map fits it"):
+        kind_of(tmp_path / "t.tsv")
 
 
 def test_what_a_phone_writes_in_place_of_a_message_is_none(tmp_path: Path) -> None:
