@@ -136,7 +136,9 @@ def kinds_of(
     """
     if columns and named is None and ({"conversation", "text"} <= {*columns} or {"right", "documents"} & {*columns}):
         each = columns.get("each", "")
-        rows = [row for file, _ in _files(paths[0])[:1] for row in sampled(file, each, encoding=encoding)[0]]
+        rows, wrong = sampled((_files(paths[0]) or [(paths[0], "")])[0][0], each, encoding=encoding)
+        if not rows and wrong:
+            raise wrong if isinstance(wrong, PoolInvalid) else PoolInvalid(paths[0], str(wrong))
         own = columns_map(columns, rows, None)
         return [Recognised(own, tuple(_files(path)), each) for path in paths]
     if named is not None:
