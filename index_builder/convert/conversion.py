@@ -20,7 +20,7 @@ from polyrank.index_builder.convert.draft import Tree, draft
 from polyrank.index_builder.convert.kinds import Recognised, columns_map, kinds, placed, sampled
 from polyrank.index_builder.convert.maps import Map, shipped, shipped_text
 from polyrank.index_builder.convert.reads import Reads
-from polyrank.index_builder.convert.rows import Object, records, table_on_disk
+from polyrank.index_builder.convert.rows import Object, guessed_encoding, records, table_on_disk
 from polyrank.index_builder.convert.talks import Asked, Said, Talks
 from polyrank.index_builder.convert.texts import said
 from polyrank.index_builder.errors import PoolInvalid
@@ -67,6 +67,7 @@ class Converted:
         left_out: how many rows or replies are left out, by reason.
         unread: in how many records a field lies that no path reads, by its place.
         first: where the first row of each reason, and of each place, is.
+        guessed: the encodings of files that are not in UTF-8.
     """
 
     map: Map
@@ -75,6 +76,7 @@ class Converted:
     left_out: Counter[str] = field(default_factory=Counter)
     unread: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
+    guessed: dict[str, str] = field(default_factory=dict)
     fields: Fields = field(default_factory=Fields)
     said: Said = field(default_factory=Said)
 
@@ -133,9 +135,12 @@ def kinds_of(
     Raises InvalidInput, too, where files are of several kinds.
     """
     if columns and named is None and ({"conversation", "text"} <= {*columns} or {"right", "documents"} & {*columns}):
-        rows = [row for file, _ in _files(paths[0])[:1] for row in sampled(file, encoding=encoding)[0]]
+        each = columns.get("each", "")
+        rows, wrong = sampled((_files(paths[0]) or [(paths[0], "")])[0][0], each, encoding=encoding)
+        if not rows and wrong:
+            raise wrong if isinstance(wrong, PoolInvalid) else PoolInvalid(paths[0], str(wrong))
         own = columns_map(columns, rows, None)
-        return [Recognised(own, tuple(_files(path))) for path in paths]
+        return [Recognised(own, tuple(_files(path)), each) for path in paths]
     if named is not None:
         found = [kinds(path, _files(path), [named], encoding)[0] for path in paths]
         every = [
@@ -164,6 +169,9 @@ def convert(found: Sequence[Recognised], output: Path, asked: Asked, progress: P
     used = found[0].map
     done = Converted(used)
     with filling(output) as inside, table_on_disk() as table, ExitStack() as stack:
+        for path, _ in (each for kind in found for each in kind.files if not asked.encoding and not used.collection):
+            if guessed := guessed_encoding(path):
+                done.guessed[str(path)] = guessed
         writer = _Writer(inside, stack, done, table, asked)
         read = _collections(found, table) if used.collection else _read(found, used, asked, table, writer)
         for count, (file, number, split, each) in enumerate(read, 1):

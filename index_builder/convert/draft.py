@@ -1,15 +1,18 @@
 """What a file of an unknown kind holds: a tree of its fields with examples, and the beginning of a map."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from polyrank.index_builder.convert.rows import Object
 from polyrank.index_builder.convert.texts import has_tags
 from polyrank.index_builder.convert.times import readings
+from polyrank.index_builder.pool.truth import are_true_and_false
 
 _MOST_FIELDS, _MOST_DEPTH, _MOST_KEYS = 60, 8, 40
 _EXAMPLE = 60  # characters
+_UNSPACED, _MANY_LETTERS = re.compile("[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]"), 8
 
 
 class Tree:
@@ -57,11 +60,14 @@ def draft(fields: Tree) -> str:
     holder = text.rpartition("[]")[0]  # the list of messages
     each, _, messages = holder.rpartition("[].")
     each = f"{each}[]" if each else ""
-    own = [place for place in values if place.startswith(f"{holder}[]")] if holder else [*values]
+    inner = f"{holder}[]" if holder else ""
+    own = [place for place in values if place.startswith(inner)]
     of_record = [place for place in values if place.startswith(each) and place not in own] if holder else own
     times = [place for place in own if place != text and _is_time(values[place])]
     others = [place for place in own if place not in (text, *times)]
-    who = sorted((place for place in others if 1 < _distinct(values[place]) <= 5), key=lambda it: _distinct(values[it]))
+    marks = [place for place in others if are_true_and_false({*map(str, values[place])})]
+    who = [place for place in others if 1 < _distinct(values[place]) <= 5]
+    who.sort(key=lambda place: (place in marks, _distinct(values[place])))
     ids = [place for place in of_record if place.split(".")[-1].strip('"').lower().endswith(("id", "key"))]
     repeated = [
         it
@@ -76,16 +82,15 @@ def draft(fields: Tree) -> str:
     is_html = any(has_tags(str(value)) for value in values.get(text, ()))
     lines = [
         'about = "what wrote these files"',
-        f"told_by = {json.dumps([place.replace('[]', '[0]') for place in told], ensure_ascii=False)}",
+        f"told_by = {json.dumps(told, ensure_ascii=False)}",
         _line("each", [each] if each else [], "where records lie in a document"),
         _line("conversation", [_inside(place, each) for place in conversation], "which conversation a record is of"),
         _line("messages", [messages] if holder else [], "the list of messages; without it each record is one"),
-        _line("text", [_inside(text, f"{holder}[]" if holder else "")] if text else [], "what a message says"),
-        _line(
-            "who", [_inside(place, f"{holder}[]" if holder else "") for place in who], "who says it: a name, or a role"
-        ),
+        _line("text", [_inside(text, inner)] if text else [], "what a message says"),
+        _line("who", [_inside(place, inner) for place in who], "who says it: a name, or a role"),
         f"answering = {json.dumps(seen[-1:], ensure_ascii=False)}  # which of {', '.join(seen) or 'them'} answers",
-        _line("time", [_inside(place, f"{holder}[]" if holder else "") for place in times], "when"),
+        _line("time", [_inside(place, inner) for place in times], "when"),
+        _line("only", [_inside(place, inner) for place in marks], "whether it is one, and no note", is_sure=False),
         f'texts = "{"html" if is_html else "plain"}"  # or entities, html, mail',
     ]
     return "\n".join(lines) + "\n"
@@ -103,14 +108,17 @@ def _distinct(values: Sequence[Any]) -> int:
     return len({*map(str, values)})
 
 
-def _line(key: str, places: Sequence[str], meaning: str) -> str:
+def _line(key: str, places: Sequence[str], meaning: str, is_sure: bool = True) -> str:
     also = f"; or {', '.join(places[1:4])}" if places[1:] else ""
     said = f"{key} = {json.dumps(places[0] if places else '', ensure_ascii=False)}  # {meaning}{also}"
-    return said if places else f"# {said}"
+    return said if places and is_sure else f"# {said}"
 
 
 def _is_text(values: Sequence[Any]) -> bool:
-    return any(isinstance(each, str) and " " in each.strip() for each in values) and not _is_time(values)
+    return not _is_time(values) and any(
+        isinstance(each, str) and (" " in each.strip() or len(_UNSPACED.findall(each)) >= _MANY_LETTERS)
+        for each in values
+    )
 
 
 def _is_time(values: Sequence[Any]) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from polyrank.index_builder.convert.maps import PATHS, Map, checked, found, map_of
+from polyrank.index_builder.convert.maps import OF_RECORD, PATHS, Map, checked, found, map_of
 from polyrank.index_builder.convert.rows import Object, beginning, is_text, records
 from polyrank.index_builder.errors import PoolInvalid
 from polyrank.index_builder.pool.documents import RowError
@@ -103,6 +103,9 @@ def placed(row: Object, file: Path) -> Object:
     return {**row, "_file": file.name, "_folder": file.parent.name}
 
 
+_FLAGS = {"head", "begins", "ends", "answers", "only", "learn"}  # what is false need not be there
+
+
 def columns_map(columns: Mapping[str, str], rows: Sequence[Object], base: Map | None) -> Map:
     """Return a map of what `--columns` names, over another one if there is one; a value is a field's name or a path.
 
@@ -116,14 +119,13 @@ def columns_map(columns: Mapping[str, str], rows: Sequence[Object], base: Map | 
     if base is not None:
         content |= {key: getattr(base, key) for key in ("about", "files", "lines", "joined", "texts")}
         content |= {"answering": list(base.answering), "keep": base.keep}
+    needed = {*(OF_RECORD if "messages" in columns else PATHS)} - _FLAGS if base is None else {}
     for key, value in columns.items():
         is_name = key in PATHS and any(value in row for row in rows)
         content[key] = json.dumps(value) if is_name else value
-        if (
-            key in PATHS
-            and base is None
-            and not any(_is_there(checked(content[key], key, "--columns"), row) for row in rows)
-        ):
+        if key in PATHS:
+            checked(content[key], key, "--columns")
+        if key in needed and not any(_is_there(content[key], row) for row in rows):
             names = ", ".join(repr(name[:40]) for name in [*dict.fromkeys(name for row in rows for name in row)][:12])
             raise InvalidInput(f"--columns: there is nothing at {value!r}; the first rows have {names}")
     return map_of(base.called if base else "columns", content, "--columns")

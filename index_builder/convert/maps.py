@@ -8,6 +8,8 @@ record before that is its head. Besides the functions of JMESPath there are:
     spoken(text, names)     [{who, text}] of a text in which lines begin with a name and a colon
     rows(object)            the objects of an object of lists
     parsed(text)            what a text of JSON says
+    no(value)               whether a value is false, or a text that says so in any language, such as FALSCH
+    unmangled(text)         the text whose bytes in UTF-8 were written as letters, as Facebook does
 """
 
 import re
@@ -26,6 +28,7 @@ from jmespath.exceptions import JMESPathError
 from polyrank.index_builder.convert.rows import Object
 from polyrank.index_builder.convert.texts import FORMS
 from polyrank.index_builder.pool.documents import RowError
+from polyrank.index_builder.pool.truth import is_false
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inputs import read_input
 
@@ -90,9 +93,9 @@ class Map:
         return found(self.paths[key], where, key) if key in self.paths else None
 
     def holds(self, key: str, where: Any) -> bool:
-        """Whether what lies at a path is true, and not `no`, `false` or 0."""
+        """Whether what lies at a path is true, and no text such as `no`, `FALSCH` or 0."""
         value = self.find(key, where)
-        return bool(value) and str(value).strip().lower() not in ("false", "no", "0", "0.0", "f", "n")
+        return bool(value) and not is_false(str(value))
 
     def kept(self, record: Object, text: str | None = None) -> Object:
         """Return the metadata of a record, without vectors and the text itself. Raises RowError."""
@@ -132,6 +135,17 @@ class _Functions(functions.Functions):
             return orjson.loads(value) if isinstance(value, str) else value
         except orjson.JSONDecodeError:
             return value
+
+    @functions.signature({"types": []})
+    def _func_no(self, value: Any) -> bool:
+        return not value or is_false(str(value))
+
+    @functions.signature({"types": ["string", "null"]})
+    def _func_unmangled(self, text: str | None) -> str | None:
+        try:
+            return text and text.encode("latin-1").decode()
+        except UnicodeError:
+            return text
 
 
 MOST_BYTES = 16 << 10  # of a map; keys of many parts take a time that grows with their square

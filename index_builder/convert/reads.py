@@ -12,9 +12,16 @@ Place = tuple[str, ...]
 _ALL = "\0"  # stands in a tree where everything below is read
 _ADDED = ("_file", "_folder", "_key", "_head", "_record")
 _SAME = ("slice", "index", "current", "identity")
-_TOLD = ("literal", "expref", "multi_select_dict", "comparator", "not_expression", "function_expression")
+_TOLD = ("literal", "multi_select_dict", "comparator", "not_expression", "function_expression")
 _UNION = ("or_expression", "multi_select_list", "and_expression")
-_PASSED_ON: dict[str, Place] = {"rows": (), "reverse": (), "sort_by": (), "not_null": (), "values": ("*",)}
+_PASSED_ON: dict[str, Place] = {
+    "rows": (),
+    "reverse": (),
+    "sort_by": (),
+    "max_by": (),
+    "not_null": (),
+    "values": ("*",),
+}
 
 
 class Reads:
@@ -63,7 +70,10 @@ class Reads:
         if kind in _SAME:
             return places
         if kind in _TOLD or kind == "key_val_pair" or kind in _UNION:
-            inside = [self._visit(part, places, outer) for part in parts]
+            inside = [self._visit(part, places, outer) for part in parts if part["type"] != "expref"]
+            for part in parts:
+                if part["type"] == "expref":  # of each of what stands before it
+                    self._mark(self._visit(part["children"][0], inside[0], outer))
             every = [place for each in inside for place in each]
             if kind == "function_expression" and node["value"] in _PASSED_ON:
                 return [(*place, *_PASSED_ON[node["value"]]) for place in every]

@@ -20,7 +20,8 @@ import orjson
 import pyarrow as pa
 
 from polyrank.index_builder.errors import PoolInvalid
-from polyrank.index_builder.pool.documents import MAX_FIELDS, RowError
+from polyrank.index_builder.pool.documents import MAX_FIELDS, Fields, RowError
+from polyrank.index_builder.pool.excel import sheet_rows
 from polyrank.index_builder.pool.parquet import plain_rows
 from polyrank.index_builder.pool.text import decoded, json_rows, lines_of, marked_encoding, opened, table_of
 from polyrank.model.inputs import open_input
@@ -33,9 +34,13 @@ _CHUNK = 1 << 18
 _MOST_CHARACTERS = 64 << 20  # of one value of a JSON document
 _BATCH_ROWS = 128
 _PARQUET, _ARROW_FILE, _ARROW_STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
+_NO_TEXTS = (b"PK\x03\x04", b"%PDF", b"\xd0\xcf\x11\xe0", b"7z\xbc\xaf", b"Rar!", b"SQLite format")
 _JSON = re.compile(r"\{|\[\s*([\[{\"\]]|$)")  # not [31.12.2026], as chats begin
 _SPACE = re.compile(r"[\s,]*")
 _BY_LETTER = "polyrank-windows-1252"
+_LOOKED_BYTES, _GUESSED_BYTES = 4 << 20, 1 << 16  # of a table or a text without a mark, to tell its encoding
+_FEWEST_GUESSED = 12  # bytes beside ASCII; less tells nothing
+_NO_UTF_8, _OTHER = re.compile("[\udc80-\udcff]"), re.compile("[\u0370-\u1dff\u2e80-\uffef]")  # no Latin letters
 _MOST_MESSAGE = 1 << 20  # characters of one record of a text
 
 
@@ -47,7 +52,8 @@ def beginning(path: Path) -> bytes:
 
 def is_text(start: bytes) -> bool:
     """Whether a file that begins so is neither JSON nor a table of Arrow or Parquet."""
-    return not start.startswith((_PARQUET, _ARROW_FILE, _ARROW_STREAM)) and not _JSON.match(_text(start))
+    marks = (_PARQUET, _ARROW_FILE, _ARROW_STREAM, *_NO_TEXTS)
+    return not start.startswith(marks) and not _JSON.match(_text(start))
 
 
 def _text(start: bytes) -> str:
@@ -61,7 +67,7 @@ def records(
 
     Args:
         path: the file.
-        encoding: that of CSV and texts; None: UTF-8, and windows-1252 where bytes are not.
+        encoding: that of CSV and texts; None: UTF-8, with single bytes of windows-1252, or else `guessed_encoding`.
         each: where records lie in a document.
         lines: a regular expression for the lines of a text; a line that does not match goes on with the record before.
         most: how many characters of a JSON document are looked at.
@@ -73,6 +79,10 @@ def records(
     found: Iterator[tuple[int, object]]
     if start.startswith((_PARQUET, _ARROW_FILE, _ARROW_STREAM)):
         found = _table_rows(path, start)
+    elif path.suffix.lower() == ".xlsx":
+        found = _sheet_rows(path)
+    elif any(start.startswith(mark) for mark in _NO_TEXTS):
+        raise PoolInvalid(path, "is an archive or a document of pages; unpack it, or save it as .csv, .json or .txt")
     elif is_text(start):
         found = _text_records(path, encoding, lines) if lines else _csv_rows(path, encoding)
     elif not _is_lines(path, start):
@@ -217,6 +227,13 @@ def _batches(raw: io.BufferedReader, start: bytes) -> Iterator[pa.RecordBatch]:
     return (file.get_batch(at) for at in range(file.num_record_batches))
 
 
+def _sheet_rows(path: Path) -> Iterator[tuple[int, object]]:
+    fields = Fields()
+    yield from sheet_rows(path, fields, lambda _, cells: _numbered(cells))
+    for other in fields.described()["left_out"]:
+        yield 1, RowError(f"{other['field']}: {other['why']}")
+
+
 def _text_records(path: Path, encoding: str | None, lines: str) -> Iterator[tuple[int, object]]:
     """Yield what a regular expression names in each line; other lines go on with `text`."""
     pattern, found, first = re.compile(lines), None, 0
@@ -247,7 +264,30 @@ _WITHOUT_MARKS = dict.fromkeys(map(ord, _MARKS))
 
 
 def _text_of(path: Path, encoding: str | None) -> AbstractContextManager[io.TextIOWrapper]:
-    return decoded(path, encoding, "replace" if encoding else _BY_LETTER)
+    guessed = None if encoding else guessed_encoding(path)
+    return decoded(path, encoding or guessed, "replace" if encoding or guessed else _BY_LETTER)
+
+
+def guessed_encoding(path: Path) -> str | None:
+    """Return the encoding of a table or a text that is not in UTF-8 but for some letters; None: it is, or is JSON.
+
+    A library tells scripts apart. Languages in Latin letters are too alike: they are taken for windows-1252.
+    """
+    with opened(path) as stream:
+        start = stream.read(_LOOKED_BYTES)
+    if marked_encoding(start) or not is_text(start):
+        return None
+    text = start.decode(errors="surrogateescape")
+    wrong = len(_NO_UTF_8.findall(text[:-3]))  # the last letter may be cut
+    if not wrong or 2 * wrong < sum(letter > "\x7f" for letter in text):
+        return None
+    from charset_normalizer import from_bytes
+
+    lines = b"".join(line for line in start.splitlines(keepends=True) if not line.isascii())[:_GUESSED_BYTES]
+    lines = lines[: lines.rfind(b"\n") + 1] or lines
+    best = from_bytes(lines).best()
+    beside, others = sum(byte > 127 for byte in lines), len(_OTHER.findall(str(best or "")))
+    return best.encoding if best and beside >= _FEWEST_GUESSED and 4 * others > beside else "windows-1252"
 
 
 def _letters(error: UnicodeError) -> tuple[str, int]:
@@ -260,23 +300,26 @@ codecs.register_error(_BY_LETTER, _letters)
 
 
 def _csv_rows(path: Path, encoding: str | None) -> Rows:
-    """Yield the cells by their columns; an empty one is None. Of columns of one name the first counts."""
+    """Yield the cells by their columns; an empty one is None. Columns after the first of their name have a number."""
     with _text_of(path, encoding) as stream:
-        columns: dict[str, int] = {}
-        count = 0
+        columns: list[str] = []
         for line, cells in table_of(path, stream, lambda names: 0).rows:
             if isinstance(cells, RowError):
                 yield line, cells
             elif not columns:
                 if len(cells) > MAX_FIELDS:
                     raise PoolInvalid(path, f"there are {len(cells)} columns, more than {MAX_FIELDS}")
-                count = len(cells)
-                for place, name in enumerate(cells):
-                    columns.setdefault(name.strip(), place)
-            elif len(cells) != count:
-                yield line, RowError(f"the row has another number of cells than the header, {count}")
+                columns = _numbered(cells)
+            elif len(cells) != len(columns):
+                yield line, RowError(f"the row has another number of cells than the header, {len(columns)}")
             else:
-                yield line, {name: cells[place] if cells[place].strip() else None for name, place in columns.items()}
+                yield line, {name: cell if cell.strip() else None for name, cell in zip(columns, cells, strict=True)}
+
+
+def _numbered(names: Sequence[str]) -> list[str]:
+    """Return the names of columns; those after the first of a name have their number."""
+    stripped = [name.strip() for name in names]
+    return [f"{name} ({at + 1})" if name in stripped[:at] else name for at, name in enumerate(stripped)]
 
 
 @contextmanager

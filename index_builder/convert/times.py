@@ -7,10 +7,13 @@ from email.utils import parsedate_to_datetime
 from functools import lru_cache, partial
 from math import isfinite
 from typing import Literal
+from unicodedata import decimal
 
 Order = Literal["day-first", "month-first"]
-_NUMBERS = re.compile(r"(?<!\d)(\d{1,2})([./-])(\d{1,2})\2(?:\d{4}|\d\d)(?!\d)")
-_YEAR_FIRST = re.compile(r"\d{4}\D")
+_NUMBERS = re.compile(r"(?<!\d)(\d{1,2})([./-]) ?(\d{1,2})\2 ?(?:\d{4}|\d\d)(?!\d)")
+_YEAR_FIRST = re.compile(r"(?<!\d)\d{4}[./-] ?\d{1,2}[./-]")
+_HALF_BEFORE = re.compile(r"(?:(上午|午前|오전)|下午|午後|오후)\s?(\d{1,2}:\d\d(?::\d\d)?)")
+_HALF_AFTER = re.compile(r"(?<=\d)\s?(?:([aAص])|[pPم])(?:\.?\s?[mM]\.?|(?<=[صم]))(?!\w)")
 _DEFAULTS = datetime(2000, 1, 1), datetime(2001, 2, 2)  # what is missing in a date differs between them
 _ZONES = (None, "UTC", "GMT", "Z")
 
@@ -26,7 +29,18 @@ def _iso(text: str) -> float:
 
 
 def _mail(text: str) -> float:
+    if _HALF_AFTER.search(text):  # the library would pass over it
+        raise ValueError(text)
     return _in_utc(parsedate_to_datetime(text))
+
+
+def _plain(text: str) -> str:
+    """Return a written time with ASCII digits, and with AM or PM behind the clock."""
+    if text.isascii() and not text.rstrip(".").lower().endswith("m"):
+        return text
+    text = "".join(str(decimal(letter, letter)) for letter in text).replace("،", ",")
+    text = _HALF_BEFORE.sub(lambda half: f"{half[2]} {'AM' if half[1] else 'PM'}", text)
+    return _HALF_AFTER.sub(lambda half: " AM" if half[1] else " PM", text)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -35,9 +49,11 @@ def _written(text: str, order: Order) -> float:
 
     if not any(map(str.isdigit, text)) or len(text) > 100:
         raise ValueError(text)
-    found = _NUMBERS.search(text)
+    text = _plain(text)
     # Nobody writes months first between dots, or days after years.
-    is_day_first = (order == "day-first" and not _YEAR_FIRST.match(text)) or bool(found and found[2] == ".")
+    begins_with_year = _YEAR_FIRST.search(text) is not None
+    found = None if begins_with_year else _NUMBERS.search(text)
+    is_day_first = (order == "day-first" and not begins_with_year) or bool(found and found[2] == ".")
     if found and int(found[3 if is_day_first else 1]) > 12:  # the library would take it for the day
         raise ValueError(text)
     first, second = (parse(text, dayfirst=is_day_first, default=each, tzinfos=_zone) for each in _DEFAULTS)
@@ -58,7 +74,8 @@ def _in_utc(time: datetime) -> float:
 
 def _is_month_first(text: str) -> bool | None:
     """Whether the month stands first; None: it does not tell, as 1/2/2026."""
-    found = _NUMBERS.search(text)
+    text = _plain(text)
+    found = None if _YEAR_FIRST.search(text) else _NUMBERS.search(text)
     if found is None or found[2] == "." or (int(found[1]) > 12) == (int(found[3]) > 12):
         return None
     return int(found[3]) > 12

@@ -6,8 +6,9 @@ one. Dots lead into objects: `address.city` is the field `city` of `address`, an
 them. A key that holds the dots itself goes first.
 
 Equality is that of JSON, and strict: `true` is not 1, 1 is 1.0, and null matches only an explicit null. A list in the
-metadata matches if any of its elements does; objects never match. A range contains numbers or strings, whichever its
-bounds are; strings compare by code point, which suits ISO dates. `$not` also lets through rows without the field.
+metadata matches if any of its elements does; objects never match. A range contains dates and times, numbers, or other
+strings, whichever its bounds are. Dates and times, of ISO 8601, compare as instants; a day as a bound is all of it, and
+as a value its beginning. Other strings compare by code point. `$not` also lets through rows without the field.
 
 A table's names of fields are read once, and its rows once for every field that filters name; both are kept as long as
 the table. So a field that no row has costs nothing. Reading is done in steps: whoever has other work to do between them
@@ -28,6 +29,7 @@ import orjson
 from numpy.typing import NDArray
 
 from polyrank.index_builder.generation.candidates import CandidateTable
+from polyrank.index_builder.pool.instants import Instant, instant
 from polyrank.model.text.reading import Steps
 
 _Mask = NDArray[np.bool_]
@@ -38,6 +40,7 @@ MOST_DOTS = 16  # a name with more is that of a key
 
 _NULL, _BOOLEAN, _NUMBER, _STRING = range(4)
 _KINDS = ("null", "true or false", "numbers", "strings")
+_DATES = "dates"
 
 _tables: "WeakKeyDictionary[CandidateTable, _Fields]" = WeakKeyDictionary()
 _lock = Lock()
@@ -107,7 +110,9 @@ def keys_of(value: Any) -> Iterator[_Key]:
 def kinds_of(values: Iterable[Any]) -> set[str]:
     """The kinds of values that a filter tells apart, in words; objects alone are none that it can ask for."""
     values = list(values)
-    return {_KINDS[kind] for value in values for kind, _ in keys_of(value)} or ({"objects"} if values else set())
+    keys = (key for value in values for key in keys_of(value))
+    found = {_DATES if _instant(key) else _KINDS[key[0]] for key in keys}
+    return found or ({"objects"} if values else set())
 
 
 def kinds_in(table: CandidateTable, field: str, removed: NDArray[np.int64]) -> set[str]:
@@ -118,6 +123,11 @@ def kinds_in(table: CandidateTable, field: str, removed: NDArray[np.int64]) -> s
 def names_in(table: CandidateTable) -> list[str]:
     """The names of the fields of a table, read before; not all of them where there are very many."""
     return _fields_of(table).names
+
+
+def _instant(key: _Key) -> Instant | None:
+    kind, value = key
+    return instant(value) if kind == _STRING else None
 
 
 def value_of(key: _Key) -> Any:
@@ -243,11 +253,15 @@ def _cells(table: CandidateTable, part: int, field: str) -> Iterator[tuple[int, 
 
 
 class _Postings:
-    """The rows of one field by value, in the order of the values. Takes 16 bytes a row, and a key a distinct value."""
+    """The rows of one field by value, in the order of the values.
+
+    Takes 16 bytes a row, of a date or a time 32, and a key a distinct value.
+    """
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._numbers: dict[_Key, int] = {}
+        self._begins: dict[int, int] = {}  # of the numbers of dates and times
         self._unordered = array("q"), array("q"), array("q")  # numbers of values, their rows; rows that have the field
 
     def add(self, cells: Iterable[tuple[int, list[Any]]]) -> None:
@@ -256,7 +270,10 @@ class _Postings:
         for row, values in cells:
             present.append(row)
             for key in chain.from_iterable(map(keys_of, values)):
-                numbers.append(self._numbers.setdefault(key, len(self._numbers)))
+                number = self._numbers.setdefault(key, count := len(self._numbers))
+                if number == count and (found := _instant(key)):
+                    self._begins[number] = found.begin
+                numbers.append(number)
                 rows.append(row)
 
     def in_order(self) -> "_Postings":
@@ -270,8 +287,19 @@ class _Postings:
         order = np.argsort(places, kind="stable")
         self._rows = np.array(rows, np.int64)[order]
         self._starts = np.searchsorted(places[order], np.arange(len(self._numbers) + 1))
-        self._numbers, self._unordered = {}, (array("q"), array("q"), array("q"))
+        self._in_time(np.array(row_numbers, np.int64), np.array(rows, np.int64))
+        self._numbers, self._begins, self._unordered = {}, {}, (array("q"), array("q"), array("q"))
         return self
+
+    def _in_time(self, numbers: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
+        is_time = np.zeros(len(self._numbers), bool)
+        begins = np.zeros(len(self._numbers), np.int64)
+        found = np.fromiter(self._begins, np.int64, len(self._begins))
+        is_time[found] = True
+        begins[found] = np.fromiter(self._begins.values(), np.int64, len(self._begins))
+        numbers, rows = numbers[is_time[numbers]], rows[is_time[numbers]]
+        order = np.argsort(begins[numbers], kind="stable")
+        self._times, self._rows_in_time = begins[numbers][order], rows[order]
 
     @property
     def is_found(self) -> bool:
@@ -281,6 +309,8 @@ class _Postings:
     def kinds(self, removed: NDArray[np.int64]) -> set[str]:
         """The kinds of the values of all but some rows, as `kinds_of` names them."""
         of_kinds = {name: self._slice(self._first(kind), self._first(kind + 1)) for kind, name in enumerate(_KINDS)}
+        strings, dates = (np.bincount(rows, minlength=self._size) for rows in (of_kinds["strings"], self._rows_in_time))
+        of_kinds |= {"strings": np.flatnonzero(strings > dates), _DATES: self._rows_in_time}
         found = {name for name, rows in of_kinds.items() if not np.isin(rows, removed).all()}
         return found or ({"objects"} if not np.isin(self._present, removed).all() else set())
 
@@ -305,7 +335,11 @@ class _Postings:
         return mask
 
     def _between(self, gt: Any = None, gte: Any = None, lt: Any = None, lte: Any = None) -> NDArray[np.int64]:
-        kind = _kind(next(bound for bound in (gt, gte, lt, lte) if bound is not None))
+        bounds = [bound for bound in (gt, gte, lt, lte) if bound is not None]
+        times = [instant(bound) if isinstance(bound, str) else None for bound in (gt, gte, lt, lte)]
+        if sum(time is not None for time in times) == len(bounds):
+            return self._between_times(*times)
+        kind = _kind(bounds[0])
         first, end = self._first(kind), self._first(kind + 1)
         if gt is not None:
             first = max(first, bisect_right(self._values, (kind, gt)))
@@ -316,6 +350,14 @@ class _Postings:
         if lte is not None:
             end = min(end, bisect_right(self._values, (kind, lte)))
         return self._slice(first, max(first, end))
+
+    def _between_times(
+        self, gt: Instant | None, gte: Instant | None, lt: Instant | None, lte: Instant | None
+    ) -> NDArray[np.int64]:
+        lower = [bound for bound in (gt and gt.end, gte and gte.begin) if bound is not None]
+        upper = [bound for bound in (lt and lt.begin, lte and lte.end) if bound is not None]
+        first = np.searchsorted(self._times, max(lower)) if lower else 0
+        return self._rows_in_time[first : np.searchsorted(self._times, min(upper)) if upper else None]
 
     def _slice(self, first: int, end: int) -> NDArray[np.int64]:
         return self._rows[self._starts[first] : self._starts[end]]

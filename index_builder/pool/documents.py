@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
+from polyrank.index_builder.pool.instants import instant, seems_a_date
 from polyrank.model.evaluation.beir import titled
 from polyrank.model.text.folding import folded_line
 
@@ -35,7 +36,8 @@ ID_PATTERN = f"^[^{_CONTROL}]*$"  # of JSON Schema; a JSON text holds no half of
 _LONG_NUMBER = re.compile(rb"\d{19}")
 _UNREADABLE = re.compile(rf"[{_CONTROL}\ud800-\udfff]")
 V = TypeVar("V")
-TEXT, NUMBER, TRUE_FALSE, LIST, OBJECT, MIXED = "text", "number", "true/false", "list", "object", "mixed"
+TEXT, TIME, NUMBER, TRUE_FALSE, LIST, OBJECT = "text", "time", "number", "true/false", "list", "object"
+MIXED = "mixed"
 _KINDS = {str: TEXT, int: NUMBER, float: NUMBER, bool: TRUE_FALSE, list: LIST, dict: OBJECT}
 _MOST_COUNTED = 1000  # names are a pool's to choose, so their number is not bounded
 _MOST_SHOWN = 30
@@ -132,25 +134,34 @@ class Fields:
 
     Of both at most `_MOST_COUNTED` names. `titled`: rows of BEIR's form whose title was put in front of the text.
     `repeated`: rows with an id of their own whose text another row has, too.
-    `decimal_commas`: columns of CSV whose numbers were read so.
+    `decimal_commas`, `answers`: columns of CSV whose numbers were read so, and those with words for true and false. A
+    date or a time of ISO 8601 is a `time`; a field that holds other dates, or other texts beside as many times, is told
+    with one of them.
     """
 
     def __init__(self) -> None:
         self._kinds: dict[str, Counter[str]] = {}
         self._left_out: Counter[tuple[str, str]] = Counter()
+        self._others: dict[str, str] = {}  # of fields: a text that is no time, if possible one that seems to be a date
+        self._dates: Counter[str] = Counter()  # of other forms, by field
         self._uncounted = False
         self.titled = self.repeated = 0
         self.decimal_commas: list[str] = []
+        self.answers: list[str] = []
 
     def count(self, metadata: Mapping[str, Any]) -> None:
         """Take in the metadata of a row."""
         for name, value in metadata.items():
-            if name in self._kinds:
-                self._kinds[name][_KINDS[type(value)]] += 1
-            elif len(self._kinds) < _MOST_COUNTED:
-                self._kinds[name] = Counter([_KINDS[type(value)]])
-            else:
+            if name not in self._kinds and len(self._kinds) >= _MOST_COUNTED:
                 self._uncounted = True
+                continue
+            kind = TIME if isinstance(value, str) and instant(value) else _KINDS[type(value)]
+            self._kinds.setdefault(name, Counter())[kind] += 1
+            if kind == TEXT:
+                if seems_a_date(value):
+                    self._dates[name] += 1
+                if name not in self._others or self._dates[name] == 1:
+                    self._others[name] = value
 
     def leave_out(self, name: str, why: str, rows: int = 1) -> None:
         """Note that rows have a field that was not taken."""
@@ -164,10 +175,20 @@ class Fields:
             "repeated_texts": self.repeated,
             "left_out": [{"field": name, "why": why, "rows": rows} for (name, why), rows in self._left_out.items()],
             **({"decimal_commas": self.decimal_commas} if self.decimal_commas else {}),
+            **({"answers": self.answers} if self.answers else {}),
+            **({"no_times": no_times} if (no_times := self._no_times()) else {}),
+        }
+
+    def _no_times(self) -> dict[str, str]:
+        """Return the fields of dates, of which some cannot be compared, with one of those."""
+        return {
+            name: other
+            for name, other in self._others.items()
+            if (kinds := self._kinds[name])[TEXT] <= kinds[TIME] + 2 * self._dates[name]
         }
 
     def lines(self) -> list[str]:
-        """Return what a person should know of the fields, at most four lines of bounded length."""
+        """Return what a person should know of the fields, at most seven lines of bounded length."""
         found = [f"{_shown(name)} ({_with_rows(kinds)})" for name, kinds in self._kinds.items()]
         lines = [f"fields: {_some(found)}" if found else "fields: none besides id and text"]
         if self._uncounted:
@@ -179,6 +200,11 @@ class Fields:
             lines.append(f"{_rows(self.repeated)} {repeat} a text under another id; all of them are kept")
         if self.decimal_commas:
             lines.append(f"numbers with decimal commas: {_some(map(_shown, self.decimal_commas))}")
+        if self.answers:
+            lines.append(f"words read as true and false: {_some(map(_shown, self.answers))}")
+        if no_times := self._no_times():
+            shown = _some(f"{_shown(name)} (such as {_shown(other)})" for name, other in no_times.items())
+            lines.append(f"dates that ranges pass over: {shown}; they compare those such as 2026-12-31 alone")
         if self._left_out:
             left = [f"{_shown(name)} ({why}; {_rows(rows)})" for (name, why), rows in self._left_out.items()]
             lines.append(f"left out: {_some(left)}")

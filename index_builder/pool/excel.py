@@ -4,7 +4,7 @@ Cells have types of their own: numbers, true and false, dates, which become ISO 
 counts that was last computed. A workbook keeps its texts apart from its rows, so all of them are in memory.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,17 @@ def excel_rows(path: Path, fields: Fields, columns: Mapping[str, str]) -> Iterat
 
     Raises PoolInvalid for a file that is no workbook, or whose first visible sheet has no usable header.
     """
+
+    def named(sheet: str, cells: list[str]) -> list[str]:
+        return checked_header(path, cells, columns, f"the first row of sheet {sheet!r}", "name one so")
+
+    return sheet_rows(path, fields, named)
+
+
+def sheet_rows(
+    path: Path, fields: Fields, named: Callable[[str, list[str]], Sequence[str]]
+) -> Iterator[tuple[int, dict[str, object] | RowError]]:
+    """Yield rows as `excel_rows`; `named` is given the sheet's title and the cells of its first row: the names."""
     try:
         from openpyxl import load_workbook
     except ImportError:
@@ -40,7 +51,7 @@ def excel_rows(path: Path, fields: Fields, columns: Mapping[str, str]) -> Iterat
             for other in others:
                 fields.leave_out(f"sheet {other.title}", "only the first sheet is read", other.max_row or 1)
             sheet.reset_dimensions()  # some programs write wrong ones
-            yield from _rows(path, sheet, columns)
+            yield from _rows(path, sheet, named)
     except PoolInvalid:
         raise
     # What a damaged workbook makes of openpyxl, of the archive in it and of its XML has no common kind.
@@ -48,15 +59,17 @@ def excel_rows(path: Path, fields: Fields, columns: Mapping[str, str]) -> Iterat
         raise PoolInvalid(path, f"cannot be read as a workbook: {error or type(error).__name__}") from error
 
 
-def _rows(path: Path, sheet: Any, columns: Mapping[str, str]) -> Iterator[tuple[int, object]]:
-    header, blank = list[str](), BlankLines()
+def _rows(
+    path: Path, sheet: Any, named: Callable[[str, list[str]], Sequence[str]]
+) -> Iterator[tuple[int, dict[str, object] | RowError]]:
+    header: Sequence[str] = ()
+    blank = BlankLines()
     for number, cells in enumerate(sheet.iter_rows(), 1):
         values = [_value(cell) for cell in cells]
         if all(value is None for value in values):
             blank.skip()
         elif not header:
-            named = ["" if value is None else str(value) for value in values]
-            header = checked_header(path, named, columns, f"the first row of sheet {sheet.title!r}", "name one so")
+            header = named(sheet.title, ["" if value is None else str(value) for value in values])
         else:
             yield number, _row(header, values)
     if not header:

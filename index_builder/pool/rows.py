@@ -17,7 +17,7 @@ from polyrank.index_builder.errors import PoolEmpty, PoolInvalid
 from polyrank.index_builder.pool.documents import Fields, RowError, document, renamed
 from polyrank.index_builder.pool.excel import excel_rows
 from polyrank.index_builder.pool.parquet import parquet_rows
-from polyrank.index_builder.pool.text import Typed, column_kinds, csv_rows, json_rows, with_commas
+from polyrank.index_builder.pool.text import Typed, column_kinds, csv_rows, json_rows, with_answers, with_commas
 from polyrank.index_builder.vectors.local import hash_id, text_id
 
 NO_COLUMNS: Mapping[str, str] = MappingProxyType({})  # to be known by other names
@@ -80,7 +80,7 @@ class PoolRows(Iterable[Candidate | Rejected]):
     def _read(self) -> Iterator[Candidate | Rejected]:
         tables = [path for path, suffix in self._files if suffix == _CSV]
         typed = column_kinds(tables, self._encoding, self._columns)
-        self.fields.decimal_commas = with_commas(typed)
+        self.fields.decimal_commas, self.fields.answers = with_commas(typed), with_answers(typed)
         for path, line, row in self._raw(typed, self.fields):
             try:
                 yield self._candidate(row)

@@ -5,8 +5,9 @@ bar the one that gives a column `text`. A line `sep=;` before the header is beli
 encoding; without one it is UTF-8, or what is asked for. An empty cell is absent.
 
 A cell says no more than its letters. So a column is of numbers, or of true and false, if all its cells in all files of
-a pool are; of numbers, too, if all have decimal commas or no decimals. `column_kinds` reads the files once for that,
-`csv_rows` once more for the rows.
+a pool are; of numbers, too, if all have decimal commas or no decimals; of true and false, too, if there are two
+different ones that say so in another language. `column_kinds` reads the files once for that, `csv_rows` once more for
+the rows.
 """
 
 import codecs
@@ -31,6 +32,7 @@ from polyrank.index_builder.pool.documents import (
     require_columns,
     shown_names,
 )
+from polyrank.index_builder.pool.truth import LONGEST, are_true_and_false, is_false
 from polyrank.model.inputs import BlankLines, Compression, open_unfolded
 
 # A longer line is refused, so that it does not fill the memory: 20,000 characters, escaped twice over, are 240 kB.
@@ -123,33 +125,44 @@ def column_kinds(paths: Sequence[Path], encoding: str | None, columns: Mapping[s
     """Return the columns in which all cells of all files are numbers, or all are true or false.
 
     Decimals follow points, or in the whole column commas. Commas that all stand before three digits may also part
-    thousands: such a column is of texts, as are those that have a meaning of their own, such as `id`. Raises
-    PoolInvalid as `csv_rows` does.
+    thousands: such a column is of texts, as are those that have a meaning of their own, such as `id`. Of words for true
+    and false, such as `ja` and `nein`, a column must have both. Raises PoolInvalid as `csv_rows` does.
     """
     kinds: dict[str, type] = {}
     commas: dict[str, bool] = {}  # of columns whose cells may all have decimal commas: whether one surely has
+    answers: dict[str, set[str]] = {}  # of columns with two different cells at most
     for path in paths:
         for _, row in _rows(path, encoding, columns):
             for name, cell in row.items() if isinstance(row, dict) else ():
                 if kinds.get(name) is not str:
                     kind = type(_value(cell))
                     if name not in kinds:
-                        commas[name] = False
+                        commas[name], answers[name] = False, set()
                     kinds[name] = kind if kinds.get(name, kind) is kind else str
                 if name in commas:
                     if _COMMA_NUMBER.fullmatch(cell) and abs(_with_comma(cell)) < _MOST:
                         commas[name] |= "," in cell and not _THOUSANDS.fullmatch(cell)
                     else:
                         del commas[name]
+                if name in answers:
+                    answers[name].add(cell.strip().casefold()[: LONGEST + 1])
+                    if len(answers[name]) > 2:
+                        del answers[name]
     typed: dict[str, Callable[[str], bool | float | str]] = {}
     typed |= {name: _value for name, kind in kinds.items() if kind is not str}
     typed |= {name: _with_comma for name, is_sure in commas.items() if is_sure}
+    typed |= {name: _is_true for name, both in answers.items() if kinds[name] is str and are_true_and_false(both)}
     return {name: reads for name, reads in typed.items() if name not in KNOWN}
 
 
 def with_commas(typed: Typed) -> list[str]:
     """Return the columns whose numbers have decimal commas."""
     return [name for name, reads in typed.items() if reads is _with_comma]
+
+
+def with_answers(typed: Typed) -> list[str]:
+    """Return the columns whose cells are true or false in words of their own."""
+    return [name for name, reads in typed.items() if reads is _is_true]
 
 
 def csv_rows(
@@ -173,6 +186,10 @@ def _value(cell: str) -> bool | float | str:
     if _NUMBER.fullmatch(cell) and abs(number := float(cell)) < _MOST:
         return number
     return _TRUE_FALSE.get(cell.lower(), cell) if len(cell) <= len("false") else cell
+
+
+def _is_true(cell: str) -> bool:
+    return not is_false(cell)
 
 
 def _with_comma(cell: str) -> float:

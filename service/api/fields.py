@@ -5,6 +5,7 @@ What a filter means is in `polyrank.index_builder.generation.filters`; here it i
 
 import math
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from pydantic import (
@@ -21,6 +22,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core.core_schema import CoreSchema, no_info_before_validator_function
 
 from polyrank.index_builder.pool.documents import ID_PATTERN, MAX_ID_CHARS, check_value, checked_id, kept_metadata
+from polyrank.index_builder.pool.instants import bound, instant
 
 # For types of which the largest stands first: pydantic copies what does not fit one, and no other thread goes on.
 IN_ORDER = Field(union_mode="left_to_right")
@@ -75,8 +77,8 @@ Text = Annotated[str, AfterValidator(_not_blank), WithJsonSchema({"type": "strin
 
 FILTER_DESCRIPTION = (
     "on metadata; all keys must hold. A field (`a.b`: the field `b` of the object `a`): a value, a list (any of it), "
-    "or an object of `gt`, `gte`, `lt`, `lte` (numbers or strings) and `exists` (true or false). `$and`, `$or`: a list "
-    "of filters; `$not`: a filter"
+    "or an object of `gt`, `gte`, `lt`, `lte` (numbers; ISO 8601 dates and times, or `now`, `now-7d`; other strings) "
+    "and `exists` (true or false). `$and`, `$or`: a list of filters; `$not`: a filter"
 )
 MAX_DEPTH = 8
 MAX_CONDITIONS = 64
@@ -86,12 +88,27 @@ _RANGE = ("gt", "gte", "lt", "lte")
 
 
 def checked_filter(filter_: dict[str, Any]) -> dict[str, Any]:
-    """Return the filter unchanged if it is one.
+    """Return the filter if it is one, with the time that it is in place of `now`, the same throughout.
 
     Raises ValueError if it is none; the message says where, and what may stand there.
     """
     _conditions(filter_, "", 1)
-    return filter_
+    return _at(filter_, datetime.now(UTC))
+
+
+def _at(filter_: dict[str, Any], now: datetime) -> dict[str, Any]:
+    def meant(key: str, wanted: Any) -> Any:
+        if key == "$not":
+            return _at(wanted, now)
+        if key in ("$and", "$or"):
+            return [_at(inner, now) for inner in wanted]
+        return _bounds_at(wanted, now) if isinstance(wanted, dict) else wanted
+
+    return {key: meant(key, wanted) for key, wanted in filter_.items()}
+
+
+def _bounds_at(bounds: dict[str, Any], now: datetime) -> dict[str, Any]:
+    return {name: bound(each, now) if isinstance(each, str) else each for name, each in bounds.items()}
 
 
 def _conditions(filter_: object, where: str, depth: int) -> int:
@@ -148,10 +165,22 @@ def _check_operators(wanted: dict[str, object], place: str) -> None:
         raise ValueError(f"{place}: give one of {', '.join(_RANGE)}, exists")
     if not isinstance(wanted.get("exists", True), bool):
         raise ValueError(f"{place}.exists: must be true or false")
-    bounds = [bound for name, bound in wanted.items() if name != "exists"]
+    bounds = [each for name, each in wanted.items() if name != "exists"]
     kinds: tuple[Callable[[object], bool], ...] = (_is_number, lambda bound: isinstance(bound, str))
     if not any(all(map(is_kind, bounds)) for is_kind in kinds):
         raise ValueError(f"{place}: bounds must be finite numbers, or strings, all of one kind")
+    _check_times(bounds, place)
+
+
+def _check_times(bounds: list[Any], place: str) -> None:
+    try:
+        others = [each for each in bounds if not isinstance(each, str) or not instant(bound(each, datetime.now(UTC)))]
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from None
+    if 0 < len(others) < len(bounds):
+        raise ValueError(
+            f"{place}: {others[0][:80]!r} is no date or time as another bound is; such are 2026-12-31, now-7d"
+        )
 
 
 def _is_scalar(value: object) -> bool:

@@ -221,7 +221,7 @@ class RankIn(SaidIn):
     limit_per_group: int = Field(default=1, ge=1, le=1000, description="with `group_by`")
     collapse: bool = Field(
         default=False,
-        description="answer with the best of near-equal texts alone: 9 of 10 words that either has are in both",
+        description="answer with the best of near-equal texts alone: 9 of 10 words of either are in both, in one order",
     )
     answer_if: float | None = Field(
         default=None,

@@ -13,31 +13,25 @@ answer.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import count, islice
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.index_builder.generation.filters import keys_of, value_of, values_of
-from polyrank.model.lexical.words import normalised, words
 from polyrank.model.text.language import foreign_to
 from polyrank.service.errors import NotCalibrated
 from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.observe.labels import Degraded
+from polyrank.service.ranking.near_equal import Distinct
 from polyrank.service.ranking.values import Decision, Grouping, Ranked, RankedCandidate, RankRequest
 
 # So many searches a request at most. Each looks at twice as many candidates as the one before.
 MOST_ROUNDS = 8
 MOST_DEPTH = 10_000
 
-# Texts are near-equal if so large a share of the words that either has are in both.
-NEAR = 0.9
-COMPARED_LETTERS = 1000  # of a text, its first ones
-MOST_COMPARED = 30  # with so many of the texts before it that begin alike
-
 _Key = tuple[int, Any]  # of a group: see `keys_of`
-_Word = tuple[str, int]  # of a text, and how often it was there before
 _Place = tuple[float, int]  # in the ranking: ascends from the best candidate to the last one
 
 _START: _Place = (-math.inf, 0)
@@ -77,35 +71,6 @@ class Groups:
     def lacking(self) -> list[_Key]:
         """The groups that take more."""
         return [key for key, count in self._counts.items() if count < self._grouping.limit]
-
-
-class Distinct:
-    """Takes texts in unless one before is near-equal: of the words that either has, `NEAR` or more are in both.
-
-    A word counts as often as it is there. Numbers, and names with digits, must all be the same. Compared are the first
-    `COMPARED_LETTERS` letters of each text, without case and punctuation.
-    """
-
-    def __init__(self) -> None:
-        self._before: dict[object, list[frozenset[_Word]]] = {}
-
-    def admit(self, text: str) -> bool:
-        """Take a text in; returns whether it is not near-equal to one before."""
-        beginning = text[:COMPARED_LETTERS]
-        occurrences: dict[str, count[int]] = {}
-        found = words(beginning) or [normalised(beginning)]
-        own = frozenset((word, next(occurrences.setdefault(word, count()))) for word in found)
-        numbers = frozenset(each for each in own if any(map(str.isdigit, each[0])))
-        # Near-equal texts share one of their first words in any fixed order; long words are rare.
-        first = sorted(own, key=lambda each: (-len(each[0]), each))[: len(own) - math.ceil(NEAR * len(own)) + 1]
-        alike = [self._before.setdefault((numbers, each), []) for each in first]
-        for other in {other for others in alike for other in others[-MOST_COMPARED:]}:
-            shorter, longer = sorted((len(own), len(other)))
-            if shorter >= NEAR * longer and (shared := len(own & other)) >= NEAR * (shorter + longer - shared):
-                return False
-        for others in alike:
-            others.append(own)
-        return True
 
 
 def selected(request: RankRequest, places: Iterable[RankedCandidate]) -> list[RankedCandidate]:

@@ -63,9 +63,41 @@ def test_what_is_printed(capsys: Capture, tmp_path: Path) -> None:
         f"{tmp_path / 'out' / 'pool.jsonl'}: 1 candidates",
     ]
     said = outcome.err.splitlines()
-    assert "answering: agent 2; others: 1 messages" in said
+    assert "answering: agent (2); others: 1 messages" in said
     assert f"not read: Mood (2, first: {tmp_path / 'in.csv'}:3)" in said
     assert any(line.startswith("left out 1: a reply with nothing said before it (first: ") for line in said)
+
+
+def test_an_encoding_that_was_guessed_is_said(capsys: Capture, tmp_path: Path) -> None:
+    rows = "チケット,誰,本文\n1,顧客,荷物はいつ届きますか？\n1,担当者,明日お届けの予定です。\n"
+    (tmp_path / "t.csv").write_bytes(rows.encode("cp932"))
+    table = ["--columns", "conversation=チケット,who=誰,text=本文", "--answering", "担当者"]
+    found = convert(capsys, tmp_path, tmp_path / "t.csv", *table, "--json")
+    assert found.result["guessed_encodings"] == {str(tmp_path / "t.csv"): "cp932"}
+    assert found.result["answering"] == {"担当者": 1}
+    assert f"{tmp_path / 't.csv'} is not in UTF-8: read as cp932; or name it by --encoding" in found.err.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("content", "columns"),
+    [
+        (
+            {"talks": [{"id": 1, "said": [{"by": {"kind": "c"}, "text": "q"}, {"by": {"kind": "us"}, "text": "a"}]}]},
+            "each=talks[],conversation=id,messages=said,text=text,who=by.kind",
+        ),
+        (
+            "Nr;Wer;Text;intern\n1;c;q;FALSCH\n1;us;no;WAHR\n1;us;a;FALSCH\n",
+            "conversation=Nr,text=Text,who=Wer,only=no(intern)",
+        ),
+    ],
+)
+def test_columns_may_lead_into_lists_and_say_what_is_no_note(
+    capsys: Capture, tmp_path: Path, content: object, columns: str
+) -> None:
+    (tmp_path / "in").write_text(content if isinstance(content, str) else json.dumps(content))
+    convert(capsys, tmp_path, tmp_path / "in", "--columns", columns, "--answering", "us", "--json")
+    [row] = map(json.loads, (tmp_path / "out" / "dialogues.jsonl").read_text().splitlines())
+    assert ([turn["content"] for turn in row["context"]], row["response"]) == (["q"], "a")
 
 
 def test_options_reach_the_reader(capsys: Capture, tmp_path: Path) -> None:

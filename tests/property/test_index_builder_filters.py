@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,7 +20,13 @@ from polyrank.service.api.fields import checked_filter
 pytestmark = pytest.mark.quick
 
 numbers = st.one_of(st.integers(-3, 3), st.sampled_from([0.5, -1.5, 2.0, 2**53 + 1, float(2**53)]))
-strings = st.sampled_from(["", "a", "b", "ab", "A", "é", "2026-11-21"])
+# Of the times three are one instant, and two are less than a second after it; some texts only seem to be times.
+TIMES = [
+    *("2026-11-21", "2026-11-21T00:00:00Z", "2026-11-21 02:00+02:00", "2026-11-21T00:00:00.5"),
+    *("2026-11-21 00:00:00,000001", "2026-11-20T23:30:00-01:00", "2026-11-20", "2026-11-22T00:00Z"),
+]
+NO_TIMES = ["", "a", "b", "ab", "A", "é", "21.11.2026", "2026-11-31", "2026-11", "20261121"]
+strings = st.sampled_from([*NO_TIMES, *TIMES])
 scalars = st.one_of(st.none(), st.booleans(), numbers, strings)
 plain = st.one_of(scalars, st.lists(scalars, max_size=3), st.just({"deep": 1}))
 fields = st.sampled_from(["f", "g", "f.g", "f.g.f", "g.f"])
@@ -42,7 +49,11 @@ def bounded(kind: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
     return st.builds(lambda one, other: one | other, bounds, exists).filter(bool)
 
 
-conditions = st.one_of(scalars, st.lists(scalars, min_size=1, max_size=3), bounded(numbers), bounded(strings))
+conditions = st.one_of(
+    scalars,
+    st.lists(scalars, min_size=1, max_size=3),
+    *map(bounded, (numbers, st.sampled_from(NO_TIMES), st.sampled_from(TIMES))),
+)
 filters = st.recursive(
     st.dictionaries(fields, conditions, max_size=2),
     lambda inner: st.one_of(
@@ -104,9 +115,20 @@ def within(value: Any, bounds: list[tuple[str, Any]]) -> bool:
     for name, bound in bounds:
         if not ((is_number(value) and is_number(bound)) or (isinstance(value, str) and isinstance(bound, str))):
             return False
-        if not BOUNDS[name](value, bound):
+        if bound in TIMES:
+            if value not in TIMES or not BOUNDS[name](when(value), when(bound, has_passed=name in ("gt", "lte"))):
+                return False
+        elif not BOUNDS[name](value, bound):
             return False
     return True
+
+
+def when(text: str, has_passed: bool = False) -> datetime:
+    """When a day begins, or its last microsecond; times are themselves."""
+    if len(text) == 10:
+        text += "T23:59:59.999999" if has_passed else "T00:00"
+    found = datetime.fromisoformat(text)
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 @settings(max_examples=cases(400))

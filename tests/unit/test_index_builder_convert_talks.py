@@ -423,3 +423,22 @@ def test_sides_without_names_are_told_as_sides(tmp_path: Path) -> None:
     done = made(tmp_path, said, {"conversation": "c", "text": "t", "answers": "!in"})
     assert (done.said.ours, done.said.others) == ({"assistant": 1}, {"user": 1})
     assert [each["role"] for each in written(tmp_path)[0]["context"]] == ["user"]
+
+
+def test_what_programs_write_for_nothing_is_no_text(tmp_path: Path) -> None:
+    said = [
+        ("1", "c", "q"),
+        ("1", "us", "None"),
+        ("1", "us", "\u200b"),
+        ("1", "us", "a"),
+        ("nan", "c", "q"),
+        ("nan", "us", "b"),
+    ]
+    rows = "".join(f"{talk},{who},{text}\n" for talk, who, text in said)
+    (tmp_path / "t.csv").write_text(f"talk,who,text\n{rows}")
+    done = converted(
+        tmp_path, tmp_path / "t.csv", columns={"conversation": "talk", "who": "who", "text": "text"}, answering=("us",)
+    )
+    assert [row["response"] for row in written(tmp_path)] == ["a"]
+    assert done.said.changed["that say None, taken for none"] == 1
+    assert done.left_out["the row names no conversation"] == 2

@@ -21,12 +21,36 @@ def read(*times: str, order: str | None = None) -> list[float] | str | None:
         "Jan 2, 2026 at 10:00 AM",
         "02.01.2026 10:00",
         "02.01.26, 10:00:00",
+        "2. 1. 2026. 10:00",
         "2026/01/02 10:00",
         "2 January 2026 10:00",
+        "2 Jan 2026 10:00 am",
+        "2026/1/2 上午10:00",
+        "2026. 1. 2. 오전 10:00",
+        "10 am 2026-01-02",
     ],
 )
 def test_forms_of_one_instant(text: str) -> None:
     assert read(text) == [1767348000.0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2 Jan 2026 10:00 pm",
+        "2/1/26, 10:00 p.\u00a0m.",
+        "02/01/2026 10:00\u202fPM",
+        "٢/١/٢٠٢٦، ١٠:٠٠ م",
+        "2026/1/2 下午10:00",
+    ],
+)
+def test_halves_of_a_day_in_other_languages(text: str) -> None:
+    assert read(text, order="day-first") == [1767348000.0 + 43_200]
+
+
+@pytest.mark.parametrize("text", ["2026-02-01 10:00", "10:00 2026-02-01", "10 am 2026/02/01", "2026. 2. 1. 10:00"])
+def test_the_order_of_days_and_months_is_not_that_behind_a_year(text: str) -> None:
+    assert read(text, order="day-first") == read(text, order="month-first") == [1769940000.0]
 
 
 def test_one_day_above_12_tells_the_order_of_the_column() -> None:

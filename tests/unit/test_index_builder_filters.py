@@ -218,3 +218,43 @@ def test_what_one_caller_leaves_the_next_one_continues(tmp_path: Path, reads: li
     assert matching_rows(pool, {"f": 1}).tolist() == list(range(1, 9000, 2))
     assert len(reads) == 2 * pool.parts
     assert list(reading(pool, {"f": 0})) == []
+
+
+DATES: list[Any] = [
+    "2026-11-28T12:30:00Z",
+    "2026-11-28T12:30:00.250Z",
+    "2026-11-28T13:30:00+01:00",
+    "2026-11-28 12:30",
+    "2026-11-28",
+    "31.10.2026",
+    "2026-11-27T23:30:00-02:00",
+    ["2025-01-01", "n/a"],
+    1795869000,
+]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "rows"),
+    [
+        ({"gte": "2026-11-28T12:30:00Z"}, [0, 1, 2, 3]),
+        ({"gt": "2026-11-28T12:30:00Z"}, [1]),
+        ({"gte": "2026-11-28T12:30:00Z", "lte": "2026-11-28T14:30+02:00"}, [0, 2, 3]),
+        ({"gte": "2026-11-28"}, [0, 1, 2, 3, 4, 6]),  # no 31.10.2026, which is before it
+        ({"lte": "2026-11-28"}, [0, 1, 2, 3, 4, 6, 7]),  # the whole day
+        ({"gt": "2026-11-28"}, []),
+        ({"lt": "2026-11-28"}, [7]),
+        ({"gte": "2026-11-28", "lt": "2026-11-29", "exists": True}, [0, 1, 2, 3, 4, 6]),
+        ({"gt": "2026-11-28T12:30:00Z", "gte": "2026-11-28", "lt": "2026-11-28T12:30:01Z"}, [1]),
+        ({"gt": "2027-01-01", "lt": "2026-01-01"}, []),
+        ({"gte": "3"}, [5, 7]),  # no time: by code point
+    ],
+)
+def test_dates_and_times_are_instants(tmp_path: Path, bounds: dict[str, Any], rows: list[int]) -> None:
+    metadata = [{"f": value} for value in DATES]
+    assert matching_rows(table(tmp_path, *metadata), {"f": bounds}).tolist() == rows
+    assert matching_places(metadata, {"f": bounds}).tolist() == rows
+
+
+def test_a_time_equals_its_own_text_alone() -> None:
+    metadata = [{"f": value} for value in DATES]
+    assert matching_places(metadata, {"f": "2026-11-28T12:30:00Z"}).tolist() == [0]

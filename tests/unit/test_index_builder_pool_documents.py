@@ -354,3 +354,19 @@ def test_an_id_that_no_path_holds_is_refused_with_the_same_words(tmp_path: Path,
 def test_half_a_surrogate_pair_is_no_id() -> None:
     with pytest.raises(ValueError, match="U\\+D800 at character 2"):
         checked_id("a\ud800")
+
+
+@FORMS
+def test_a_build_names_dates_that_ranges_pass_over(tmp_path: Path, form: Form) -> None:
+    rows = [
+        {"text": "one", "at": "2026-11-28", "until": "31.10.2026", "some": "2026-11-28T12:30Z", "news": "no"},
+        {"text": "two", "at": "2026-11-28 12:30:00+01:00", "until": "1.11.2026", "some": "soon", "news": "1.2.2026"},
+        {"text": "six", "at": "2026-11-29", "until": "Oct 31, 2026", "some": "2026-11-29", "news": "maybe"},
+    ]
+    _, pool = pool_of(tmp_path, form, *rows)
+    assert pool.fields.described()["fields"]["at"] == {"kind": "time", "rows": 3}
+    assert pool.fields.described()["no_times"] == {"until": "31.10.2026", "some": "soon"}
+    assert pool.fields.lines()[1:] == [
+        "dates that ranges pass over: until (such as 31.10.2026), some (such as soon); they compare those such as"
+        " 2026-12-31 alone"
+    ]

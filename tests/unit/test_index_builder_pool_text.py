@@ -291,6 +291,43 @@ def test_a_column_may_have_decimal_commas(tmp_path: Path, cells: list[str], valu
     assert pool.fields.described().get("decimal_commas", []) == (["x"] if are_numbers else [])
 
 
+@pytest.mark.parametrize(
+    ("true", "false"),
+    [
+        ("WAHR", "FALSCH"), ("VRAI", "FAUX"), ("VERDADERO", "FALSO"), ("VERO", "FALSO"), ("WAAR", "ONWAAR"),
+        ("PRAWDA", "FAŁSZ"), ("ИСТИНА", "ЛОЖЬ"), ("DOĞRU", "YANLIŞ"), ("ja", "nein"), ("Oui", "Non"), ("Sí", "No"),
+        ("evet", "hayır"), ("EVET", "HAYIR"), ("да", "нет"), ("はい", "いいえ"), ("是", "否"), ("yes", "No"),
+    ],
+)  # fmt: skip
+def test_a_column_may_say_true_and_false_in_another_language(tmp_path: Path, true: str, false: str) -> None:
+    assert metadata(tmp_path, [true, "", false, true.lower()]) == [True, None, False, True]
+    pool = read_pool([tmp_path / "column.csv"])
+    list(pool)
+    assert "words read as true and false: x" in pool.fields.lines()
+    assert pool.fields.described()["answers"] == ["x"]
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["ja", "ja"],
+        ["NO", "SE"],
+        ["NO", "NO"],
+        ["WAHR", "FAUX"],
+        ["ja", "nein", "vielleicht"],
+        ["wahr", "falsch", "1"],
+        ["sand", "sand"],
+        ["WAHR", "true"],
+        ["true", "nein"],
+    ],
+)
+def test_other_columns_stay_texts(tmp_path: Path, cells: list[str]) -> None:
+    assert metadata(tmp_path, cells) == cells
+    pool = read_pool([tmp_path / "column.csv"])
+    list(pool)
+    assert "answers" not in pool.fields.described()
+
+
 def test_decimal_commas_are_those_of_a_column_in_all_files(tmp_path: Path) -> None:
     (tmp_path / "1.csv").write_text("text;price;size\na;1,5;1,5\n")
     (tmp_path / "2.csv").write_text("text;price;size\nb;2;L\n")

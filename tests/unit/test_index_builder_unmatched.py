@@ -17,8 +17,24 @@ from polyrank.model.text.reading import finish
 
 ENCODER = HashEncoder()
 ROWS: list[dict[str, Any]] = [
-    {"service": "Hotels", "price": 60, "code": "7", "address": {"city": "Oslo"}, "open": True, "tags": ["a", None]},
-    {"service": "Trains", "price": 45.5, "code": "12", "address": {"city": "Bergen"}, "open": False, "mixed": 1},
+    {
+        "service": "Hotels",
+        "price": 60,
+        "code": "7",
+        "address": {"city": "Oslo"},
+        "open": True,
+        "tags": ["a", None],
+        "from": "31.10.2026",
+    },
+    {
+        "service": "Trains",
+        "price": 45.5,
+        "code": "12",
+        "address": {"city": "Bergen"},
+        "open": False,
+        "mixed": 1,
+        "at": "2026-11-28",
+    },
     {"service": "Hotels", "price": 90, "code": "3", "address": {}, "open": True, "mixed": "x"},
 ]
 
@@ -52,6 +68,11 @@ def told(snapshot: Snapshot, filter_: dict[str, Any]) -> list[str]:
         ({"price": {"gte": "50"}}, ["price holds numbers, and the bounds are strings"]),
         ({"code": {"gte": 5, "lt": 9}}, ["code holds strings, and the bounds are numbers"]),
         ({"code": {"gte": 5, "exists": True}}, ["code holds strings, and the bounds are numbers"]),
+        ({"from": {"gte": "2026-11-28"}}, ["from holds strings, and the bounds are dates"]),
+        ({"price": {"gte": "2026-11-28"}}, ["price holds numbers, and the bounds are dates"]),
+        ({"at": {"gte": 2026}}, ["at holds dates, and the bounds are numbers"]),
+        ({"at": {"gt": "2026-11-28"}}, ["at has no value between the bounds"]),
+        ({"at": "2026-11-27"}, ["at has none of the values asked for"]),
         ({"open": {"gte": 0}}, ["open holds true or false, and the bounds are numbers"]),
         ({"tags": {"gte": 0}}, ["tags holds null and strings, and the bounds are numbers"]),
         ({"price": "60"}, ["price holds numbers, and the filter asks for strings"]),

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,7 @@ def test_conditions_are_counted_up_to_the_bound(wrap: Callable[[list[Any]], dict
         {"f": None, "g": [1, True, None, "s", 1.5]},
         {"f": {"exists": False}},
         {"f": {"gt": 1, "lte": 2.5, "exists": True}},
-        {"f": {"gte": "2026-01-01", "lt": "2027"}},
+        {"f": {"gte": "2026-01-01", "lt": "2027-01-01"}},
         {"$and": [{}], "$or": [{"f": 1}, {"$not": {"g": 2}}]},
         {"": 1},
         {"f": 10**400, "g": {"gt": -(10**400), "lt": 1.5}},
@@ -183,4 +184,37 @@ def test_conditions_are_counted_up_to_the_bound(wrap: Callable[[list[Any]], dict
     ],
 )
 def test_what_is_one_stays_as_it_is(filter_: dict[str, Any]) -> None:
-    assert checked_filter(filter_) is filter_
+    assert checked_filter(filter_) == filter_
+
+
+def test_now_is_one_time_throughout_a_filter() -> None:
+    before = datetime.now(UTC)
+    bounds = {"gte": "now-7d", "lt": "now"}
+    filter_ = {
+        "at": bounds,
+        "$or": [{"$not": {"until": {"lt": "now"}}}, {"name": "now"}],
+        "n": {"gt": 1, "exists": True},
+    }
+    found = checked_filter(filter_)
+    now = datetime.fromisoformat(found["at"]["lt"])
+    assert before <= now <= datetime.now(UTC)
+    assert found == {
+        "at": {"gte": (now - timedelta(days=7)).isoformat(), "lt": now.isoformat()},
+        "$or": [{"$not": {"until": {"lt": now.isoformat()}}}, {"name": "now"}],
+        "n": {"gt": 1, "exists": True},
+    }
+    assert bounds == {"gte": "now-7d", "lt": "now"}
+
+
+@pytest.mark.parametrize(
+    ("bounds", "says"),
+    [
+        ({"gte": "2026-11-01", "lt": "2026-12"}, "at: '2026-12' is no date or time as another bound is"),
+        ({"gte": "now-7d", "lt": "tomorrow"}, "at: 'tomorrow' is no date or time as another bound is"),
+        ({"gte": "now", "lt": 5}, "at: bounds must be finite numbers, or strings, all of one kind"),
+        ({"gte": "now-999999w"}, "at: now-999999w is before the year 1 or after 9999"),
+    ],
+)
+def test_bounds_beside_a_time_are_times(bounds: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        checked_filter({"at": bounds})

@@ -30,6 +30,7 @@ from polyrank.model.config import CalibrationConfig
 from polyrank.service.errors import NotCalibrated
 from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking import selection
+from polyrank.service.ranking.near_equal import Distinct
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
 from polyrank.service.ranking.selection import Line, decided, line_of, relevance
@@ -93,48 +94,6 @@ def test_groups_equal_those_of_the_whole_ranking(tmp_path: Path, index: str, top
         assert "groups_incomplete" not in ranked.degraded
 
 
-LONG = "we send your parcel on monday and you get it at home with a note about the shop"
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "is_near"),
-    [
-        ("Thank you!", "thank  YOU", True),
-        (LONG, f"{LONG} again", True),
-        (LONG, LONG.replace("monday", "friday"), False),
-        (LONG, f"{LONG} again and again", False),
-        ("we ship abroad", "we do not ship abroad", False),
-        (f"{LONG} {LONG} in 5 days", f"{LONG} {LONG} in 14 days", False),
-        ("!!", "??", False),
-        ("!!", "!!", True),
-        ("\u8a02\u55ae\u5230\u4e86", "\u8a02\u55ae\u5230\u4e86\u3002", True),
-        ("", "", True),
-        ("a a a b", "a b", False),
-    ],
-)
-def test_what_is_near_equal(one: str, other: str, is_near: bool) -> None:
-    for first, second in ((one, other), (other, one)):
-        distinct = selection.Distinct()
-        assert (distinct.admit(first), distinct.admit(second)) == (True, not is_near)
-
-
-def test_the_texts_taken_in_are_those_of_comparing_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selection, "MOST_COMPARED", 400)
-    rng = np.random.default_rng(1)
-    texts = [" ".join(rng.choice(["ab", "cd", "efg", "hi", "x1"], rng.integers(1, 24))) for _ in range(400)]
-    taken: list[Counter[str]] = []
-    distinct = selection.Distinct()
-    for text in texts:
-        own = Counter(text.split())
-        near = [
-            each for each in taken if (own & each).total() >= 0.9 * (own | each).total() and own["x1"] == each["x1"]
-        ]
-        assert distinct.admit(text) is (not near)
-        if not near:
-            taken.append(own)
-    assert 50 < len(taken) < 400
-
-
 @pytest.mark.parametrize("index", ["exact", "hnsw"])
 def test_the_best_of_near_equal_texts_is_answered_and_others_fill_the_places(tmp_path: Path, index: str) -> None:
     """Of 400 candidates each text is there up to twenty times, in other letters."""
@@ -145,7 +104,7 @@ def test_the_best_of_near_equal_texts_is_answered_and_others_fill_the_places(tmp
     serving = open_serving(tmp_path)
     stored = {each.id: each.text for each in several}
     order = [candidate_id for candidate_id, _ in brute_force(serving, TEXT, len(stored))]
-    distinct = selection.Distinct()
+    distinct = Distinct()
     best = [candidate_id for candidate_id in order if distinct.admit(stored[candidate_id])]
     for top_k in (1, 5, 20):
         ranked = rank(serving, asked(TEXT, top_k=top_k, retrieve_k=400, collapse=True))
@@ -410,7 +369,7 @@ def test_a_model_without_calibration_is_refused_before_it_is_asked(tmp_path: Pat
 
 def test_texts_that_begin_alike_are_compared_with_each_other_once() -> None:
     def seconds(texts: list[str]) -> float:
-        distinct, begun = selection.Distinct(), time.process_time()
+        distinct, begun = Distinct(), time.process_time()
         assert all(map(distinct.admit, texts))
         return time.process_time() - begun
 

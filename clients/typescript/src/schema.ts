@@ -2924,7 +2924,7 @@ export interface components {
             candidates?: (string | components["schemas"]["CandidateIn"])[] | null;
             /**
              * Collapse
-             * @description answer with the best of near-equal texts alone: 9 of 10 words that either has are in both
+             * @description answer with the best of near-equal texts alone: 9 of 10 words of either are in both, in one order
              * @default false
              */
             collapse?: boolean | null;
@@ -2954,7 +2954,7 @@ export interface components {
             expect?: components["schemas"]["ExpectIn"] | null;
             /**
              * Filter
-             * @description on metadata; all keys must hold. A field (`a.b`: the field `b` of the object `a`): a value, a list (any of it), or an object of `gt`, `gte`, `lt`, `lte` (numbers or strings) and `exists` (true or false). `$and`, `$or`: a list of filters; `$not`: a filter
+             * @description on metadata; all keys must hold. A field (`a.b`: the field `b` of the object `a`): a value, a list (any of it), or an object of `gt`, `gte`, `lt`, `lte` (numbers; ISO 8601 dates and times, or `now`, `now-7d`; other strings) and `exists` (true or false). `$and`, `$or`: a list of filters; `$not`: a filter
              * @default null
              * @example {
              *       "lang": [

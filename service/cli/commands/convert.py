@@ -42,7 +42,7 @@ def add_to(commands: Any) -> None:
     often = "put a reply into the pool if it was given N times; default: 1"
     add("--min-count", type=Within(ANY_COUNT), default=1, metavar="N", help=often)
     add_encoding_option(
-        parser, "of .csv files, such as windows-1252; default: UTF-8, and windows-1252 where bytes are not"
+        parser, "of .csv files, such as windows-1252; default: UTF-8, and else what they seem to be in, which is said"
     )
     add_json_option(parser)
     parser.set_defaults(run=run)
@@ -100,6 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
         "answering": dict(done.said.ours),
         "others": dict(done.said.others),
         "changed": dict(done.said.changed),
+        "guessed_encodings": done.guessed,
         "left_out": [
             {"reason": reason, "count": count, "first": done.first.get(reason)}
             for reason, count in done.left_out.most_common()
@@ -140,10 +141,11 @@ def _draft(arguments: argparse.Namespace) -> int:
 def _lines(done: "Converted") -> list[str]:
     said = done.said
     lines = [f"read as {done.map.called}: {done.map.about}"]
+    lines += [f"{file} is not in UTF-8: read as {name}; or name it by --encoding" for file, name in _some(done.guessed)]
     if said.ours or said.others:
-        ours = ", ".join(f"{who} {count:,}" for who, count in said.ours.most_common(5)) or "nobody"
-        people = f" messages of {len(said.ours)}" if len(said.ours) > 1 else ""
-        lines.append(f"answering: {ours}{people}; others: {said.others.total():,} messages")
+        ours = ", ".join(f"{who} ({count:,})" for who, count in said.ours.most_common(5)) or "nobody"
+        rest = f" and {len(said.ours) - 5:,} more, in all {said.ours.total():,}" if len(said.ours) > 5 else ""
+        lines.append(f"answering: {ours}{rest}; others: {said.others.total():,} messages")
     lines += [f"--answering: nobody called {name!r} says anything" for name in said.missing]
     if said.alternating:
         lines.append("nothing says who speaks: every other message, from the last one back, counts as an answer")
@@ -163,6 +165,11 @@ def _lines(done: "Converted") -> list[str]:
             f"not read: {', '.join(shown)}" + (f" and {more} more fields, which --json names" if more > 0 else "")
         )
     return lines + (done.fields.lines() if done.candidates and not done.examples else [])
+
+
+def _some(guessed: dict[str, str]) -> list[tuple[str, str]]:
+    """Return the first of each encoding."""
+    return [(file, name) for name, file in {name: file for file, name in reversed(guessed.items())}.items()]
 
 
 def _columns(text: str) -> dict[str, str]:
