@@ -37,7 +37,7 @@ from polyrank.service.errors import (
 )
 from polyrank.service.http.native.sides import NO_SIDE, Sided, by_share
 from polyrank.service.http.plumbing import bodies, problems
-from polyrank.service.http.plumbing.described import DEADLINE_IN, RANK, RANKS, ByHand, fails, header, takes
+from polyrank.service.http.plumbing.described import DEADLINE_IN, RANK, READS, ByHand, fails, header, takes
 from polyrank.service.observe.labels import STAGES, Account
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.ranking.values import Decision, Given, Grouping, Ranked, RankedCandidate, RankRequest
@@ -56,7 +56,7 @@ _CACHE_CONTROL_IN: Final = header(
     "Cache-Control", "`no-cache` or `no-store`: rank anew and keep nothing, where answers are kept", {"type": "string"}
 )
 _ERRORS: Final = fails(
-    *RANKS,
+    *READS,
     UnknownCandidates,
     TooManyForExact,
     NotConfigured,
