@@ -154,7 +154,7 @@ def _without_joints(token: str) -> list[str]:
 
 
 def _pieces_of_run(run: str) -> list[str]:
-    """Return what stands for the words of a run without spaces; benchmarks/words/languages.py compares rules.
+    """Return what stands for the words of a run without spaces.
 
     Two letters that follow each other (as Lucene's CJKAnalyzer has them) and three, and one that tells something alone:
     an ideograph, or a letter with marks. Of Korean: two syllables, and the word without its last, a particle's.
