@@ -33,7 +33,7 @@ from polyrank.service.http.compat.reranked import (
 from polyrank.service.http.compat.served_models import ServedModel
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import DEADLINE_IN, PROBLEM, RANK, READS, fails, header, takes
-from polyrank.service.http.plumbing.pools import path_of
+from polyrank.service.http.plumbing.middleware import path_of
 from polyrank.service.http.plumbing.problems import TOO_MANY_REQUESTS, ProblemAnswer
 from polyrank.service.observe.labels import Account, Degraded
 from polyrank.service.ranking.rescoring import score_pairs
