@@ -2,29 +2,18 @@
 
     export OMP_NUM_THREADS=1
     python -m benchmarks.scan compare --cache DIR --model MODEL --replies F [F...] --contexts F [F...]
-    python -m benchmarks.scan compare --random-bert
     python -m benchmarks.scan growth  --cache DIR ...
     python -m benchmarks.scan least   --cache DIR ...
     python -m benchmarks.scan added   --cache DIR ...
-    python -m benchmarks.scan words   --cache DIR ... --model MODEL
-    python -m benchmarks.scan product
 
 Replies and contexts are files of dialogues; they are encoded once and kept in DIR, as index_kinds.py does.
-`--random-bert` takes a BERT-base (D = 768) with random weights over random tokens instead: 1024 candidates by the first
-output, and copies with noise.
-
 `compare` times the sides in turns; a ratio is taken within a round. The paper's form computes in float32 over float32
 rows, unblocked as published, and in blocks of 2048 rows. FAISS flat gets one query a context, as a Bi-encoder would
 ask, and is measured with its defaults and with its matrix product, which by default it uses only for many more queries.
 Answers are checked against scoring every row. `growth` measures processor time, which other processes cannot lengthen,
 and bytes of memory, from N = 10,000 on. `least` says from how many rows on bytes are faster than the stored rows, by
 the number of code vectors. `added` compares the processor time of queries that add a number to the score of each row
-with that of queries that add nothing, by how the numbers are distributed. `words` compares the processor time of
-queries that read what the words of a context say for each row, and add it, with that of queries by vectors alone. MODEL
-must count words, and the pool is the first `--size` replies: no copies, which have no words of their own.
-
-`product` compares the processor time of OpenVINO's product of bytes with that of torch's, where no product exceeds its
-bound.
+with that of queries that add nothing, by how the numbers are distributed.
 """
 
 import argparse
@@ -36,64 +25,30 @@ from dataclasses import asdict
 from functools import partial
 from itertools import count as counted_from
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import faiss
 import numpy as np
 import torch
-from benchmarks.index_kinds import distinct_replies, draw_conversations, encoded, grown
+from benchmarks.index_kinds import encoded, grown
 from benchmarks.peers.ratios import Figure, ratios
 from benchmarks.scoring import two_products
 from benchmarks.timing import in_turns, machine, processor_seconds, wall_seconds
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import BertConfig, BertModel
 
-from polyrank.index_builder.generation.words import evidence_of
-from polyrank.model.architectures.attention import code_attention
-from polyrank.model.lexical.table import WordTable
-from polyrank.model.lexical.words import Statistics
 from polyrank.model.representations import Additions
 from polyrank.model.search.scan import Query, Scan, prepare, quantised
-from polyrank.model.search.scan.openvino_bytes import OpenVinoProduct
-from polyrank.model.search.scan.product import Multiplier
 from polyrank.model.search.scan.quantised import QuantisedScan
-from polyrank.model.search.scan.quantised_rows import BLOCK_ROWS
-from polyrank.model.search.scan.torch_bytes import TorchProduct
 from polyrank.model.search.topk import scores_of
 
 OURS = "scan"
 K = 10
-BERT_CANDIDATES, BERT_CONTEXT_TOKENS = 1024, 60
-NOISE = 0.3  # of a copy, relative to its length
 SIZES = (10_000, 31_623, 100_000, 316_228, 1_000_000)
 SMALL_SIZES = (2048, 4096, 8192, 16_384, 32_768)
-DIMS, PRODUCT_CODES = (384, 768, 1024), (8, 16, 64, 360)
 
 Matrix = NDArray[np.float16]
 Codes = NDArray[np.float32]
-
-
-def random_bert(size: int, count: int, m: int, seed: int) -> tuple[Matrix, Codes]:
-    """Draw a pool (N, 768) and codes (C, M, 768) from a BERT-base with random weights."""
-    torch.manual_seed(seed)
-    rng = np.random.default_rng(seed)
-    bert = BertModel(BertConfig(), add_pooling_layer=False).eval()  # type: ignore[no-untyped-call]  # transformers has no type for it
-    codes = torch.randn(m, 768) * 768**-0.5
-
-    def states(length: int) -> Tensor:
-        out: Tensor = bert(input_ids=torch.randint(1000, 30_000, (1, length))).last_hidden_state
-        return out
-
-    with torch.inference_mode():
-        candidates = torch.cat([states(int(rng.integers(4, 25)))[:, 0] for _ in range(BERT_CANDIDATES)])
-        mask = torch.ones(1, BERT_CONTEXT_TOKENS, dtype=torch.bool)
-        contexts = [code_attention(codes, states(BERT_CONTEXT_TOKENS), mask, 1.0)[0] for _ in range(count)]
-        pool = candidates[torch.arange(size) % BERT_CANDIDATES]
-        noise = torch.randn(pool.shape)
-        pool = pool + NOISE * pool.norm(dim=1, keepdim=True) * noise / noise.norm(dim=1, keepdim=True)
-    return pool.half().numpy(), torch.stack(contexts).numpy()
 
 
 def unblocked(candidates: Tensor, codes: Tensor) -> Tensor:
@@ -181,14 +136,6 @@ def one_of(scan: Scan, contexts: Codes, number: int, additions: Additions | None
     scan.top_k([Query(contexts[number % len(contexts)], K, None, additions)])
 
 
-def rank(contexts: Codes) -> None:
-    """Count singular values above a bound: the rank that an approximate product would have to keep."""
-    values = [np.linalg.svd(codes, compute_uv=False) for codes in contexts]
-    kept = {bound: sorted(int((each > bound).sum()) for each in values) for bound in (1.0, 0.1)}
-    for bound, each in kept.items():
-        print(f"singular values of a context's codes above {bound}: {median(each)} ({each[0]} to {each[-1]})")
-
-
 def growth(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Measure processor time of a context and memory besides the matrix by pool size, and their logarithmic slopes."""
     rows: list[dict[str, Any]] = []
@@ -253,55 +200,6 @@ def added(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> lis
     return tabled(f"{len(matrix)} rows", rounds(sides, arguments.rounds, processor_seconds))
 
 
-def words(matrix: Matrix, contexts: Codes, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Compare queries that read words and add what they say with queries by vectors alone."""
-    evidence, size = evidence_of(Path(arguments.model)), arguments.size
-    texts = distinct_replies(arguments.replies)
-    conversations = draw_conversations(arguments.contexts, arguments.count, arguments.seed)
-    if evidence is None:
-        sys.exit(f"{arguments.model} counts no words; polyrank train --only-evidence makes a copy that does")
-    if (len(texts), len(conversations)) != (len(matrix), len(contexts)):
-        sys.exit("--replies and --contexts are not those that the cache was made of")
-    if len(texts) < size:
-        sys.exit(f"{size} replies are needed, and there are {len(texts)}; give more files, or a smaller --size")
-    order = np.random.default_rng(arguments.seed).permutation(len(contexts))  # that of `main`
-    asked = [conversations[at] for at in order]
-    scan, table = prepare(matrix[:size]), WordTable.of(texts[:size], Statistics.of(texts[:size]))
-
-    def read(number: int) -> Additions:
-        return evidence.additions(asked[number % len(asked)], table)
-
-    for number in range(4):
-        check(scan, matrix[:size], contexts[number : number + 1], read(number))
-    sides: dict[str, Callable[[int], Any]] = {
-        OURS: partial(one_of, scan, contexts),
-        "words and scan": lambda number: one_of(scan, contexts, number, read(number)),
-        "words alone": read,
-    }
-    return tabled(f"{size} rows", rounds(sides, arguments.rounds, processor_seconds))
-
-
-def product(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Compare OpenVINO's product of bytes with torch's: 16,384 random rows, in the parts that the scan takes."""
-    rng, rows = np.random.default_rng(arguments.seed), []
-    for d in DIMS:
-        stored = rng.integers(0, 256, (BLOCK_ROWS, d), dtype=np.uint8)
-        for p in PRODUCT_CODES:
-            codes, bias = rng.integers(-127, 128, (p, d)).astype(np.int8), np.full(p, -1e9, np.float32)
-            size = quantised.part_rows(p)
-            sides: dict[str, Callable[[int], Any]] = {
-                "OpenVINO": partial(_in_parts, OpenVinoProduct(codes), bias, stored, size),
-                "torch": partial(_in_parts, TorchProduct(codes), bias, stored, size),
-            }
-            rows += tabled(f"D {d}, {p} codes", rounds(sides, arguments.rounds, processor_seconds), "torch")
-    return rows
-
-
-def _in_parts(multiplier: Multiplier, bias: Codes, stored: NDArray[np.uint8], size: int, _: int) -> None:
-    for start in range(0, len(stored), size):
-        np.flatnonzero(multiplier.clipped(stored[start : start + size], bias).view(np.int64) != 0)
-
-
 def resident() -> int:
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * 4096
@@ -309,12 +207,11 @@ def resident() -> int:
 
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("compare", "growth", "least", "added", "words", "product"))
-    parser.add_argument("--random-bert", action="store_true")
+    parser.add_argument("what", choices=("compare", "growth", "least", "added"))
     parser.add_argument("--model", default="checkpoints/chat-poly")
     parser.add_argument("--replies", type=Path, nargs="+", default=[])
     parser.add_argument("--contexts", type=Path, nargs="+", default=[])
-    parser.add_argument("--cache", type=Path)
+    parser.add_argument("--cache", type=Path, required=True, help="where vectors are kept")
     parser.add_argument("--count", type=int, default=500, help="contexts")
     parser.add_argument("--size", type=int, default=100_000, help="rows")
     parser.add_argument("--together", type=int, default=32, help="contexts at once")
@@ -323,25 +220,13 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, help="write the figures here, as JSON")
     arguments = parser.parse_args(given)
-    if arguments.what == "product":
-        print(machine(), f"seed {arguments.seed}, {BLOCK_ROWS} rows, {arguments.rounds} rounds")
-        written(arguments.output, product(arguments))
-        return
-    if not arguments.random_bert and arguments.cache is None:
-        parser.error("give --cache, where vectors are kept, or --random-bert")
     faiss.omp_set_num_threads(torch.get_num_threads())
-    if arguments.random_bert and arguments.what == "words":
-        parser.error("random tokens have no words; give --cache")
-    if arguments.random_bert:
-        matrix, contexts = random_bert(arguments.size, 64, 64, arguments.seed)
-    else:
-        matrix, contexts = encoded(arguments)
-        rng = np.random.default_rng(arguments.seed)
-        contexts = contexts[rng.permutation(len(contexts))]
-        matrix = matrix if arguments.what not in ("compare", "added") else grown(matrix, arguments.size, rng)
+    matrix, contexts = encoded(arguments)
+    rng = np.random.default_rng(arguments.seed)
+    contexts = contexts[rng.permutation(len(contexts))]
+    matrix = matrix if arguments.what not in ("compare", "added") else grown(matrix, arguments.size, rng)
     print(machine(), f"seed {arguments.seed}, N {len(matrix)}, contexts {contexts.shape}, {arguments.rounds} rounds")
-    rank(contexts)
-    measure = {"compare": compare, "growth": growth, "least": least, "added": added, "words": words}[arguments.what]
+    measure = {"compare": compare, "growth": growth, "least": least, "added": added}[arguments.what]
     written(arguments.output, measure(matrix, contexts, arguments))
 
 

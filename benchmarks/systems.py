@@ -24,13 +24,14 @@ from typing import Any
 import numpy as np
 import orjson
 import zstandard
-from benchmarks.poly_against_bi import trained
 from numpy.typing import NDArray
 
 import polyrank
+from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
 from polyrank.model.errors import InvalidInput, RankingError
 from polyrank.model.measures import intervals
-from polyrank.model.training.config import Data, TrainConfig
+from polyrank.model.training.config import STATE_FILE, Data, TrainConfig
+from polyrank.model.training.run import train
 from polyrank.service.cli.tasks import ListsTask
 
 TRAIN = ("synthetic_persona_chat/train.jsonl.zst", "ubuntu_irc/train.jsonl.zst")
@@ -73,6 +74,25 @@ LIGHT: dict[str, Any] = {
 LIGHT_HELD_OUT = 24
 Recipe = Callable[[str, str, int, int], TrainConfig]
 """From system, base, steps and seed to the settings of a run."""
+
+
+def trained(config: TrainConfig, files: Data, output: Path, *, evidence: bool = True) -> Path:
+    """Train the run's checkpoint unless it exists, with words beside it if `evidence`; returns its folder.
+
+    Raises:
+        InvalidInput: the folder holds a run with other settings, or one that was cut short too early to be resumed.
+        RankingError: a model or a file cannot be used.
+    """
+    resume = (output / STATE_FILE).is_file()
+    if resume or not (output / CONFIG_FILE).is_file():
+        train(config, files, output, resume=resume, evidence=evidence, on_survey=lambda *_: None, watch=lambda *_: None)
+        return output
+    summary = read_config(output / CONFIG_FILE).training
+    if "steps" not in summary:  # added at the end of a run, while a checkpoint is saved before the first step
+        raise InvalidInput(f"{output} holds a run that was cut short and cannot be resumed; remove it")
+    if differing := config.differences(summary["settings"]):
+        raise InvalidInput(f"{output} was trained with another {', '.join(differing)}; give another --output")
+    return output
 
 
 def config_of(system: str, base: str, steps: int, seed: int) -> TrainConfig:

@@ -30,8 +30,16 @@ from polyrank.service.http.native import candidates, classify, explain, feedback
 from polyrank.service.http.playground import page as playground
 from polyrank.service.http.plumbing import described, problems
 from polyrank.service.http.plumbing.gzipped import Zip
-from polyrank.service.http.plumbing.middleware import BodyBound, HeadAsGet, Hosts, Requests, Sites
-from polyrank.service.http.plumbing.pools import Pools, base_of, path_of
+from polyrank.service.http.plumbing.middleware import (
+    BodyBound,
+    HeadAsGet,
+    Hosts,
+    Pools,
+    Requests,
+    Sites,
+    base_of,
+    path_of,
+)
 from polyrank.service.http.plumbing.problems import Kind, ProblemAnswer
 from polyrank.service.live.models import Loaders, LoadRanker, LoadScorer
 from polyrank.service.observe import tracing

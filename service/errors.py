@@ -304,22 +304,8 @@ class DeadlineExceeded(ServiceError):
         super().__init__(f"the time allowed for the request was over ({stage})")
 
 
-class TextsLeft(DeadlineExceeded):
-    """The time was over before all new texts were encoded; those that were are kept, so the same request goes on."""
-
-    status, slug, title = 504, "texts-left", "The time was over before all texts were encoded"
-    rejected = "deadline"
-    retry_after_seconds = 1
-
-    def __init__(self, encoded: int, sent: int) -> None:
-        super().__init__(
-            f"{encoded} of its {sent} texts are encoded and kept: send it again, and it goes on from there"
-        )
-        self.encoded = encoded
-
-
 class TimeTooShort(ServiceError):
-    """The request sends more texts than can be read in its time, and what is done of them would not be kept."""
+    """The request sends more texts than can be read in its time."""
 
     status, slug, title = 413, "time-too-short", "More texts than the time allows"
     rejected = "too_large"

@@ -8,8 +8,6 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-ARENAS = 2
-_M_ARENA_MAX = -8  # malloc.h
 _LIBRARY = ctypes.CDLL(None)
 
 
@@ -37,22 +35,12 @@ def _of_container(cgroup: Path) -> float:
     return math.inf
 
 
-def share_arenas() -> None:
-    """Let all threads allocate from ARENAS of glibc's heaps, unless the environment says how many.
-
-    By default a thread has a heap of its own, which keeps the most memory that the thread's requests ever took. With
-    other C libraries nothing is done.
-    """
-    is_chosen = "MALLOC_ARENA_MAX" in os.environ or "arena_max" in os.environ.get("GLIBC_TUNABLES", "")
-    if not is_chosen and hasattr(_LIBRARY, "mallopt"):
-        _LIBRARY.mallopt(_M_ARENA_MAX, ARENAS)
-
-
 def give_back() -> None:
     """Give the free memory in glibc's heaps back to the system; with other C libraries nothing is done.
 
     By itself glibc gives back only what is free at a heap's end, so that one small block keeps all that large requests
-    took before it. Other threads that allocate wait meanwhile: 13 ms after 150 MiB were freed.
+    took before it (docs/measurements/load.md). Other threads that allocate wait meanwhile: 13 ms after 150 MiB were
+    freed.
     """
     if hasattr(_LIBRARY, "malloc_trim"):
         _LIBRARY.malloc_trim(0)

@@ -21,10 +21,9 @@ from polyrank.index_builder.errors import disk_full_named
 from polyrank.index_builder.scale.cluster import connected
 from polyrank.index_builder.store.generation_store import GenerationStore
 from polyrank.model import threads
-from polyrank.model.errors import InvalidInput, RankingError, Shortage, shortage_in
+from polyrank.model.errors import RankingError, Shortage, shortage_in
 from polyrank.model.inference.runners import AUTO, INT8, TORCH, Runner
 from polyrank.model.rankers.classifier import Classifier
-from polyrank.model.text.tokenizer import Vocabulary
 from polyrank.service import machine
 from polyrank.service.auth.buckets import SharedBuckets
 from polyrank.service.auth.keys import Access
@@ -91,7 +90,6 @@ class Resources:
     Attributes:
         reading: the one thread that checks requests of many values.
         results: answers of /rank; None: they are not kept.
-        vocabulary: of the token ids that OpenAI's clients may send; None: they may not.
     """
 
     pool: str
@@ -111,7 +109,6 @@ class Resources:
     reading: FairThread
     access: Access
     results: ResultCache | None
-    vocabulary: Vocabulary | None
 
     def engine_for(self, serving: Serving) -> Engine:
         """Return what ranks over a generation: a model that is not the live one's has a thread of its own."""
@@ -149,7 +146,7 @@ async def opened(
 
     There is always one without a name, if only an empty one. A generation that cannot be loaded is no error: the server
     starts, and `/readyz` says why it is not ready. `shared` counts the calls of a key if other processes serve beside
-    this one. Raises SettingsError if the keys file or the vocabulary is missing or broken.
+    this one. Raises SettingsError if the keys file is missing or broken.
     """
     threads.choose(_threads(settings))
     with ExitStack() as stack:
@@ -248,7 +245,7 @@ async def _opened(
 ) -> AsyncIterator[dict[str, Resources]]:
     async with AsyncExitStack() as stack:
         metrics.open.set(settings.is_open)
-        vocabulary, redaction = _vocabulary(settings), _redaction(settings)
+        redaction = _redaction(settings)
         caches = Caches(settings, metrics)
         stack.callback(caches.close)
         reading = FairThread("reading")
@@ -287,7 +284,6 @@ async def _opened(
             reading=reading,
             access=access,
             results=_results(settings, metrics, caches),
-            vocabulary=vocabulary,
         )
         stores = {given.name: JobStore(pool.store.root) for given, pool in pools}
         held = {given.name: await _followed(stack, make, runtime, given, pool, stores) for given, pool in pools}
@@ -376,15 +372,6 @@ def _looks(held: Resources, pool: _OpenedPool) -> Iterator[_Look]:
         _Look("compaction", compacting.look),
     ):
         yield replace(look, pool=held.pool)
-
-
-def _vocabulary(settings: Settings) -> Vocabulary | None:
-    if settings.openai_vocabulary is None:
-        return None
-    try:
-        return Vocabulary.read(settings.openai_vocabulary)
-    except InvalidInput as error:
-        raise SettingsError(f"openai_vocabulary: {error}") from None
 
 
 def _redaction(settings: Settings) -> Redaction | None:

@@ -221,10 +221,6 @@ class Settings(BaseSettings):
         min_length=1,
         description="the name that `/info` and compatible routes give the models; not set: their own",
     )
-    openai_vocabulary: Path | None = Field(
-        default=None,
-        description="a file of OpenAI's tiktoken, for clients of `/v1/embeddings` that send token ids, not texts",
-    )
     strict_model: bool = Field(
         default=False, description="404 where a compatible route is asked for a model that is not served"
     )
@@ -303,7 +299,7 @@ class Settings(BaseSettings):
     # As compose files and charts write what is not given.
     @field_validator(
         *("cluster", "reranker", "classifier", "keys_file", "pool_root", "model_root"),
-        *("compiled_cache_dir", "served_model_name", "openai_vocabulary", "feedback_redact"),
+        *("compiled_cache_dir", "served_model_name", "feedback_redact"),
         mode="before",
     )
     @classmethod

@@ -1,4 +1,4 @@
-"""Print the product files in which functions run during a build, one `/rank` request and one update, as JSON.
+"""Print what a build, a `/rank` request and an update pass of the product's files and functions, as JSON.
 
     python passed.py CHECKOUT FOLDER
 
@@ -19,8 +19,9 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from polyrank.service.cli import main as polyrank
 
@@ -31,39 +32,58 @@ IDLE_SECONDS = 2.5
 AFTER_SECONDS = 0.1  # what the server does once it has answered, as its log line, belongs to the request
 
 
-Call = tuple[CodeType | None, CodeType]  # caller and called
+Call = tuple[CodeType | None, CodeType]  # the next caller in the product, and what it called
+
+
+class Way(NamedTuple):
+    """Files that are passed, how often a function of another file is called, and how many functions are."""
+
+    files: set[str]
+    moves: int
+    functions: int
 
 
 class Recorder:
-    """A profile function that notes what functions are called while it is on."""
+    """A profile function that notes what functions of the product are called while it is on, each time."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._on = False
-        self._calls: set[Call] = set()
+        self._calls: list[Call] = []
+        self._files: dict[str, str | None] = {}
 
     def __call__(self, frame: FrameType, event: str, _arg: Any) -> None:
         # Bodies of modules and classes are code, too, but without this flag.
-        if self._on and event == "call" and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-            self._calls.add((frame.f_back and frame.f_back.f_code, frame.f_code))
+        if self._on and event == "call" and frame.f_code.co_flags & inspect.CO_OPTIMIZED and self.file(frame.f_code):
+            back = frame.f_back
+            while back is not None and self.file(back.f_code) is None:
+                back = back.f_back
+            self._calls.append((back and back.f_code, frame.f_code))
 
     @contextmanager
-    def on(self) -> Iterator[set[Call]]:
-        """Note calls for the block; yields a set that holds them afterwards."""
-        found: set[Call] = set()
+    def on(self) -> Iterator[list[Call]]:
+        """Note calls for the block; yields a list that holds them afterwards."""
+        found: list[Call] = []
         self._calls.clear()
         self._on = True
         yield found
         self._on = False
-        found |= self._calls
+        found += self._calls
 
-    def files(self, calls: set[Call]) -> set[str]:
-        """The product files of the functions that were called, relative to the checkout."""
-        real = {
-            os.path.realpath(called.co_filename) for _, called in calls
-        }  # `polyrank` may hold links to the packages
-        inside = {os.path.relpath(name, self._root) for name in real if name.startswith(f"{self._root}/")}
-        return {name for name in inside if name.split("/")[0] in PACKAGES}
+    def file(self, code: CodeType | None) -> str | None:
+        """The product file of a function, relative to the checkout; None: it is not of the product."""
+        if code is None:
+            return None
+        if code.co_filename not in self._files:
+            name = os.path.relpath(os.path.realpath(code.co_filename), self._root)  # `polyrank` may hold links
+            self._files[code.co_filename] = name if name.split("/")[0] in PACKAGES else None
+        return self._files[code.co_filename]
+
+    def way(self, calls: list[Call]) -> Way:
+        """What these calls pass."""
+        files = {name for _, called in calls if (name := self.file(called))}
+        moves = sum(self.file(caller) != self.file(called) for caller, called in calls)
+        return Way(files, moves, len({called for _, called in calls}))
 
 
 def build(checkout: Path, pool: Path, store: Path) -> None:
@@ -98,21 +118,25 @@ def wait_until_ready(url: str) -> None:
             time.sleep(0.1)
 
 
-def files_of_each(
+def way_of_each(
     recorder: Recorder, url: str, ask: Callable[[str, list[str]], None], contexts: list[list[str]]
-) -> list[str]:
-    """Files that each of several warm calls passes, without the calls that timers make anyway."""
+) -> dict[str, Any]:
+    """What several warm calls pass, without the calls that timers make anyway: files of all, else the median."""
     for context in contexts[:WARM]:
         ask(url, context)
     with recorder.on() as idle:
         time.sleep(IDLE_SECONDS)
-    passed = []
+    by_timers, ways = set(idle), []
     for context in contexts[WARM : WARM + COUNTED]:
         with recorder.on() as calls:
             ask(url, context)
             time.sleep(AFTER_SECONDS)
-        passed.append(recorder.files(calls - idle))
-    return sorted(set.intersection(*passed))
+        ways.append(recorder.way([each for each in calls if each not in by_timers]))
+    return {
+        "files": sorted(set.intersection(*(each.files for each in ways))),
+        "moves": median(each.moves for each in ways),
+        "functions": median(each.functions for each in ways),
+    }
 
 
 def contexts_of(samples: Path) -> list[list[str]]:
@@ -135,7 +159,7 @@ def files_of_a_build(recorder: Recorder, root: Path, folder: Path) -> list[str]:
     build(root, pool, folder / "first")
     with recorder.on() as calls:
         build(root, pool, folder / "second")
-    return sorted(recorder.files(calls))
+    return sorted(recorder.way(calls).files)
 
 
 def main() -> None:
@@ -151,7 +175,7 @@ def main() -> None:
     def ask() -> None:
         try:
             wait_until_ready(url)
-            asked, updated = (files_of_each(recorder, url, each, contexts) for each in (rank, update))
+            asked, updated = (way_of_each(recorder, url, each, contexts) for each in (rank, update))
             out.write(json.dumps({"request": asked, "build": built, "update": updated}) + "\n")
             out.flush()
         except BaseException as error:

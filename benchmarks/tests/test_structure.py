@@ -6,13 +6,6 @@ from types import ModuleType
 
 import pytest
 
-SOURCE = """
-def rank(request, *, deadline, timings=None):
-    def late(deadline): return lambda timings: isinstance(request, Request)
-    if isinstance(request.pool, SetServing) or isinstance(request.part, LocalPart | None):
-        return isinstance(request, (Snapshot, int)), isinstance(request, PartMissing), is_live(request, Live)
-"""
-
 
 @pytest.fixture
 def structure(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -20,16 +13,16 @@ def structure(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("structure")
 
 
-def test_what_is_handed_on_and_questions_about_pools_are_counted(structure: ModuleType, tmp_path: Path) -> None:
+def test_lines_and_functions_are_counted(structure: ModuleType, tmp_path: Path) -> None:
     for package in ("service", "index_builder", "model", "tests"):
         (tmp_path / package).mkdir()
-        (tmp_path / package / "it.py").write_text(SOURCE if package == "service" else "x = 1\n", encoding="utf-8")
-    files = structure.sources(tmp_path)
-    assert [each.path for each in files] == ["service/it.py", "index_builder/it.py", "model/it.py"]
-    assert structure.sizes(files)["lines"] == SOURCE.count("\n") + 2
-    glue = structure.glue(files)
-    assert (glue["parameters named deadline"], glue["parameters named timings"]) == (2, 2)
-    assert sorted(glue["isinstance over pools"]) == ["service/it.py:4", "service/it.py:4", "service/it.py:5"]
+        (tmp_path / package / "it.py").write_text("x = 1\n", encoding="utf-8")
+    own = ["def one():", '    """Say."""', "    return 1", "async def two():", "    await it()", "    return 2", ""]
+    (tmp_path / "service" / "it.py").write_text("\n".join(own), encoding="utf-8")
+    size = structure.size(tmp_path)
+    assert (size["lines of the three packages"], size["lines of tests"]) == (8, 1)
+    assert size["largest file"] == (6, "service/it.py")
+    assert (size["functions"], size["functions of one statement"]) == (2, 1)
 
 
 def test_words_are_counted_as_wc_counts_them(structure: ModuleType, tmp_path: Path) -> None:

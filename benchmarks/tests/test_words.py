@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from benchmarks.random_models import TINY, loaded, write_base
-from benchmarks.words import cost, identifiers, languages, quality
+from benchmarks.words import quality
 from benchmarks.words.parts import VECTORS, WHOLE, all_but, firsts_of, says_nothing_again
 
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config, write_config
@@ -18,7 +18,6 @@ from polyrank.model.inference.runners import Runner
 from polyrank.model.rankers.load import load_late
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.dialogues import Dialogue, new_dialogues
-from polyrank.service.cli import main as polyrank
 from polyrank.service.cli.commands.evaluate import measure
 
 WEIGHTS = {"persona": 2.0, "last": 4.0, "before": 1.0, "said": -2.0, "length": 0.2}
@@ -121,60 +120,3 @@ def test_a_file_without_lists_is_refused_in_one_line(tmp_path: Path, capsys: pyt
         quality.main(["--data", str(data), "--model", "m"])
     assert ended.value.code == 1
     assert "no example has `candidates`" in capsys.readouterr().err
-
-
-def test_an_identifier_stands_in_one_reply(tmp_path: Path) -> None:
-    named = identifiers.named_replies(700, Random(0))
-    replies = [reply for *_, reply in named]
-    assert all(sum(identifier in reply for reply in replies) == 1 for _, identifier, _ in named)
-    queries = identifiers.asked_for(named, 100, Random(0))
-    of_reply = {reply: identifier for _, identifier, reply in named}
-    for asked in queries:
-        assert of_reply[asked.reply].lstrip("#").lower() in " ".join(asked.turns).lower()
-    assert {asked.kind for asked in queries} == set(identifiers.KINDS)
-
-
-@pytest.mark.parametrize("texts", [[], ["--any-text"]])
-def test_replies_come_first_by_their_identifiers(
-    base: Path, texts: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = checkpoint(base, "last", {"last": 5.0})
-    found = identifiers.main(["--model", str(model), "--size", "300", "--queries", "14", *texts])
-    assert [each.rank for each in found["words"]] == [1] * 14
-    assert sum(each.rank == 1 for each in found["vectors alone"]) < 14
-    out = capsys.readouterr().out
-    assert tables(out)[-1] == ["all", "14", "14", "14", *tables(out)[-1][4:]]
-    assert "100.0% are first; the goal of 95% is met" in out
-
-
-def test_models_that_count_no_words_are_refused(base: Path) -> None:
-    model = checkpoint(base, "plain", None)
-    with pytest.raises(SystemExit, match="counts no words"):
-        identifiers.main(["--model", str(model), "--size", "300", "--queries", "14"])
-
-
-def test_words_cost_is_taken_within_rounds(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    data, pool = write_lists(tmp_path / "valid.jsonl"), tmp_path / "pool.jsonl"
-    pool.write_text("".join(json.dumps({"id": str(at), "text": f"w{at % 90} w{at}"}) + "\n" for at in range(200)))
-    model = checkpoint(base, "words", WEIGHTS)
-    given = ["--model", str(model), "--pool", str(pool), "--data", str(data), "--size", "200", "--rounds", "5"]
-    found = cost.main(given)
-    rows = {row[0]: row[1:] for row in tables(capsys.readouterr().out)[2:]}
-    assert set(found) == set(rows) > {cost.WAIT, "retrieve", "total"}
-    assert all(float(row[0]) >= 0 for row in rows.values())
-
-
-def test_differences_are_medians_of_rounds(capsys: pytest.CaptureFixture[str]) -> None:
-    took = {cost.WITH: {cost.WAIT: [9.0, 4.0, 30.0]}, cost.WITHOUT: {cost.WAIT: [8.0, 2.0, 27.0]}}
-    assert cost.print_table(took) == {cost.WAIT: 2.0}
-    assert tables(capsys.readouterr().out)[-1] == [cost.WAIT, "9.00", "8.00", "+2.00", "+1.50 to +2.50"]
-
-
-def test_words_find_the_right_reply_in_twelve_languages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    languages.main(["--output", str(tmp_path)])
-    found = {language: float(recall) for language, recall in tables(capsys.readouterr().out)[2:]}
-    assert len(found) == 12 + len(languages.DECOMPOSED)
-    assert min(found.values()) >= 0.95, found
-    files = ["--data", f"{tmp_path}/Korean.jsonl", "--pool", f"{tmp_path}/Korean.pool.jsonl"]
-    assert polyrank(["evaluate", "--model", "lexical", *files, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["recall@1"] == found["Korean"] == 1.0

@@ -379,6 +379,8 @@ class Snapshot:
     def candidates(self, rows: Rows) -> list[Candidate]:
         """The candidates of these rows, in the order asked."""
         is_added, own, added = self.split(np.asarray(rows, np.int64))
+        if not len(added):
+            return self.generation.candidates.rows(own)
         new = map(self._buffer.candidates.__getitem__, added.tolist())
         return list(interleaved([self.generation.candidates.rows(own), new], is_added))
 

@@ -21,7 +21,7 @@ from polyrank.model.lexical.features import (
     read,
 )
 from polyrank.model.lexical.table import WordTable
-from polyrank.model.lexical.words import Statistics, key_of, normalised
+from polyrank.model.lexical.words import Statistics, keys_of, normalised
 from polyrank.model.representations import Additions
 from polyrank.model.text.assembly import Conversation
 
@@ -152,7 +152,8 @@ class LexicalScore:
 def _shared(factors: Factors, table: WordTable) -> dict[str, float]:
     """Return what each word adds to the only row of a table, for the words that it has, before any weight."""
     statistics, value_of = table.statistics, dict(zip(table.keys.tolist(), table.weights.tolist(), strict=True))
-    own = {word: (key, factor) for word, factor in factors.items() if (key := key_of(word)) in value_of}
+    keyed = zip(keys_of(factors).tolist(), factors.items(), strict=True)
+    own = {word: (key, factor) for key, (word, factor) in keyed if key in value_of}
     rarities = statistics.rarity(np.array([key for key, _ in own.values()], np.uint64)).tolist()
     return {
         word: factor * rarity * value_of[key]
@@ -196,16 +197,16 @@ def _asked(context: ReadContext, statistics: Statistics, weights: Factors) -> _A
     for name in (name for name in WORD_FEATURES if name in weights):
         for word, factor in WORD_FEATURES[name](context).items():
             factors[word] = factors.get(word, 0.0) + weights[name] * factor
-    keys, first = np.unique(np.array([key_of(word) for word in factors], np.uint64), return_index=True)
-    texts: dict[int, float] = {}
+    keys, first = np.unique(keys_of(factors), return_index=True)
+    texts: dict[str, float] = {}
     for name in (name for name in TEXT_FEATURES if name in weights):
         for text, value in TEXT_FEATURES[name](context).items():
-            texts[key_of(text)] = texts.get(key_of(text), 0.0) + weights[name] * value
+            texts[text] = texts.get(text, 0.0) + weights[name] * value
     return _Asked(
         keys,
         np.array(list(factors.values()), np.float64)[first] * statistics.rarity(keys),
         {name: weights[name] for name in ROW_FEATURES if name in weights},
-        np.array(list(texts), np.uint64),
+        keys_of(texts),
         np.array(list(texts.values()), np.float64),
     )
 

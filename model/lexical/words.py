@@ -5,6 +5,7 @@ import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import islice
 from typing import Any, NamedTuple
 from unicodedata import decimal
@@ -13,7 +14,7 @@ import numpy as np
 import regex
 from numpy.typing import NDArray
 
-from polyrank.model.text.folding import folded, folded_line, hash64
+from polyrank.model.text.folding import folded, folded_line
 
 _TOKEN = re.compile(r"\w+(?:[.\-']\w+)*")  # of a plain text
 _DIGIT = re.compile(r"\d")
@@ -117,7 +118,13 @@ def key_of(text: str) -> int:
     >>> key_of("lamp") == key_of("lamp"), key_of("lamp") == key_of("lamps")
     (True, False)
     """
-    return hash64(text.encode(errors="surrogatepass"))
+    return int(keys_of([text])[0])
+
+
+def keys_of(texts: Iterable[str]) -> NDArray[np.uint64]:
+    """Return `key_of` of each text, (n,): what `hash64` says of it, without a call for each."""
+    hashed = (blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest() for text in texts)
+    return np.frombuffer(b"".join(hashed), "<u8").astype(np.uint64)
 
 
 def _tokens(text: str) -> list[str]:
@@ -154,7 +161,7 @@ def _without_joints(token: str) -> list[str]:
 
 
 def _pieces_of_run(run: str) -> list[str]:
-    """Return what stands for the words of a run without spaces; benchmarks/words/languages.py compares rules.
+    """Return what stands for the words of a run without spaces.
 
     Two letters that follow each other (as Lucene's CJKAnalyzer has them) and three, and one that tells something alone:
     an ideograph, or a letter with marks. Of Korean: two syllables, and the word without its last, a particle's.
@@ -193,7 +200,7 @@ def count_words(texts: Sequence[str]) -> WordCounts:
         found = words(text)
         places.extend([place_of.setdefault(word, len(place_of)) for word in found])
         lengths.append(len(found))
-    keys, rank = np.unique(np.array([key_of(word) for word in place_of], np.uint64), return_inverse=True)
+    keys, rank = np.unique(keys_of(place_of), return_inverse=True)
     of_row = np.repeat(np.arange(len(texts)), np.array(lengths, np.int64))
     entries, times = np.unique(rank[np.array(places, np.int64)] * len(texts) + of_row, return_counts=True)
     by_word, rows = np.divmod(entries, max(1, len(texts)))

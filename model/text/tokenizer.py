@@ -1,4 +1,4 @@
-"""Text to token ids, safely from several threads; and tiktoken's vocabularies, from token ids to text.
+"""Text to token ids, safely from several threads.
 
 This loads a `tokenizers.Tokenizer` directly and never changes it afterwards. The fast tokenisers of transformers set
 truncation and padding on the shared Rust object in every call, which fails under threads ("Already borrowed"). Texts
@@ -94,43 +94,6 @@ def _times_in_template(pieces: list[Any], tokens: Mapping[str, Any]) -> int:
     if max(len(pieces), added) > _MOST_ADDED:
         raise ValueError(f"it puts more than {_MOST_ADDED} tokens around each text")
     return max(1, sum("Sequence" in piece for piece in pieces if isinstance(piece, dict)))
-
-
-MOST_FILE_BYTES = 64 << 20
-
-
-class Vocabulary:
-    """The bytes of each token, by id."""
-
-    def __init__(self, tokens: dict[int, bytes]) -> None:
-        self._tokens = tokens
-
-    @classmethod
-    def read(cls, path: Path) -> "Vocabulary":
-        """Read a file such as `cl100k_base.tiktoken`.
-
-        Raises InvalidInput if it cannot be read, or is no such file; the message is one line.
-        """
-        try:
-            lines = read_input(path, MOST_FILE_BYTES).splitlines()
-            tokens = {int(rank): base64.b64decode(token, validate=True) for token, rank in map(bytes.split, lines)}
-        except OSError as error:
-            raise InvalidInput(f"{path} cannot be read: {error.strerror}") from error
-        except ValueError:
-            raise InvalidInput(f"{path} is no vocabulary of tiktoken's, such as cl100k_base.tiktoken") from None
-        if not tokens:
-            raise InvalidInput(f"{path} is empty")
-        return cls(tokens)
-
-    def text(self, ids: Sequence[int]) -> str:
-        """Join the tokens of one text; bytes that are not UTF-8, as where a letter was cut, become U+FFFD.
-
-        Raises InvalidInput if an id is not in the vocabulary.
-        """
-        try:
-            return b"".join([self._tokens[each] for each in ids]).decode(errors="replace")
-        except KeyError as error:
-            raise InvalidInput(f"the vocabulary has no token {error.args[0]}") from None
 
 
 FEW_LETTERS = 2048  # that are tokenised in one or two milliseconds

@@ -18,8 +18,6 @@ MAX_FOUND = 100  # pydantic reports all of its errors or none; of more than anyb
 MAX_NAME_CHARS = 64
 
 Location = tuple[str | int, ...]
-# A model may name what callers of other systems call its fields: `OTHER_NAMES`, of a field here by the name there.
-OTHER_NAMES = "OTHER_NAMES"
 
 # pydantic puts the branch of a union among the names: "list[union[str,TurnIn]]", "TurnIn", "str".
 _BRANCH = re.compile(r".*[\[(].*|str|int|float|bool|none|[A-Z]\w*In", re.DOTALL)
@@ -161,11 +159,8 @@ def _suggestion(error: _Error, model: type[BaseModel] | None) -> tuple[str, str]
     """Return the field that an unknown name was probably meant for ("": none is like it), and what to say of it."""
     name = str(error.raw[-1])[:MAX_NAME_CHARS].lower().replace("-", "_")
     models = _models_at(model, error.raw[:-1])
-    known = {field: field for one in models for field in one.model_fields}
-    others = {other: field for one in models for other, field in getattr(one, OTHER_NAMES, {}).items()}
-    like = get_close_matches(name, [*known, *others], 1, cutoff=0.75)
-    if like:
-        field = {**others, **known}[like[0]]
+    known = dict.fromkeys(field for one in models for field in one.model_fields)
+    for field in get_close_matches(name, known, 1, cutoff=0.75):
         return field, f"unknown field; did you mean {field}?"
     return "", f"unknown field; there are {', '.join(known)}" if known else "unknown field"
 

@@ -1,7 +1,7 @@
 """What requests hold that read or change the pool and its generations; see `requests`."""
 
 from collections import Counter
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, Self
 
 from pydantic import (
     AfterValidator,
@@ -39,12 +39,6 @@ def _checked_filter_text(text: str) -> str:
 
 class PoolCandidateIn(Strict):
     """A candidate for a new generation."""
-
-    OTHER_NAMES: ClassVar = {
-        **dict.fromkeys(("content", "document", "page_content", "reply", "response"), "text"),
-        **dict.fromkeys(("meta", "payload", "attributes"), "metadata"),
-        **dict.fromkeys(("_id", "key", "uuid"), "id"),
-    }
 
     id: Id | None = Field(default=None, description="absent: made from a hash of the text")
     text: Text
@@ -91,8 +85,6 @@ class IndexIn(Strict):
 class CandidatesIn(Strict):
     """Candidates under a name, as `POST /index` takes them."""
 
-    OTHER_NAMES: ClassVar = dict.fromkeys(("documents", "items", "points", "replies", "data"), "candidates")
-
     candidates: PoolCandidates
 
 
@@ -137,12 +129,6 @@ class ReadIn(BaseModel):
 
 class ListIn(ReadIn):
     """The parameters of a list of candidates."""
-
-    OTHER_NAMES: ClassVar = {
-        **dict.fromkeys(("offset", "cursor", "from", "next", "page", "start"), "after"),
-        **dict.fromkeys(("size", "count", "n", "top_k", "page_size"), "limit"),
-        "where": "filter",
-    }
 
     after: str | None = Field(default=None, max_length=256, description="`next` of the page before; absent: begin")
     limit: int = Field(default=100, ge=1, le=MAX_LISTED, description="candidates of a page, at most")

@@ -4,7 +4,7 @@ Unknown fields are refused. When a key occurs twice in a JSON object, the last o
 ceilings; routes check the lower ones that an operator sets (number of candidates, length of a text).
 """
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -62,8 +62,6 @@ class TurnIn(Strict):
             "examples": [{"role": "user", "text": "it is 1234"}, {"role": "user", "content": "it is 1234"}],
         }
     )
-
-    OTHER_NAMES: ClassVar = {"message": "text", "value": "text", "from": "role", "speaker": "role", "author": "role"}
 
     text: Said = Field(default=None, description="text, or a list of parts")
     content: Said = Field(
@@ -163,12 +161,6 @@ class SaidIn(Strict):
         return places_without_entities(self._sent[turn].text)
 
 
-_NAMES_OF_CONTEXT = dict.fromkeys(
-    ("query", "messages", "conversation", "history", "question", "prompt", "input"), "context"
-)
-_NAMES_OF_TIMEOUT = dict.fromkeys(("timeout", "timeout_seconds"), "timeout_ms")
-
-
 Which = Literal["live", "trial"]
 _WHICH = "which generation answers: the one that is served, or the one on trial"
 
@@ -184,19 +176,6 @@ class RankIn(SaidIn):
             ]
         }
     )
-
-    OTHER_NAMES: ClassVar = {
-        **{name: field for name, field in _NAMES_OF_CONTEXT.items() if name != "conversation"},
-        **dict.fromkeys(("conversation_id", "session", "session_id", "thread", "thread_id"), "conversation"),
-        **dict.fromkeys(("documents", "texts", "passages", "responses", "replies"), "candidates"),
-        **dict.fromkeys(("k", "limit", "n", "top_n", "num_results"), "top_k"),
-        **dict.fromkeys(("filters", "where"), "filter"),
-        **dict.fromkeys(("threshold", "min_score", "score_cutoff"), "score_threshold"),
-        **dict.fromkeys(("group_size", "per_group"), "limit_per_group"),
-        **dict.fromkeys(("dedupe", "deduplicate", "distinct", "unique"), "collapse"),
-        **dict.fromkeys(("min_probability", "min_relevance"), "answer_if"),
-        **_NAMES_OF_TIMEOUT,
-    }
 
     candidates: Annotated[list[Text | CandidateIn], Field(min_length=1, fail_fast=True)] | None = Field(
         default=None, description="absent: retrieve from the active generation"
@@ -288,13 +267,6 @@ class ExplainIn(SaidIn):
         }
     )
 
-    OTHER_NAMES: ClassVar = {
-        **_NAMES_OF_CONTEXT,
-        **dict.fromkeys(("documents", "texts", "passages", "responses", "replies"), "candidates"),
-        **dict.fromkeys(("rival", "relative_to", "baseline"), "against"),
-        **_NAMES_OF_TIMEOUT,
-    }
-
     candidates: list[Text | CandidateIn] = Field(min_length=1, max_length=MAX_EXPLAINED, fail_fast=True)
     against: str = Field(
         default="mean",
@@ -339,12 +311,6 @@ class ClassifyIn(SaidIn):
         }
     )
 
-    OTHER_NAMES: ClassVar = {
-        **_NAMES_OF_CONTEXT,
-        **dict.fromkeys(("candidates", "documents", "text", "response", "responses", "replies"), "texts"),
-        **_NAMES_OF_TIMEOUT,
-    }
-
     context: Context = Field(default=[], description="oldest turn first; a classifier of pairs needs it")
     texts: list[Text] = Field(min_length=1, fail_fast=True)
     timeout_ms: int | None = Field(default=None, ge=1, description="above the server's maximum: clamped to it")
@@ -357,8 +323,6 @@ def _let_others_in(value: JsonValue) -> JsonValue:
 
 class BatchIn(Strict):
     """Several rankings, each of which is answered or refused on its own."""
-
-    OTHER_NAMES: ClassVar = {"contexts": "requests", "queries": "requests", "batch": "requests"}
 
     requests: list[Annotated[JsonValue, AfterValidator(_let_others_in)]] = Field(
         min_length=1,
@@ -385,14 +349,6 @@ _OF_REPLY: dict[Kind, tuple[bool | None, bool | None]] = {
 
 class EventIn(Strict):
     """What became of a ranking."""
-
-    OTHER_NAMES: ClassVar = {
-        **dict.fromkeys(("ranking", "rank_id"), "ranking_id"),
-        **dict.fromkeys(("type", "event", "action"), "kind"),
-        **dict.fromkeys(("reply_id", "candidate_id", "candidate", "reply"), "id"),
-        **dict.fromkeys(("content", "message"), "text"),
-        **dict.fromkeys(("idempotency_key", "uuid"), "event_id"),
-    }
 
     ranking_id: str = Field(min_length=1, max_length=64, description="as the answer of `/rank` has it")
     kind: Kind = Field(

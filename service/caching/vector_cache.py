@@ -22,11 +22,6 @@ from polyrank.service.caching.redis_server import Budget, RedisServer
 
 ENTRY_BYTES = 220  # of an entry besides its name and its value: measured with tracemalloc, CPython 3.11
 MEMORY_TIER = "lru"
-DIGEST_LETTERS = 64  # of a sha256 in hexadecimal
-# A request may count on so much of the memory. The rest is for what others keep meanwhile.
-SHARE_OF_A_REQUEST = 0.5
-# A text has no more rows for a second stage than it has bytes, and so many: special tokens, markers, a short prompt.
-MORE_ROWS = 16
 
 # Counts arrays asked for: tier, result, how many.
 CountCache = Callable[[str, str, int], None]
@@ -44,10 +39,6 @@ class Lru:
         self._lock = Lock()
         self._entries: OrderedDict[Key, bytes] = OrderedDict()
         self.bytes = 0
-
-    def fits(self, entries: int, name_letters: int, value_bytes: int, share: float) -> bool:
-        """Whether so many entries, with names of this length and so many bytes together, take at most a share of it."""
-        return entries * (ENTRY_BYTES + name_letters) + value_bytes <= share * self._max_bytes
 
     def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
         """Return the values of keys, in the order asked; None where there is none."""
@@ -152,16 +143,6 @@ class _ArrayCache(Generic[F]):
         if self._redis is not None:
             self._redis.write(names, arrays)
 
-    def fits(self, count: int, name_letters: int, beside: int, share: float) -> bool:
-        """Whether so many vectors fit into a share of the memory, with so many numbers beside all of them.
-
-        Names have this length. What lies beside a vector is an entry of its own.
-        """
-        if self._memory is None:
-            return False
-        entries, numbers = count * (2 if beside else 1), count * self.dim + beside
-        return self._memory.fits(entries, name_letters, numbers * self.dtype.itemsize, share)
-
     def _remembered(self, names: Sequence[str]) -> list[bytes | None]:
         if self._memory is None or not names:
             return [None] * len(names)
@@ -246,12 +227,10 @@ class TextCache:
 
     Keys in Redis are `pe:t:{<model fingerprint>}:<back-end>:<rounding>:<dtype>:<sha256 of the text>`: each rounds in
     its own way. Those of the rows for a second stage have `r:` before the hash.
-
-    `most_rows` is how many rows a text may have where their numbers differ.
     """
 
-    def __init__(self, vectors: VectorCache, rows: RowsCache | None = None, most_rows: int = 0) -> None:
-        self._vectors, self._rows, self._most_rows = vectors, rows, most_rows
+    def __init__(self, vectors: VectorCache, rows: RowsCache | None = None) -> None:
+        self._vectors, self._rows = vectors, rows
 
     def read(self, texts: Sequence[str], budget: Budget) -> tuple[Cached, list[NDArray[Any] | None]]:
         """Look up N texts, as many as come in time; also returns their rows, if the model has a second stage."""
@@ -265,22 +244,6 @@ class TextCache:
         for at, each in zip(known.tolist(), rows, strict=True):
             of_texts[at], found.known[at] = each, each is not None
         return found._replace(available=found.available and available), of_texts
-
-    def holds(self, texts: Sequence[str]) -> bool:
-        """Whether memory keeps what is made of these texts for a request that is sent again.
-
-        Redis does not count: a request may read only for a moment, and what comes late is encoded anew.
-        """
-        return self._vectors.fits(len(texts), DIGEST_LETTERS, self._most_numbers(texts), SHARE_OF_A_REQUEST)
-
-    def _most_numbers(self, texts: Sequence[str]) -> int:
-        """Return how many numbers the rows of texts have at most."""
-        if self._rows is None:
-            return 0
-        late = self._rows.late
-        if late.count is not None:
-            return late.dim * late.count * len(texts)
-        return late.dim * sum(min(self._most_rows, len(text.encode()) + MORE_ROWS) for text in texts)
 
     def write(self, texts: Sequence[str], made: Representations) -> None:
         """Put what was made of texts, in the store's dtype."""

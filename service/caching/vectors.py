@@ -281,7 +281,7 @@ class Caches:
         beginning = f"pe:t:{{{model}}}:{backend}:{rounding}:{manifest.dtype}:"
         keys = beginning, f"{beginning}r:"
         vectors, rows = self._of(f"{model} {backend} {rounding}", manifest, server, "text", keys, largest, lifetime)
-        return TextCache(vectors, rows, largest.rows)
+        return TextCache(vectors, rows)
 
     def vectors(self, generation: Generation, encode: EncodeTexts, largest: Largest) -> CandidateVectors:
         """Return the vectors of a generation's candidates; `encode` is its model, which makes the `largest`."""

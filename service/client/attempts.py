@@ -176,9 +176,9 @@ class Received:
 class Attempts(Generic[T]):
     """The attempts of a call.
 
-    A call that only asks, or that the server recognises, is tried again when the server is busy, the connection breaks,
-    or the server says that the same request goes on. A change is tried again only if it was surely not made: there was
-    no connection, or the server refused at the door. What only reads (GET) goes where the same server redirects it to.
+    A call that only asks, or that the server recognises, is tried again if the server is busy or the connection
+    breaks. A change is tried again only if it was surely not made: there was no connection, or the server refused at
+    the door. What only reads (GET) goes where the same server redirects it to.
     Errors that are not the server's own name its `url`.
 
     Attributes:
@@ -252,8 +252,7 @@ class Attempts(Generic[T]):
             body = None
         failed = refused(answer.status, answer.headers, body)
         may_repeat = self._call.may_repeat or failed.kind in AT_THE_DOOR
-        is_for_now = failed.status in (429, 503) or (failed.status == 504 and failed.retry_after is not None)
-        if not (may_repeat and is_for_now):
+        if not (may_repeat and failed.status in (429, 503)):
             raise failed
         return self._pause(failed, failed.retry_after)
 

@@ -22,7 +22,7 @@ from polyrank.service.errors import Draining, NotReady
 from polyrank.service.http.compat import served_models, tei
 from polyrank.service.http.playground import page as playground
 from polyrank.service.http.plumbing.described import METRICS, OPEN, RANK, RANK_ANY, fails
-from polyrank.service.http.plumbing.pools import base_of
+from polyrank.service.http.plumbing.middleware import base_of
 from polyrank.service.live.models import LateScorer, PairScorer
 from polyrank.service.observe.labels import Searched
 from polyrank.service.ranking.parts import Serving

@@ -119,9 +119,6 @@ class Metrics:
             **of_pool,
         )
         self._feedback_bytes = self._state("feedback_bytes", "Size of the files of feedback", of_pool)
-        self.texts_kept = self._counter(
-            "texts_kept", "Texts encoded for requests that ended unanswered: their vectors are kept"
-        )
         self.log_dropped = self._counter("log_lines_dropped", "Lines of the log that nobody read in time")
         self.open = self._gauge("open", "Whether callers on other machines need no key: 1 yes, 0 no", "livemax")
         self._keys_reloads = self._counter("keys_reloads", "Changes of the keys file", result=("ok", "refused"))

@@ -19,7 +19,6 @@ import uvicorn
 
 from polyrank.model.errors import RankingError
 from polyrank.model.telling import telling
-from polyrank.service import machine
 from polyrank.service.auth.buckets import SharedBuckets
 from polyrank.service.observe import logs
 from polyrank.service.process import supervisor
@@ -120,7 +119,6 @@ def _serve(
     shared: SharedBuckets | None,
 ) -> None:
     gc.disable()  # until all is loaded: it would look at what only grows, for a fifth of the time of the imports
-    machine.share_arenas()
     sys.setswitchinterval(SWITCH_SECONDS)
     _allow_files(settings.max_connections + (len(KINDS) * settings.workers if settings.workers > 1 else 0))
     with telling("loading the server's code"):  # it takes its time to import; by now a signal ends the process at once

@@ -42,9 +42,7 @@ class Engine:
             Overloaded: too much waits before it.
             UnknownCandidates: the generation holds none of the ids sent.
             DeadlineExceeded: the time was over before there was anything to answer with.
-            TextsLeft: the same, but some of the texts were encoded, and the same request goes on from there.
-            TimeTooShort: it sends more texts than fit its time, and no cache has room for them, or there is not even
-                time to tokenise them.
+            TimeTooShort: it sends more texts than fit its time.
             TooManyForExact: the second stage cannot score every candidate in reasonable time.
             InferenceFailed: the model failed, or gave something that is not a score.
             VectorsDamaged: stored vectors gave a score that cannot be.
@@ -57,14 +55,13 @@ class Engine:
         new = 0 if texts is None else costs.text_tokens(texts.new_texts)
         late = costs.late_tokens(serving.ranker, request, serving.snapshot.count)
         tokens = costs.ranking_tokens(request, scorer) + new + late
-        with runtime.admission.admitted(journey, tokens, new, texts is not None and texts.resumes):
+        with runtime.admission.admitted(journey, tokens, new):
             search = _PoolSearch(runtime, serving, request, journey)
-            with given.saying_what_is_kept(texts, runtime.metrics):
-                async with journey.in_time():
-                    if texts is None:
-                        ranked = await search.first()
-                    else:
-                        ranked = await given.rank(runtime, serving, request, texts, journey)
+            async with journey.in_time():
+                if texts is None:
+                    ranked = await search.first()
+                else:
+                    ranked = await given.rank(runtime, serving, request, texts, journey)
             ranked = replace(ranked, notes=[*ranked.notes, *_of_words(serving, ranked)])
             if scorer is not None:
                 ranked = await rerank(runtime, scorer, serving.generation.words, request, ranked, journey)

@@ -1,9 +1,8 @@
 """Ranking candidates that were sent along, as texts or by their ids (retrieval.py finds others)."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,9 +17,8 @@ from polyrank.model.representations import Additions, Representations
 from polyrank.model.search.topk import TopK, longest_row, top_k
 from polyrank.model.text.assembly import Truncation
 from polyrank.service.caching.redis_server import Budget
-from polyrank.service.errors import DeadlineExceeded, InferenceFailed, TextsLeft, UnknownCandidates
+from polyrank.service.errors import InferenceFailed, UnknownCandidates
 from polyrank.service.live.models import LateScorer
-from polyrank.service.observe.metrics import Metrics
 from polyrank.service.ranking.parts import Serving, Stock
 from polyrank.service.ranking.pool import Pool
 from polyrank.service.ranking.rescoring import LateScores, ListWords, list_words, second_stage
@@ -42,7 +40,6 @@ class TextVectors:
         known: whose vector is there, (T,).
         new: positions of the texts that nobody knew, ascending, of equal ones the first.
         cache_available: the cache of texts answered, or there was nothing to ask it.
-        resumes: a cache has room for all of them, so the same request goes on where this one ends.
     """
 
     def __init__(self, serving: Serving, texts: list[str], ids: list[str], budget: Budget) -> None:
@@ -63,7 +60,6 @@ class TextVectors:
         for at in np.flatnonzero(~self.known).tolist():
             self._like.setdefault(first.setdefault(texts[at], at), []).append(at)
         self.new = np.fromiter(self._like, np.int64, len(self._like))
-        self.resumes = self._cache is not None and self._cache.holds(texts)
 
     def _read(self, budget: Budget) -> None:
         """Take over what the cache knows of the texts that are not stored."""
@@ -86,11 +82,6 @@ class TextVectors:
     def new_texts(self) -> list[str]:
         """The texts that nobody knew."""
         return [self.texts[at] for at in self.new.tolist()]
-
-    @property
-    def encoded(self) -> int:
-        """How many of the new texts have been encoded by now."""
-        return int(self.known[self.new].sum())
 
     @property
     def made(self) -> Representations:
@@ -132,20 +123,6 @@ async def look_up(runtime: Runtime, serving: Serving, request: RankRequest, jour
 
     async with journey.in_time():
         return await runtime.candidates.run(look, journey)
-
-
-@contextmanager
-def saying_what_is_kept(texts: TextVectors | None, metrics: Metrics) -> Iterator[None]:
-    """Count what the block leaves in the cache if it ends without an answer, and say so if its time was over."""
-    try:
-        yield
-    except (DeadlineExceeded, asyncio.CancelledError) as error:
-        if texts is None or not texts.resumes or not texts.encoded:
-            raise
-        metrics.texts_kept.inc(texts.encoded)
-        if isinstance(error, asyncio.CancelledError):
-            raise
-        raise TextsLeft(int(texts.known.sum()), len(texts.texts)) from None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -227,7 +204,7 @@ async def _encode_new(
     def keep(positions: list[int], outputs: list[Representations]) -> None:
         keeping.append(runtime.candidates.submit(partial(texts.keep, positions, outputs)))
 
-    await runtime.forwards.candidates(ranker, new, journey, keep, texts.resumes)
+    await runtime.forwards.candidates(ranker, new, journey, keep)
     while keeping:  # none is held while it is waited for: its error holds this frame
         await asyncio.shield(asyncio.wrap_future(keeping.pop(0)))
 

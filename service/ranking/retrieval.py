@@ -75,7 +75,7 @@ class PoolWords:
 
 def pool_words(serving: Searchable, conversation: Conversation) -> PoolWords | None:
     """Read the lexical score of every row; None where words do not count for the model."""
-    words, values = serving.generation.words, serving.snapshot.word_values(conversation)
+    words, values = serving.snapshot.generation.words, serving.snapshot.word_values(conversation)
     return None if words is None or values is None else PoolWords(words.evidence.late_weight, values)
 
 
@@ -173,7 +173,7 @@ def read_words(serving: Searchable, request: RankRequest) -> ReadWords | None:
     words = pool_words(serving, request.conversation)
     if words is None:
         return None
-    allowed, index, best = _allowed(serving.snapshot, request), serving.generation.index, None
+    allowed, index, best = _allowed(serving.snapshot, request), serving.snapshot.generation.index, None
     if index is not None and _plan(serving, request, allowed) in ("index", "selector"):
         best = best_by_words(index, words.own, _limit(request), allowed.mask(index.count))
     return ReadWords(words, allowed, best)
@@ -254,7 +254,7 @@ def _plan(serving: Searchable, request: RankRequest, allowed: _Allowed) -> Plan:
     scans = _scans(serving, request)
     if allowed.own is None:
         return "scan" if scans else "index"
-    few = max(FEW_MATCHES, FEW_OF_ALL * serving.generation.manifest.count)
+    few = max(FEW_MATCHES, FEW_OF_ALL * serving.snapshot.generation.manifest.count)
     return "matches" if scans or len(allowed.own) <= few else "selector"
 
 
@@ -267,7 +267,7 @@ def _scanned(searches: Sequence[tuple[PoolSearch, _Allowed]]) -> Iterator[Found]
         Query(
             search.codes,
             search.request.depth,
-            allowed.mask(serving.generation.manifest.count),
+            allowed.mask(serving.snapshot.generation.manifest.count),
             None if search.words is None else search.words.own,
         )
         for search, allowed in searches
@@ -278,7 +278,7 @@ def _scanned(searches: Sequence[tuple[PoolSearch, _Allowed]]) -> Iterator[Found]
 
 def _indexed(search: PoolSearch, allowed: _Allowed, threads: int | None) -> Found | None:
     """Find the union of what the index finds for each context vector; None: all rows allowed must be scored."""
-    index, request, codes = search.serving.generation.index, search.request, search.codes
+    index, request, codes = search.serving.snapshot.generation.index, search.request, search.codes
     plan = _plan(search.serving, request, allowed)
     if index is None or plan in ("scan", "matches"):
         return None

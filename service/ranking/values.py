@@ -1,7 +1,7 @@
 """What goes into a ranking and what comes out of it, free of HTTP."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -131,6 +131,26 @@ def finite(places: list[RankedCandidate]) -> list[RankedCandidate]:
     if not all(math.isfinite(place.score) for place in places):
         raise InferenceFailed("a score is not finite")
     return places
+
+
+def results_of(places: Sequence[RankedCandidate]) -> list[dict[str, Any]]:
+    """Return the fields of a `ResultOut` for each; those without a meaning for the candidate are absent, not null."""
+    return [
+        {
+            "rank": rank,
+            **({} if place.index is None else {"index": place.index}),
+            "id": place.id,
+            "text": place.text,
+            "score": place.placed_by,
+            "scores": {
+                "late": place.late,
+                **({} if place.lexical is None else {"lexical": place.lexical}),
+                **({} if place.cross is None else {"cross": place.cross}),
+            },
+            "metadata": place.metadata,
+        }
+        for rank, place in enumerate(places, 1)
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

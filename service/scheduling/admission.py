@@ -88,10 +88,8 @@ class Admission:
         return sum(ticket.tokens for ticket in self._inside)
 
     @contextmanager
-    def admitted(self, journey: Journey, tokens: int, new: int = 0, resumes: bool = False) -> Iterator[None]:
+    def admitted(self, journey: Journey, tokens: int, new: int = 0) -> Iterator[None]:
         """Let a request in for the block; its tokens are estimated, `new` ones are those of texts to encode.
-
-        If it resumes, what is done of these is kept even if the request is late: time for one turn of them is enough.
 
         Raises:
             DeadlineExceeded: its time is already over.
@@ -99,8 +97,8 @@ class Admission:
         """
         if self._clock() >= journey.deadline:
             raise DeadlineExceeded("before it began")
-        others, kept = [*self._inside], new if resumes else 0
-        if not self._has_room(others, tokens, tokens - kept + min(kept, self._turn), journey.deadline):
+        others = [*self._inside]
+        if not self._has_room(others, tokens, journey.deadline):
             wait = self._seconds(self._before(others, tokens))
             raise Overloaded(len(others), max(1, min(MOST_RETRY_SECONDS, math.ceil(wait))))
         ticket = journey.ticket = Ticket(tokens, new)
@@ -119,20 +117,20 @@ class Admission:
         ticket = journey.ticket
         assert ticket is not None, "it is in"
         others = [each for each in self._inside if each is not ticket]
-        if not self._has_room(others, tokens, tokens, journey.deadline):
+        if not self._has_room(others, tokens, journey.deadline):
             return False
         ticket.tokens, ticket.searches = ticket.tokens + tokens, ticket.searches + 1
         self._metrics.add_to_queue(0, tokens)
         return True
 
-    def _has_room(self, others: Sequence[Ticket], tokens: int, least: int, deadline: float) -> bool:
-        """Whether so many tokens, of which `least` must be done in time, can be taken on beside other requests."""
+    def _has_room(self, others: Sequence[Ticket], tokens: int, deadline: float) -> bool:
+        """Whether so many tokens can be taken on beside other requests, and be done in time."""
         now = self._clock()
         self._look(now)
         before = self._before(others, tokens)
         # A request that is alone may take all its time, because no other could use it. Else the rest of the time is for
         # requests that overtake it, and for chance.
-        late = bool(others) and self._seconds(before + least) > SHARE_OF_TIME * (deadline - now)
+        late = bool(others) and self._seconds(before + tokens) > SHARE_OF_TIME * (deadline - now)
         full = before >= self._most or (tokens > self._turn and sum(each.tokens for each in others) >= self._most)
         return not (late or full)
 

@@ -105,7 +105,7 @@ class Forwards:
         """Tokenise texts, with the work of others between many; also returns how many texts were cut.
 
         Raises:
-            TimeTooShort: this alone takes longer than there is time, so the same request would never get any further.
+            TimeTooShort: this alone takes longer than there is time, so the request cannot be answered.
         """
         half = journey.left / 2
 
@@ -140,13 +140,12 @@ class Forwards:
         tokens: Sequence[list[int]],
         journey: Journey,
         on_batch: OnBatch | None = None,
-        resumes: bool = False,
     ) -> list[Representations]:
-        """Encode tokenised candidates, each by itself; `on_batch` and `resumes` as in `Work`.
+        """Encode tokenised candidates, each by itself; `on_batch` as in `Work`.
 
-        Raises TimeTooShort if they cannot be done by the deadline, and nobody keeps what is done.
+        Raises TimeTooShort if they cannot be done by the deadline.
         """
-        work = Work(_CandidateBatch(ranker), tokens, list(map(len, tokens)), None, on_batch, resumes)
+        work = Work(_CandidateBatch(ranker), tokens, list(map(len, tokens)), None, on_batch)
         return await self.run("candidate", work, journey)
 
     async def encode(self, ranker: LateScorer, texts: Sequence[str], journey: Journey) -> Embeddings:

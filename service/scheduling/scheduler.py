@@ -70,7 +70,6 @@ class Work:
         lengths: of the sequences, in tokens.
         key: works with the same `run` and key, other than None, ask for the same.
         on_batch: gets outputs as they are made, also those of a batch that ends after everybody has left.
-        resumes: what was made counts even if the rest is never made: somebody keeps it.
         pending: positions of the sequences that have not begun, longest first; `tokens` are theirs.
         turn: tokens taken since its turn began.
         began: when the first sequence was taken.
@@ -92,10 +91,9 @@ class Work:
         lengths: Sequence[int],
         key: Hashable = None,
         on_batch: OnBatch | None = None,
-        resumes: bool = False,
     ) -> None:
         self.run, self.sequences, self.lengths, self.key = run, sequences, lengths, key
-        self.on_batch, self.resumes = on_batch, resumes
+        self.on_batch = on_batch
         self.outputs: dict[int, Any] = {}
         self.pending = dict.fromkeys(sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True))
         self.tokens, self.turn = sum(lengths), 0
@@ -198,7 +196,7 @@ class Scheduler:
 
         Raises:
             DeadlineExceeded: it did not begin by the deadline, which is on the monotonic clock.
-            TimeTooShort: it is too long to be done by the deadline, and nobody keeps what is done of it.
+            TimeTooShort: it is too long to be done by the deadline.
             InferenceFailed: the model failed on one of these sequences.
         """
         if not work.sequences:
@@ -310,7 +308,7 @@ class Scheduler:
         """Return why a work goes no further: its time is over, or it is long and will come to nothing."""
         if now > work.deadline:
             return DeadlineExceeded(f"waiting for the {self._name}")
-        if work.resumes or work.tokens <= TURN_BATCHES * self._budget:
+        if work.tokens <= TURN_BATCHES * self._budget:
             return None
         rate, count = work.lane.full_rate, len(work.lengths)
         if rate.predict(self._units(work.tokens, len(work.pending))) <= HOPELESS * (work.deadline - now):

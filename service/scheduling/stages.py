@@ -54,10 +54,9 @@ class Journey:
 
     __slots__ = ("budget", "deadline", "seconds", "ticket")
 
-    def __init__(self, deadline: float = math.inf) -> None:
-        self.deadline, self.budget = deadline, Budget()
+    def __init__(self, deadline: float = math.inf, budget: Budget | None = None, ticket: Ticket | None = None) -> None:
+        self.deadline, self.budget, self.ticket = deadline, budget or Budget(), ticket
         self.seconds: dict[str, float] = dict.fromkeys(STAGES, 0.0)
-        self.ticket: Ticket | None = None
 
     @property
     def left(self) -> float:
@@ -81,9 +80,7 @@ class Journey:
 
     def beside(self) -> "Journey":
         """Return one for what is done beside other work: with times of its own."""
-        own = Journey(self.deadline)
-        own.budget, own.ticket = self.budget, self.ticket
-        return own
+        return Journey(self.deadline, self.budget, self.ticket)
 
     def add_longest(self, journeys: Sequence["Journey"]) -> None:
         """Add the times of what took longest of all that was done at the same time."""

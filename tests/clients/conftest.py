@@ -1,6 +1,5 @@
 """A server over the bundled sample, as a process in the project's own environment."""
 
-import base64
 import os
 import re
 import subprocess
@@ -28,16 +27,13 @@ def pytest_configure() -> None:
 
 @pytest.fixture(scope="session")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Of a server with a Poly- and a Cross-encoder, and a vocabulary that has a token for each byte."""
-    folder = tmp_path_factory.mktemp("served")
-    store, vocabulary = str(folder / "store"), folder / "bytes.tiktoken"
-    vocabulary.write_bytes(b"".join(b"%s %d\n" % (base64.b64encode(b"%c" % byte), byte) for byte in range(256)))
+    """Of a server with a Poly- and a Cross-encoder."""
+    store = str(tmp_path_factory.mktemp("served") / "store")
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT / "src"),
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
-        "POLYRANK_OPENAI_VOCABULARY": str(vocabulary),
     }
     environment.pop("POLYRANK_PYTHON", None)
     build = [*POLYRANK, "build", "--model", "checkpoints/chat-poly", "--pool", "examples/support/pool.jsonl"]

@@ -3,7 +3,6 @@
 import cohere
 import numpy as np
 import pytest
-import tiktoken
 from haystack.dataclasses import Document
 from haystack.utils import Secret
 from haystack_integrations.components.embedders.huggingface_api import (
@@ -44,17 +43,6 @@ def test_langchain(url: str, texts: list[str], vectors: np.ndarray) -> None:
     embedder = OpenAIEmbeddings(model="any", base_url=f"{url}/v1", api_key="key", check_embedding_ctx_length=False)
     np.testing.assert_allclose(embedder.embed_documents(texts), vectors, atol=1e-6)
     assert embedder.embed_query(texts[0]) == pytest.approx(vectors[0].tolist(), abs=1e-6)
-
-
-def test_langchain_as_it_comes(
-    url: str, texts: list[str], vectors: np.ndarray, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It sends token ids; OpenAI's own vocabulary comes from the network, so both sides have the conftest's."""
-    tokens = {bytes([byte]): byte for byte in range(256)}
-    encoding = tiktoken.Encoding("bytes", pat_str=r"\S+|\s+", mergeable_ranks=tokens, special_tokens={})
-    monkeypatch.setattr(tiktoken, "encoding_for_model", lambda _: encoding)
-    embedder = OpenAIEmbeddings(model="any", base_url=f"{url}/v1", api_key="key")
-    np.testing.assert_allclose(embedder.embed_documents(texts), vectors, atol=1e-6)
 
 
 def test_cohere(url: str, texts: list[str], vectors: np.ndarray) -> None:

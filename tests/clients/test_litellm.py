@@ -9,7 +9,7 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # not from the network
 import litellm
 
 
-@pytest.mark.parametrize("provider", ["infinity", "hosted_vllm", "cohere", "jina_ai", "huggingface"])
+@pytest.mark.parametrize("provider", ["hosted_vllm", "cohere", "jina_ai", "huggingface"])
 def test_it_reranks(url: str, query: str, texts: list[str], provider: str) -> None:
     served = {"model": f"{provider}/any", "api_base": url, "api_key": "key"}
     found = litellm.rerank(**served, query=query, documents=texts).results

@@ -127,7 +127,7 @@ def test_what_fails_unforeseen_fails_alone(client: TestClient, monkeypatch: pyte
     [
         ({"requests": []}, 422, "requests: must not be empty"),
         ({"requests": [{"context": "a"}] * (MAX_BATCH + 1)}, 422, f"requests: must have at most {MAX_BATCH} items"),
-        ({"contexts": ["a"]}, 422, "contexts: unknown field; did you mean requests?"),
+        ({"request": ["a"]}, 422, "request: unknown field; did you mean requests?"),
         ({"requests": [{"context": "a", "candidates": ["b"] * 26}] * 2}, 413, "at most 50 candidates"),
         ([{"context": "a"}], 422, "the body must be an object, not a list"),
     ],

@@ -160,7 +160,7 @@ def test_it_says_what_it_is_and_what_it_cut(served: tuple[TestClient, Classifier
         ({"texts": ["w1"]}, "context: is required"),
         ({"context": " ", "texts": ["w1"]}, "context: at least one turn must have text"),
         ({"context": "w1", "texts": "w1"}, "texts"),
-        ({"context": "w1", "candidates": ["w1"]}, "candidates: unknown field; did you mean texts?"),
+        ({"context": "w1", "text": ["w1"]}, "text: unknown field; did you mean texts?"),
         ({"context": "w1", "texts": ["w" * 500]}, "texts"),
     ],
 )

@@ -131,11 +131,6 @@ def test_a_client_that_reranks_finds_what_it_looks_for(client: TestClient, asked
         assert asked.text is None or found == TEXTS[at]
 
 
-def test_litellm_as_infinitys_or_vllms_client_gets_no_documents(client: TestClient) -> None:
-    told = sent(client, "/rerank", {**DOCUMENTS, **RETURNED}, LITELLM)
-    assert not any("document" in result for result in told["results"])
-
-
 @pytest.mark.parametrize("direction", ["Left", "Right", "left", None])
 def test_haystack_tei_ranker(client: TestClient, direction: str | None) -> None:
     told = sent(client, "/rerank", {**OF_TEI, "raw_scores": True, "truncate": None, "truncation_direction": direction})

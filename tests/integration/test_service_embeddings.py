@@ -18,9 +18,8 @@ from tiny import CLS, SEP, word_ids, write_checkpoint
 import polyrank
 from polyrank.index_builder.building.pipeline import build
 from polyrank.model.rankers.networks import LateRanker
-from polyrank.model.text.tokenizer import Vocabulary
 from polyrank.service.app import create_app
-from polyrank.service.errors import Overloaded, SettingsError
+from polyrank.service.errors import Overloaded
 from polyrank.service.http.compat import embeddings
 from polyrank.service.http.compat.cohere import AnyErrorOut, CohereEmbedOut
 from polyrank.service.http.compat.openai import EmbeddingsOut, ModelsOut, OpenAiErrorOut
@@ -104,24 +103,6 @@ def test_texts_that_are_too_long_are_cut_and_told(client: TestClient) -> None:
     assert float(response.headers["x-inference-time"]) > 0
 
 
-def test_token_ids_are_the_texts_that_they_stand_for(
-    ranker: LateRanker, vectors: NDArray[np.float32], tmp_path: Path
-) -> None:
-    (tmp_path / "own.tiktoken").write_bytes(b"".join(b"%s %d\n" % (base64.b64encode(b"%c" % n), n) for n in range(256)))
-    build(ranker, pool(5), tmp_path / "store")
-    own = tmp_path / "own.tiktoken"
-    settings = Settings(
-        store=tmp_path / "store", threads=1, backend="torch", precision="float32", openai_vocabulary=own
-    )
-    with TestClient(create_app(settings)) as client:
-        several = post(client, "/v1/embeddings", input=[list(text.encode()) for text in TEXTS])["data"]
-        np.testing.assert_allclose([each["embedding"] for each in several], unit(vectors), atol=1e-6)
-        [one] = post(client, "/v1/embeddings", input=list(TEXTS[2].encode()))["data"]
-        np.testing.assert_allclose(one["embedding"], unit(vectors)[2], atol=1e-6)
-        answer = client.post("/v1/embeddings", json={"input": [5, 256]})
-        assert "input: the vocabulary has no token 256" in refused(answer, 422, OpenAiErrorOut)
-
-
 @pytest.mark.parametrize(("letters", "is_beside"), [(100, False), (20_000, True)])
 def test_many_letters_are_checked_beside_the_event_loop(
     tmp_path: Path, letters: int, is_beside: bool, monkeypatch: pytest.MonkeyPatch
@@ -137,42 +118,12 @@ def test_many_letters_are_checked_beside_the_event_loop(
     assert [name == "reading_0" for name in checked_by] == [is_beside]
 
 
-def test_token_ids_are_counted_before_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own.tiktoken").write_bytes(b"YQ== 0\n")
-    build_store(tmp_path / "store")
-    read_by: list[threading.Thread] = []
-    text = Vocabulary.text
-    monkeypatch.setattr(
-        Vocabulary, "text", lambda self, ids: read_by.append(threading.current_thread()) or text(self, ids)
-    )
-    settings = Settings(
-        store=tmp_path / "store", openai_vocabulary=tmp_path / "own.tiktoken", max_candidates=10, max_text_chars=500
-    )
-    with TestClient(create_app(settings, load)) as client:
-        for sent, status in (([0] * 400_000, 413), ([0] * 2001, 422), ([[0]] * 11, 413), ([[0], [0] * 2001], 422)):
-            answer = client.post("/v1/embeddings", json={"input": sent})
-            assert (answer.status_code, read_by) == (status, []), answer.text[:200]
-        assert client.post("/v1/embeddings", json={"input": [[0] * 500] * 10}).status_code == 200
-        assert {thread.name for thread in read_by} == {"reading_0"}
-
-
-def test_a_vocabulary_that_is_none_is_told_at_the_start(tmp_path: Path) -> None:
-    settings = Settings(store=tmp_path / "store", openai_vocabulary=tmp_path / "missing")
-    with (
-        pytest.raises(SettingsError, match=r"openai_vocabulary: .*missing cannot be read"),
-        TestClient(create_app(settings)),
-    ):
-        pass
-
-
 def test_what_cannot_be_embedded(client: TestClient) -> None:
     def told(status: int, **body: Any) -> str:
         return refused(client.post("/v1/embeddings", json=body), status, OpenAiErrorOut)
 
     for ids in ([1, 2], [[1], [2, 3]]):
-        assert "by POLYRANK_OPENAI_VOCABULARY" in told(422, input=ids)
-    assert "input.1: must be a whole number" in told(422, input=[1, "w1"])
-    assert "input.1: must be a list" in told(422, input=[[1], "w1"])
+        assert "input.0: must be a string" in told(422, input=ids)
     assert "input.1: must be a string" in told(422, input=["w1", 1])
     for wrong in ([[]], [-1], [1.5], [2**70], [[True]]):
         told(422, input=wrong)

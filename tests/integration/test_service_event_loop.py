@@ -1,6 +1,5 @@
 """Whatever a request holds, the event loop goes on: others are answered meanwhile. And nothing of it stays."""
 
-import base64
 import gc
 import sys
 import time
@@ -29,9 +28,7 @@ IDS = [f"{at}-{call.path[:24]}-{call.what}" for at, call in enumerate(CALLS)]
 def beaten(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Beats]]:
     root = tmp_path_factory.mktemp("store")
     build_store(root, pool(200))
-    (root / "own.tiktoken").write_bytes(b"".join(base64.b64encode(b"%c" % n) + b" %d\n" % n for n in range(256)))
-    vocabulary = root / "own.tiktoken"
-    app = create_app(Settings(store=root, reranker="cross", openai_vocabulary=vocabulary, feedback="texts"), load, load)
+    app = create_app(Settings(store=root, reranker="cross", feedback="texts"), load, load)
     beats = Beats(app)
     with serve(app) as served:
         served.rank(context="warm")

@@ -1,10 +1,8 @@
-"""Requests that send more texts than fit their time: they end in an answer or in a number, and hold up nobody."""
+"""Requests that send more texts than fit their time: they end in a number, and hold up nobody."""
 
 import re
-import socket
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,20 +20,14 @@ from polyrank.service.app import create_app
 from polyrank.service.settings import Settings
 
 SECONDS = 0.004  # of one text
-TEXTS = [f"word{n} " + "w1 " * 15 for n in range(600)]  # two and a half times as long as a request may take
+TEXTS = [f"word{n} " + "w1 " * 15 for n in range(600)]  # more than twice as long as a request may take
 TIMEOUT_MS = 1000
-ATTEMPTS = 12
 
 
 class SlowRanker(WordRanker):
-    """Takes its time for each candidate, and counts them by their first word."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
-        self.encoded: Counter[int] = Counter()
+    """Takes its time for each candidate."""
 
     def encode_candidate_batch(self, candidates: Sequence[list[int]]) -> Any:
-        self.encoded.update(each[0] for each in candidates)
         time.sleep(SECONDS * len(candidates))
         return super().encode_candidate_batch(candidates)
 
@@ -66,75 +58,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
         def started(**fields: Any) -> Served:
             settings = Settings(store=tmp_path, max_timeout_ms=TIMEOUT_MS, **fields)
-            served = stack.enter_context(serve(create_app(settings, load, load)))
-            ranker_of(served).encoded.clear()  # of the warm-up
-            return served
+            return stack.enter_context(serve(create_app(settings, load, load)))
 
         yield started
-
-
-def ranker_of(server: Served) -> SlowRanker:
-    ranker = server.app.state.resources.live.current.ranker
-    assert isinstance(ranker, SlowRanker)
-    return ranker
-
-
-def until_answered(ask: Callable[[], httpx2.Response]) -> list[httpx2.Response]:
-    """Send the same request until it is answered."""
-    told = [ask()]
-    while told[-1].status_code != 200:
-        assert len(told) < ATTEMPTS, told[-1].text
-        time.sleep(float(told[-1].headers.get("Retry-After", 0)))
-        told.append(ask())
-    return told
-
-
-def encoded_texts(response: httpx2.Response) -> int:
-    found = re.search(r"(\d+) of its 600 texts", response.json()["detail"])
-    assert found, response.text
-    return int(found[1])
-
-
-@pytest.mark.parametrize("deterministic", [False, True])
-def test_the_same_request_sent_again_ends_in_an_answer(start: Start, deterministic: bool) -> None:
-    server = start(deterministic=deterministic)
-    *late, answered = until_answered(lambda: server.rank(context="w1 w2", candidates=TEXTS))
-    assert late, "it is more than fits its time"
-    assert {(each.status_code, each.json()["type"]) for each in late} == {(504, "urn:polyrank:problem:texts-left")}
-    progress = [encoded_texts(each) for each in late]
-    assert progress == sorted(set(progress)), "each went further than the one before"
-    encoded = ranker_of(server).encoded
-    assert len(encoded) == 600
-    assert set(encoded.values()) == {1}, "nothing is encoded twice"
-    assert server.metric("texts_kept_total") >= progress[0]
-    assert server.rank(context="w1 w2", candidates=TEXTS).json()["results"] == answered.json()["results"]
-
-
-def test_clients_of_other_systems_get_there_too(start: Start) -> None:
-    server = start()
-    body = {"query": "w1 w2", "texts": TEXTS}
-    *late, answered = until_answered(lambda: server.client.post("/rerank", json=body))
-    assert {each.status_code for each in late} == {504}
-    assert len(answered.json()) == 600
-    assert set(ranker_of(server).encoded.values()) == {1}
-
-
-def test_what_clients_who_hang_up_have_waited_for_is_kept(start: Start) -> None:
-    server = start()
-    body = httpx2.Request("POST", server.url, json={"context": "w1", "candidates": TEXTS}).content
-    head = b"POST /rank HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-    for _ in range(ATTEMPTS):
-        with socket.create_connection(("127.0.0.1", server.port)) as connection:
-            connection.sendall(head % len(body) + body)
-            time.sleep(0.5)  # the caller's patience
-        deadline = time.monotonic() + 60
-        while server.metric("queue_depth"):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        if len(ranker_of(server).encoded) == 600:
-            break
-    assert server.metric("client_cancelled_total") > 1
-    assert server.rank(context="w1", candidates=TEXTS).status_code == 200
 
 
 def test_others_are_answered_meanwhile(start: Start) -> None:
@@ -153,12 +79,13 @@ def test_others_are_answered_meanwhile(start: Start) -> None:
     colleague = threading.Thread(target=ask_for_little)
     colleague.start()
     try:
-        until_answered(lambda: server.rank(context="w1 w2", candidates=TEXTS))
+        large = [server.rank(context="w1 w2", candidates=[f"a{n} {text}" for text in TEXTS]) for n in range(8)]
     finally:
         stop.set()
         colleague.join()
-    assert len(others) > 20
-    assert set(others) == {200}
+    assert {each.status_code for each in large} <= {413, 503, 504}, "it is more than fits its time"
+    assert others.count(200) > max(5, 0.9 * len(others))
+    assert set(others) <= {200, 503}
 
 
 @pytest.mark.parametrize("path", ["/rank", "/rerank", "/embed"])

@@ -25,7 +25,7 @@ from polyrank.model.errors import CheckpointInvalid, InvalidInput, RankingError
 from polyrank.model.evaluation.beir import read_judgements
 from polyrank.model.inputs import open_unfolded, read_input
 from polyrank.model.text.dialogues import read_dialogues
-from polyrank.model.text.tokenizer import Tokenizer, Vocabulary
+from polyrank.model.text.tokenizer import Tokenizer
 from polyrank.service.auth import keys
 from polyrank.service.changes.jobs import IdempotencyKeys
 from polyrank.service.errors import SettingsError
@@ -127,7 +127,6 @@ def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "read", "refused"),
     [
-        ("own.tiktoken", lambda at: Vocabulary.read(at), InvalidInput),
         ("tokenizer.json", lambda at: Tokenizer(at), CheckpointInvalid),
         ("model.safetensors", lambda at: file_sha256(at), CheckpointInvalid),
         (f"{ID}/manifest.json", lambda at: read_manifest(at.parent), GenerationCorrupt),

@@ -42,9 +42,9 @@ class House:
             self.now += seconds
             raise ValueError("no")
 
-    def refusal(self, tokens: int = 10, within: float = math.inf, kept: int = 0) -> Overloaded | None:
+    def refusal(self, tokens: int = 10, within: float = math.inf) -> Overloaded | None:
         try:
-            with self.admission.admitted(Journey(self.now + within), tokens, kept, True):
+            with self.admission.admitted(Journey(self.now + within), tokens):
                 return None
         except Overloaded as error:
             return error
@@ -98,18 +98,6 @@ def test_one_that_is_inside_does_not_search_again_in_a_full_house() -> None:
         with house.admission.admitted(Journey(), 2000):
             assert not house.admission.searches_again(own, 10)
         assert house.admission.searches_again(own, 5000)
-
-
-def test_a_request_whose_work_is_kept_needs_time_for_one_turn_only(house: House) -> None:
-    house.learn(10_000, 1.0)
-    with house.admission.admitted(Journey(), 1000):
-        assert house.refusal(tokens=5 * TURN, within=25.0) is not None
-        assert house.refusal(tokens=5 * TURN, within=25.0, kept=5 * TURN) is None
-        assert house.refusal(tokens=5 * TURN, within=25.0, kept=2 * TURN) is not None, "what is not kept must fit"
-        assert house.refusal(tokens=5 * TURN, within=15.0, kept=5 * TURN) is not None, "there is no time for a turn"
-    with house.admission.admitted(Journey(), 5 * TURN):
-        assert house.refusal(tokens=5 * TURN, within=25.0, kept=5 * TURN) is not None, "long ones take turns"
-        assert house.refusal(tokens=TURN // 10, within=25.0, kept=TURN // 10) is None, "little is left of this one"
 
 
 def test_a_wait_beyond_the_time_allowed_is_refused_at_once_and_told(house: House) -> None:

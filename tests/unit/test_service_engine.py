@@ -40,7 +40,6 @@ from polyrank.service.errors import (
     InferenceFailed,
     NotConfigured,
     Overloaded,
-    TextsLeft,
     TimeTooShort,
     UnknownCandidates,
 )
@@ -49,7 +48,7 @@ from polyrank.service.ranking import costs, local_part, retrieval
 from polyrank.service.ranking.parts import Hits, Serving
 from polyrank.service.ranking.rescoring import score_pairs
 from polyrank.service.ranking.retrieval import Found, PoolSearch
-from polyrank.service.ranking.runtime import CANDIDATE_THREADS, Runtime, RuntimeSettings
+from polyrank.service.ranking.runtime import Runtime, RuntimeSettings
 from polyrank.service.ranking.unranked import embed, tokenize
 from polyrank.service.ranking.values import Given, Ranked, RankRequest
 from polyrank.service.scheduling import stages
@@ -467,20 +466,11 @@ class Slow:
         deadline = self.clock.monotonic() + seconds
         try:
             return await ranking(self.runtime, self.serving, asked(TEXT, candidates=candidates), deadline)
-        except (TextsLeft, TimeTooShort, Overloaded, DeadlineExceeded) as error:
+        except (TimeTooShort, Overloaded, DeadlineExceeded) as error:
             return error
-
-    async def all_kept(self) -> None:
-        """Wait until everything is kept that the model has made."""
-        together = threading.Barrier(CANDIDATE_THREADS)
-        waiting = [self.runtime.candidates.submit(together.wait) for _ in range(CANDIDATE_THREADS)]
-        await asyncio.gather(*map(asyncio.wrap_future, waiting))
 
     def queued(self, what: str) -> float:
         return self.metrics.registry.get_sample_value(f"polyrank_queue_{what}") or 0.0
-
-    def kept(self) -> float:
-        return self.metrics.registry.get_sample_value("polyrank_texts_kept_total") or 0.0
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -504,46 +494,6 @@ def forgetful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slow:
     return Slow(tmp_path, monkeypatch, cache_mb=0)
 
 
-def test_the_same_request_goes_on_where_its_time_was_over(slow: Slow) -> None:
-    async def scene() -> list[Ranked | Exception]:
-        told = [await slow.ask(seconds=1200)]  # of the 3000 that it takes
-        while not isinstance(told[-1], Ranked):
-            assert len(told) < 20
-            await slow.all_kept()
-            told.append(await slow.ask(seconds=1200))
-        return told
-
-    *late, ranked = slow.play(scene)
-    assert late
-    assert all(isinstance(each, DeadlineExceeded) for each in late)  # what still ran may have taken all of the time
-    late = [each for each in late if isinstance(each, TextsLeft)]
-    progress = [each.encoded for each in late]
-    assert progress == sorted(set(progress)), "each went further than the one before"
-    assert f"{progress[0]} of its 300 texts" in str(late[0])
-    assert set(slow.ranker.encoded.values()) == {1}, "what was encoded was not encoded again"
-    assert 0 < slow.kept() <= 300
-    expected = rank(slow.serving, asked(TEXT, candidates=MANY))
-    assert [(place.index, place.late) for place in ranked.places] == [(p.index, p.late) for p in expected.places]
-
-
-def test_what_a_client_who_hung_up_has_left_is_kept(slow: Slow) -> None:
-    async def scene() -> Ranked | Exception:
-        slow.ranker.may_begin = threading.Semaphore(2)
-        gone = asyncio.create_task(slow.ask())
-        await until(lambda: len(slow.ranker.encoded) > 80)  # the third batch waits
-        await slow.all_kept()
-        gone.cancel()
-        await asyncio.wait([gone])
-        slow.ranker.may_begin.release(10**6)
-        await slow.ask(())  # until the third batch is done
-        await slow.all_kept()
-        return await slow.ask()
-
-    assert isinstance(slow.play(scene), Ranked)
-    assert set(slow.ranker.encoded.values()) == {1}
-    assert slow.kept() > 0
-
-
 def test_without_a_cache_what_does_not_fit_is_refused_with_what_does(forgetful: Slow) -> None:
     async def scene() -> list[Ranked | Exception]:
         assert isinstance(await forgetful.ask(), Ranked), "the speed is learnt"
@@ -558,7 +508,6 @@ def test_without_a_cache_what_does_not_fit_is_refused_with_what_does(forgetful: 
     refused, ranked = forgetful.play(scene)
     assert 20 < refused.fitting < 100
     assert isinstance(ranked, Ranked)
-    assert forgetful.kept() == 0
 
 
 def test_pairs_that_do_not_fit_are_refused_with_how_many_do(slow: Slow) -> None:
@@ -583,7 +532,6 @@ def test_pairs_that_do_not_fit_are_refused_with_how_many_do(slow: Slow) -> None:
 def test_texts_that_cannot_even_be_tokenised_in_time_are_refused_with_how_many_can(
     slow: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else nothing would be kept, and the same request would end in the same way for ever."""
     tokenize = slow.ranker.tokenize_candidates
 
     def slowly(texts: Sequence[str]) -> tuple[list[list[int]], int]:

@@ -6,7 +6,6 @@ import math
 import os
 import subprocess
 import sys
-import tempfile
 import types
 from pathlib import Path
 
@@ -15,27 +14,6 @@ import pytest
 from polyrank.service import machine
 from polyrank.service.machine import Tidying, available_bytes
 
-COUNT = """
-import ctypes, sys, threading
-from polyrank.service.machine import share_arenas
-if sys.argv[2] == "shared":
-    share_arenas()
-library = ctypes.CDLL(None)
-library.malloc.restype, library.fopen.restype = ctypes.c_void_p, ctypes.c_void_p
-meeting = threading.Barrier(9)
-def allocate():
-    library.malloc(1000)
-    meeting.wait()
-    meeting.wait()
-threads = [threading.Thread(target=allocate) for _ in range(8)]
-for each in threads:
-    each.start()
-meeting.wait()
-file = ctypes.c_void_p(library.fopen(sys.argv[1].encode(), b"w"))
-library.malloc_info(0, file)
-library.fclose(file)
-meeting.wait()
-"""
 KEEP = """
 import ctypes, os, pathlib
 from polyrank.service.machine import give_back
@@ -85,22 +63,6 @@ def test_a_container_may_have_less_and_files_in_memory_count_as_free(files: tupl
 
 def test_where_nothing_is_told_there_is_no_bound(tmp_path: Path) -> None:
     assert available_bytes(tmp_path / "none", tmp_path / "none") == math.inf
-
-
-def heaps(shared: str, **variables: str) -> int:
-    environment = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"}
-    with tempfile.NamedTemporaryFile() as file:
-        command = [sys.executable, "-c", COUNT, file.name, shared]
-        subprocess.run(command, env={**environment, **variables}, check=True)
-        return file.read().count(b"<heap nr=")
-
-
-@glibc_only
-def test_threads_share_arenas_unless_the_environment_says_how_many() -> None:
-    assert heaps("alone") > 3
-    assert heaps("shared") == 2
-    assert heaps("shared", MALLOC_ARENA_MAX="3") == 3
-    assert heaps("shared", GLIBC_TUNABLES="glibc.malloc.arena_max=3") == 3
 
 
 @glibc_only

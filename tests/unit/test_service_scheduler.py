@@ -416,13 +416,6 @@ def test_each_refusal_in_a_row_tells_the_same_number(bench: Bench) -> None:
     assert isinstance(outcome(bench, told[-1].fitting, seconds=2.0), Done)
 
 
-def test_what_is_kept_is_worth_beginning(bench: Bench) -> None:
-    measured(bench)
-    late = outcome(bench, 1000, seconds=2.0, resumes=True)
-    assert isinstance(late, DeadlineExceeded)
-    assert "waiting for the model" in str(late), "it went on until its deadline"
-
-
 def test_nothing_is_refused_before_the_speed_is_known_but_hopeless_work_ends_early(bench: Bench) -> None:
     before = bench.now
     ended = outcome(bench, 1000, seconds=2.0)

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from polyrank.index_builder.vectors.redis import HIT, MISS, Fetched
-from polyrank.model.representations import LateRows, Representations
 from polyrank.service.caching.redis_server import Budget
-from polyrank.service.caching.vector_cache import ENTRY_BYTES, Key, Lru, RowsCache, TextCache, VectorCache
+from polyrank.service.caching.vector_cache import ENTRY_BYTES, Key, Lru, VectorCache
 
 DIM = 4
 VECTORS = {f"n{n}": np.full(DIM, n + 0.1, np.float16) for n in range(10)}
@@ -111,30 +110,6 @@ def test_what_was_read_may_be_written_to() -> None:
     fixture.write("n1")
     fixture.cache.read(["n1"], Budget()).vectors[:] = 7
     assert fixture.known("n1") == ["n1"]
-
-
-def made_of(texts: list[str], late: LateRows | None, most_rows: int) -> Representations:
-    """Vectors and, of a second stage, as many rows as a text can have."""
-    first = np.ones((len(texts), DIM), np.float16)
-    if late is None:
-        return Representations(first)
-    counts = np.array([late.count or min(most_rows, len(text) + 3) for text in texts])
-    return Representations(first, np.ones((counts.sum(), late.dim), np.float16), counts)
-
-
-@pytest.mark.parametrize("late", [None, LateRows(8, 3), LateRows(8, None)], ids=["none", "fixed", "ragged"])
-@pytest.mark.parametrize("letters", [10, 100])
-def test_memory_holds_the_texts_of_a_request_that_leaves_room_for_others(late: LateRows | None, letters: int) -> None:
-    lru, most_rows = Lru(100_000), 70
-    rows = None if late is None else RowsCache("s", late, "float16", lambda *_: None, lru, None)
-    texts = TextCache(Fixture(memory=lru).cache, rows, most_rows)
-    many = [f"{n:{letters}}" for n in range(1000)]
-    most = next(count for count in range(1, 1000) if not texts.holds(many[:count])) - 1
-    sent = many[:most]
-    texts.write(sent, made_of(sent, late, most_rows))
-    assert texts.read(sent, Budget())[0].known.all()
-    assert 20_000 < lru.bytes <= 50_000
-    assert not TextCache(Fixture(Redis()).cache).holds(many[:1]), "Redis may be too slow for the next attempt"
 
 
 # --- bytes in memory: the least recently used go, and the bound is on what is really held

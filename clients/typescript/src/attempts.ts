@@ -156,7 +156,7 @@ export class Attempts {
     const told = response.headers.get("Retry-After");
     const retryAfter = told !== null && /^\d+$/.test(told) ? Number(told) : undefined;
     const failed = new Refused(response.status, body, retryAfter);
-    const isForNow = [429, 503].includes(failed.status) || (failed.status === 504 && retryAfter !== undefined);
+    const isForNow = [429, 503].includes(failed.status);
     const mayRepeat = isForNow && (!this.#isChange || AT_THE_DOOR.includes(failed.kind));
     return retryAfter === undefined ? { failed, mayRepeat } : { failed, retryAfter, mayRepeat };
   }

@@ -1878,11 +1878,8 @@ export interface components {
              * @default null
              */
             endianness?: components["schemas"]["JsonValue"] | null;
-            /**
-             * Input
-             * @description one text or several; or their token ids, where the server was started with the vocabulary
-             */
-            input: (string[] | string) | number[] | number[][];
+            /** Input */
+            input: string[] | string;
             /**
              * Input Type
              * @description query: as contexts, by a Bi-encoder; document or passage, and none: as candidates
@@ -4914,11 +4911,9 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The time was over / The time was over before all texts were encoded */
+            /** @description The time was over */
             504: {
                 headers: {
-                    /** @description where texts are left: seconds after which to send the same request again */
-                    "Retry-After"?: number;
                     /** @description the caller's, or one made for it */
                     "X-Request-ID": string;
                     [name: string]: unknown;
@@ -7946,11 +7941,9 @@ export interface operations {
                     "application/problem+json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The time was over / The time was over before all texts were encoded */
+            /** @description The time was over */
             504: {
                 headers: {
-                    /** @description where texts are left: seconds after which to send the same request again */
-                    "Retry-After"?: number;
                     /** @description the caller's, or one made for it */
                     "X-Request-ID": string;
                     [name: string]: unknown;
@@ -8367,11 +8360,9 @@ export interface operations {
                     "application/json": components["schemas"]["RerankErrorOut"];
                 };
             };
-            /** @description The time was over / The time was over before all texts were encoded */
+            /** @description The time was over */
             504: {
                 headers: {
-                    /** @description where texts are left: seconds after which to send the same request again */
-                    "Retry-After"?: number;
                     /** @description the caller's, or one made for it */
                     "X-Request-ID": string;
                     [name: string]: unknown;
@@ -9399,11 +9390,9 @@ export interface operations {
                     "application/json": components["schemas"]["RerankErrorOut"];
                 };
             };
-            /** @description The time was over / The time was over before all texts were encoded */
+            /** @description The time was over */
             504: {
                 headers: {
-                    /** @description where texts are left: seconds after which to send the same request again */
-                    "Retry-After"?: number;
                     /** @description the caller's, or one made for it */
                     "X-Request-ID": string;
                     [name: string]: unknown;
@@ -9902,11 +9891,9 @@ export interface operations {
                     "application/json": components["schemas"]["RerankErrorOut"];
                 };
             };
-            /** @description The time was over / The time was over before all texts were encoded */
+            /** @description The time was over */
             504: {
                 headers: {
-                    /** @description where texts are left: seconds after which to send the same request again */
-                    "Retry-After"?: number;
                     /** @description the caller's, or one made for it */
                     "X-Request-ID": string;
                     [name: string]: unknown;

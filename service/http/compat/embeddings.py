@@ -19,7 +19,7 @@ from polyrank.service.http.compat import cohere, openai, served_models, tei
 from polyrank.service.http.compat.lenient import Cutting, are_queries, check_limit
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import ASKS, DEADLINE_IN, RANK, READS, fails, takes
-from polyrank.service.http.plumbing.pools import path_of
+from polyrank.service.http.plumbing.middleware import path_of
 from polyrank.service.live.models import LateScorer
 from polyrank.service.observe.labels import Account
 from polyrank.service.ranking import unranked
@@ -27,7 +27,6 @@ from polyrank.service.ranking.parts import Serving
 from polyrank.service.resources import Resources, resources
 from polyrank.service.scheduling.forwards import Embeddings
 
-MAX_TOKEN_IDS = 300_000  # of all texts together, as of OpenAI's own service
 MAX_TOKENIZED_CHARS = 400_000  # of all texts together: the answer takes some 70 bytes a token
 
 router = APIRouter(tags=["compatible"], dependencies=[RANK])
@@ -60,11 +59,10 @@ _MODELS: dict[str, Any] = {"response_model": openai.ModelsOut, "responses": fail
 async def embeddings(request: Request) -> Response:
     """Embed texts as OpenAI's interface does, as candidates unless they are said to be queries."""
     held = resources(request)
-    values = MAX_TOKEN_IDS + 3 * held.settings.max_candidates  # a text of ids is a list, which counts as three
-    body = await bodies.read(request, openai.EmbeddingsIn, values)
+    body = await bodies.read(request, openai.EmbeddingsIn)
     served, serving = served_models.embedder(held, body.model, body.strict_model)
     _require_vectors(serving)
-    texts = _texts(held, "input", await openai.texts_of(request, body.input, held))
+    texts = _texts(held, "input", body.input)
     _check_dimensions(body.dimensions, serving)
     _check_dimensions(body.output_dimension, serving, "output_dimension")
     queries = are_queries(input_type=body.input_type, task=body.task, prompt_name=body.prompt_name)

@@ -32,8 +32,8 @@ from polyrank.service.http.compat.reranked import (
 )
 from polyrank.service.http.compat.served_models import ServedModel
 from polyrank.service.http.plumbing import bodies
-from polyrank.service.http.plumbing.described import DEADLINE_IN, PROBLEM, RANK, RANKS, fails, header, takes
-from polyrank.service.http.plumbing.pools import path_of
+from polyrank.service.http.plumbing.described import DEADLINE_IN, PROBLEM, RANK, READS, fails, header, takes
+from polyrank.service.http.plumbing.middleware import path_of
 from polyrank.service.http.plumbing.problems import TOO_MANY_REQUESTS, ProblemAnswer
 from polyrank.service.observe.labels import Account, Degraded
 from polyrank.service.ranking.rescoring import score_pairs
@@ -106,7 +106,7 @@ class AnyRerankOut(RootModel[cohere.CompatRerankOut | tei.TeiRerankOut | cohere.
 
 
 _DIALECT_IN = header(HEADER, "the form of the answer; absent: the body decides", {"enum": [*DIALECTS]})
-_ERRORS = fails(*RANKS, NoTexts, DialectUnknown, ModelNotServed, body=True, form=RerankErrorOut)
+_ERRORS = fails(*READS, NoTexts, DialectUnknown, ModelNotServed, body=True, form=RerankErrorOut)
 _ERRORS[422]["content"] |= PROBLEM  # where not even the dialect is known
 _DESCRIBED: dict[str, Any] = {
     "response_model": AnyRerankOut,
@@ -201,7 +201,7 @@ def _answer(
         sent=len(documents),
         tokens=scored.tokens,
         cut=scored.cut,
-        with_documents=bool(body.return_documents or body.return_text) and not _is_either(request, dialect),
+        with_documents=bool(body.return_documents or body.return_text),
         request_id=request.state.request_id,
     )
     generation = None if served.serving is None else served.serving.generation.id
@@ -211,15 +211,6 @@ def _answer(
     )
     content = orjson.dumps(_rendered(dialect, reranked, path_of(request.scope)))
     return Response(content, headers=facts, media_type="application/json")
-
-
-def _is_either(request: Request, dialect: Dialect) -> bool:
-    """Whether LiteLLM may call as infinity's or as vLLM's client, by one body.
-
-    Either client cannot read the other's form of `document`, so both get an answer without it.
-    """
-    agent = request.headers.get("user-agent", "")
-    return dialect == "cohere" and path_of(request.scope) == "/rerank" and agent.startswith("litellm/")
 
 
 def _rendered(dialect: Dialect, reranked: Reranked, path: str) -> Any:

@@ -21,7 +21,7 @@ from polyrank.service.api.requests import ExplainIn
 from polyrank.service.errors import GenerationMismatch, NotConfigured, NoTrial, ShardsMissing, UnknownCandidates
 from polyrank.service.http.native.rank import checked_candidates, checked_conversation, with_unread
 from polyrank.service.http.plumbing import bodies
-from polyrank.service.http.plumbing.described import DEADLINE_IN, RANK, RANKS, fails, takes
+from polyrank.service.http.plumbing.described import DEADLINE_IN, RANK, READS, fails, takes
 from polyrank.service.observe.labels import Account
 from polyrank.service.ranking import explaining
 from polyrank.service.ranking.explaining import Explained, ExplainedCandidate, ExplainedPair, Scores
@@ -37,7 +37,7 @@ router = APIRouter(tags=["rank"], dependencies=[RANK])
     "/explain",
     response_model=ExplainOut,
     openapi_extra=takes(ExplainIn, DEADLINE_IN),
-    responses=fails(*RANKS, UnknownCandidates, NotConfigured, NoTrial, GenerationMismatch, ShardsMissing, body=True),
+    responses=fails(*READS, UnknownCandidates, NotConfigured, NoTrial, GenerationMismatch, ShardsMissing, body=True),
 )
 async def explain(request: Request) -> Response:
     """Tell what each token of a conversation, each code, each token of a reply and each word adds to scores."""

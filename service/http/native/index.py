@@ -33,7 +33,7 @@ from polyrank.service.changes.jobs import KEY_PATTERN, Rebuild, checked_key
 from polyrank.service.errors import HeaderInvalid, IdempotencyMismatch, NotConfigured, NotReady, StoreReadOnly
 from polyrank.service.http.plumbing import bodies
 from polyrank.service.http.plumbing.described import ADMIN, IN_POOL, fails, takes
-from polyrank.service.http.plumbing.pools import base_of
+from polyrank.service.http.plumbing.middleware import base_of
 from polyrank.service.ranking.parts import Serving
 from polyrank.service.resources import Resources, resources, writing
 

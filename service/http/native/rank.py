@@ -37,10 +37,10 @@ from polyrank.service.errors import (
 )
 from polyrank.service.http.native.sides import NO_SIDE, Sided, by_share
 from polyrank.service.http.plumbing import bodies, problems
-from polyrank.service.http.plumbing.described import DEADLINE_IN, RANK, RANKS, ByHand, fails, header, takes
+from polyrank.service.http.plumbing.described import DEADLINE_IN, RANK, READS, ByHand, fails, header, takes
 from polyrank.service.observe.labels import STAGES, Account
 from polyrank.service.ranking.parts import Serving
-from polyrank.service.ranking.values import Decision, Given, Grouping, Ranked, RankedCandidate, RankRequest
+from polyrank.service.ranking.values import Decision, Given, Grouping, Ranked, RankRequest, results_of
 from polyrank.service.resources import Resources, resources
 from polyrank.service.scheduling.stages import Journey
 from polyrank.service.settings import Settings
@@ -56,7 +56,7 @@ _CACHE_CONTROL_IN: Final = header(
     "Cache-Control", "`no-cache` or `no-store`: rank anew and keep nothing, where answers are kept", {"type": "string"}
 )
 _ERRORS: Final = fails(
-    *RANKS,
+    *READS,
     UnknownCandidates,
     TooManyForExact,
     NotConfigured,
@@ -297,7 +297,7 @@ def answer_of(serving: Serving, ranked: Ranked) -> dict[str, Any]:
     """Return the fields of a `RankOut`, except those that belong to the request (timings, id)."""
     model, cut = serving.generation.manifest.model, ranked.truncation
     return {
-        "results": [_result_of(at, place) for at, place in enumerate(ranked.places, 1)],
+        "results": results_of(ranked.places),
         **({} if ranked.decision is None else {"decision": _decision_of(ranked.decision)}),
         "missing_ids": ranked.missing_ids,
         "generation": serving.generation.id,
@@ -308,21 +308,6 @@ def answer_of(serving: Serving, ranked: Ranked) -> dict[str, Any]:
         **({} if ranked.searched is None else {"searched": ranked.searched}),
         "truncated": {"turns": cut.turns, "tokens": cut.tokens, "candidates": cut.candidates},
         **({"notes": ranked.notes} if ranked.notes else {}),
-    }
-
-
-def _result_of(rank: int, place: RankedCandidate) -> dict[str, Any]:
-    """Return the fields of a `ResultOut`; those without a meaning for the candidate are absent, not null."""
-    lexical = {} if place.lexical is None else {"lexical": place.lexical}
-    cross = {} if place.cross is None else {"cross": place.cross}
-    return {
-        "rank": rank,
-        **({} if place.index is None else {"index": place.index}),
-        "id": place.id,
-        "text": place.text,
-        "score": place.placed_by,
-        "scores": {"late": place.late, **lexical, **cross},
-        "metadata": place.metadata,
     }
 
 

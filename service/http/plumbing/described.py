@@ -133,8 +133,6 @@ ASKS: Final = (
 )
 # Errors of every route whose texts the models read.
 READS: Final = (*ASKS, service.TimeTooShort)
-# Errors of every route that ranks texts, whose vectors are kept.
-RANKS: Final = (*READS, service.TextsLeft)
 REFUSALS: Final = (
     *(service.HeaderInvalid, service.Unauthenticated, service.Forbidden),
     *(service.OriginNotAllowed, service.RateLimited),
@@ -147,10 +145,6 @@ _WITH_BODY = (
 _RETRY_AFTER = {
     "description": "seconds after which to come back",
     "required": True,
-    "schema": {"type": "integer", "minimum": 1},
-}
-_RETRY_IF_KEPT = {
-    "description": "where texts are left: seconds after which to send the same request again",
     "schema": {"type": "integer", "minimum": 1},
 }
 
@@ -194,8 +188,6 @@ def _failure(status: int, titles: Collection[str], form: type[BaseModel] | None)
     described = {"description": " / ".join(titles), "content": {**content}}
     if status in (429, 503):
         described["headers"] = {"Retry-After": _RETRY_AFTER}
-    elif service.TextsLeft.title in titles:
-        described["headers"] = {"Retry-After": _RETRY_IF_KEPT}
     return described
 
 
