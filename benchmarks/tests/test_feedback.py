@@ -15,14 +15,14 @@ def test_no_dialogue_of_the_use_is_in_the_golden_set_or_the_pool() -> None:
         for talk in range(1000)
         for turn in range(3)
     ]
-    found = loop_demonstration.parts(examples, random.Random(0))
+    found = loop_demonstration.parts(examples, 0.1, random.Random(0))
     used, golden = ({each.dialogue for each in some} for some in (found.use, found.golden))
     assert (len(used), len(golden)) == (500, loop_demonstration.GOLDEN_DIALOGUES)
     assert not used & golden
     assert (len(found.use), len(found.golden)) == (1500, 450), "whole dialogues"
     assert set(found.pool) == {each.response for each in examples if each.dialogue not in used}
-    assert found == loop_demonstration.parts(examples, random.Random(0))
-    assert found != loop_demonstration.parts(examples, random.Random(1))
+    assert found == loop_demonstration.parts(examples, 0.1, random.Random(0))
+    assert found != loop_demonstration.parts(examples, 0.1, random.Random(1))
 
 
 def test_a_slow_round_is_slow_for_both_sides() -> None:
