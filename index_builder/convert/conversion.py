@@ -110,7 +110,7 @@ def kind_of(path: Path, maps: Iterable[Map] | None = None, encoding: str | None 
     )
 
 
-def beginning_of_a_map(path: Path) -> tuple[Tree, str]:
+def beginning_of_a_map(path: Path, encoding: str | None = None) -> tuple[Tree, str]:
     """Return the fields of a file's first records, and a draft of a map; of a known kind it is that map's file.
 
     Raises PoolInvalid or InvalidInput where no record can be read.
@@ -118,12 +118,12 @@ def beginning_of_a_map(path: Path) -> tuple[Tree, str]:
     files = _files(path)
     each, content = "", None
     try:
-        kind = kind_of(path)
+        kind = kind_of(path, None, encoding)
         each, content = kind.each, shipped_text(kind.map.called)
         files = list(kind.files)
     except UnknownKind:
         pass
-    places = Tree(sampled(files[0][0], each)[0])
+    places = Tree(sampled(files[0][0], each, encoding=encoding)[0])
     return places, content or draft(places)
 
 

@@ -111,14 +111,7 @@ def columns_map(columns: Mapping[str, str], rows: Sequence[Object], base: Map | 
 
     Raises InvalidInput where nothing is there.
     """
-    content: Object = (
-        {"about": "what --columns names"}
-        if base is None
-        else {"told_by": list(base.told_by), "each": list(base.each), **base.paths}
-    )
-    if base is not None:
-        content |= {key: getattr(base, key) for key in ("about", "files", "lines", "joined", "texts")}
-        content |= {"answering": list(base.answering), "keep": base.keep}
+    content: Object = {"about": "what --columns names"} if base is None else {**base.content}
     needed = {*(OF_RECORD if "messages" in columns else PATHS)} - _FLAGS if base is None else {}
     for key, value in columns.items():
         is_name = key in PATHS and any(value in row for row in rows)

@@ -32,27 +32,13 @@ from polyrank.index_builder.pool.truth import is_false
 from polyrank.model.errors import InvalidInput
 from polyrank.model.inputs import read_input
 
-PATHS = (
+OF_RECORD: tuple[str, ...] = (
     *("head", "inside", "conversation", "begins", "ends", "messages", "first", "system", "persona", "right"),
-    *(
-        "documents",
-        "text",
-        "who",
-        "answers",
-        "time",
-        "only",
-        "learn",
-        "name",
-        "parent",
-        "replies",
-        "candidates",
-        "wrong",
-    ),
+    "documents",
 )
-OF_RECORD = PATHS[: PATHS.index("documents") + 1]
+OF_MESSAGE = ("text", "who", "answers", "time", "only", "learn", "name", "parent", "replies", "candidates", "wrong")
+PATHS = OF_RECORD + OF_MESSAGE
 _SHIPPED = Path(__file__).parent / "maps"
-
-
 _KINDS = {"collection": bool, "joined": bool, "told_by": list, "each": list, "answering": list}
 _WANTED = {bool: "true or false", list: "a list of texts", str: "a text"}
 
@@ -73,6 +59,7 @@ class Map:
         answering: who answers, as `who` says it.
         keep: what becomes metadata: names and their paths, or the path of an object.
         paths: all others.
+        content: what its file says.
     """
 
     called: str
@@ -87,6 +74,7 @@ class Map:
     answering: tuple[str, ...] = ()
     keep: Mapping[str, str] | str = field(default_factory=dict)
     paths: Mapping[str, str] = field(default_factory=dict)
+    content: Object = field(default_factory=dict)
 
     def find(self, key: str, where: Any) -> Any:
         """Return what lies at a path of the map; None: nothing does, or the map has none. Raises RowError."""
@@ -215,7 +203,7 @@ def read_map(path: Path) -> Map:
 
 def map_of(called: str, content: Object, source: str) -> Map:
     """Make a map of what its file says. Raises InvalidInput, with what is wrong."""
-    own = [each.name for each in fields(Map) if each.name not in ("called", "paths")]
+    own = [each.name for each in fields(Map) if each.name not in ("called", "paths", "content")]
     values: Object = {}
     for key, value in content.items():
         if key not in own and key not in PATHS:
@@ -240,4 +228,4 @@ def map_of(called: str, content: Object, source: str) -> Map:
         raise InvalidInput(f"{source}: lines is no regular expression: {error}") from None
     if not values.get("collection") and not {"messages", "text", "right"} & set(paths):
         raise InvalidInput(f"{source}: it says neither messages, nor text, nor right: nothing can be read by it")
-    return Map(called, paths=paths, **values)
+    return Map(called, paths=paths, content=content, **values)

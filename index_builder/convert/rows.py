@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from polyrank.index_builder.errors import PoolInvalid
 from polyrank.index_builder.pool.documents import MAX_FIELDS, Fields, RowError
+from polyrank.index_builder.pool.encodings import LOOKED_BYTES, guessed
 from polyrank.index_builder.pool.excel import sheet_rows
 from polyrank.index_builder.pool.parquet import plain_rows
 from polyrank.index_builder.pool.text import decoded, json_rows, lines_of, marked_encoding, opened, table_of
@@ -38,9 +39,6 @@ _NO_TEXTS = (b"PK\x03\x04", b"%PDF", b"\xd0\xcf\x11\xe0", b"7z\xbc\xaf", b"Rar!"
 _JSON = re.compile(r"\{|\[\s*([\[{\"\]]|$)")  # not [31.12.2026], as chats begin
 _SPACE = re.compile(r"[\s,]*")
 _BY_LETTER = "polyrank-windows-1252"
-_LOOKED_BYTES, _GUESSED_BYTES = 4 << 20, 1 << 16  # of a table or a text without a mark, to tell its encoding
-_FEWEST_GUESSED = 12  # bytes beside ASCII; less tells nothing
-_NO_UTF_8, _OTHER = re.compile("[\udc80-\udcff]"), re.compile("[\u0370-\u1dff\u2e80-\uffef]")  # no Latin letters
 _MOST_MESSAGE = 1 << 20  # characters of one record of a text
 
 
@@ -269,25 +267,10 @@ def _text_of(path: Path, encoding: str | None) -> AbstractContextManager[io.Text
 
 
 def guessed_encoding(path: Path) -> str | None:
-    """Return the encoding of a table or a text that is not in UTF-8 but for some letters; None: it is, or is JSON.
-
-    A library tells scripts apart. Languages in Latin letters are too alike: they are taken for windows-1252.
-    """
+    """Return the encoding of a table or a text that is not in UTF-8 but for some letters; None: it is, or is JSON."""
     with opened(path) as stream:
-        start = stream.read(_LOOKED_BYTES)
-    if marked_encoding(start) or not is_text(start):
-        return None
-    text = start.decode(errors="surrogateescape")
-    wrong = len(_NO_UTF_8.findall(text[:-3]))  # the last letter may be cut
-    if not wrong or 2 * wrong < sum(letter > "\x7f" for letter in text):
-        return None
-    from charset_normalizer import from_bytes
-
-    lines = b"".join(line for line in start.splitlines(keepends=True) if not line.isascii())[:_GUESSED_BYTES]
-    lines = lines[: lines.rfind(b"\n") + 1] or lines
-    best = from_bytes(lines).best()
-    beside, others = sum(byte > 127 for byte in lines), len(_OTHER.findall(str(best or "")))
-    return best.encoding if best and beside >= _FEWEST_GUESSED and 4 * others > beside else "windows-1252"
+        start = stream.read(LOOKED_BYTES)
+    return None if marked_encoding(start) or not is_text(start) else guessed(start)
 
 
 def _letters(error: UnicodeError) -> tuple[str, int]:

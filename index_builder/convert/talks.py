@@ -17,9 +17,10 @@ import orjson
 
 from polyrank.index_builder.convert.maps import Map
 from polyrank.index_builder.convert.rows import Object
-from polyrank.index_builder.convert.texts import has_tags, read, said
+from polyrank.index_builder.convert.texts import read, said
 from polyrank.index_builder.convert.times import readings
 from polyrank.index_builder.pool.documents import MAX_TEXT_CHARACTERS, RowError, kept_metadata
+from polyrank.index_builder.pool.letters import has_tags, says_nothing, shown
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.model.text.dialogues import Dialogue
@@ -34,8 +35,6 @@ _LEAST_TURNS = 4
 _MOST_MESSAGE = 1 << 20  # characters
 _MOST_MESSAGES = 1_000_000  # of a conversation; each takes some 250 bytes of memory
 _MOST_NAMES = 10_000
-# What programs write where there is no text, and letters that nobody sees.
-_NOTHING, _INVISIBLE = frozenset(["nan", "none", "null", "<na>", "\\n", "undefined"]), "\u200b\u2060\ufeff \t\r\n\xa0"
 _BEFORE, _BETWEEN, _AFTER = -1, 0, 1
 _OTHER, _ANSWER, _CONTEXT = 0, 1, 2  # an answer may be context alone, where the record names the right one
 
@@ -129,7 +128,7 @@ class Talks:
             self._part += 1
         self._ended = "ends" in used.paths and used.holds("ends", record)
         name = used.find("conversation", record)
-        name = None if isinstance(name, str) and name.strip().lower() in _NOTHING else name
+        name = None if isinstance(name, str) and says_nothing(name) else name
         if name is not None and not isinstance(name, str | int | float):
             raise RowError("conversation is neither a text nor a number")
         if "conversation" in used.paths and not self._is_whole and (name is None or not str(name).strip()):
@@ -246,8 +245,8 @@ class Talks:
         return None if time is None or isinstance(time, dict | list) or not str(time).strip() else str(time).strip()
 
     def _text(self, value: Any) -> str:
-        text = said(value).strip().strip(_INVISIBLE)
-        if text.lower() in _NOTHING:
+        text = shown(said(value))
+        if says_nothing(text):
             self.said.changed[f"that say {text}, taken for none"] += 1
             return ""
         if len(text) > _MOST_MESSAGE:

@@ -5,9 +5,10 @@ import re
 from functools import cache
 from typing import Any
 
+from polyrank.index_builder.pool.letters import has_tags
+
 FORMS = ("plain", "entities", "html", "mail")
 _PARTS = ("text", "content", "refusal", "value")  # where a part of a message, of whatever type, has its text
-_TAG = re.compile(r"</?[a-zA-Z][a-zA-Z0-9]*(?:\s[^<>]*)?/?>|<!--|<!doctype", re.IGNORECASE)
 _ENTITY = re.compile(r"&(?:[a-zA-Z][a-zA-Z0-9]{1,31}|#\d{1,7}|#[xX][0-9a-fA-F]{1,6});")
 # The library's patterns take the cube of a line's length: what is longer is no head of a mail.
 _MOST_LINES, _MOST_LINE, _BLANK = 200, 160, re.compile(r"\n{3,}")
@@ -30,11 +31,6 @@ def said(value: Any, depth: int = 0) -> str:
         return ""
     texts = [said(part, depth + 1) for part in value]
     return ("" if any(isinstance(part, str) for part in value) else "\n").join(filter(None, texts))
-
-
-def has_tags(text: str) -> bool:
-    """Whether a text seems to be HTML."""
-    return "<" in text and _TAG.search(text) is not None
 
 
 def read(text: str, form: str, keep_quotes: bool) -> str:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import orjson
 
 from polyrank.index_builder.pool.instants import instant, seems_a_date
+from polyrank.index_builder.pool.letters import has_tags, says_nothing, shown
 from polyrank.model.evaluation.beir import titled
 from polyrank.model.text.folding import folded_line
 
@@ -136,7 +137,7 @@ class Fields:
     `repeated`: rows with an id of their own whose text another row has, too.
     `decimal_commas`, `answers`: columns of CSV whose numbers were read so, and those with words for true and false. A
     date or a time of ISO 8601 is a `time`; a field that holds other dates, or other texts beside as many times, is told
-    with one of them.
+    with one of them. `tagged`, `void`: how many texts have marks of HTML, or are what programs write for nothing.
     """
 
     def __init__(self) -> None:
@@ -145,9 +146,14 @@ class Fields:
         self._others: dict[str, str] = {}  # of fields: a text that is no time, if possible one that seems to be a date
         self._dates: Counter[str] = Counter()  # of other forms, by field
         self._uncounted = False
-        self.titled = self.repeated = 0
+        self.titled = self.repeated = self.tagged = self.void = 0
         self.decimal_commas: list[str] = []
         self.answers: list[str] = []
+
+    def look(self, text: str) -> None:
+        """Take in the text of a row."""
+        self.tagged += has_tags(text)
+        self.void += says_nothing(text)
 
     def count(self, metadata: Mapping[str, Any]) -> None:
         """Take in the metadata of a row."""
@@ -175,6 +181,8 @@ class Fields:
             "repeated_texts": self.repeated,
             "left_out": [{"field": name, "why": why, "rows": rows} for (name, why), rows in self._left_out.items()],
             **({"decimal_commas": self.decimal_commas} if self.decimal_commas else {}),
+            **({"html_texts": self.tagged} if self.tagged else {}),
+            **({"void_texts": self.void} if self.void else {}),
             **({"answers": self.answers} if self.answers else {}),
             **({"no_times": no_times} if (no_times := self._no_times()) else {}),
         }
@@ -188,7 +196,7 @@ class Fields:
         }
 
     def lines(self) -> list[str]:
-        """Return what a person should know of the fields, at most seven lines of bounded length."""
+        """Return what a person should know of the fields, at most nine lines of bounded length."""
         found = [f"{_shown(name)} ({_with_rows(kinds)})" for name, kinds in self._kinds.items()]
         lines = [f"fields: {_some(found)}" if found else "fields: none besides id and text"]
         if self._uncounted:
@@ -198,6 +206,10 @@ class Fields:
         if self.repeated:
             repeat = "repeats" if self.repeated == 1 else "repeat"
             lines.append(f"{_rows(self.repeated)} {repeat} a text under another id; all of them are kept")
+        if self.tagged:
+            lines.append(f"texts with marks of HTML, which are kept: {_rows(self.tagged)}")
+        if self.void:
+            lines.append(f"texts that say NaN, None or NULL, as programs do where there is none: {_rows(self.void)}")
         if self.decimal_commas:
             lines.append(f"numbers with decimal commas: {_some(map(_shown, self.decimal_commas))}")
         if self.answers:
@@ -313,7 +325,7 @@ def _checked_text(text: object, title: object) -> str:
     if title is not None and not isinstance(title, str):
         raise RowError(f"'title' must be a string, not {_json_name(title)}")
     whole = text if title is None else titled(title, text)
-    if not whole or whole.isspace():
+    if not shown(whole):
         raise RowError("'text' is empty")
     if len(whole) > MAX_TEXT_CHARACTERS:
         raise RowError(f"'text' has {len(whole)} characters, more than {MAX_TEXT_CHARACTERS}")

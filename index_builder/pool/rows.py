@@ -111,6 +111,7 @@ class PoolRows(Iterable[Candidate | Rejected]):
                 raise RepeatedText("the text, without an id, was seen before")
             raise RowError(f"the id {candidate_id[:80]!r} was seen before")
         self.fields.count(found.metadata)
+        self.fields.look(found.text)
         self.fields.repeated += not self._texts.add(hash_id(found.text))
         return Candidate(candidate_id, found.text, found.metadata)
 

@@ -18,6 +18,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import IO, AnyStr, NamedTuple
@@ -32,6 +33,7 @@ from polyrank.index_builder.pool.documents import (
     require_columns,
     shown_names,
 )
+from polyrank.index_builder.pool.encodings import LOOKED_BYTES, guessed
 from polyrank.index_builder.pool.truth import LONGEST, are_true_and_false, is_false
 from polyrank.model.inputs import BlankLines, Compression, open_unfolded
 
@@ -58,7 +60,6 @@ _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,15})(\.[0-9]+)?")
 _COMMA_NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,15})(,[0-9]+)?")
 _THOUSANDS = re.compile(r"-?[1-9][0-9]{0,2},[0-9]{3}")
 _MOST = 2**53  # a larger one is rounded where numbers are floats, and likely an id
-_HINT = "name another encoding, such as windows-1252, with --encoding"
 _NO_TEXT = "\udcff"  # stands for bytes that the encoding does not have; no encoding has it
 _MARK = "polyrank-mark"
 
@@ -202,7 +203,7 @@ def _rows(
     """Yield the cells that are not empty by their columns."""
     with decoded(path, encoding) as stream:
         table = table_of(path, stream, lambda names: "text" in column_names(names, columns))
-        encoding = stream.encoding.removesuffix("-SIG")
+        encoding, hint = stream.encoding.removesuffix("-SIG"), cache(partial(_hint, path))
         header: list[str] | None = None
         for line, cells in table.rows:
             if isinstance(cells, RowError):
@@ -210,7 +211,7 @@ def _rows(
             elif header is None:
                 header = _header(path, cells, columns, table.separator, encoding)
             else:
-                yield line, _row(header, cells, table.separator, encoding)
+                yield line, _row(header, cells, table.separator, encoding, hint)
 
 
 class Table(NamedTuple):
@@ -310,10 +311,10 @@ def _separator(line: str, known: Callable[[Sequence[str]], int]) -> str:
 
 def _header(path: Path, cells: list[str], columns: Mapping[str, str], separator: str, encoding: str) -> list[str]:
     if not _is_valid(cells):
-        raise PoolInvalid(path, f"the header is not valid {encoding}; {_HINT}")
+        raise PoolInvalid(path, f"the header is not valid {encoding}; {_hint(path)}")
     between = {**_SEPARATORS, _NOTHING: "nothing"}.get(separator, repr(separator))
     read = f"read as {encoding} with {between} between columns"
-    advice = f"begin the file with a line such as id,text, or {_HINT}"
+    advice = f"begin the file with a line such as id,text, or {_hint(path)}"
     return checked_header(path, cells, columns, f"the first line, {read},", advice)
 
 
@@ -333,12 +334,21 @@ def checked_header(path: Path, cells: Sequence[str], columns: Mapping[str, str],
     return names
 
 
-def _row(header: list[str], cells: list[str], separator: str, encoding: str) -> dict[str, str] | RowError:
+def _hint(path: Path) -> str:
+    with opened(path) as stream:
+        start = stream.read(LOOKED_BYTES)
+    seems = None if marked_encoding(start) else guessed(start)
+    return f"name another encoding, such as {seems or 'windows-1252'}, with --encoding"
+
+
+def _row(
+    header: list[str], cells: list[str], separator: str, encoding: str, hint: Callable[[], str]
+) -> dict[str, str] | RowError:
     if len(cells) != len(header):
         why = f"; a cell that holds {separator!r} needs quotes around it" if len(cells) > len(header) else ""
         return RowError(f"{len(cells)} cells, but the header has {len(header)}{why}")
     if not _is_valid(cells):
-        return RowError(f"not valid {encoding}; if the whole file is so, {_HINT}")
+        return RowError(f"not valid {encoding}; if the whole file is so, {hint()}")
     return {
         name: cell for name, cell in zip(header, cells, strict=True) if name == "text" or (cell and not cell.isspace())
     }

@@ -134,6 +134,14 @@ def test_a_file_of_no_kind_is_refused_with_its_fields_and_a_draft_reads_it(capsy
     assert "is there already" in call(capsys, "convert", tmp_path / "in.jsonl", "--draft", own).failure(2)
 
 
+def test_a_draft_is_of_a_file_in_the_encoding_that_is_given(capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes("Nr,Größe,Wer\n1,Wie groß ist es?,Kunde\n1,Es ist größer.,Wir\n".encode("cp850"))
+    outcome = call(capsys, "convert", tmp_path / "t.csv", "--encoding", "cp850", "--draft", tmp_path / "m.toml")
+    assert outcome.status == 0
+    assert "Wie groß ist es?" in outcome.err
+    assert 'text = "\\"Größe\\""' in (tmp_path / "m.toml").read_text()
+
+
 def test_the_draft_of_a_known_kind_is_its_map(capsys: Capture, tmp_path: Path) -> None:
     call(capsys, "convert", made(tmp_path, "sharegpt"), "--draft", tmp_path / "map.toml")
     assert 'messages = "conversations"' in (tmp_path / "map.toml").read_text()

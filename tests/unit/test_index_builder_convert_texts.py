@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from polyrank.index_builder.convert.texts import has_tags, read, said
+from polyrank.index_builder.convert.texts import read, said
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,3 @@ def test_a_mail_that_is_made_to_be_slow_takes_bounded_time(bad: str) -> None:
     began = time.process_time()
     read(bad, "mail", keep_quotes=False)
     assert time.process_time() - began < 10
-
-
-def test_tags() -> None:
-    assert has_tags("a<br/>b")
-    assert not any(map(has_tags, ("a < b", "<3", "i <- 5", "<>")))

@@ -370,3 +370,22 @@ def test_a_build_names_dates_that_ranges_pass_over(tmp_path: Path, form: Form) -
         "dates that ranges pass over: until (such as 31.10.2026), some (such as soon); they compare those such as"
         " 2026-12-31 alone"
     ]
+
+
+@FORMS
+def test_a_build_names_texts_that_may_be_none(tmp_path: Path, form: Form) -> None:
+    rows = [{"text": text} for text in ("<p>Hello</p>", "NaN", "None", "None of them.", "a < b")]
+    found, pool = pool_of(tmp_path, form, *rows)
+    assert len(found) == 5
+    assert pool.fields.lines()[1:] == [
+        "texts with marks of HTML, which are kept: 1 row",
+        "texts that say NaN, None or NULL, as programs do where there is none: 2 rows",
+    ]
+    assert (pool.fields.described()["html_texts"], pool.fields.described()["void_texts"]) == (1, 2)
+
+
+@FORMS
+def test_a_text_of_letters_that_nobody_sees_is_empty(tmp_path: Path, form: Form) -> None:
+    [found], _ = pool_of(tmp_path, form, {"id": "1", "text": "\u200b \ufeff"})
+    assert isinstance(found, Rejected)
+    assert found.reason == "'text' is empty"

@@ -387,3 +387,14 @@ def test_encodings_that_texts_can_have(name: str, known: bool) -> None:
     assert not is_encoding("undefined")
     assert not is_encoding("idna")
     assert not is_encoding("a\0")
+
+
+def test_the_encoding_that_a_file_seems_to_be_in_is_named(tmp_path: Path) -> None:
+    rows = "".join(f"{n},荷物は明日お届けの予定です。\n" for n in range(5))
+    (tmp_path / "t.csv").write_bytes(f"id,text\n{rows}".encode("cp932"))
+    [first, *_] = read_pool([tmp_path / "t.csv"])
+    assert isinstance(first, Rejected)
+    assert first.reason.endswith("if the whole file is so, name another encoding, such as cp932, with --encoding")
+    assert [row.text for row in read_pool([tmp_path / "t.csv"], encoding="cp932") if isinstance(row, Candidate)][
+        :1
+    ] == ["荷物は明日お届けの予定です。"]

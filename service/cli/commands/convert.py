@@ -129,7 +129,7 @@ def _draft(arguments: argparse.Namespace) -> int:
     require_writable("--draft", arguments.draft, arguments.files)
     if arguments.draft.exists():
         raise UsageError(f"--draft {arguments.draft} is there already; name a new file")
-    fields, content = beginning_of_a_map(arguments.files[0])
+    fields, content = beginning_of_a_map(arguments.files[0], arguments.encoding)
     arguments.draft.write_text(content)
     tree = [f"the fields of {arguments.files[0]}, each with an example:", *fields.tree()]
     print(harmless("\n".join(tree)), file=sys.stderr)
