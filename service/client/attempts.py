@@ -10,6 +10,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import httpx2
 from pydantic_core import from_json
+from tenacity import RetryCallState, retry_if_exception, stop_after_attempt, stop_before_delay
 
 from polyrank.service.api.answers import TYPE_PREFIX
 
@@ -183,13 +184,19 @@ class Attempts(Generic[T]):
 
     Attributes:
         until: when the attempt ends, by `time.monotonic`.
+        policy: of tenacity, for what makes an attempt.
     """
 
     def __init__(self, call: Call[T], url: str, timeout_s: float, max_retries: int) -> None:
-        self._call, self._url, self._left = call, url.rstrip("/"), max_retries
-        self._tried = self._redirects = 0
-        self._deadline = time.monotonic() + (timeout_s if call.timeout_ms is None else call.timeout_ms / 1000)
-        self.until = self._deadline
+        self._call, self._url, self._redirects = call, url.rstrip("/"), 0
+        seconds = timeout_s if call.timeout_ms is None else call.timeout_ms / 1000
+        self.until = self._deadline = time.monotonic() + seconds
+        self.policy: dict[str, Any] = {
+            "retry": retry_if_exception(self._may_go),
+            "wait": _pause,
+            "stop": stop_after_attempt(max_retries + 1) | stop_before_delay(seconds),
+            "reraise": True,
+        }
 
     def next(self) -> dict[str, Any]:
         """Return the arguments of the HTTP client's `build_request` for the next attempt; raises as `in_json`."""
@@ -226,44 +233,36 @@ class Attempts(Generic[T]):
     def read(self, answer: Received) -> T:
         """Return the answer as an object; raises NotAnAnswer where it is none, or the error that it tells."""
         try:
-            return self._call.read(answer.value())
+            value = answer.value()
+            if 200 <= answer.status < 300:
+                return self._call.read(value)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise NotAnAnswer(f"{self._url}: something answers, but not as polyrank serve does") from error
+            if 200 <= answer.status < 300:
+                raise NotAnAnswer(f"{self._url}: something answers, but not as polyrank serve does") from error
+            value = None
+        raise refused(answer.status, answer.headers, value)
 
-    def after_failure(self, error: httpx2.RequestError | UnicodeError) -> float:
-        """Return how many seconds to wait before another attempt; raises NoAnswer where there is none.
+    def unanswered(self, error: httpx2.RequestError | UnicodeError) -> NoAnswer:
+        """Return what to raise from an error; a UnicodeError is of a host whose name cannot be looked up."""
+        is_safe = self._call.may_repeat or isinstance(error, _BEFORE_IT)
+        may_be_done, why = "" if is_safe else "; the change may have been made", str(error) or type(error).__name__
+        return NoAnswer(f"{self._url}: no answer ({why}); is polyrank serve running?{may_be_done}")
 
-        A UnicodeError is of a host, the server's or a proxy's, whose name cannot be looked up.
-        """
-        before_it = httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout | UnicodeError
-        never_arrived = isinstance(error, before_it)
-        may_be_done = "" if self._call.may_repeat or never_arrived else "; the change may have been made"
-        why = str(error) or type(error).__name__
-        failed = NoAnswer(f"{self._url}: no answer ({why}); is polyrank serve running?{may_be_done}")
-        if not (self._call.may_repeat or never_arrived):
-            raise failed from error
-        return self._pause(failed, None)
+    def _may_go(self, error: BaseException) -> bool:
+        """Whether an attempt that ended so may be followed by another."""
+        if isinstance(error, NoAnswer):
+            return self._call.may_repeat or isinstance(error.__cause__, _BEFORE_IT)
+        return isinstance(error, Busy) and (self._call.may_repeat or error.kind in AT_THE_DOOR)
 
-    def after_refusal(self, answer: Received) -> float:
-        """Return how many seconds to wait before another attempt; raises the answer's error where there is none."""
-        try:
-            body = answer.value()
-        except ValueError:
-            body = None
-        failed = refused(answer.status, answer.headers, body)
-        may_repeat = self._call.may_repeat or failed.kind in AT_THE_DOOR
-        if not (may_repeat and failed.status in (429, 503)):
-            raise failed
-        return self._pause(failed, failed.retry_after)
 
-    def _pause(self, failed: CallFailed, told: float | None) -> float:
-        """Count an attempt; returns the pause, which is at least what the server told, or raises what failed."""
-        growing = FIRST_PAUSE_SECONDS * 2**self._tried * random.uniform(1, 1.5)  # not all clients at once
-        pause = growing if told is None else told
-        self._tried, self._left = self._tried + 1, self._left - 1
-        if self._left < 0 or time.monotonic() + pause >= self._deadline:
-            raise failed
-        return pause
+# The request never arrived: no connection was made, to the server or a proxy.
+_BEFORE_IT = httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout | UnicodeError
+
+
+def _pause(state: RetryCallState) -> float:
+    """Return the seconds before the next attempt: as the server told, or growing, and not the same for all clients."""
+    told: float | None = getattr(state.outcome and state.outcome.exception(), "retry_after", None)
+    return FIRST_PAUSE_SECONDS * 2 ** (state.attempt_number - 1) * random.uniform(1, 1.5) if told is None else told
 
 
 def in_json(value: Any) -> str:

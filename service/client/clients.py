@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, get_args
 
 import httpx2
+from tenacity import AsyncRetrying, Retrying
 
 from polyrank.service.api import generations
 from polyrank.service.client import calls
@@ -140,16 +141,14 @@ class Client:
     def do(self, call: Call[T]) -> T:
         """Make a call, one of `calls` or another; returns what it reads of the answer."""
         attempts = Attempts(call, self._url, self._timeout_s, self._max_retries)
-        while True:
-            try:
-                answer = self._answer(attempts)
-            except (httpx2.RequestError, UnicodeError) as error:
-                pause = attempts.after_failure(error)
-            else:
-                if 200 <= answer.status < 300:
-                    return attempts.read(answer)
-                pause = attempts.after_refusal(answer)
-            time.sleep(pause)
+        answer: T = Retrying(**attempts.policy)(self._attempt, attempts)
+        return answer
+
+    def _attempt(self, attempts: Attempts[T]) -> T:
+        try:
+            return attempts.read(self._answer(attempts))
+        except (httpx2.RequestError, UnicodeError) as error:
+            raise attempts.unanswered(error) from error
 
     def _answer(self, attempts: Attempts[Any]) -> Received:
         request = self._http.build_request(**attempts.next())
@@ -249,16 +248,13 @@ class AsyncClient:
     async def do(self, call: Call[T]) -> T:
         """Make a call, one of `calls` or another; returns what it reads of the answer."""
         attempts = Attempts(call, self._url, self._timeout_s, self._max_retries)
-        while True:
-            try:
-                answer = await self._answer(attempts)
-            except (httpx2.RequestError, UnicodeError) as error:
-                pause = attempts.after_failure(error)
-            else:
-                if 200 <= answer.status < 300:
-                    return attempts.read(answer)
-                pause = attempts.after_refusal(answer)
-            await asyncio.sleep(pause)
+        return await AsyncRetrying(**attempts.policy)(self._attempt, attempts)
+
+    async def _attempt(self, attempts: Attempts[T]) -> T:
+        try:
+            return attempts.read(await self._answer(attempts))
+        except (httpx2.RequestError, UnicodeError) as error:
+            raise attempts.unanswered(error) from error
 
     async def _answer(self, attempts: Attempts[Any]) -> Received:
         request = self._http.build_request(**attempts.next())

@@ -67,109 +67,146 @@ class Metrics:
         self._pool: tuple[str, ...] = ("",) if any(pools) else ()
         self._shown: dict[tuple[Gauge, tuple[str, ...]], list[tuple[str, ...]]] = {}  # by gauge and pool
         ProcessCollector(registry=self.registry)
-        self.in_flight = self._gauge("http_requests_in_flight", "Requests being answered")
-        self._requests = self._counter("http_requests", "Requests answered", **of_pool, route=(), method=(), code=())
-        self._duration = self._histogram(
-            "http_request_duration_seconds", "Arrival to answer", **of_pool, route=(), code_class=()
+        self.in_flight = self._gauge("polyrank_http_requests_in_flight", "Requests being answered")
+        self._requests = self._counter(
+            "polyrank_http_requests_total", "Requests answered", **of_pool, route=(), method=(), code=()
         )
-        stages = self._histogram("stage_duration_seconds", "Time in each stage of /rank", stage=(*STAGES, "serialize"))
+        self._duration = self._histogram(
+            "polyrank_http_request_duration_seconds", "Arrival to answer", **of_pool, route=(), code_class=()
+        )
+        stages = self._histogram(
+            "polyrank_stage_duration_seconds", "Time in each stage of /rank", stage=(*STAGES, "serialize")
+        )
         self._stages = {stage: stages.labels(stage) for stage in (*STAGES, "serialize")}
-        self._scored = self._histogram("candidates_scored", "Candidates scored a request", COUNTS)
+        self._scored = self._histogram("polyrank_candidates_scored", "Candidates scored a request", COUNTS)
         self._cache = self._counter(
-            "cache_requests", "Vectors and answers asked for, and what came", tier=(), result=()
+            "polyrank_cache_requests_total", "Vectors and answers asked for, and what came", tier=(), result=()
         )
         for tier, results in RESULTS.items():
             for result in results:
                 self._cache.labels(tier, result)
-        self._queue_depth = self._gauge("queue_depth", "Requests in progress, waiting or being worked on")
-        self._queue_tokens = self._gauge("queue_tokens", "Tokens of the requests in progress")
-        self.queue_wait = self._histogram("queue_wait_seconds", "Wait for a batch", lane=LANES)
-        self._batch_size = self._histogram("batch_size", "Sequences a batch", COUNTS, lane=LANES)
-        self._batch_tokens = self._histogram("batch_tokens", "Tokens a batch, padding included", COUNTS, lane=LANES)
-        self._batch_padding = self._histogram("batch_padding_ratio", "Share of padding", RATIOS, lane=LANES)
-        self.cancelled = self._counter("client_cancelled", "Requests whose clients disconnected before the answer")
+        self._queue_depth = self._gauge("polyrank_queue_depth", "Requests in progress, waiting or being worked on")
+        self._queue_tokens = self._gauge("polyrank_queue_tokens", "Tokens of the requests in progress")
+        self.queue_wait = self._histogram("polyrank_queue_wait_seconds", "Wait for a batch", lane=LANES)
+        self._batch_size = self._histogram("polyrank_batch_size", "Sequences a batch", COUNTS, lane=LANES)
+        self._batch_tokens = self._histogram(
+            "polyrank_batch_tokens", "Tokens a batch, padding included", COUNTS, lane=LANES
+        )
+        self._batch_padding = self._histogram("polyrank_batch_padding_ratio", "Share of padding", RATIOS, lane=LANES)
+        self.cancelled = self._counter(
+            "polyrank_client_cancelled_total", "Requests whose clients disconnected before the answer"
+        )
         self._redis = self._histogram(
-            "redis_duration_seconds", "Calls of Redis: how long requests waited", op=REDIS_CALLS
+            "polyrank_redis_duration_seconds", "Calls of Redis: how long requests waited", op=REDIS_CALLS
         )
         self._breaker = self._gauge(
-            "redis_breaker_state", "Whether Redis is asked: 0 yes, 1 once to see, 2 no", "livemax"
+            "polyrank_redis_breaker_state", "Whether Redis is asked: 0 yes, 1 once to see, 2 no", "livemax"
         )
-        self._retrievals = self._counter("retrievals", "Requests that retrieved candidates, by how", plan=PLANS)
+        self._retrievals = self._counter(
+            "polyrank_retrievals_total", "Requests that retrieved candidates, by how", plan=PLANS
+        )
         self.certified = self._counter(
-            "retrieval_certified", "Answers found by an index: shown exact", exact=("true", "false")
+            "polyrank_retrieval_certified_total", "Answers found by an index: shown exact", exact=("true", "false")
         )
         self.decisions = self._counter(
-            "decisions", "Rankings asked whether their first result is an answer", answer=("true", "false")
+            "polyrank_decisions_total",
+            "Rankings asked whether their first result is an answer",
+            answer=("true", "false"),
         )
-        self._degraded = self._counter("degraded", "Answers that did without something", reason=DEGRADED)
-        self._rejected = self._counter("rejected", "Requests turned away", reason=REJECTED)
+        self._degraded = self._counter("polyrank_degraded_total", "Answers that did without something", reason=DEGRADED)
+        self._rejected = self._counter("polyrank_rejected_total", "Requests turned away", reason=REJECTED)
         self._batch_entries = self._counter(
-            "batch_entries", "Rankings of POST /rank/batch, by their status", **of_pool, code=()
+            "polyrank_batch_entries_total", "Rankings of POST /rank/batch, by their status", **of_pool, code=()
         )
         self._feedback_rankings = self._counter(
-            "feedback_rankings",
+            "polyrank_feedback_rankings_total",
             "Rankings to record, and whether there was room",
             **of_pool,
             outcome=("recorded", "dropped"),
         )
-        self._feedback_events = self._counter("feedback_events", "Events of feedback recorded", **of_pool, kind=())
+        self._feedback_events = self._counter(
+            "polyrank_feedback_events_total", "Events of feedback recorded", **of_pool, kind=()
+        )
         self._feedback_textless = self._counter(
-            "feedback_textless",
+            "polyrank_feedback_textless_total",
             "Lines recorded without texts, because the function of feedback_redact failed",
             **of_pool,
         )
-        self._feedback_bytes = self._state("feedback_bytes", "Size of the files of feedback", of_pool)
-        self.log_dropped = self._counter("log_lines_dropped", "Lines of the log that nobody read in time")
-        self.open = self._gauge("open", "Whether callers on other machines need no key: 1 yes, 0 no", "livemax")
-        self._keys_reloads = self._counter("keys_reloads", "Changes of the keys file", result=("ok", "refused"))
+        self._feedback_bytes = self._state("polyrank_feedback_bytes", "Size of the files of feedback", of_pool)
+        self.log_dropped = self._counter(
+            "polyrank_log_lines_dropped_total", "Lines of the log that nobody read in time"
+        )
+        self.open = self._gauge(
+            "polyrank_open", "Whether callers on other machines need no key: 1 yes, 0 no", "livemax"
+        )
+        self._keys_reloads = self._counter(
+            "polyrank_keys_reloads_total", "Changes of the keys file", result=("ok", "refused")
+        )
         generation = (*of_pool, "generation", "model", "format")
-        self._index_info = self._info("index_info", "The generation served", generation)
-        self._trial_info = self._info("trial_info", "The generation on trial", generation)
+        self._index_info = self._info("polyrank_index_info", "The generation served", generation)
+        self._trial_info = self._info("polyrank_trial_info", "The generation on trial", generation)
         self._canary_share = self._gauge(
-            "canary_share",
+            "polyrank_canary_share",
             "Share of the conversations for the trial, and what it takes now",
             "livemin",
             (*of_pool, "of"),
         )
         self._canary_rankings = self._counter(
-            "canary_rankings", "Rankings while a trial has a share", **of_pool, side=("live", "trial")
+            "polyrank_canary_rankings_total", "Rankings while a trial has a share", **of_pool, side=("live", "trial")
         )
         self._canary_replaced = self._counter(
-            "canary_replaced", "Rankings of the trial's share that the live one answered", **of_pool, why=REPLACED
+            "polyrank_canary_replaced_total",
+            "Rankings of the trial's share that the live one answered",
+            **of_pool,
+            why=REPLACED,
         )
-        self._scan_info = self._info("scan_info", "What is searched for a request", (*of_pool, "kind", "fallback"))
-        self._index_candidates = self._state("index_candidates", "Candidates served, updates included", of_pool)
-        self._index_revision = self._gauge("index_revision", "Revision of the last update served", "livemin", of_pool)
+        self._scan_info = self._info(
+            "polyrank_scan_info", "What is searched for a request", (*of_pool, "kind", "fallback")
+        )
+        self._index_candidates = self._state(
+            "polyrank_index_candidates", "Candidates served, updates included", of_pool
+        )
+        self._index_revision = self._gauge(
+            "polyrank_index_revision", "Revision of the last update served", "livemin", of_pool
+        )
         self._index_changed = self._state(
-            "index_changed_rows", "Upserts and deletions since the generation was built", of_pool
+            "polyrank_index_changed_rows", "Upserts and deletions since the generation was built", of_pool
         )
         self._index_loaded = self._state(
-            "index_loaded_timestamp_seconds", "When the generation was switched to", of_pool
+            "polyrank_index_loaded_timestamp_seconds", "When the generation was switched to", of_pool
         )
         self._switches = self._counter(
-            "index_switches", "Attempts to serve another generation", **of_pool, result=("ok", "refused")
+            "polyrank_index_switches_total", "Attempts to serve another generation", **of_pool, result=("ok", "refused")
         )
-        self._verify_failures = self._counter("index_verify_failures", "Generations refused", **of_pool, kind=REFUSED)
+        self._verify_failures = self._counter(
+            "polyrank_index_verify_failures_total", "Generations refused", **of_pool, kind=REFUSED
+        )
         self._updates = self._counter(
-            "updated_candidates", "Candidates changed by clients", **of_pool, kind=("upsert", "delete")
+            "polyrank_updated_candidates_total", "Candidates changed by clients", **of_pool, kind=("upsert", "delete")
         )
         self._jobs = self._counter(
-            "build_jobs", "Rebuilds that ended", **of_pool, state=("succeeded", "failed", "cancelled")
+            "polyrank_build_jobs_total", "Rebuilds that ended", **of_pool, state=("succeeded", "failed", "cancelled")
         )
         self._last_build = self._gauge(
-            "build_last_success_timestamp_seconds",
+            "polyrank_build_last_success_timestamp_seconds",
             "When a rebuild last succeeded; 0: none is known",
             "livemax",
             of_pool,
         )
-        self._shard_seconds = self._histogram("shard_seconds", "Calls of shards that were answered", part=())
-        self._shard_calls = self._counter("shard_calls", "Calls of shards, by how they ended", part=(), result=())
-        self._hedges = self._counter("shard_hedges", "Second replicas asked: answered first", won=("true", "false"))
-        self._struck = self._gauge("shard_struck", "Replicas that were slow or gone lately", labels=("part",))
-        self.searched = self._histogram("searched_share", "Share of the pool that was searched", SHARES)
-        self._ready = self._gauge("shard_ready", "Replicas that hold what is served of a part", labels=("part",))
+        self._shard_seconds = self._histogram("polyrank_shard_seconds", "Calls of shards that were answered", part=())
+        self._shard_calls = self._counter(
+            "polyrank_shard_calls_total", "Calls of shards, by how they ended", part=(), result=()
+        )
+        self._hedges = self._counter(
+            "polyrank_shard_hedges_total", "Second replicas asked: answered first", won=("true", "false")
+        )
+        self._struck = self._gauge("polyrank_shard_struck", "Replicas that were slow or gone lately", labels=("part",))
+        self.searched = self._histogram("polyrank_searched_share", "Share of the pool that was searched", SHARES)
+        self._ready = self._gauge(
+            "polyrank_shard_ready", "Replicas that hold what is served of a part", labels=("part",)
+        )
         self._model_info = self._info(
-            "model_info",
+            "polyrank_model_info",
             "Models loaded",
             (*of_pool, "role", "name", "architecture", "fingerprint", "backend", "precision"),
         )
@@ -187,17 +224,17 @@ class Metrics:
 
     def _counter(self, name: str, text: str, **labels: Sequence[str]) -> Counter:
         """Declare a counter with its labels, each with all its values; none where they are not known ahead."""
-        return _with_series(Counter(f"polyrank_{name}", text, labels, registry=self.registry), labels)
+        return _with_series(Counter(name, text, labels, registry=self.registry), labels)
 
     def _histogram(
         self, name: str, text: str, buckets: tuple[float, ...] = SECONDS, **labels: Sequence[str]
     ) -> Histogram:
         """Declare a histogram; labels as of `_counter`."""
-        made = Histogram(f"polyrank_{name}", text, labels, registry=self.registry, buckets=buckets)
+        made = Histogram(name, text, labels, registry=self.registry, buckets=buckets)
         return _with_series(made, labels)
 
     def _gauge(self, name: str, text: str, mode: Mode = "livesum", labels: Iterable[str] = ()) -> Gauge:
-        return Gauge(f"polyrank_{name}", text, labels, registry=self.registry, multiprocess_mode=mode)
+        return Gauge(name, text, labels, registry=self.registry, multiprocess_mode=mode)
 
     def _info(self, name: str, text: str, labels: Iterable[str]) -> Gauge:
         """Declare a gauge that is 1 where any process sets it, so that a process that lags behind is seen."""

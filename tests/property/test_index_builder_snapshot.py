@@ -18,6 +18,8 @@ from polyrank.index_builder.store.update_log import Update
 from polyrank.index_builder.vectors.encoder import rounded_all
 from polyrank.model.representations import LateRows
 
+pytestmark = pytest.mark.quick
+
 ENCODERS = [HashEncoder(dim=4), HashEncoder(dim=4, late=LateRows(3, 2)), HashEncoder(dim=4, late=LateRows(2, None))]
 BUILT = [Candidate(f"b{n}", f"text {n}", {"n": n % 3, "even": n % 2 == 0}) for n in range(8)]
 IDS = [*(each.id for each in BUILT), *(f"n{n}" for n in range(5))]

@@ -61,44 +61,6 @@ def test_without_updates_it_is_the_generation(snapshot: Snapshot, generation: Ge
     assert snapshot.updated([]) is snapshot
 
 
-def test_new_ones_come_behind_in_the_order_of_the_updates(snapshot: Snapshot) -> None:
-    after = snapshot.updated([update(1, {"z": "1", "a": "2"}), update(4, {"m": "3"})])
-    assert ids(after) == ["c0", "c1", "c2", "c3", "c4", "c5", "z", "a", "m"]
-    assert after.rows(["m", "z", "a", "c1"]).tolist() == [8, 6, 7, 1]
-    assert (after.revision, after.count, after.order_end) == (4, 9, 9)
-    assert after.vectors_added.tolist() == [ENCODER.vector(text).tolist() for text in "123"]
-
-
-def test_a_changed_one_moves_to_the_end_and_keeps_nothing_of_its_old_row(snapshot: Snapshot) -> None:
-    after = snapshot.updated([update(1, {"c2": "new"})])
-    assert ids(after) == ["c0", "c1", "c3", "c4", "c5", "c2"]
-    assert after.rows(["c2"]).tolist() == [6]
-    [found] = after.candidates(after.rows(["c2"]))
-    assert found == Candidate("c2", "new", {"revision": 1})
-    assert (after.count, after.removed.tolist()) == (6, [2])
-    again = after.updated([update(2, {"c2": "newer"})])
-    assert again.rows(["c2"]).tolist() == [7]
-    assert (again.count, again.removed.tolist(), again.added.tolist()) == (6, [2], [1])
-
-
-def test_deleted_twice_and_brought_back(snapshot: Snapshot) -> None:
-    gone = snapshot.updated([update(1, {}, ("c0", "c5", "nobody"))])
-    assert (ids(gone), gone.count) == (["c1", "c2", "c3", "c4"], 4)
-    assert gone.rows(["c0", "c5", "c1"]).tolist() == [-1, -1, 1]
-    still = gone.updated([update(2, {}, ("c0",))])
-    assert ids(still) == ids(gone)
-    back = still.updated([update(3, {"c0": "back"})])
-    assert ids(back) == ["c1", "c2", "c3", "c4", "c0"]
-    away = back.updated([update(4, {}, ("c0",))])
-    assert (ids(away), away.rows(["c0"]).tolist()) == (ids(gone), [-1])
-
-
-def test_deletions_come_before_upserts(snapshot: Snapshot) -> None:
-    after = snapshot.updated([update(1, {"x": "old"}), update(2, {"x": "new"}, ("x", "c1"))])
-    assert ids(after) == ["c0", "c2", "c3", "c4", "c5", "x"]
-    assert after.candidates(after.rows(["x"]))[0].text == "new"
-
-
 def test_everything_deleted(snapshot: Snapshot) -> None:
     after = snapshot.updated([update(1, {}, tuple(f"c{n}" for n in range(6)))])
     assert (after.count, all_rows(after), after.rows(["c0"]).tolist()) == (0, [], [-1])
@@ -135,16 +97,6 @@ def test_an_error_in_the_middle_leaves_nothing_for_the_next_attempt(snapshot: Sn
     assert ids(before) == ["c0", "c2", "c3", "c4", "c5", "a", "c1"]
     assert ids(after) == ["c0", "c2", "c3", "c4", "c5", "a", "b"]
     assert after.rows(["a", "b", "c1"]).tolist() == [8, 9, -1]
-
-
-def test_filters_see_rows_built_and_added_alike(snapshot: Snapshot) -> None:
-    after = snapshot.updated([update(1, {"c1": "x", "a": "y"}, ("c4",)), update(2, {"b": "z"})])
-    assert [each.id for each in after.candidates(after.matching({"even": True}))] == ["c0", "c2"]
-    assert [each.id for each in after.candidates(after.matching({"revision": {"gte": 1}}))] == ["c1", "a", "b"]
-    assert [each.id for each in after.candidates(after.matching({"even": {"exists": False}}))] == ["c1", "a", "b"]
-    either = {"$or": [{"even": False}, {"revision": 2}]}
-    assert [each.id for each in after.candidates(after.matching(either))] == ["c3", "c5", "b"]
-    assert after.matching({"even": 1}).tolist() == []
 
 
 def test_candidates_come_in_the_order_asked_built_and_added_mixed(snapshot: Snapshot) -> None:

@@ -46,8 +46,9 @@ CLIENT_ALONE = """
 import sys
 from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
 
-CLIENTS = {"httpx2", "httpcore2", "anyio", "h11", "idna", "truststore", "typing_extensions", "typing_inspection"}
-FOUND = {*sys.stdlib_module_names, *CLIENTS, "pydantic", "pydantic_core", "annotated_types", "polyrank"}
+CLIENTS = {"httpx2", "httpcore2", "anyio", "h11", "idna", "tenacity", "truststore", "typing_extensions"}
+MODELS = {"annotated_types", "pydantic", "pydantic_core", "typing_inspection"}
+FOUND = {*sys.stdlib_module_names, *CLIENTS, *MODELS, "polyrank"}
 
 
 class Found(PathFinder):
