@@ -42,9 +42,9 @@ class Target:
         return socket.create_connection((self.host, self.port), timeout=PATIENCE_SECONDS)
 
     def used(self) -> socket.socket:
-        """Return a connection that has had an answer."""
+        """Return a connection that has had an answer to a ranking."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=PATIENCE_SECONDS)
-        connection.request("GET", "/livez")
+        connection.request("POST", "/rank", ASK, dict(JSON))
         connection.getresponse().read()
         return cast(socket.socket, connection.sock)
 

@@ -87,6 +87,16 @@ class CandidateTable:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
+    def check(self) -> None:
+        """Read all of it; raises ValueError where a column lacks a value, or does not lie in the file.
+
+        Arrow looks at nothing by itself: such a row reads other memory, or ends the process.
+        """
+        for batch in self._batches:
+            batch.validate(full=True)
+            if any(column.null_count for column in batch.columns):
+                raise ValueError("a candidate lacks a value")
+
     def rows(self, rows: Sequence[int] | NDArray[np.int64]) -> list[Candidate]:
         """Read the candidates of rows, in the order asked; IndexError if one is negative or past the end."""
         wanted = np.asarray(rows, dtype=np.int64)

@@ -75,8 +75,8 @@ class Generation:
     def open(cls, path: Path, part: int = 0, *, verify: bool = True, needs_matrix: bool = True) -> "Generation":
         """Open and check a part, given by its number, of the generation in a directory.
 
-        Names, sizes and counts are always checked; with `verify`, also the sha256 of every file. With `needs_matrix`, a
-        generation whose matrix is missing is refused.
+        Names, sizes and counts are always checked; with `verify`, also the sha256 of every file, and the values of
+        candidates. With `needs_matrix`, a generation whose matrix is missing is refused.
 
         Raises:
             GenerationNotFound: there is no such directory.
@@ -87,7 +87,10 @@ class Generation:
         manifest, directory = whole.of_part(part), path / whole.directory(part)
         try:
             _check_part(directory, manifest, verify, needs_matrix)
-            return cls._mapped(directory, whole, manifest, path / MODEL_DIRECTORY)
+            opened = cls._mapped(directory, whole, manifest, path / MODEL_DIRECTORY)
+            if verify:
+                opened.candidates.check()
+            return opened
         # pyarrow's errors are ValueErrors. An OSError means that a file cannot be read.
         except (OSError, ValueError, CheckpointInvalid) as error:
             named = f"part {whole.parts[part].name}: {error}" if len(whole.parts) > 1 else str(error)

@@ -115,6 +115,8 @@ def _mapped(directory: Path, name: str, dtype: DTypeLike) -> NDArray[Any]:
         raise ValueError(f"{WORDS_DIRECTORY}/{name}.npy: {error}") from error
     if array.dtype != dtype:
         raise ValueError(f"{WORDS_DIRECTORY}/{name}.npy holds {array.dtype}, not {np.dtype(dtype)}")
+    if array.dtype.kind == "f" and array.size and not np.isfinite([array.min(), array.max()]).all():
+        raise ValueError(f"{WORDS_DIRECTORY}/{name}.npy holds what is no number")
     return array
 
 
@@ -122,6 +124,9 @@ def _check_statistics(arrays: Mapping[str, NDArray[Any]]) -> None:
     _check_shape("statistics-totals", arrays["totals"], (2,))
     _check_shape("statistics-frequencies", arrays["frequencies"], (arrays["keys"].size,))
     _check_ascending("statistics-keys", arrays["keys"], strictly=True)
+    texts, words = map(int, arrays["totals"])
+    _check_within("statistics-totals", arrays["totals"], 1 << 53)  # what a float tells from the next one
+    _check_within("statistics-frequencies", arrays["frequencies"], min(texts, words) + 1)
 
 
 def _check_table(arrays: Mapping[str, NDArray[Any]], count: int) -> None:

@@ -26,7 +26,7 @@ from polyrank.index_builder.store.updates import MissedUpdates
 from polyrank.index_builder.vectors.encoder import encode_texts
 from polyrank.model.checkpoint.files import CONFIG_FILE, read_config
 from polyrank.model.checkpoint.lookup import find_base_files
-from polyrank.model.errors import InvalidInput, RankingError, Shortage, shortage_in
+from polyrank.model.errors import CheckpointInvalid, InvalidInput, RankingError, Shortage, shortage_in
 from polyrank.service import machine
 from polyrank.service.errors import NoTrial
 from polyrank.service.live.canary import Canary
@@ -213,7 +213,10 @@ class Trials(Generic[S]):
     def _weight_bytes(self, manifest: Manifest) -> int:
         own = sum(entry.bytes for name, entry in manifest.files.items() if name.startswith(f"{MODEL_DIRECTORY}/"))
         path = self._store.model_directory(manifest.id) / CONFIG_FILE
-        config = read_config(path) if path.is_file() else None
+        try:
+            config = read_config(path) if path.is_file() else None
+        except CheckpointInvalid:  # who loads it says so
+            config = None
         if config is None or not config.has_network or config.weights == "full":
             return own
         weights = find_base_files(config.base_name) / "model.safetensors"

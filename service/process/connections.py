@@ -166,7 +166,8 @@ class Beginnings:
     To begin costs the loop a millisecond or more. If all that wait began in one turn, whatever came behind them, a
     probe or a new connection, would wait for all of them. So the loop looks for new ones after each few.
 
-    Connections that have had an answer have a line of their own, so that a burst of new ones does not hold them up.
+    Connections that have had an answer, and not to a probe alone, have a line of their own, so that a burst of new ones
+    does not hold them up.
     """
 
     def __init__(self) -> None:
@@ -274,7 +275,7 @@ class Connection(H11Protocol):
         self._refused = False
         self._waits = False  # for a turn
         self._is_more = False  # than may be
-        self._is_known = False  # by an answer that it has had
+        self._is_known = False  # by an answer that it has had, which cost its client a turn
         self._serve, self.app = self.app, self._begun
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
@@ -326,7 +327,6 @@ class Connection(H11Protocol):
 
     def on_response_complete(self) -> None:
         """Go on with the next request; one that has already come waits for its turn, and reading does, too."""
-        self._is_known = True
         self.server_state.turns.end(self)
         is_next = self.conn.their_state is h11.DONE and self.conn.unread_bytes > 0
         self._waits = is_next and not self.transport.is_closing()
@@ -365,6 +365,7 @@ class Connection(H11Protocol):
             if self.cycle.disconnected:
                 return
         await self._serve(scope, receive, send)
+        self._is_known |= scope["path"] not in QUIET
 
     def _refuses(self, path: str) -> bool:
         """Refuse a request, unless it is a probe, on a connection too many, or where its turn would be late."""

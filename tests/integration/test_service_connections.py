@@ -231,6 +231,25 @@ def test_probes_overtake_requests_that_wait_to_begin(tmp_path: Path) -> None:
     assert begun.index("/readyz") < 30, "it would be the last"
 
 
+def test_an_answer_to_a_probe_makes_no_connection_known(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    turn, known = connections.Beginnings.turn, list[bool]()
+
+    async def noted(self: connections.Beginnings, is_known: bool) -> None:
+        known.append(is_known)
+        await turn(self, is_known)
+
+    monkeypatch.setattr(connections.Beginnings, "turn", noted)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        for sent in (READYZ, RANK, RANK):
+            connection.sendall(sent)
+            answer = b""
+            while b"}" not in answer:
+                answer += (piece := connection.recv(65536))
+                assert piece, "closed"
+            time.sleep(0.05)
+    assert known == [False, True]
+
+
 @pytest.mark.parametrize("parts", [[RANK], [RANK[:7], RANK[7:]]], ids=["whole", "in parts"])
 def test_who_would_begin_too_late_is_told_at_once(
     server: Served, monkeypatch: pytest.MonkeyPatch, parts: list[bytes]

@@ -58,6 +58,37 @@ def test_a_file_that_was_not_finished_is_no_table(tmp_path: Path) -> None:
         CandidateTable(tmp_path / "t")
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        ([0, 1000, 3000], [0, 1000, 2**30], "out of bounds"),
+        ([0, 1000, 3000], [0, 2**30, 3000], "offset"),
+        ([0, 1000, 3000], [0, -5, 3000], "offset"),
+        (list(b"xxxx"), list(b"\xff\xfe\xff\xff"), "UTF8"),
+    ],
+)
+def test_values_that_do_not_lie_in_the_file_are_found(
+    tmp_path: Path, before: list[int], after: list[int], reason: str
+) -> None:
+    """Whoever writes into the store makes checksums that fit; to read such a row ended the process."""
+    table(tmp_path / "t", [Candidate("a", "x" * 1000, {}), Candidate("b", "x" * 2000, {})]).check()
+    kind = "<i4" if len(before) == 3 else "u1"
+    content = (
+        (tmp_path / "t").read_bytes().replace(np.array(before, kind).tobytes(), np.array(after, kind).tobytes(), 1)
+    )
+    (tmp_path / "t").write_bytes(content)
+    with pytest.raises(ValueError, match=reason):
+        CandidateTable(tmp_path / "t").check()
+
+
+def test_a_candidate_that_lacks_a_value_is_found(tmp_path: Path) -> None:
+    columns = [pa.array([each], pa.string()) for each in ("a", None, "{}")]
+    with pa.OSFile(str(tmp_path / "t"), "wb") as sink, pa.ipc.new_file(sink, candidates._SCHEMA) as writer:
+        writer.write_batch(pa.record_batch(columns, schema=candidates._SCHEMA))
+    with pytest.raises(ValueError, match="lacks a value"):
+        CandidateTable(tmp_path / "t").check()
+
+
 def test_other_columns_are_refused(tmp_path: Path) -> None:
     with pa.OSFile(str(tmp_path / "t"), "wb") as sink, pa.ipc.new_file(sink, pa.schema([("id", pa.string())])):
         pass
