@@ -21,10 +21,11 @@ from polyrank.index_builder.convert.texts import read, said
 from polyrank.index_builder.convert.times import readings
 from polyrank.index_builder.pool.documents import MAX_TEXT_CHARACTERS, RowError, kept_metadata
 from polyrank.index_builder.pool.letters import has_tags, says_nothing, shown
+from polyrank.index_builder.pool.rows import SeenHashes
 from polyrank.model.errors import InvalidInput
 from polyrank.model.text.assembly import Conversation, Turn
 from polyrank.model.text.dialogues import Dialogue
-from polyrank.model.text.folding import folded_line
+from polyrank.model.text.folding import folded_line, hash64
 
 USER, ASSISTANT, SYSTEM, TOOL = "user", "assistant", "system", "tool"
 # What tools of language models call those who are neither; every other name is one of a side.
@@ -84,6 +85,7 @@ class Said:
         others: how many there are of everybody else.
         changed: how many texts were changed, by how.
         passed: how many the map passes over.
+        repeated: how many were in their conversation before: same words, at the same time, of the same speaker.
         missing: whom `--answering` names and who says nothing.
         alternating: whether every other message counts as an answer, because nothing says who speaks.
     """
@@ -92,6 +94,7 @@ class Said:
     others: Counter[str] = field(default_factory=Counter)
     changed: Counter[str] = field(default_factory=Counter)
     passed: int = 0
+    repeated: int = 0
     missing: Sequence[str] = ()
     alternating: bool = False
 
@@ -110,6 +113,7 @@ class Talks:
         self._answering = frozenset(map(folded_line, asked.answering or used.answering))
         self._by_path = "answers" in used.paths and not asked.answering
         self._is_whole = "messages" in used.paths or "text" not in used.paths
+        self._seen = SeenHashes()
         self.said, self._part, self._ended, self._stem = Said(), 0, True, ""
         table.execute("CREATE TABLE talks (talk INTEGER PRIMARY KEY, key TEXT UNIQUE, name, file, line, split)")
         table.execute(
@@ -140,6 +144,8 @@ class Talks:
         called = called if name is None else str(name).strip()
         said_here = self._messages(record)
         messages = [(*columns, len(data["text"]), orjson.dumps(data)) for *columns, data in said_here]
+        if is_new and name is not None and not self._seen.add(hash64(repr((split, called, messages)).encode())):
+            raise RowError("the conversation was there before, word for word")
         if not messages:
             if self._is_whole:
                 raise RowError("nothing is said where the map looks for it")
@@ -366,8 +372,14 @@ class Talks:
         kept_fields: Object = {}
         context: deque[Turn] = deque(maxlen=most)
         has_reply = False
+        before = set[tuple[str | None, float | None, str]]()
         for row in rows:
             message = data(row)
+            key = row.who, row.time, message["text"]
+            if row.time is not None and message["text"] and key in before:
+                self.said.repeated += 1
+                continue
+            before.add(key)
             persona += [each for each in message.get("persona", ()) if each not in persona]
             kept_fields = {**message.get("kept", {}), **kept_fields}
             if row.ours == _ANSWER:

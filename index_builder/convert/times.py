@@ -21,6 +21,8 @@ _ZONES = (None, "UTC", "GMT", "Z")
 def _number(text: str) -> float:
     if not isfinite(number := float(text)):  # "nan", as pandas writes what is missing
         raise ValueError(text)
+    while abs(number) >= 1e11:  # milliseconds, microseconds or nanoseconds: no message is of the year 5138
+        number /= 1000
     return number
 
 

@@ -6,8 +6,8 @@ a list of parts, or null where the assistant only calls a tool. Texts are read, 
 skipped. Parts of any other type, such as a link, are pieces of the text around them.
 
 Marks say of a reply that it is not right: `label: false` or `0` beside a response, `rejected: true`, `weight: 0`,
-`deleted: true`. A line so marked is no example. A turn so marked is no reply to learn from, and a deleted one is left
-out of the context.
+`deleted: true`, also as texts of tables. A line so marked is no example. A turn so marked is no reply
+to learn from, and a deleted one is left out of the context.
 """
 
 from collections import Counter
@@ -215,14 +215,18 @@ def _mark(fields: Mapping[str, Any], *, lists: bool = False) -> str | None:
     label, weight = fields.get("label"), fields.get("weight")
     if label is False or (not lists and type(label) in (int, float) and label == 0):
         return "label: false"
-    if type(weight) in (int, float) and weight == 0:
+    if (type(weight) in (int, float) and weight == 0) or weight in ("0", "0.0"):
         return "weight: 0"
-    return next((f"{name}: true" for name in ("rejected", "deleted") if fields.get(name) is True), None)
+    return next((f"{name}: true" for name in ("rejected", "deleted") if _is_true(fields.get(name))), None)
+
+
+def _is_true(mark: object) -> bool:
+    return mark is True or (isinstance(mark, str) and mark.strip().lower() == "true")
 
 
 def _rejected(value: Any) -> list[str]:
     """Return what was rejected for the response: texts, or the last one of messages, which lead to it."""
-    if value is None or isinstance(value, bool):
+    if value is None or isinstance(value, bool) or (isinstance(value, str) and value.strip().lower() == "false"):
         return []
     listed = value if isinstance(value, list) else [value]
     if all(isinstance(each, str) for each in listed):
@@ -245,7 +249,7 @@ def _turns(value: object) -> tuple[list[Turn], tuple[int, ...]]:
     for given in value:
         if isinstance(given, str):
             turns.append(Turn(given))
-        elif given.get("deleted") is not True and (said := _said(given)).text:
+        elif not _is_true(given.get("deleted")) and (said := _said(given)).text:
             if _mark(given):
                 no_replies.append(len(turns))
             turns.append(said)

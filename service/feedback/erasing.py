@@ -11,7 +11,7 @@ from polyrank.index_builder.store.locks import locked
 from polyrank.service.errors import EraseUnfinished, UnknownRanking
 from polyrank.service.feedback import files
 from polyrank.service.feedback.files import Erased
-from polyrank.service.feedback.identity import Identity, folder_of
+from polyrank.service.feedback.identity import Identity, folder_of, told_by
 from polyrank.service.feedback.records import RANKING
 
 WAIT_SECONDS: Final = 10.0  # for servers, which look once a second
@@ -28,12 +28,14 @@ class Erasing:
             gone when they close them.
         names: digests and ids by which exported examples know what was erased.
         unfinished: what is not done, and what to do; None: all is.
+        found: those of the names asked for of which the files held a ranking.
     """
 
     rankings: int
     left: int
     names: Set[str] = frozenset()
     unfinished: str | None = None
+    found: Set[str] = frozenset()
 
 
 def erase(root: Path, conversations: Sequence[str]) -> Erasing:
@@ -47,9 +49,10 @@ def erase(root: Path, conversations: Sequence[str]) -> Erasing:
     if not folder.is_dir():
         return Erasing(0, 0)
     identity = Identity.of(root)
-    erased_names, example_names = set[str](), set[str]()
+    erased_names, example_names, asked = set[str](), set[str](), dict[str, str]()
     for name in conversations:
         erased_names.add(identity.conversation(name))
+        asked[identity.conversation(name)] = asked[name] = name
         with suppress(UnknownRanking):  # it is a name, not an id
             told = identity.checked(name)
             erased_names.add(name)
@@ -57,11 +60,12 @@ def erase(root: Path, conversations: Sequence[str]) -> Erasing:
     with locked(folder / files.REWRITING_LOCK):
         erased, named = Erased(folder), Erased(folder)
         named.times = dict.fromkeys(erased_names, at)
-        rankings = sum(  # now, because servers drop them as soon as they know
-            line.get("kind") == RANKING and named.holds(line)
+        ids = [  # now, because servers drop them as soon as they know
+            str(line["id"])
             for name in files.names(folder)
             for line in filter(None, files.lines(folder, name))
-        )
+            if line.get("kind") == RANKING and named.holds(line)
+        ]
         try:
             erased.add(folder, erased_names, at)
         except OSError as error:
@@ -78,7 +82,10 @@ def erase(root: Path, conversations: Sequence[str]) -> Erasing:
             f"because they cannot be written anew ({first.strerror or first}); free some space and run the same "
             "command again"
         )
-    return Erasing(rankings, left, erased_names | example_names, unfinished)
+    keys = {*ids, *(told.conversation or "" for told in filter(None, map(told_by, ids)))}
+    return Erasing(
+        len(ids), left, erased_names | example_names, unfinished, {asked[key] for key in keys & asked.keys()}
+    )
 
 
 def _remove(folder: Path, erased: Erased) -> tuple[int, dict[str, OSError]]:

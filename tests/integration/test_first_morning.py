@@ -225,5 +225,5 @@ def test_a_first_morning(morning: Language, served: str, tmp_path: Path) -> None
     assert morning.secret not in json.dumps(learnt, ensure_ascii=False)
 
     erased = run("feedback", "erase", "--store", store, "--conversation", "ticket 8", "--conversation", "ticket 9")
-    assert erased.out.startswith("erased: 1 rankings and their events")
+    assert erased.out.startswith("erased: 1 rankings and their events\nnothing is recorded of 'ticket 9'; ")
     assert run("feedback", "status", "--store", store, "--json").result["rankings"] == len(morning.asked) + 2

@@ -552,6 +552,7 @@ def test_a_conversation_is_erased_while_servers_write(start: Start, store: Path)
         "rankings": 4,
         "files_left": 0,
         "loop_collects_anew": False,
+        "unknown": [],
     }
     rest = " ".join(raw_lines(store))
     assert [name in rest for name in ids] == [False, True, False, False, True, False]

@@ -442,3 +442,23 @@ def test_what_programs_write_for_nothing_is_no_text(tmp_path: Path) -> None:
     assert [row["response"] for row in written(tmp_path)] == ["a"]
     assert done.said.changed["that say None, taken for none"] == 1
     assert done.left_out["the row names no conversation"] == 2
+
+
+def test_pages_that_overlap_are_read_once(tmp_path: Path) -> None:
+    rows = "1,c,q,2026-01-02 10:00\n1,us,a,2026-01-02 10:01\n1,c,thanks,2026-01-02 10:02\n1,us,bye,2026-01-02 10:03\n"
+    for page, part in (("1.csv", rows), ("2.csv", rows[rows.index("1,us,a") :])):
+        (tmp_path / page).write_text(f"talk,who,text,at\n{part}")
+    columns = {"conversation": "talk", "who": "who", "text": "text", "time": "at"}
+    done = converted(tmp_path, tmp_path / "1.csv", tmp_path / "2.csv", columns=columns, answering=("us",))
+    assert [(len(row["context"]), row["response"]) for row in written(tmp_path)] == [(1, "a"), (3, "bye")]
+    assert done.said.repeated == 3
+
+
+def test_a_conversation_that_is_there_twice_is_read_once(tmp_path: Path) -> None:
+    one = {"id": "x", "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
+    other = {**one, "messages": [*one["messages"], {"role": "user", "content": "r"}]}
+    for page, part in (("1.jsonl", [one, one]), ("2.jsonl", [{**one, "at": 5}, {**one, "id": "y"}, other])):
+        (tmp_path / page).write_text(lines(part))
+    done = converted(tmp_path, tmp_path / "1.jsonl", tmp_path / "2.jsonl", form="openai")
+    assert [row["dialogue"] for row in written(tmp_path)] == ["x", "y", "x"]
+    assert done.left_out["the conversation was there before, word for word"] == 2

@@ -14,6 +14,9 @@ def read(*times: str, order: str | None = None) -> list[float] | str | None:
     "text",
     [
         "1767348000",
+        "1767348000000",
+        "1767348000000000",
+        "1767348000000000000.0",
         "2026-01-02T10:00:00Z",
         "2026-01-02 10:00:00 UTC",
         "2026-01-02T11:00:00.000+01:00",
@@ -51,6 +54,10 @@ def test_halves_of_a_day_in_other_languages(text: str) -> None:
 @pytest.mark.parametrize("text", ["2026-02-01 10:00", "10:00 2026-02-01", "10 am 2026/02/01", "2026. 2. 1. 10:00"])
 def test_the_order_of_days_and_months_is_not_that_behind_a_year(text: str) -> None:
     assert read(text, order="day-first") == read(text, order="month-first") == [1769940000.0]
+
+
+def test_seconds_and_milliseconds_are_of_one_column() -> None:
+    assert read("1767348000", "1767348060500", "7") == [1767348000, 1767348060.5, 7]
 
 
 def test_one_day_above_12_tells_the_order_of_the_column() -> None:

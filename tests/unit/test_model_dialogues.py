@@ -121,12 +121,14 @@ def test_a_response_that_is_marked_as_not_right_is_no_example(tmp_path: Path) ->
         *(line(candidates=[], label=label) for label in (False, 0, 0.0)),
         *(line(rejected=True), line(weight=0), line(weight=0.0), line(deleted=True)),
         *(line(response={**said, "weight": 0}), line(response={**said, "deleted": True})),
+        *(line(rejected="true"), line(weight="0"), line(weight="0.0"), line(deleted="True")),
     ]
     right = [
         *(line(label=1), line(candidates=[], label=True), line(candidates=[], label=1)),
         *(line(rejected=False), line(weight=0.5), line(weight=False), line(deleted=False)),
         line(candidates=["yes", "no"], label=0),
         line(response={**said, "weight": 1}),
+        *(line(rejected="False"), line(weight="1"), line(deleted="false")),
     ]
     (tmp_path / "data.jsonl").write_bytes(b"".join(marked + right))
     left_out = Counter[str]()
@@ -134,9 +136,9 @@ def test_a_response_that_is_marked_as_not_right_is_no_example(tmp_path: Path) ->
     assert [each.response for each in found] == ["yes"] * len(right)
     assert left_out == {
         "the reply is marked as not right (label: false)": 4,
-        "the reply is marked as not right (rejected: true)": 1,
-        "the reply is marked as not right (weight: 0)": 3,
-        "the reply is marked as not right (deleted: true)": 2,
+        "the reply is marked as not right (rejected: true)": 2,
+        "the reply is marked as not right (weight: 0)": 5,
+        "the reply is marked as not right (deleted: true)": 3,
     }
 
 

@@ -65,7 +65,7 @@ def test_a_conversation_is_erased_by_its_name_or_a_ranking(capsys: Capture, stor
     assert [each.ranking.at for each in uses(store)] == [86_401, 86_402]
     assert not any(b"secret" in path.read_bytes() for path in (store / "feedback").iterdir())
     again = call(capsys, "feedback", "erase", "--store", store, "--conversation", "one", "--json")
-    assert again.result == {"rankings": 0, "files_left": 0, "loop_collects_anew": False}
+    assert again.result == {"rankings": 0, "files_left": 0, "loop_collects_anew": False, "unknown": ["one"]}
 
 
 def test_several_conversations_of_several_pools_are_erased(
@@ -81,11 +81,12 @@ def test_several_conversations_of_several_pools_are_erased(
     assert done.out.splitlines() == [
         "en: erased: 3 rankings and their events",
         "de: erased: 1 rankings and their events",
+        "nothing is recorded of 'nobody'; are they named as requests named them?",
     ]
     assert [each.ranking.id for root in (store, other) for each in uses(root)] == ["r86402", "r00002"]
     monkeypatch.setenv("POLYRANK_STORE", f"en={store},de={other}")
     done = call(capsys, "feedback", "erase", "--conversation", "one", "--json")
-    assert done.result == {"rankings": 0, "files_left": 0, "loop_collects_anew": False}
+    assert done.result == {"rankings": 0, "files_left": 0, "loop_collects_anew": False, "unknown": ["one"]}
     monkeypatch.delenv("POLYRANK_STORE")
     done = call(capsys, "feedback", "erase", "--conversation", "one")
     assert (done.status, "name the store directory" in done.err) == (2, True)

@@ -99,6 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
         "candidates": done.candidates,
         "answering": dict(done.said.ours),
         "others": dict(done.said.others),
+        "repeated": done.said.repeated,
         "changed": dict(done.said.changed),
         "guessed_encodings": done.guessed,
         "left_out": [
@@ -151,6 +152,8 @@ def _lines(done: "Converted") -> list[str]:
         lines.append("nothing says who speaks: every other message, from the last one back, counts as an answer")
     if said.passed:
         lines.append(f"passed over {said.passed} messages that are none, as the map says (only)")
+    if said.repeated:
+        lines.append(f"left out {said.repeated} messages that were in their conversation before, at the same time")
     lines += [f"texts {how}: {count}" for how, count in said.changed.most_common()]
     for reason, count in done.left_out.most_common(_SHOWN):
         lines.append(

@@ -3,15 +3,19 @@
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from polyrank.model.telling import telling
 from polyrank.service.cli.arguments import require_store, require_unused, require_writable
 from polyrank.service.cli.output import add_json_option, print_result
+
+if TYPE_CHECKING:
+    from polyrank.service.feedback.erasing import Erasing
 
 _LEFT_OUT = {
     "repeated": "events that came again",
@@ -113,8 +117,8 @@ def _erase(arguments: argparse.Namespace) -> int:
     stores = Settings.load({"store": arguments.store}).store
     for store in stores.values():  # all of them, before the first is touched
         require_store(store)
-    facts = {"rankings": 0, "files_left": 0, "loop_collects_anew": False}
-    lines, unfinished = list[str](), list[str]()
+    facts: dict[str, Any] = {"rankings": 0, "files_left": 0, "loop_collects_anew": False}
+    lines, unfinished, unknown = list[str](), list[str](), dict.fromkeys(arguments.conversation)
     for name, store in stores.items():
         try:
             done = erase(store, arguments.conversation)
@@ -129,23 +133,28 @@ def _erase(arguments: argparse.Namespace) -> int:
             why = f"the log of {store} holds nothing of it any more, but a run of the loop may ({error.strerror})"
             unfinished.append(f"{why}; free some space and run the same command again")
             continue
+        unknown = {each: None for each in unknown if each not in done.found}
         facts["rankings"] += done.rankings
         facts["files_left"] += done.left
         facts["loop_collects_anew"] |= collects_anew
-        whose = f"{name}: " if name else ""
-        what = f"erased: {done.rankings} rankings and their events" if done.rankings else "nothing is recorded of it"
-        lines.append(whose + what)
-        if done.left:
-            lines.append(
-                f"{whose}{done.left} files that servers have open still hold some of it; nobody reads that, and it "
-                "goes within an hour, when they are closed"
-            )
-        if collects_anew:
-            lines.append(f"{whose}the run of the loop that might have learnt from it collects anew")
-    print_result(arguments, facts, *lines)
+        lines += (f"{name}: {line}" if name else line for line in _what_went(done, collects_anew))
+    if facts["rankings"] and unknown and not unfinished:
+        lines.append(f"nothing is recorded of {', '.join(map(repr, unknown))}; are they named as requests named them?")
+    print_result(arguments, facts | {"unknown": [*unknown]}, *lines)
     if unfinished:
         raise EraseUnfinished("; ".join(unfinished))
     return 0
+
+
+def _what_went(done: "Erasing", collects_anew: bool) -> Iterator[str]:
+    yield f"erased: {done.rankings} rankings and their events" if done.rankings else "nothing is recorded of it"
+    if done.left:
+        yield (
+            f"{done.left} files that servers have open still hold some of it; nobody reads that, and it goes within an "
+            "hour, when they are closed"
+        )
+    if collects_anew:
+        yield "the run of the loop that might have learnt from it collects anew"
 
 
 def _export(arguments: argparse.Namespace) -> int:
