@@ -185,7 +185,6 @@ class _ForPool:
     redaction: Redaction | None
 
     def live(self, store: GenerationStore, holder: Holder[Serving]) -> Live[Serving]:
-        """Return what holds the generation that is served."""
         reads_words = self.scorer is not None and self.scorer.evidence is not None
         return Live(store, holder, self.metrics, reads_words, self.absent)
 

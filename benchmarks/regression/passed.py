@@ -36,7 +36,7 @@ Call = tuple[CodeType | None, CodeType]  # the next caller in the product, and w
 
 
 class Way(NamedTuple):
-    """Files that are passed, how often a function of another file is called, and how many functions are."""
+    """Files that are passed, how often the way leads to another file, there and back, and how many functions it has."""
 
     files: set[str]
     moves: int
@@ -82,7 +82,7 @@ class Recorder:
     def way(self, calls: list[Call]) -> Way:
         """What these calls pass."""
         files = {name for _, called in calls if (name := self.file(called))}
-        moves = sum(self.file(caller) != self.file(called) for caller, called in calls)
+        moves = 2 * sum(self.file(caller) != self.file(called) for caller, called in calls)
         return Way(files, moves, len({called for _, called in calls}))
 
 

@@ -148,7 +148,6 @@ class _Source:
         return not len(self.snapshots[part].removed) and not len(self.snapshots[part].added)
 
     def kept(self, part: int) -> _Taken:
-        """A part that stays as it is."""
         opened, none = self.opened[part], np.empty(0, np.int64)
         kept = KeptPart(opened.path, opened.manifest)
         return _Taken(self.snapshots[part].slots, opened.manifest, none, none, none, kept)

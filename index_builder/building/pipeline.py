@@ -371,7 +371,6 @@ class _Making:
             return make_index(part, model_directory, matrix, spec, options.probes, options.min_recall, clock)
 
     def manifest(self, built: "Sequence[BuiltPart | KeptPart]", work: Encodings) -> Manifest:
-        """Write the manifest, and return it."""
         directory, model, filled, clock = self._directory, self._model, self._filled, self._clock
         entries = [self._entry(*each) for each in zip(filled.parts, self._paths, built, strict=True)]
         worst = min(entries, key=lambda entry: float(entry.recall["recall@10"] or 0.0))

@@ -147,7 +147,6 @@ def reading(table: CandidateTable, filter_: Mapping[str, Any]) -> Steps[None]:
 
 
 def _named(filter_: Mapping[str, Any]) -> set[str]:
-    """The names of the fields in a filter."""
     names: set[str] = set()
     for key, wanted in filter_.items():
         if key == "$not":
@@ -201,7 +200,6 @@ class _Fields:
 
     @property
     def names(self) -> list[str]:
-        """The names that were read."""
         with self._lock:
             return list(self._names)
 

@@ -247,7 +247,6 @@ class _Contents:
 
     @property
     def history(self) -> list[str]:
-        """What HISTORY names."""
         return self._history or []
 
     def admit(self, name: str, size: int, content: IO[bytes]) -> IO[bytes]:

@@ -94,7 +94,6 @@ class ResultCache:
 
 
 def _name(key: str) -> bytes:
-    """Return the key in Redis."""
     return f"pe:r:{key}".encode()
 
 

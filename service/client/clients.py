@@ -22,8 +22,6 @@ LATEST_STEP_SECONDS = 0.05  # after its own bound: a connection that is not made
 
 
 def _waits(call: Callable[P, Call[T]]) -> Callable[Concatenate["Client", P], T]:
-    """Make a method of `Client` that makes the call."""
-
     def method(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self.do(call(*args, **kwargs))
 

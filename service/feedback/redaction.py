@@ -81,7 +81,6 @@ def _sign(spelt: re.Match[str]) -> str:
 
 
 def _copied(text: str) -> str:
-    """Return the copy of a text."""
     copy = text if text.isascii() else text.translate(_COPIES)
     for _ in range(_TIMES_SPELT):
         if _SPELLING.search(copy):

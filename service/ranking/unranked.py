@@ -121,7 +121,6 @@ class _Classifying:
     async def _pairs_joined(
         self, network: CrossRanker, conversation: Conversation, texts: Sequence[str]
     ) -> _ClassLogits:
-        """Read each text together with the conversation."""
         pairs, lengths, truncation = await self._forwards.split(network, conversation, texts, self._journey)
         logits = await self._run("pair", Work(_PairClassBatch(network), pairs, lengths))
         return _ClassLogits(np.array(logits, np.float32), truncation, sum(lengths))

@@ -120,7 +120,6 @@ class Replicas:
             threads.shutdown(wait=True, cancel_futures=True)
 
     def _start(self, part: str) -> None:
-        """Start the replicas that a part lacks."""
         for number in range(len(self._parts.get(part, ())), self._number):
             started = _Kept(self._shards.start(part, number), number)
             with self._changing:

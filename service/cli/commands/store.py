@@ -69,7 +69,6 @@ def add_to(commands: Any) -> None:
 
 
 def _with_store(run: Any, arguments: argparse.Namespace) -> int:
-    """Run an action on a store."""
     require_store(arguments.store)
     if getattr(arguments, "report", None):
         require_writable("--report", arguments.report, ())

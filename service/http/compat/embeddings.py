@@ -139,7 +139,6 @@ async def tokenize(request: Request) -> Response:
 
 
 def _tokens(ranker: LateScorer, wrapped: bool, text: str) -> bytes:
-    """Return the tokens of a text as JSON."""
     [pieces] = ranker.pieces([text], wrapped)
     return orjson.dumps([_token(piece) for piece in pieces])
 

@@ -1,7 +1,6 @@
 """`/index/candidates`: the candidates of the generation that is served, and their updates."""
 
 import re
-from functools import partial
 from typing import Annotated, Any
 
 import orjson
@@ -80,17 +79,17 @@ async def upsert(request: Request) -> UpsertedOut:
     """Add candidates, or put them in the place of those with the same ids; searchable when this returns."""
     held = resources(request)
     body = await bodies.read(request, UpsertIn)
-    bodies.check_count(body.rows, held.settings)
-    bodies.check_lengths("candidates", [sent.text for sent in body.rows], held.settings)
-    candidates = await bodies.beside(request, partial(_candidates, body), len(body.rows))
+    rows = body.rows
+    bodies.check_count(rows, held.settings)
+    bodies.check_lengths("candidates", [sent.text for sent in rows], held.settings)
+
+    def made() -> list[Candidate]:
+        return [Candidate(each, row.text, row.metadata) for each, row in zip(body.ids(), rows, strict=True)]
+
+    candidates = await bodies.beside(request, made, len(rows))
     with writing(held):
         done = await bodies.while_connected(request, held.updating.upsert(candidates))
     return UpsertedOut(generation=done.generation, revision=done.revision, upserted=len(candidates))
-
-
-def _candidates(body: UpsertIn) -> list[Candidate]:
-    sent = zip(body.ids(), body.rows, strict=True)
-    return [Candidate(candidate_id, row.text, row.metadata) for candidate_id, row in sent]
 
 
 @router.post("/delete", response_model=DeletedOut, openapi_extra=takes(DeleteIn), responses=fails(*_UPDATES, body=True))
