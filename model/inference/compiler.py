@@ -55,10 +55,13 @@ class Kept:
         speeds, verdicts = (self._disk.get(key) for key in self._findings_keys(names))
         timing = Timing({})
         now = time.time()  # which may have been set back since
-        if speeds and ((until := speeds.facts["until"]) is None or now < until <= now + DISTURBED_HOLDS_SECONDS):
-            timing = Timing({Runner(*runner): seconds for *runner, seconds in speeds.facts["seconds"]}, until)
-        tried = verdicts.facts["verdicts"] if verdicts else []
-        return Findings(timing, {Runner(*runner): why for *runner, why in tried})
+        try:
+            if speeds and ((until := speeds.facts["until"]) is None or now < until <= now + DISTURBED_HOLDS_SECONDS):
+                timing = Timing({Runner(*runner): float(each) for *runner, each in speeds.facts["seconds"]}, until)
+            tried = verdicts.facts["verdicts"] if verdicts else []
+            return Findings(timing, {Runner(*runner): why for *runner, why in tried})
+        except (LookupError, TypeError, ValueError):  # what is kept makes no sense
+            return Findings(Timing({}), {})
 
     def keep_findings(self, names: Sequence[Runner], found: Findings) -> None:
         """Keep what was found out about back-ends to choose from: speeds for the network, verdicts for the part."""
@@ -68,13 +71,16 @@ class Kept:
         self._disk.put(verdicts, {"verdicts": [[*runner, why] for runner, why in found.verdicts.items()]})
 
     def model(self, runner: Runner) -> KeptModel | None:
-        """Return the part as compiled for a back-end and a precision; None: there is none."""
+        """Return the part as compiled for a back-end and a precision; None: there is none. Raises InvalidInput."""
         entry = self._disk.get(self._model_key(runner))
         if entry is None:
             return None
-        sizes = entry.facts["bytes"]
-        pieces = [entry.data[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
-        return KeptModel(Sizes(*entry.facts["sizes"]), pieces)
+        try:
+            sizes = entry.facts["bytes"]
+            pieces = [entry.data[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
+            return KeptModel(Sizes(*entry.facts["sizes"]), pieces)
+        except (LookupError, TypeError) as error:
+            raise InvalidInput(f"what is kept with it makes no sense: {error!r}") from None
 
     def keep_model(self, runner: Runner, sizes: Sizes, pieces: Sequence[memoryview]) -> None:
         """Keep a compiled part."""
@@ -212,10 +218,10 @@ def _loaded(part: LazyPart) -> "NetworkPart":
 
 def _restored(kept: Kept, runner: Runner) -> Ready | None:
     """Make a part ready from what is kept of it; None where nothing is, or it cannot be used."""
-    found = kept.model(runner)
-    if found is None:
-        return None
     try:
+        found = kept.model(runner)
+        if found is None:
+            return None
         forward = openvino_backend.imported(found.pieces, found.sizes, runner.precision)
     except InvalidInput as error:
         log.warning("a kept model cannot be used and is made anew", extra={"fields": {"why": str(error)}})

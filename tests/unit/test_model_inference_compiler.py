@@ -1,5 +1,6 @@
 """Compiled parts and the choice of `auto`, kept on disk from one process to the next."""
 
+import json
 import logging
 import os
 import shutil
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -291,7 +293,7 @@ def test_what_is_kept_was_made_by_the_same_code(module: str, tmp_path: Path, mon
     assert digest(*compiler._CODE) != before
 
 
-@pytest.mark.parametrize("damage", ["its bytes", "what it means"])
+@pytest.mark.parametrize("damage", ["its bytes", "what it means", "its facts", "no facts"])
 def test_what_cannot_be_used_is_made_anew_with_one_warning(
     damage: str, tmp_path: Path, disk: DiskCache, unread: list[str], monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
@@ -303,6 +305,13 @@ def test_what_cannot_be_used_is_made_anew_with_one_warning(
         entry.write_bytes(entry.read_bytes()[:-1] + b"x")
         again = outputs(load(path, backend="openvino", precision="float32", disk=disk))
         says = "a kept model is damaged and is made anew"
+    elif damage.endswith("facts"):
+        header, _, data = entry.read_bytes()[64:].partition(b"\n")
+        facts = {"bytes": "x", "sizes": None} if damage == "its facts" else {}
+        content = json.dumps({**json.loads(header), "facts": facts}).encode() + b"\n" + data
+        entry.write_bytes(sha256(content).hexdigest().encode() + content)
+        again = outputs(load(path, backend="openvino", precision="float32", disk=disk))
+        says = "a kept model cannot be used and is made anew"
     else:
         with monkeypatch.context() as patched:
             patched.setattr("openvino.Core.import_model", lambda *_: 1 / 0)
@@ -314,6 +323,23 @@ def test_what_cannot_be_used_is_made_anew_with_one_warning(
         np.testing.assert_array_equal(one, other)
     load(path, backend="openvino", precision="float32", disk=disk)
     assert len(unread) == 2, "the new one is kept"
+
+
+def test_measurements_that_make_no_sense_are_none(
+    tmp_path: Path, disk: DiskCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = checkpoint(tmp_path)
+    chosen = load(path, backend="auto", disk=disk)
+    for entry in (tmp_path / "cache").iterdir():
+        header, _, data = entry.read_bytes()[64:].partition(b"\n")
+        for name, facts in (("seconds", {"seconds": [["torch"]], "until": "soon"}), ("verdicts", {"verdicts": 5})):
+            if name in json.loads(header)["facts"]:
+                content = json.dumps({**json.loads(header), "facts": facts}).encode() + b"\n" + data
+                entry.write_bytes(sha256(content).hexdigest().encode() + content)
+    monkeypatch.setattr(auto, "_measured", {})
+    again = load(path, backend="auto", disk=disk)
+    assert again.choice is not None
+    assert again.choice.milliseconds.keys() == chosen.choice.milliseconds.keys()
 
 
 def test_a_damaged_checkpoint_is_refused_whatever_is_kept(tmp_path: Path, disk: DiskCache) -> None:
