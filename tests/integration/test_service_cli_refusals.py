@@ -267,4 +267,5 @@ def test_a_line_is_refused(told: list[Told], at: int, row: list[str]) -> None:
     if err.startswith("usage: "):
         assert re.fullmatch(r"(polyrank[a-z ]*): error: .* \(see \1 --help\)", last), "the command's own help is named"
     else:
-        assert len(err.splitlines()) == 1
+        told_late = [line for line in err.splitlines() if not line.startswith("at work: ")]  # where all else is slow
+        assert told_late == [last]
