@@ -17,6 +17,7 @@ from redis_process import RedisProcess
 from suites import is_slow
 from warm_python import WarmPython
 
+from polyrank.model import threads
 from polyrank.service.caching import redis_server
 
 collect_ignore = ["clients", "browser", "typescript", "image"]  # in environments of their own: make test-clients, …
@@ -58,6 +59,18 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """A developer's own POLYRANK_* variables must not reach the tests."""
     for name in [name for name in os.environ if name.startswith("POLYRANK_") and name not in KEPT]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _threads_as_before() -> Iterator[None]:
+    """A server in this process chooses a number of threads for all of it, by which near ties turn round elsewhere."""
+    torch = sys.modules.get("torch")
+    number = torch.get_num_threads() if torch else None
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(threads, "_chosen", threads._chosen)
+        yield
+    if torch and number:
+        torch.set_num_threads(number)
 
 
 @pytest.fixture(autouse=True, scope="session")

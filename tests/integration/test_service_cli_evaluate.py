@@ -11,7 +11,6 @@ from brute_force import paper_scores
 from command_line import call, write_rows
 
 import polyrank
-from polyrank.model import threads
 from polyrank.model.rankers.networks import CrossRanker, LateRanker
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.text.conversations import ReplyDraw
@@ -312,14 +311,13 @@ def test_two_models_on_the_same_examples(capsys: Capture, checkpoints: Path, tmp
 def test_what_became_of_each_example(capsys: Capture, checkpoints: Path, tmp_path: Path, name: str) -> None:
     data, output = write_rows(tmp_path / "data.jsonl", ROWS), tmp_path / "output.jsonl"
     output.write_text("what was there before")
-    given = "--output", str(output), "--against", str(checkpoints / "other")
-    with threads.only_one():  # several round otherwise, by what is scored at once, and scores here lie close together
-        result = evaluated(capsys, checkpoints / name, data, *given)
-        by_hand = ranks_by_hand(polyrank.load(checkpoints / name), ROWS)
+    result = evaluated(
+        capsys, checkpoints / name, data, "--output", str(output), "--against", str(checkpoints / "other")
+    )
     written = read_rows(output)
     assert [list(each) for each in written] == [["example", "rank", "tied", "score", "best", "scores"]] * 40
     assert [each["example"] for each in written] == list(range(40))
-    assert [each["rank"] for each in written] == by_hand
+    assert [each["rank"] for each in written] == ranks_by_hand(polyrank.load(checkpoints / name), ROWS)
     assert result["mrr"] == pytest.approx(sum(1 / each["rank"] for each in written) / 40)
     for each, row in zip(written, ROWS, strict=True):
         assert each["scores"] == pytest.approx(scores_by_hand(polyrank.load(checkpoints / name), row), abs=1e-4)
