@@ -117,8 +117,8 @@ def _stamp_connections() -> None:
         await call(self, scope, receive, sent)
 
     # A run of this script replaces methods of its own process, so that the server has no stamps of its own.
-    Connection.data_received, Connection.handle_events = received, handled  # type: ignore[method-assign]
-    Requests.__call__ = called  # type: ignore[method-assign]
+    Connection.data_received, Connection.handle_events = received, handled  # type: ignore[method-assign]  # replaced on purpose
+    Requests.__call__ = called  # type: ignore[method-assign]  # replaced on purpose
 
 
 def _stamp_schedulers() -> None:
@@ -151,8 +151,8 @@ def _stamp_schedulers() -> None:
         return found
 
     # As the methods of connections are: in this process alone.
-    Scheduler.run, Scheduler._attempt = ran, attempted  # type: ignore[method-assign]
-    retrieval.search = searched  # type: ignore[assignment]
+    Scheduler.run, Scheduler._attempt = ran, attempted  # type: ignore[method-assign]  # replaced on purpose
+    retrieval.search = searched  # type: ignore[assignment]  # replaced on purpose
 
 
 def main() -> int:

@@ -308,7 +308,7 @@ def limit(folder: Path, oldest: float, most_bytes: int) -> int:
             erased = Erased(folder)
             total -= closed_ones.pop(name).total()
             try:
-                rewrite(folder, name, lambda line: _account_of(line) == largest or erased.holds(line))  # noqa: B023
+                rewrite(folder, name, lambda line: _account_of(line) == largest or erased.holds(line))  # noqa: B023  # it is called before the next round
             except FileNotFoundError:  # another one removed it, because it is too old
                 continue
             except OSError:  # it is damaged, or there is no room for a smaller one
