@@ -22,19 +22,13 @@ call "$url/rank" -H 'Content-Type: application/json' -d '{"context": "asdf qwer"
 
 echo "== a question whose first reply does not answer it"
 call "$url/rank" -H 'Content-Type: application/json' -d '{
-  "context": ["I want a table for my home office", "How nice. Standing or sitting?",
-              "both, ideally. the one with the motor looks good, \"Uplift\", I think",
-              "That is one of our favourites. What would you like to know about it?",
-              "Will the standing desk fit in a corner with 125 cm? And how far up can it be raised?"],
+  "context": ["Hello! What happened to your bag?", "I spilled salad dressing on my new suede bag!! Can it be saved?"],
   "top_k": 2
 }'
 
 echo "== the same, its first twenty read again by the reranker, which puts the answer first"
 call "$url/rank" -H 'Content-Type: application/json' -d '{
-  "context": ["I want a table for my home office", "How nice. Standing or sitting?",
-              "both, ideally. the one with the motor looks good, \"Uplift\", I think",
-              "That is one of our favourites. What would you like to know about it?",
-              "Will the standing desk fit in a corner with 125 cm? And how far up can it be raised?"],
+  "context": ["Hello! What happened to your bag?", "I spilled salad dressing on my new suede bag!! Can it be saved?"],
   "top_k": 2, "rerank": {"top_n": 20}
 }'
 
