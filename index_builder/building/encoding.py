@@ -239,14 +239,11 @@ def _plan(chunk: ChunkTexts, texts: TextIndex, find: FindTexts, stored: FindText
     places, made = stored([chunk.texts[at] for at in left.tolist()])
     taken = KnownTexts(left[places], made)
     is_open[taken.positions] = False
-    number: dict[str, int] = {}
-    new: list[int] = []
-    of_new: dict[int, int] = {}
-    for at in np.flatnonzero(is_open).tolist():
-        if chunk.texts[at] not in number:
-            number[chunk.texts[at]] = len(new)
-            new.append(at)
-        of_new[at] = number[chunk.texts[at]]
+    first_at: dict[str, int] = {}
+    for at in (asked := np.flatnonzero(is_open).tolist()):
+        first_at.setdefault(chunk.texts[at], at)
+    new, number = [*first_at.values()], {text: place for place, text in enumerate(first_at)}
+    of_new = {at: number[chunk.texts[at]] for at in asked}
     return _Plan(chunk, np.flatnonzero(is_earlier), first[is_earlier], known, taken, new, of_new)
 
 

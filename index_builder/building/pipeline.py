@@ -85,8 +85,6 @@ from polyrank.model.text.language import count_languages
 
 _BATCH_ROWS = 8192
 _SAMPLE = 2000  # texts whose language is looked at
-
-
 _DEFAULT = BuildOptions()
 
 
@@ -126,7 +124,10 @@ def build(
         BuildError: the vectors are not finite or not of the model's dimension, or the recall is not reached; likewise.
     """
     check_parts(parts)
-    check_options(model, options)
+    if any(codes.shape[1:] != (model.dim,) or not np.isfinite(codes).all() for _, codes in options.probes):
+        raise InvalidInput(f"probes must be finite vectors of {model.dim} components")
+    if options.dtype not in DTYPES:
+        raise InvalidInput(f"unknown dtype {options.dtype!r}; use one of {', '.join(DTYPES)}")
     options = replace(options, index=index_for(model, options.index))
     store = GenerationStore(root)
     source = vectors or encoded_by(model)
@@ -261,14 +262,6 @@ def index_for(model: Model, index: str) -> str:
     return "exact"
 
 
-def check_options(model: Model, options: BuildOptions) -> None:
-    """Raise InvalidInput where the probes or the dtype do not fit the model or the store."""
-    if any(codes.shape[1:] != (model.dim,) or not np.isfinite(codes).all() for _, codes in options.probes):
-        raise InvalidInput(f"probes must be finite vectors of {model.dim} components")
-    if options.dtype not in DTYPES:
-        raise InvalidInput(f"unknown dtype {options.dtype!r}; use one of {', '.join(DTYPES)}")
-
-
 @contextmanager
 def _connected(generation: str, model: Model, options: BuildOptions) -> Iterator[RedisEmbeddings | None]:
     """The generation's copy in Redis, if one is asked for. A Redis that is down fails before anything is encoded."""
@@ -314,13 +307,8 @@ class _Making:
         filled: Filled,
         clock: StageClock,
     ) -> None:
-        self._directory, self._model, self._options, self._filled, self._clock = (
-            directory,
-            model,
-            options,
-            filled,
-            clock,
-        )
+        self._directory, self._model, self._options = directory, model, options
+        self._filled, self._clock = filled, clock
         active = store.active_or_none()
         self._before = None if active is None else active.index
         only = len(filled.parts) == 1
@@ -333,11 +321,8 @@ class _Making:
         new = [directory / path for path, plan in plans if plan.kept is None]
         count_pool(directory / MODEL_DIRECTORY, new, self._filled.statistics, self._clock)
         total, done = sum(len(CandidateTable(path / CANDIDATES_FILE)) for path in new), 0
-        work, known, built = (
-            Encodings(directory, leftover, self._filled.stored),
-            list[Path](),
-            list[BuiltPart | KeptPart](),
-        )
+        work = Encodings(directory, leftover, self._filled.stored)
+        known, built = list[Path](), list[BuiltPart | KeptPart]()
         if new and len(plans) > 1:
             sync_directory(directory / PARTS)
             sync_directory(directory)
@@ -380,6 +365,9 @@ class _Making:
         count = sum(entry.count for entry in entries)
         new = sum(entry.count for entry, each in zip(entries, built, strict=True) if isinstance(each, BuiltPart))
         languages = languages_of(directory / MODEL_DIRECTORY)
+        tables = [CandidateTable(directory / path / CANDIDATES_FILE) for path in self._paths] if languages else []
+        step = -(-sum(map(len, tables)) // _SAMPLE)
+        texts = [each.text for table in tables for each in table.rows(np.arange(0, len(table), step))]
         manifest = Manifest(
             id=directory.name.removeprefix(TEMPORARY_PREFIX),
             created_at=datetime.now(UTC).isoformat(),
@@ -394,7 +382,7 @@ class _Making:
             order_end=count if len(entries) == 1 else filled.order_end,
             index=worst.index,
             recall=worst.recall,
-            languages=count_languages(self._sample()) if languages else {},
+            languages=count_languages(texts) if languages else {},
             files=describe_files(directory, kept),
             build=BuildStats(
                 seconds={stage: round(seconds, 6) for stage, seconds in clock.seconds.items()},
@@ -407,12 +395,6 @@ class _Making:
         )
         (directory / MANIFEST_FILE).write_bytes(manifest.to_json())
         return manifest
-
-    def _sample(self) -> list[str]:
-        """Return texts of all parts, evenly spread."""
-        tables = [CandidateTable(self._directory / path / CANDIDATES_FILE) for path in self._paths]
-        step = -(-sum(map(len, tables)) // _SAMPLE)
-        return [each.text for table in tables for each in table.rows(np.arange(0, len(table), step))]
 
     def _entry(self, plan: PartPlan, path: str, built: "BuiltPart | KeptPart") -> PartEntry:
         if isinstance(built, KeptPart):

@@ -195,7 +195,10 @@ class SeenHashes:
         self._slots[at] = hashed
         self._count += 1
         if 2 * self._count > self._mask:
-            self._grow()
+            old = self._slots
+            self._resize(self._mask.bit_length() + 1)
+            for known in filter(None, old):
+                self._slots[self._slot(known)] = known
         return True
 
     def _slot(self, hashed: int) -> int:
@@ -204,13 +207,6 @@ class SeenHashes:
         while self._slots[at] not in (0, hashed):
             at = (at + 1) & self._mask
         return at
-
-    def _grow(self) -> None:
-        old = self._slots
-        self._resize(self._mask.bit_length() + 1)
-        for hashed in old:
-            if hashed:
-                self._slots[self._slot(hashed)] = hashed
 
     def _resize(self, bits: int) -> None:
         self._mask, self._shift = (1 << bits) - 1, 64 - bits

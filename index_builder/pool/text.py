@@ -200,7 +200,6 @@ def _with_comma(cell: str) -> float:
 def _rows(
     path: Path, encoding: str | None, columns: Mapping[str, str]
 ) -> Iterator[tuple[int, dict[str, str] | RowError]]:
-    """Yield the cells that are not empty by their columns."""
     with decoded(path, encoding) as stream:
         table = table_of(path, stream, lambda names: "text" in column_names(names, columns))
         encoding, hint = stream.encoding.removesuffix("-SIG"), cache(partial(_hint, path))

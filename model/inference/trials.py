@@ -147,11 +147,6 @@ def agree(forward: Forward, reference: Forward, batches: list[Batch]) -> bool:
     return True
 
 
-def are_finite(forward: Forward, batches: list[Batch]) -> bool:
-    """Whether all outputs are finite numbers."""
-    return all(np.isfinite(output).all() for batch in batches for output in forward(batch))
-
-
 def why_refused(
     forward: Forward, reference: Forward, given: List[Sequence], part: "NetworkPart", was_proved: bool = False
 ) -> str:
@@ -165,7 +160,13 @@ def why_refused(
     if not all(np.isfinite(each).all() for each in alone):
         return "its numbers are not finite"
     expected = _expected(reference, given, part)
-    if why := _why_unlike(alone, expected) if was_proved else _why_not_near(alone, expected):
+    if was_proved:
+        why = _why_unlike(alone, expected)
+    elif alone[0].ndim:
+        why = _too_far(np.vstack(alone), np.vstack(expected))
+    else:
+        why = _misranked(alone, expected)
+    if why:
         return why
     return "" if _is_same_together(forward, given, alone, part) else "a text's output depends on its batch"
 
@@ -176,11 +177,6 @@ def _expected(reference: Forward, given: List[Sequence], part: "NetworkPart") ->
         for position, output in zip(positions, _outputs(reference, [given[at] for at in positions], part), strict=True):
             expected[position] = output
     return expected
-
-
-def _why_not_near(ours: List[NDArray[Any]], theirs: List[NDArray[Any]]) -> str:
-    """Return why outputs are too far from the reference's; empty: they are not."""
-    return _too_far(np.vstack(ours), np.vstack(theirs)) if ours[0].ndim else _misranked(ours, theirs)
 
 
 def _why_unlike(ours: List[NDArray[Any]], theirs: List[NDArray[Any]]) -> str:

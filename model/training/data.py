@@ -188,7 +188,9 @@ def _kept(lines: Iterable[tuple[int, Dialogue]], every_turn: bool, report: Repor
             else:
                 seen |= {key, told}
                 report.kept += 1
-                yield place, _without_gold(example)
+                gold = text_key(example.response)
+                wrong = tuple(text for text in example.negatives if text_key(text) != gold)
+                yield place, replace(example, negatives=wrong)
 
 
 def _every_turn(dialogue: Dialogue) -> Iterator[Dialogue]:
@@ -204,12 +206,6 @@ def _every_turn(dialogue: Dialogue) -> Iterator[Dialogue]:
             conversation = Conversation(turns[:at], dialogue.conversation.persona)
             yield Dialogue(conversation, turns[at].text, dialogue=dialogue.dialogue)
     yield dialogue
-
-
-def _without_gold(example: Dialogue) -> Dialogue:
-    """Remove negatives that equal the gold reply."""
-    gold = text_key(example.response)
-    return replace(example, negatives=tuple(text for text in example.negatives if text_key(text) != gold))
 
 
 SHUFFLE_BUFFER = 50_000  # examples held to draw from: files of any size are streamed

@@ -159,10 +159,18 @@ def to_the_end(
         for corpus, report in corpora:
             on_survey(corpus.path, report)
         if isinstance(config, LateTrainConfig) and config.teacher:
-            _require_negatives(corpora)
+            for corpus, report in corpora:
+                if not report.with_negatives:  # over the gold reply alone a teacher has nothing to teach
+                    why = "no example lists negatives, from which a teacher teaches; add them by `polyrank mine`"
+                    raise TrainingDataInvalid(f"{corpus.path}: {why}")
         training = Training(config, student, corpora, output, started, objective, words, after)
-        if everyone.is_main_process:
-            _warn_of_short_run(training.steps, config.warmup_steps)
+        if everyone.is_main_process and training.steps <= config.warmup_steps:  # the rate never is what was asked for
+            log.warning(
+                "the run has %d steps and a warm-up of %d, so it will learn little; "
+                "give more examples or epochs, or a shorter --warmup-steps",
+                training.steps,
+                config.warmup_steps,
+            )
         try:
             if state is not None:
                 training.restore(state)
@@ -237,20 +245,13 @@ def _weigh(output: Path, corpora: Sequence[Corpus], evidence: bool, on_progress:
     lists = scored_lists(load(output), corpora, True, on_progress)
     if evidence:
         on_progress("weighing words", 0, None)
-        _add_words_that_help(output, lists)
+        weighed = weigh(lists)
+        if why := weighed.objection():
+            log.warning("the checkpoint ranks without words: %s", why)
+        else:
+            _add_evidence(output, weighed)
     on_progress("calibrating", 0, None)
     _add_calibration(output, lists)
-
-
-def _warn_of_short_run(steps: int, warmup_steps: int) -> None:
-    """Warn where the learning rate rises to the end of the run and is never what was asked for."""
-    if steps <= warmup_steps:
-        log.warning(
-            "the run has %d steps and a warm-up of %d, so it will learn little; "
-            "give more examples or epochs, or a shorter --warmup-steps",
-            steps,
-            warmup_steps,
-        )
 
 
 def train_evidence(
@@ -357,15 +358,6 @@ def _told(data: Data, on_survey: OnSurvey, on_progress: OnProgress) -> list[Corp
     return [corpus for corpus, _ in corpora]
 
 
-def _add_words_that_help(output: Path, lists: Files) -> None:
-    """Give a checkpoint evidence, or warn why it is better off without."""
-    weighed = weigh(lists)
-    if why := weighed.objection():
-        log.warning("the checkpoint ranks without words: %s", why)
-    else:
-        _add_evidence(output, weighed)
-
-
 def _add_evidence(output: Path, weighed: Weighed) -> None:
     """Write the evidence into a checkpoint; a calibration of other scores goes, and the proof of other rankings."""
     (output / QUANTISED_FILE).unlink(missing_ok=True)
@@ -457,15 +449,6 @@ def _class_from(corpora: Sequence[tuple[Corpus, Report]]) -> ClassFrom:
         alike = sorted(name for name in categories if text_key(name) == twice[0])
         raise TrainingDataInvalid(f"the classes {' and '.join(map(repr, alike))} differ only in case and the like")
     return "score"
-
-
-def _require_negatives(corpora: Sequence[tuple[Corpus, Report]]) -> None:
-    """Refuse a file without listed negatives: over the gold reply alone a teacher has nothing to teach."""
-    for corpus, report in corpora:
-        if not report.with_negatives:
-            raise TrainingDataInvalid(
-                f"{corpus.path}: no example lists negatives, from which a teacher teaches; add them by `polyrank mine`"
-            )
 
 
 def summary(begun: Begun, progress: RunProgress) -> dict[str, Any]:

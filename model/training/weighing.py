@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from polyrank.model.config import CalibrationConfig, LexicalConfig
 from polyrank.model.lexical.features import FEATURES, read
-from polyrank.model.lexical.fit import Figures, Files, ScoredList, fit, shares
+from polyrank.model.lexical.fit import Figures, Files, ScoredList, fit, rounded, shares
 from polyrank.model.lexical.score import feature_table
 from polyrank.model.lexical.table import WordTable
 from polyrank.model.lexical.words import Statistics, normalised
@@ -357,7 +357,7 @@ def _line(files: Sequence[Sequence[_Scored]], prior: float) -> tuple[float, floa
     start = np.array([1.0, float(np.log(prior / (1 - prior)))])
     found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=[(_LEAST_SLOPE * width, None), (None, None)])
     slope = found.x[0] / width
-    return _rounded(slope), _rounded(found.x[1] - slope * middle)
+    return rounded(slope), rounded(found.x[1] - slope * middle)
 
 
 def _file(
@@ -383,8 +383,4 @@ def _at_half(files: Sequence[Sequence[_Scored]], prior: float) -> tuple[float, f
         for each in (each for file in files for each in file if each.fold == fold):
             right.append(slope * each.right + intercept >= 0)
             wrong.append(slope * each.wrong + intercept >= 0)
-    return _rounded(float(np.concatenate(right).mean())), _rounded(float(np.concatenate(wrong).mean()))
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.4g}")
+    return rounded(float(np.concatenate(right).mean())), rounded(float(np.concatenate(wrong).mean()))
