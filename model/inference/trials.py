@@ -182,7 +182,7 @@ def _expected(reference: Forward, given: List[Sequence], part: "NetworkPart") ->
 def _why_unlike(ours: List[NDArray[Any]], theirs: List[NDArray[Any]]) -> str:
     """Return why outputs cannot be what was proved; empty: they may be."""
     if ours[0].ndim:
-        likeness = float(_cosines(np.vstack(ours), np.vstack(theirs)).mean())
+        likeness = float(cosines(np.vstack(ours), np.vstack(theirs)).mean())
     else:
         likeness = _rank_correlation(ours, theirs)
     if likeness >= LEAST_LIKENESS:
@@ -199,17 +199,18 @@ def _outputs(forward: Forward, given: List[Sequence], part: "NetworkPart") -> li
 
 def _too_far(ours: NDArray[Any], theirs: NDArray[Any]) -> str:
     """Return what is wrong with vectors (N, D); empty: nothing."""
-    cosine = float(_cosines(ours, theirs).min())
+    cosine = float(cosines(ours, theirs).min())
     if cosine < LEAST_COSINE:
         return f"a vector's cosine with that of float32 is {cosine:.5f}, less than {LEAST_COSINE}"
     apart = float(np.abs(np.linalg.norm(ours, axis=1) / np.linalg.norm(theirs, axis=1) - 1).max())
     return f"a vector's length is {apart:.1%} off" if apart > MOST_LENGTH else ""
 
 
-def _cosines(ours: NDArray[Any], theirs: NDArray[Any]) -> NDArray[Any]:
+def cosines(ours: NDArray[Any], theirs: NDArray[Any]) -> NDArray[Any]:
+    """Return those of the rows of one matrix with the same rows of the other."""
     lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
-    cosines: NDArray[Any] = (ours * theirs).sum(axis=1) / np.maximum(lengths, np.finfo(np.float32).tiny)
-    return cosines
+    found: NDArray[Any] = (ours * theirs).sum(axis=1) / np.maximum(lengths, np.finfo(np.float32).tiny)
+    return found
 
 
 def _misranked(ours: List[NDArray[Any]], theirs: List[NDArray[Any]]) -> str:
