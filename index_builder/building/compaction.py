@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from polyrank.index_builder.building.encoding import ChunkTexts, EncodedChunk
 from polyrank.index_builder.building.pipeline import check_parts, make, write_part
-from polyrank.index_builder.building.plans import BuildOptions, BuildResult, Filled, KeptPart, PartPlan
+from polyrank.index_builder.building.plans import BuildOptions, BuildResult, Filled, PartPlan
 from polyrank.index_builder.building.stages import OnProgress, StageClock, no_progress
 from polyrank.index_builder.errors import (
     CompactionOvertaken,
@@ -119,7 +119,7 @@ class _Taken:
     sources: NDArray[np.int64]
     rows: NDArray[np.int64]
     order: NDArray[np.int64]
-    kept: KeptPart | None = None
+    kept: Generation | None = None
 
 
 @contextmanager
@@ -153,8 +153,7 @@ class _Source:
 
     def kept(self, part: int) -> _Taken:
         opened, none = self.opened[part], np.empty(0, np.int64)
-        kept = KeptPart(opened.path, opened.manifest)
-        return _Taken(self.snapshots[part].slots, opened.manifest, none, none, none, kept)
+        return _Taken(self.snapshots[part].slots, opened.manifest, none, none, none, opened)
 
     def taken(self, slots: Slots) -> _Taken:
         """The rows within some slots."""

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,15 +65,13 @@ def encoded_by(model: Model | TextEncoder) -> VectorSource:
     """A source that has the model encode the texts. Raises TypeError if the model encodes no texts."""
     if not isinstance(model, TextEncoder):
         raise TypeError("a model that encodes no texts needs another source of vectors")
-    return partial(_encode_chunks, model)
 
+    def encode(chunks: Iterator[ChunkTexts], on_done: Callable[[int], None]) -> Iterator[EncodedChunk]:
+        for chunk in chunks:
+            tokens, truncated = model.tokenize_candidates(chunk.texts)
+            yield EncodedChunk(chunk, model.represent_candidates(tokens, on_done), truncated)
 
-def _encode_chunks(
-    encoder: TextEncoder, chunks: Iterator[ChunkTexts], on_done: Callable[[int], None]
-) -> Iterator[EncodedChunk]:
-    for chunk in chunks:
-        tokens, truncated = encoder.tokenize_candidates(chunk.texts)
-        yield EncodedChunk(chunk, encoder.represent_candidates(tokens, on_done), truncated)
+    return encode
 
 
 class Encodings:
