@@ -155,21 +155,26 @@ Those of a step are its loss and, from the third one on, how many seconds are le
 """
 
 
+class Begun(NamedTuple):
+    """What a run begins with: settings, model, surveyed files, what trains it, and words that count beside it.
+
+    after: as in Forecast.
+    """
+
+    config: TrainConfig
+    student: Student
+    corpora: list[tuple[Corpus, Report]]
+    objective: type[AnyObjective]
+    words: WordsInLoss | None = None
+    after: Callable[[float], float] = lambda _look_seconds: 0.0
+
+
 class Training:
     """One run of training over surveyed files; `steps` is how many steps the whole run has."""
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        student: Student,
-        corpora: Sequence[tuple[Corpus, Report]],
-        output: Path,
-        began: float,
-        objective: type[AnyObjective],
-        words: WordsInLoss | None = None,
-        after: Callable[[float], float] = lambda _look_seconds: 0.0,
-    ) -> None:
-        """Prepare a run that began at that value of `time.monotonic()`; `words`: as in Objective, `after`: Forecast."""
+    def __init__(self, begun: Begun, output: Path, began: float) -> None:
+        """Prepare a run that began at that value of `time.monotonic()`."""
+        config, student, corpora, objective, words, after = begun
         self.config = config
         self.student = student
         self.progress = RunProgress()
@@ -184,7 +189,13 @@ class Training:
             project_dir=output / LOGS,
         )
         self._parameters = student.trainable()
-        self._objective = self._prepared(objective, words)
+        device = self._accelerator.device
+        encoder = student.encoder.to(device).train()
+        for backbone in (module for module in encoder.modules() if isinstance(module, Backbone)):
+            _run_under(self._accelerator, backbone, device)
+            if config.gradient_checkpointing:
+                backbone.transformer.activation_checkpointing_enable()
+        self._objective = objective(student, config, device, words)
         self._origin = Origin.of(
             config,
             self._corpora,
@@ -203,16 +214,6 @@ class Training:
         self._look_every = max(1, min(round(epoch / config.looks), self.steps // _LOOKS_A_RUN))
         self._schedule = LearningRate(config.schedule, config.warmup_steps, self.steps)
         self._forecast = Forecast(self.steps, self._look_every, after)
-
-    def _prepared(self, objective: type[AnyObjective], words: WordsInLoss | None) -> AnyObjective:
-        """Move the encoder to the device, wrap its transformers, and make the objective."""
-        device = self._accelerator.device
-        encoder = self.student.encoder.to(device).train()
-        for backbone in (module for module in encoder.modules() if isinstance(module, Backbone)):
-            _run_under(self._accelerator, backbone, device)
-            if self.config.gradient_checkpointing:
-                backbone.transformer.activation_checkpointing_enable()
-        return objective(self.student, self.config, device, words)
 
     def run(self, watch: Watch, on_progress: OnProgress = no_progress) -> None:
         """Train to the end, or until `patience` looks have not been the best so far.
