@@ -180,11 +180,8 @@ class Access:
         clock: Clock = time.monotonic,
         shared: SharedBuckets | None = None,
     ) -> None:
-        self._path = path
-        self._default = default_rate
-        self._metrics = metrics
-        self._clock = clock
-        self._shared = shared
+        self._path, self._default, self._metrics = path, default_rate, metrics
+        self._clock, self._shared = clock, shared
         self._stamp = path and _stamp(path)
         self._in_force = self._made_of(read(path) if path else (), {})
 

@@ -206,9 +206,9 @@ class Attempts(Generic[T]):
         if call.timeout_ms is not None:
             wait = left + ANSWER_SECONDS
             if call.deadline_in == "body":
-                body = {**body, "timeout_ms": _milliseconds(left)}
+                body = {**body, "timeout_ms": max(1, int(left * 1000))}
             else:
-                headers["X-Request-Timeout-Ms"] = str(_milliseconds(left))
+                headers["X-Request-Timeout-Ms"] = str(max(1, int(left * 1000)))
         content = None
         if body is not None:
             content = in_json(body).encode()
@@ -271,10 +271,6 @@ def in_json(value: Any) -> str:
         return json.dumps(value, allow_nan=False)
     except ValueError as error:
         raise ValueError("NaN, infinite numbers, and a list or object within itself cannot be sent") from error
-
-
-def _milliseconds(seconds: float) -> int:
-    return max(1, int(seconds * 1000))
 
 
 def options(url: str, api_key: str | None) -> dict[str, Any]:

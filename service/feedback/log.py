@@ -78,10 +78,8 @@ _Waiting = _RankingWaits | _EventsWait
 
 
 class _Made(NamedTuple, Generic[Record]):
-    """A record as it is written."""
-
     record: Record
-    line: bytes
+    line: bytes  # as it is written
 
 
 def _made(record: Record) -> _Made[Record]:

@@ -77,7 +77,7 @@ class Metrics:
         stages = self._histogram(
             "polyrank_stage_duration_seconds", "Time in each stage of /rank", stage=(*STAGES, "serialize")
         )
-        self._stages = {stage: stages.labels(stage) for stage in (*STAGES, "serialize")}
+        self.stages = {stage: stages.labels(stage) for stage in (*STAGES, "serialize")}
         self._scored = self._histogram("polyrank_candidates_scored", "Candidates scored a request", COUNTS)
         self._cache = self._counter(
             "polyrank_cache_requests_total", "Vectors and answers asked for, and what came", tier=(), result=()
@@ -99,7 +99,7 @@ class Metrics:
         self._redis = self._histogram(
             "polyrank_redis_duration_seconds", "Calls of Redis: how long requests waited", op=REDIS_CALLS
         )
-        self._breaker = self._gauge(
+        self.breaker = self._gauge(
             "polyrank_redis_breaker_state", "Whether Redis is asked: 0 yes, 1 once to see, 2 no", "livemax"
         )
         self._retrievals = self._counter(
@@ -265,7 +265,7 @@ class Metrics:
         if plan is not None:
             self._retrievals.labels(plan).inc()
         for stage, value in seconds.items():
-            self._stages[stage].observe(value)
+            self.stages[stage].observe(value)
         self._scored.observe(scored)
         for reason in degraded:
             self._degraded.labels(reason).inc()
@@ -282,10 +282,6 @@ class Metrics:
         self._batch_tokens.labels(lane).observe(tokens)
         self._batch_padding.labels(lane).observe(1 - sum(lengths) / max(1, tokens))
 
-    def observe_serialize(self, seconds: float) -> None:
-        """Time the rendering of an answer."""
-        self._stages["serialize"].observe(seconds)
-
     def count_cache(self, tier: str, result: str, count: int) -> None:
         """Count what was asked of a cache tier, by result."""
         if count:
@@ -294,10 +290,6 @@ class Metrics:
     def observe_redis(self, op: str, seconds: float) -> None:
         """Time a call of Redis."""
         self._redis.labels(op).observe(seconds)
-
-    def show_breaker(self, state: int) -> None:
-        """Show whether Redis is asked; see redis_server.State."""
-        self._breaker.set(state)
 
     def count_rejected(self, reason: str) -> None:
         """Count a request that was turned away."""

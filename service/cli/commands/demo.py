@@ -52,18 +52,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.once:
         with Progress(""):
             return _evaluate(conversations)
-    polyrank, url = _command(), f"http://{settings.host}:{settings.port}"
+    # As every shell finds it, also one in which no environment is active.
+    script, url = Path(sys.executable).with_name("polyrank"), f"http://{settings.host}:{settings.port}"
+    polyrank = shlex.join([str(script)] if script.is_file() else [sys.executable, "-m", "polyrank.service.cli"])
     print(f"in a browser: {url}/playground")
     print(f"your own replies: {polyrank} build --model {shlex.quote(MODEL)} --pool FILE --store ./store")
     print(f"try it: {polyrank} rank 'my parcel is late' --url {url}", flush=True)
     return server.run(settings)
-
-
-def _command() -> str:
-    """`polyrank` as every shell finds it, also one in which no environment is active."""
-    script = Path(sys.executable).with_name("polyrank")
-    words = [str(script)] if script.is_file() else [sys.executable, "-m", "polyrank.service.cli"]
-    return shlex.join(words)
 
 
 def _sample(name: str) -> Path:

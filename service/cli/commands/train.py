@@ -30,7 +30,7 @@ from polyrank.service.cli.output import Progress, UsageError, add_json_option, p
 from polyrank.service.cli.parsing import add_options_of, given
 
 if TYPE_CHECKING:
-    from polyrank.model.config import CalibrationConfig, LexicalConfig, ModelConfig
+    from polyrank.model.config import LexicalConfig
     from polyrank.model.rankers.classifier import Classifier
     from polyrank.model.rankers.networks import Ranker
     from polyrank.model.text.dialogues import Report
@@ -62,20 +62,16 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--push-to-hub", metavar="OWNER/NAME", help="send it to the Hugging Face hub, as private")
     parser.add_argument("--public", action="store_true", help="with --push-to-hub: everybody may read it")
     add_json_option(parser)
-    _add_data(parser.add_argument_group("data").add_argument)
+    add = parser.add_argument_group("data").add_argument
+    add("--train", required=True, nargs="+", type=Path, metavar="F", help="dialogues, .jsonl[.gz|.zst]")
+    add_options_of(add, options_of(Data))
+    add("--valid", type=Path, metavar="F", help="report figures on these lists when done; never selects")
     _add_settings(parser)
     _add_evidence(parser.add_argument_group("evidence of words"))
     parser.set_defaults(run=run)
 
 
-def _add_data(add: Any) -> None:
-    add("--train", required=True, nargs="+", type=Path, metavar="F", help="dialogues, .jsonl[.gz|.zst]")
-    add_options_of(add, options_of(Data))
-    add("--valid", type=Path, metavar="F", help="report figures on these lists when done; never selects")
-
-
 def _add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add the settings of a run, as their fields describe them, in groups."""
     titles = {
         "recipe": "recipe (the defaults are ours)",
         "memory": "memory and speed",
@@ -143,11 +139,20 @@ def _finish(
     model: "Ranker | Classifier",
 ) -> None:
     """Measure, describe, quantise and send a finished checkpoint, as the arguments say; fill `result` and `lines`."""
+    from polyrank.model.checkpoint.card import CARD_FILE, checkpoint_card
+    from polyrank.model.durable import write_atomically
+
     config = model.config
     if config.evidence is not None and not arguments.only_calibration:
         _say_evidence(progress, config.training["evidence"]["recall_at_1"], config.evidence)
     if config.calibration is not None:
-        _say_calibration(progress, config.training["calibration"], config.calibration)
+        fitted, told = config.calibration, config.training["calibration"]
+        progress.say(
+            f"relevance: sigmoid({fitted.slope:.4g} * score {fitted.intercept:+.4g}), "
+            f"if {fitted.prior:g} of the texts are right; "
+            f"at 0.5 or above are {told['right_above_half']:.3f} of the right replies and "
+            f"{told['wrong_above_half']:.4f} of the wrong ones, over {told['lists']} lists"
+        )
     figures = None
     if arguments.valid:
         from polyrank.service.cli.commands.evaluate import measure
@@ -156,7 +161,10 @@ def _finish(
         measured = measure(str(arguments.output), arguments.valid, progress)
         figures = measured.as_object()
         lines.append(measured.as_text())
-    _write_card(arguments.output, config, arguments.valid, figures)
+    card = None if figures is None else {**figures, "data": arguments.valid.name}
+    write_atomically(
+        arguments.output / CARD_FILE, checkpoint_card(config, arguments.output.resolve().name, card).encode()
+    )
     result |= {"output": str(arguments.output), "fingerprint": model.fingerprint, **config.training}
     result |= {} if figures is None else {"valid": figures}
     if arguments.quantise:
@@ -173,15 +181,6 @@ def _finish(
         progress("sending", 0, None)
         result["hub"] = push(arguments.output, arguments.push_to_hub, arguments.public)
         lines.append(f"sent to {result['hub']}")
-
-
-def _write_card(output: Path, config: "ModelConfig", valid: Path | None, figures: Mapping[str, Any] | None) -> None:
-    """Write the model card, with the figures on --valid if there are any."""
-    from polyrank.model.checkpoint.card import CARD_FILE, checkpoint_card
-    from polyrank.model.durable import write_atomically
-
-    told = None if valid is None or figures is None else {**figures, "data": valid.name}
-    write_atomically(output / CARD_FILE, checkpoint_card(config, output.resolve().name, told).encode())
 
 
 def _trained(arguments: argparse.Namespace, progress: Progress, then: "Then") -> None:
@@ -223,18 +222,7 @@ def _only_fitted(arguments: argparse.Namespace, progress: Progress, then: "Then"
     )
 
 
-def _say_calibration(progress: Progress, figures: Mapping[str, float], calibration: "CalibrationConfig") -> None:
-    """Say what a threshold does, on standard error."""
-    progress.say(
-        f"relevance: sigmoid({calibration.slope:.4g} * score {calibration.intercept:+.4g}), "
-        f"if {calibration.prior:g} of the texts are right; "
-        f"at 0.5 or above are {figures['right_above_half']:.3f} of the right replies and "
-        f"{figures['wrong_above_half']:.4f} of the wrong ones, over {figures['lists']} lists"
-    )
-
-
 def _say_evidence(progress: Progress, figures: Mapping[str, Mapping[str, float]], evidence: "LexicalConfig") -> None:
-    """Say what each feature adds, on standard error."""
     weights = {f"without {name}": weight for name, weight in evidence.weights.items()}
     progress.say("R@1 over held-out lists; the second figure with an earlier turn of the conversation in each:")
     for name, figure in figures.items():
@@ -381,7 +369,6 @@ def _pretrain_options() -> list[Option]:
 
 
 def _pretrain(arguments: argparse.Namespace) -> int:
-    """Pre-train, and say where the base model is."""
     with _interrupts_told(arguments.output), _progress() as progress:
         _need_packages()
         _check_pretrain(arguments)
@@ -441,7 +428,6 @@ def _data(arguments: argparse.Namespace, files: Sequence[Path]) -> Data:
 
 
 def _say_survey(progress: Progress, path: Path, report: "Report") -> None:
-    """Say on standard error what a file holds."""
     progress.say(f"{path}: {report}")
 
 
