@@ -109,7 +109,10 @@ def create_app(
         app.include_router(playground.router)
     # FastAPI's own way to replace it. Made when it is first asked for, and once: it takes a third of a second.
     app.openapi = cache(partial(described.describe, app))  # type: ignore[method-assign]  # as FastAPI says to
-    app.state.openapi_answer = cache(partial(_description, app))
+    # As the pool shows it whose routes' paths begin with `base`.
+    app.state.openapi_answer = cache(
+        lambda base: JSONResponse({**app.openapi(), **({"servers": [{"url": base}]} if base else {})})
+    )
     app.state.paths = cache(partial(_paths, app))  # with the first 404: by then all routes are there
     app.exception_handler(RankingError)(partial(_on_error, metrics))
     app.exception_handler(RequestValidationError)(_on_parameters)
@@ -132,11 +135,6 @@ def create_app(
         )
     metrics.create_routes(described.operations(app))
     return app
-
-
-def _description(app: FastAPI, base: str) -> JSONResponse:
-    """Return the document as the pool shows it whose routes' paths begin with `base`."""
-    return JSONResponse({**app.openapi(), "servers": [{"url": base}]} if base else app.openapi())
 
 
 async def _on_error(metrics: Metrics, request: Request, error: RankingError) -> Response:

@@ -199,12 +199,12 @@ class Access:
             if shortage_in(error):
                 raise  # the file is not to blame, and a key that it revokes must not stay in force
             self._stamp = stamp
-            self._metrics.count_keys_reload("refused")
+            self._metrics.keys_reloads.labels("refused").inc()
             log.error("the keys read before stay in force: %s", error)
             return
         self._stamp = stamp
         self._in_force = self._made_of(found, self._in_force.buckets)
-        self._metrics.count_keys_reload("ok")
+        self._metrics.keys_reloads.labels("ok").inc()
         log.info("keys read", extra={"fields": {"keys": len(found)}})
 
     def identify(self, given: Sequence[bytes]) -> Principal:

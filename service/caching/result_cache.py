@@ -31,16 +31,8 @@ _EXPIRY = struct.Struct("<d")
 class ResultCache:
     """Answers by key, in memory and, where there is a Redis, behind it. Used from one event loop."""
 
-    def __init__(
-        self,
-        memory: Lru,
-        lifetime_seconds: int,
-        count: CountCache,
-        redis: RedisServer | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, memory: Lru, lifetime_seconds: int, count: CountCache, redis: RedisServer | None = None) -> None:
         self._memory, self._lifetime, self._count, self._redis = memory, lifetime_seconds, count, redis
-        self._clock = clock
 
     async def get(self, key: str, budget: Budget, is_answer: Callable[[bytes], bool]) -> bytes | None:
         """Return the answer, without what belonged to the request that it was made for; None: it is not known.
@@ -50,7 +42,7 @@ class ResultCache:
         answer: bytes | None = None
         result = "miss"
         [value] = self._memory.get_many([(TIER, key)])
-        if value is not None and self._clock() < _EXPIRY.unpack_from(value)[0]:
+        if value is not None and time.monotonic() < _EXPIRY.unpack_from(value)[0]:
             answer = value[_EXPIRY.size :]
         elif self._redis is not None:
             answer, result, seconds = await asyncio.to_thread(self._fetched, self._redis, key, budget, is_answer)
@@ -67,7 +59,7 @@ class ResultCache:
             self._redis.write("put_result", write, partial(self._count, TIER, "write_error", 1))
 
     def _remember(self, key: str, answer: bytes, seconds: float) -> None:
-        self._memory.put_many([((TIER, key), _EXPIRY.pack(self._clock() + seconds) + answer)])
+        self._memory.put_many([((TIER, key), _EXPIRY.pack(time.monotonic() + seconds) + answer)])
 
     def _fetched(
         self, redis: RedisServer, key: str, budget: Budget, is_answer: Callable[[bytes], bool]

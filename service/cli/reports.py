@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from polyrank.service.cli.page import Interval, Section, Series, curves, intervals, write_page
 
 if TYPE_CHECKING:  # they take torch or the store's libraries, which other pages do without
-    from polyrank.service.cli.figures import Estimate, EvaluationReport
+    from polyrank.service.cli.figures import EvaluationReport
     from polyrank.service.cli.tasks import Task, TaskResult
     from polyrank.service.feedback.report import FeedbackFigures, Share
 
@@ -47,7 +47,7 @@ def write_evaluation(
         found = report.estimates["difference"]
         chart = intervals("Differences with intervals", [Interval(name, *found[name]) for name in found])
         text = "Model minus against, over the same examples. Where an interval holds 0, chance may be the reason."
-        table = [[name, _cell(found[name], "+")] for name in found]
+        table = [[name, found[name].shown("+")] for name in found]
         sections.append(Section("Difference", text, chart, ["", "difference"], table))
         sections += _disagreements(report, task, outcomes)
     else:
@@ -63,7 +63,7 @@ def _figures(report: "EvaluationReport") -> Section:
         for series, role in enumerate(roles)
     ]
     chart = intervals("Figures with intervals", rows, roles if len(roles) > 1 else ())
-    table = [[name, *(_cell(report.estimates[role][name]) for role in roles)] for name in report.estimates["model"]]
+    table = [[name, *(report.estimates[role][name].shown() for role in roles)] for name in report.estimates["model"]]
     return Section("Figures", report.note, chart, ["", *roles], table)
 
 
@@ -118,10 +118,6 @@ def _asked(task: "Task[Any]", place: int) -> list[tuple[str, str]]:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= _LETTERS else text[:_LETTERS] + " …"
-
-
-def _cell(estimate: "Estimate", sign: str = "") -> str:
-    return f"{estimate.value:{sign}.3f} [{estimate.low:{sign}.3f}, {estimate.high:{sign}.3f}]"
 
 
 class Curve(NamedTuple):

@@ -96,7 +96,7 @@ class Metrics:
         self.cancelled = self._counter(
             "polyrank_client_cancelled_total", "Requests whose clients disconnected before the answer"
         )
-        self._redis = self._histogram(
+        self.redis = self._histogram(
             "polyrank_redis_duration_seconds", "Calls of Redis: how long requests waited", op=REDIS_CALLS
         )
         self.breaker = self._gauge(
@@ -139,7 +139,7 @@ class Metrics:
         self.open = self._gauge(
             "polyrank_open", "Whether callers on other machines need no key: 1 yes, 0 no", "livemax"
         )
-        self._keys_reloads = self._counter(
+        self.keys_reloads = self._counter(
             "polyrank_keys_reloads_total", "Changes of the keys file", result=("ok", "refused")
         )
         generation = (*of_pool, "generation", "model", "format")
@@ -287,10 +287,6 @@ class Metrics:
         if count:
             self._cache.labels(tier, result).inc(count)
 
-    def observe_redis(self, op: str, seconds: float) -> None:
-        """Time a call of Redis."""
-        self._redis.labels(op).observe(seconds)
-
     def count_rejected(self, reason: str) -> None:
         """Count a request that was turned away."""
         self._rejected.labels(reason).inc()
@@ -310,10 +306,6 @@ class Metrics:
     def show_feedback_bytes(self, size: int) -> None:
         """Show how large the files of feedback are."""
         self._in_pool(self._feedback_bytes).set(size)
-
-    def count_keys_reload(self, result: str) -> None:
-        """Count a change of the keys file: taken over or refused."""
-        self._keys_reloads.labels(result).inc()
 
     def count_job(self, state: str) -> None:
         """Count a rebuild that ended."""

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyrank.index_builder.names import DTYPE_NAMES, AskedOptions, BuildCommand
-from polyrank.model.errors import InvalidInput
 from polyrank.model.options import options_of
 from polyrank.service.cli.arguments import (
     add_columns_option,
@@ -19,6 +18,7 @@ from polyrank.service.cli.arguments import (
     add_runner_options,
     chosen_runner,
     loaded,
+    wrong_usage,
 )
 from polyrank.service.cli.output import Progress, UsageError, add_json_option, print_result, seconds_of
 from polyrank.service.cli.parsing import add_options_of, given
@@ -146,10 +146,8 @@ def _options(arguments: argparse.Namespace, ranker: "Retriever", probes: "list[C
     from polyrank.index_builder.building.stages import EncodedContext
 
     asked = given(arguments, options_of(AskedOptions))
-    try:
+    with wrong_usage():
         index_for(ranker, asked.get("index", "auto"))
-    except InvalidInput as error:
-        raise UsageError(str(error)) from error
     return BuildOptions(probes=EncodedContext.of(ranker, probes), **asked)
 
 

@@ -165,11 +165,7 @@ _COMPARISON = """
 
 
 def _sync(arguments: argparse.Namespace) -> int:
-    with (
-        service_of(arguments) as service,
-        Progress("candidates") as progress,
-        closing(sqlite3.connect("")) as found,
-    ):
+    with service_of(arguments) as service, Progress("candidates") as progress, closing(sqlite3.connect("")) as found:
         found.executescript(_COMPARISON)
         in_files = _keep_rows(found, arguments, progress)
         for at, stored in enumerate(_listed(service, None, None), 1):

@@ -51,7 +51,13 @@ def run(arguments: argparse.Namespace) -> int:
     print_results(ranked)
     if arguments.once:
         with Progress(""):
-            return _evaluate(conversations)
+            figures = measure(MODEL, conversations).as_object()
+        reached = figures["recall@1"]
+        print(f"R@1/20 over {figures['examples']} sample conversations: {reached:.3f} (floor {FLOOR:.2f})")
+        if reached < FLOOR:
+            why = "the sample is ranked worse than it was measured; is the model the right one?"
+            print(f"polyrank: {why}", file=sys.stderr)
+        return int(reached < FLOOR)
     # As every shell finds it, also one in which no environment is active.
     script, url = Path(sys.executable).with_name("polyrank"), f"http://{settings.host}:{settings.port}"
     polyrank = shlex.join([str(script)] if script.is_file() else [sys.executable, "-m", "polyrank.service.cli"])
@@ -102,13 +108,3 @@ def _active(ranker: "LateRanker", pool: Path) -> str | None:
     manifest = opened.manifest
     encoded = manifest.model.fingerprint, manifest.backend, manifest.precision, held
     return current if encoded == (ranker.fingerprint, ranker.backend, ranker.precision, sample) else None
-
-
-def _evaluate(conversations: Path) -> int:
-    figures = measure(MODEL, conversations).as_object()
-    reached = figures["recall@1"]
-    print(f"R@1/20 over {figures['examples']} sample conversations: {reached:.3f} (floor {FLOOR:.2f})")
-    if reached < FLOOR:
-        print("polyrank: the sample is ranked worse than it was measured; is the model the right one?", file=sys.stderr)
-        return 1
-    return 0

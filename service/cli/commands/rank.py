@@ -197,11 +197,7 @@ def _signed(number: float) -> str:
 
 
 def from_store(
-    root: Path,
-    turns: list[str],
-    asked: "RankOptions",
-    reranker: str | None = None,
-    explain: bool = False,
+    root: Path, turns: list[str], asked: "RankOptions", reranker: str | None = None, explain: bool = False
 ) -> dict[str, Any]:
     """Rank over a store's active generation in this process; returns what the service answers, without timings.
 
