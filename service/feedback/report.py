@@ -58,9 +58,6 @@ class Share(NamedTuple):
         return float(found.low), float(found.high)
 
 
-_Shares = Mapping[str, Share]
-
-
 def _no_shares() -> dict[str, Share]:
     return defaultdict(Share)
 
