@@ -40,11 +40,7 @@ def contexts_of(ranker: LateRanker, texts: Sequence[str]) -> list[list[int]]:
 
 
 def all_ways_agree(
-    ranker: LateRanker,
-    texts: Sequence[str],
-    replies: Sequence[str],
-    expected: np.ndarray,
-    tolerance: float = TOLERANCE,
+    ranker: LateRanker, texts: Sequence[str], replies: Sequence[str], expected: np.ndarray, tolerance: float = TOLERANCE
 ) -> None:
     """The training matrix, stored rows together and alone, `rank` and `evaluate` give the expected scores."""
     encoder, contexts = ranker.encoder, contexts_of(ranker, texts)

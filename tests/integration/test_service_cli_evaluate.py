@@ -154,12 +154,7 @@ def test_figures_of_a_file_stay_when_its_candidates_are_shuffled(
 
 @pytest.mark.parametrize("name", ["other", "cross"])
 def test_the_next_evaluation_finds_the_compiled_model(
-    capsys: Capture,
-    checkpoints: Path,
-    tmp_path: Path,
-    usual_cache: Path,
-    name: str,
-    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture, checkpoints: Path, tmp_path: Path, usual_cache: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("POLYRANK_COMPILED_CACHE_MB")
     data = write_rows(tmp_path / "data.jsonl", ROWS[:4])

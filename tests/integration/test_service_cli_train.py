@@ -306,10 +306,7 @@ def test_a_terminal_gets_a_bar_and_a_line_for_each_look(
     [
         ({"tune": "top-3"}, "give all, all-but-embeddings or top-1 to top-2"),
         ({"max_context_tokens": 900}, "asks for 900 tokens, the transformer allows 64"),
-        (
-            {"architecture": "cross", "first_stage": "/nowhere"},
-            "/nowhere is no checkpoint; give a poly",
-        ),
+        ({"architecture": "cross", "first_stage": "/nowhere"}, "/nowhere is no checkpoint; give a poly"),
         ({"learning_rate": "1e30"}, "lower --learning-rate"),
         ({"precision": "fp16"}, "precision fp16 is for GPUs; on a processor give auto, no or bf16"),
     ],

@@ -67,12 +67,7 @@ def require_as_said(outcome: Outcome, output: Path) -> None:
     ],
 )
 def test_at_each_stage(
-    capsys: Capture,
-    monkeypatch: pytest.MonkeyPatch,
-    given: list[object],
-    tmp_path: Path,
-    stage: str,
-    goes_on: bool,
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, given: list[object], tmp_path: Path, stage: str, goes_on: bool
 ) -> None:
     output, show = tmp_path / "out", Progress.__call__
 

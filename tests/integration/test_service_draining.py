@@ -22,11 +22,7 @@ def catches(process: int, number: signal.Signals) -> bool:
 
 @pytest.mark.parametrize(
     ("workers", "number", "fresh", "heeds"),
-    [
-        (1, signal.SIGTERM, True, False),
-        (1, signal.SIGINT, False, True),
-        (2, signal.SIGTERM, True, False),
-    ],
+    [(1, signal.SIGTERM, True, False), (1, signal.SIGINT, False, True), (2, signal.SIGTERM, True, False)],
 )
 def test_no_request_is_lost_while_it_drains(
     start: Start, store: Path, workers: int, number: int, fresh: bool, heeds: bool

@@ -121,11 +121,7 @@ def test_a_pool_that_a_command_may_not_read(capsys: Capture, store: Watched, che
 
 
 def test_a_redis_that_is_gone_in_the_middle_of_a_command(
-    capsys: Capture,
-    store: Watched,
-    command: list[object],
-    redis_process: RedisProcess,
-    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture, store: Watched, command: list[object], redis_process: RedisProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def kill(_self: Progress, stage: str, _done: int, _total: int | None) -> None:
         if stage == "redis":

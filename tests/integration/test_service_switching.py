@@ -134,10 +134,7 @@ def test_a_damaged_generation_is_not_switched_to(tmp_path: Path) -> None:
     bad, good = (build_store(tmp_path, pool(20, prefix)) for prefix in "ab")
     flip(tmp_path, bad, "embeddings.bin")
     with TestClient(create_app(Settings(store=tmp_path), load)) as client:
-        for response in (
-            client.post("/index/activate", json={"generation": bad}),
-            client.post("/index/rollback"),
-        ):
+        for response in (client.post("/index/activate", json={"generation": bad}), client.post("/index/rollback")):
             assert response.status_code == 409
             assert "embeddings.bin" in response.json()["detail"]
         assert client.get("/index").json()["active"]["id"] == good

@@ -137,11 +137,7 @@ NOTHING_RIGHT = [np.empty(0, np.int64)] * len(CONTEXTS)
 @pytest.fixture(scope="module")
 def rankers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, LateRanker]:
     parent = tmp_path_factory.mktemp("evidence")
-    given = {
-        "plain": None,
-        "with": EVIDENCE,
-        "zero": LexicalConfig(weights=dict.fromkeys(FEATURES, 0.0)),
-    }
+    given = {"plain": None, "with": EVIDENCE, "zero": LexicalConfig(weights=dict.fromkeys(FEATURES, 0.0))}
     for name, evidence in given.items():
         write_checkpoint(parent, name, 0, evidence=evidence, **FIELDS)
     return {name: polyrank.load(parent / name) for name in given}  # type: ignore[misc]  # they are no cross-encoders

@@ -118,7 +118,7 @@ SEPARATING = {
     "added tokens of WordPiece": lambda: with_added(wordpiece()),
 }
 JOINING = {
-    "SentencePiece without words": lambda: unigram(None, normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")),
+    "SentencePiece without words": lambda: unigram(None, normalizers.Prepend("▁"), normalizers.Replace(" ", "▁"))
 }
 
 

@@ -56,11 +56,7 @@ for _vectors in ("codes", "first", "last", "last+first"):
 words = st.integers(0, 39).map(lambda n: f"w{n}")
 texts = st.lists(words, min_size=1, max_size=9).map(" ".join)
 examples_of = st.lists(
-    st.builds(
-        dialogue,
-        st.lists(texts, min_size=1, max_size=2),
-        texts,
-    ),
+    st.builds(dialogue, st.lists(texts, min_size=1, max_size=2), texts),
     min_size=2,
     max_size=6,
     unique_by=lambda each: each.response,

@@ -61,10 +61,7 @@ def test_a_source_may_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(
     ("source", "message"),
-    [
-        (swapped, "from row 4 came where that from row 0 was due"),
-        (cut_short, "of 8 candidates .* not of all"),
-    ],
+    [(swapped, "from row 4 came where that from row 0 was due"), (cut_short, "of 8 candidates .* not of all")],
 )
 def test_a_source_must_give_every_chunk_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: VectorSource, message: str

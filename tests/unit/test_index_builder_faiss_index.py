@@ -137,11 +137,7 @@ def test_an_index_is_searched_harder_up_to_its_end() -> None:
     while ways := index.harder():
         index = ways[0]
         seen.append(index.spec.params)
-    assert seen == [
-        {"nprobe": 4},
-        {"nprobe": 7},
-        *({"nprobe": 7, "depth": depth} for depth in (400, 800, 1600)),
-    ]
+    assert seen == [{"nprobe": 4}, {"nprobe": 7}, *({"nprobe": 7, "depth": depth} for depth in (400, 800, 1600))]
     assert index.depth == 1600
     assert CandidateIndex.build(FLAT, matrix(150)).harder() == []
 

@@ -63,8 +63,7 @@ def run_with(root: Path, monkeypatch: pytest.MonkeyPatch, load: Callable[[str], 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(
-    ("stage", "state"),
-    [("encode", CANCELLED), ("manifest", CANCELLED), ("rename", SUCCEEDED), ("CURRENT", SUCCEEDED)],
+    ("stage", "state"), [("encode", CANCELLED), ("manifest", CANCELLED), ("rename", SUCCEEDED), ("CURRENT", SUCCEEDED)]
 )
 @pytest.mark.usefixtures("own_signals")
 def test_a_signal_cancels_until_others_see_the_generation(

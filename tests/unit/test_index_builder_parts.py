@@ -171,8 +171,7 @@ def test_bad_rows_are_counted_over_the_whole_pool(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "named"),
-    [("parts/1/order.bin", "part 1365-2730: .*order.bin"), ("model/polyrank.json", "polyrank.json")],
+    ("file", "named"), [("parts/1/order.bin", "part 1365-2730: .*order.bin"), ("model/polyrank.json", "polyrank.json")]
 )
 @pytest.mark.parametrize("change", ["damaged", "gone", "added"])
 def test_what_is_wrong_is_refused_by_name(store: Store, file: str, named: str, change: str) -> None:

@@ -74,12 +74,7 @@ FAMILIES = {
     ),
     "modernbert": Family(
         lambda: ModernBertConfig(
-            **COMMON,
-            cls_token_id=CLS,
-            sep_token_id=SEP,
-            attention_dropout=0.1,
-            mlp_dropout=0.1,
-            embedding_dropout=0.1,
+            **COMMON, cls_token_id=CLS, sep_token_id=SEP, attention_dropout=0.1, mlp_dropout=0.1, embedding_dropout=0.1
         ),
         "layers.",
         maps=8,

@@ -20,13 +20,7 @@ from polyrank.model.architectures.late import LateEncoder
 from polyrank.model.config import ModelConfig
 from polyrank.model.errors import CheckpointInvalid, InvalidInput, TrainingDataInvalid, WrongKind
 from polyrank.model.rankers.classifier import Classifier
-from polyrank.model.rankers.load import (
-    load_classifier,
-    load_cross,
-    load_late,
-    load_retriever,
-    load_teacher,
-)
+from polyrank.model.rankers.load import load_classifier, load_cross, load_late, load_retriever, load_teacher
 from polyrank.model.registry import ARCHITECTURES, classifiers
 from polyrank.model.text.assembly import Conversation
 from polyrank.model.training.config import Data

@@ -194,8 +194,7 @@ def test_of_gold_replies_that_tie_a_share_is_first(
 
 
 @pytest.mark.parametrize(
-    ("architecture", "weight"),
-    [("cross", 0.0), ("cross", 1.0), *((name, 0.3) for name in trainable())],
+    ("architecture", "weight"), [("cross", 0.0), ("cross", 1.0), *((name, 0.3) for name in trainable())]
 )
 def test_a_teachers_share_of_the_loss(base: Path, tmp_path: Path, architecture: str, weight: float) -> None:
     write_checkpoint(tmp_path, "teacher", 9, architecture=architecture)

@@ -16,17 +16,7 @@ from accelerate import Accelerator
 from command_line import write_rows
 from safetensors.torch import load_file, save_file
 from tiny import write_base, write_checkpoint
-from tiny_training import (
-    Stop,
-    identical,
-    interrupted,
-    orders,
-    rows,
-    run,
-    settings,
-    write_examples,
-    write_first_stage,
-)
+from tiny_training import Stop, identical, interrupted, orders, rows, run, settings, write_examples, write_first_stage
 
 import polyrank
 from polyrank.model.architectures.bi import BiEncoder

@@ -316,8 +316,7 @@ def test_of_an_empty_directory_no_store_is_made(capsys: Capture, store: Path, co
 
 
 @pytest.mark.parametrize(
-    ("command", "parts"),
-    [("store list", 0), ("store verify", 0), ("store list", 2), ("store verify", 2)],
+    ("command", "parts"), [("store list", 0), ("store verify", 0), ("store list", 2), ("store verify", 2)]
 )
 def test_what_reads_a_store_changes_nothing_in_it(capsys: Capture, store: Path, command: str, parts: int) -> None:
     for salt in "ab":

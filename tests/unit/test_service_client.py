@@ -414,12 +414,7 @@ def test_one_text_is_not_taken_for_a_list_of_letters(both: Both, call: Callable[
 
 
 def test_an_id_is_one_part_of_a_path(both: Both) -> None:
-    for candidate_id, path in (
-        (".", "%2E"),
-        ("..", "%2E%2E"),
-        ("a/../b?c", "a%2F..%2Fb%3Fc"),
-        ("v1.2", "v1.2"),
-    ):
+    for candidate_id, path in ((".", "%2E"), ("..", "%2E%2E"), ("a/../b?c", "a%2F..%2Fb%3Fc"), ("v1.2", "v1.2")):
         stored = {**least(StoredOut), "id": candidate_id}
         assert both.do(lambda client, name=candidate_id: client.candidate(name), ok(stored)).id == candidate_id
         assert both.sent[0].url.raw_path.decode() == f"/index/candidates/{path}"

@@ -178,10 +178,7 @@ def test_written_replies_come_first_and_chosen_ones_do_not_outweigh_them(store: 
 def test_a_reply_that_was_right_elsewhere_is_no_negative(store: Path, tmp_path: Path) -> None:
     uses = [use(1, "Hi", ("chosen", "c")), use(2, "hi ", ("chosen", "a")), use(3, "hi", ("chosen", "c"), shown="bc")]
     done, train, _, _ = _exported(store, tmp_path / "out", uses)
-    assert [(each["response"], each["negatives"]) for each in train] == [
-        ("reply a", []),
-        ("reply c", ["reply b"]),
-    ]
+    assert [(each["response"], each["negatives"]) for each in train] == [("reply a", []), ("reply c", ["reply b"])]
     assert done.left_out == {"examples that repeat another one": 1}
 
 

@@ -632,11 +632,7 @@ def test_what_an_activation_refused_is_not_taken_back_by_reading_its_log(store: 
     ("evidence", "reranks_by_words", "warns"), [(None, True, 1), (EVIDENCE, True, 0), (None, False, 0)]
 )
 def test_a_reranker_that_counts_words_and_a_generation_without_is_said_at_every_switch(
-    store: Fixture,
-    caplog: pytest.LogCaptureFixture,
-    evidence: LexicalConfig | None,
-    reranks_by_words: bool,
-    warns: int,
+    store: Fixture, caplog: pytest.LogCaptureFixture, evidence: LexicalConfig | None, reranks_by_words: bool, warns: int
 ) -> None:
     build_store(store.root, pool(20), ranker=WordRanker(evidence=evidence))
     live = Live(store.store, Here(store.store, Opener(count_nothing, None, load)), store.metrics, reranks_by_words)

@@ -153,9 +153,6 @@ def test_tokens_units_and_cuts_are_told() -> None:
     assert answer["usage"] == {"prompt_tokens": 9, "total_tokens": 9}
     assert answer["meta"]["tokens"] == {"input_tokens": 9, "output_tokens": 0}
     assert answer["meta"]["api_version"] == {"version": "1"}
-    assert answer["meta"]["warnings"] == [
-        "truncated: the query lost 4 tokens",
-        "truncated: 1 documents lost their end",
-    ]
+    assert answer["meta"]["warnings"] == ["truncated: the query lost 4 tokens", "truncated: 1 documents lost their end"]
     assert cohere.voyage_answer(reranked())["usage"] == {"total_tokens": 9}
     assert [search_units(count) for count in (0, 1, 100, 101)] == [0, 1, 1, 2]
